@@ -1,0 +1,226 @@
+"""Everything that logitport raises, on either side of the wire.
+
+    LogitportError
+    ├── InvalidArgument (ValueError)   a call or message that breaks the contract
+    │   ├── InvalidTokenId             an id outside the vocabulary
+    │   ├── InvalidLogits              wrong width, dtype, row count or size
+    │   ├── InvalidParams              parameters that the processor cannot use
+    │   └── InvalidName                a name that is not namespace/name[:tag]
+    ├── RegistryError
+    │   ├── UnknownProcessor           no such built-in, name or digest
+    │   └── NameTaken                  the name is bound to another digest
+    ├── PayloadError
+    │   ├── PayloadNotPortable         the class cannot travel (raised by the client alone)
+    │   ├── PayloadNotAllowed          the operator does not allow shipped processors
+    │   ├── MalformedPayload           not JSON, no "callable", not hex of a pickle
+    │   ├── PythonMismatch             code of another Python minor version
+    │   └── LoadFailed                 unpickling or creating the instance raised, or not a processor class
+    ├── ProcessorFailed                a processor raised, or returned no logits of its rows
+    ├── SessionError
+    │   ├── UnknownRequest             the handle names no request of this session
+    │   ├── DuplicateRequest           the slot is taken
+    │   ├── NeedSync                   server and client disagree about a history (the SDK heals it)
+    │   ├── StateLost                  state that no history can rebuild is gone
+    │   └── SessionClosed              closed, or never opened
+    ├── LimitExceeded                  a configured limit; the message names it
+    ├── ServerUnavailable              no connection, or it broke
+    ├── DeadlineExceeded               no answer in time
+    ├── InternalError                  a defect of the server
+    └── RequestsFailed                 some requests of a step failed; holds each one's error
+
+An error travels as `logitport.v1.Error`; the table at the end is the only place that ties exceptions to codes and
+gRPC statuses.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from logitport_proto import common_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class LogitportError(Exception):
+    """The root.
+
+    Attributes:
+        processor: the processor concerned, as its request named it; "" where none is.
+        remote_traceback: the traceback inside the processor's own code; "" where none is.
+    """
+
+    def __init__(self, message: str, *, processor: str = "", remote_traceback: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.processor = processor
+        self.remote_traceback = remote_traceback
+
+    def __str__(self) -> str:
+        if not self.remote_traceback:
+            return self.message
+        return f"{self.message}\n\nRemote traceback:\n{self.remote_traceback.rstrip()}"
+
+
+class InvalidArgument(LogitportError, ValueError):
+    """A call or message that breaks the contract."""
+
+
+class InvalidTokenId(InvalidArgument):
+    """A token id outside the vocabulary."""
+
+
+class InvalidLogits(InvalidArgument):
+    """Logits of the wrong width, dtype, row count or size."""
+
+
+class InvalidParams(InvalidArgument):
+    """Parameters that are not a JSON object, or that the processor cannot use."""
+
+
+class InvalidName(InvalidArgument):
+    """A registered name that is not of the form namespace/name[:tag]."""
+
+
+class RegistryError(LogitportError):
+    """Looking up or binding a processor went wrong."""
+
+
+class UnknownProcessor(RegistryError):
+    """No built-in, registered name or digest of that kind."""
+
+
+class NameTaken(RegistryError):
+    """The name is bound to another digest."""
+
+
+class PayloadError(LogitportError):
+    """A shipped processor could not be made, accepted or loaded."""
+
+
+class PayloadNotPortable(PayloadError):
+    """The class cannot travel. Raised by the client, before anything is sent."""
+
+
+class PayloadNotAllowed(PayloadError):
+    """The operator does not allow shipped processors."""
+
+
+class MalformedPayload(PayloadError):
+    """Not JSON, without "callable", or not the hexadecimal digits of a pickle."""
+
+
+class PythonMismatch(PayloadError):
+    """The payload carries code of another Python minor version."""
+
+
+class LoadFailed(PayloadError):
+    """Unpickling or creating the instance raised, or the payload is not a processor class."""
+
+
+class ProcessorFailed(LogitportError):
+    """A processor raised, or returned something that is no logits of its rows."""
+
+
+class SessionError(LogitportError):
+    """A session cannot do what was asked of it."""
+
+
+class UnknownRequest(SessionError):
+    """The handle (slot and generation) names no request of this session."""
+
+
+class DuplicateRequest(SessionError):
+    """The slot, or the handle, is taken."""
+
+
+class NeedSync(SessionError):
+    """Server and client disagree about a request's history."""
+
+
+class StateLost(SessionError):
+    """The request's state was not a function of its history, and is gone."""
+
+
+class SessionClosed(SessionError):
+    """The session is closed, or was never opened."""
+
+
+class LimitExceeded(LogitportError):
+    """A configured limit was reached; the message names it."""
+
+
+class ServerUnavailable(LogitportError):
+    """No connection to the server, or it broke."""
+
+
+class DeadlineExceeded(LogitportError):
+    """No answer within the time allowed."""
+
+
+class InternalError(LogitportError):
+    """A defect of the server."""
+
+
+class RequestsFailed(LogitportError):
+    """Some requests of a step failed. The others got their result.
+
+    Attributes:
+        failures: the error of each failed request, by its handle (in a session) or its index (in `Client.apply`).
+        result: what the call would have returned.
+    """
+
+    def __init__(self, failures: Mapping[Any, LogitportError], result: object) -> None:
+        listed = "\n".join(f"  {key}: {type(error).__name__}: {error}" for key, error in failures.items())
+        super().__init__(f"{len(failures)} request(s) failed; the others got their result:\n{listed}")
+        self.failures = dict(failures)
+        self.result = result
+
+
+# Exception, code on the wire, name of the gRPC status when a whole call fails of it.
+_TABLE: tuple[tuple[type[LogitportError], common_pb2.ErrorCode, str], ...] = (
+    (InternalError, common_pb2.ERROR_CODE_INTERNAL, "INTERNAL"),
+    (InvalidArgument, common_pb2.ERROR_CODE_INVALID_ARGUMENT, "INVALID_ARGUMENT"),
+    (InvalidTokenId, common_pb2.ERROR_CODE_INVALID_TOKEN_ID, "INVALID_ARGUMENT"),
+    (InvalidLogits, common_pb2.ERROR_CODE_INVALID_LOGITS, "INVALID_ARGUMENT"),
+    (InvalidParams, common_pb2.ERROR_CODE_INVALID_PARAMS, "INVALID_ARGUMENT"),
+    (InvalidName, common_pb2.ERROR_CODE_INVALID_NAME, "INVALID_ARGUMENT"),
+    (UnknownProcessor, common_pb2.ERROR_CODE_UNKNOWN_PROCESSOR, "NOT_FOUND"),
+    (NameTaken, common_pb2.ERROR_CODE_NAME_TAKEN, "ALREADY_EXISTS"),
+    (PayloadNotAllowed, common_pb2.ERROR_CODE_PAYLOAD_NOT_ALLOWED, "PERMISSION_DENIED"),
+    (MalformedPayload, common_pb2.ERROR_CODE_MALFORMED_PAYLOAD, "INVALID_ARGUMENT"),
+    (PythonMismatch, common_pb2.ERROR_CODE_PYTHON_MISMATCH, "FAILED_PRECONDITION"),
+    (LoadFailed, common_pb2.ERROR_CODE_LOAD_FAILED, "FAILED_PRECONDITION"),
+    (ProcessorFailed, common_pb2.ERROR_CODE_PROCESSOR_FAILED, "ABORTED"),
+    (UnknownRequest, common_pb2.ERROR_CODE_UNKNOWN_REQUEST, "NOT_FOUND"),
+    (DuplicateRequest, common_pb2.ERROR_CODE_DUPLICATE_REQUEST, "ALREADY_EXISTS"),
+    (NeedSync, common_pb2.ERROR_CODE_NEED_SYNC, "ABORTED"),
+    (StateLost, common_pb2.ERROR_CODE_STATE_LOST, "DATA_LOSS"),
+    (SessionClosed, common_pb2.ERROR_CODE_SESSION_CLOSED, "FAILED_PRECONDITION"),
+    (LimitExceeded, common_pb2.ERROR_CODE_LIMIT_EXCEEDED, "RESOURCE_EXHAUSTED"),
+)
+
+_BY_CLASS = {error: (code, status) for error, code, status in _TABLE}
+_BY_CODE = {code: error for error, code, _ in _TABLE}
+
+# The key of the trailing metadata in which a failed call carries its serialized `logitport.v1.Error`.
+METADATA_KEY = "logitport-error-bin"
+
+
+def to_proto(error: LogitportError) -> common_pb2.Error:
+    """The error as it travels. A class without a code of its own travels as its nearest ancestor that has one."""
+    code = next((_BY_CLASS[cls][0] for cls in type(error).__mro__ if cls in _BY_CLASS), common_pb2.ERROR_CODE_INTERNAL)
+    return common_pb2.Error(
+        code=code, message=error.message, processor=error.processor, remote_traceback=error.remote_traceback
+    )
+
+
+def from_proto(error: common_pb2.Error) -> LogitportError:
+    """The exception for an error that came over the wire; a code from a newer server becomes a plain LogitportError."""
+    cls = _BY_CODE.get(error.code, LogitportError)
+    return cls(error.message, processor=error.processor, remote_traceback=error.remote_traceback)
+
+
+def status_name(error: LogitportError) -> str:
+    """Name of the gRPC status with which a whole call fails of this error, such as "NOT_FOUND"."""
+    return next((_BY_CLASS[cls][1] for cls in type(error).__mro__ if cls in _BY_CLASS), "INTERNAL")

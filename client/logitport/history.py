@@ -1,0 +1,93 @@
+"""The tokens of one request, so far."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from logitport.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+_SMALLEST_CAPACITY = 64
+
+
+class History:
+    """Prompt and output ids of one request in one growing array; appended to, and cut back, at the end.
+
+    Both ends of a session keep one for each request, and compare `crc()` to know that they agree.
+    """
+
+    __slots__ = ("_buffer", "_crc", "_crc_length", "_length", "prompt_length")
+
+    def __init__(self, prompt_token_ids: Sequence[int] = (), output_token_ids: Sequence[int] = ()) -> None:
+        self.prompt_length = len(prompt_token_ids)
+        self._length = self.prompt_length + len(output_token_ids)
+        self._buffer = np.empty(max(_SMALLEST_CAPACITY, self._length + self._length // 8), np.int32)
+        self._buffer[: self.prompt_length] = prompt_token_ids
+        self._buffer[self.prompt_length : self._length] = output_token_ids
+        self._crc = 0
+        self._crc_length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def token_ids(self) -> NDArray[np.int32]:
+        """Prompt, then output, int32[len(self)]. A view: read it, do not write it, and do not keep it."""
+        return self._buffer[: self._length]
+
+    @property
+    def prompt_token_ids(self) -> NDArray[np.int32]:
+        """int32[prompt_length], a view like `token_ids`."""
+        return self._buffer[: self.prompt_length]
+
+    @property
+    def output_token_ids(self) -> NDArray[np.int32]:
+        """int32[len(self) - prompt_length], a view like `token_ids`."""
+        return self._buffer[self.prompt_length : self._length]
+
+    @property
+    def last_output(self) -> int | None:
+        """The id sampled last; None if nothing has been sampled."""
+        return int(self._buffer[self._length - 1]) if self._length > self.prompt_length else None
+
+    def append(self, token_id: int) -> None:
+        """Add one output id."""
+        if self._length == len(self._buffer):
+            self._buffer = np.concatenate([self._buffer, np.empty_like(self._buffer)])
+        self._buffer[self._length] = token_id
+        self._length += 1
+
+    def extend(self, token_ids: Sequence[int]) -> None:
+        """Add output ids, oldest first."""
+        for token_id in token_ids:
+            self.append(token_id)
+
+    def rewind(self, length: int) -> None:
+        """Cut back to `length` ids.
+
+        Raises:
+            InvalidArgument: `length` is longer than the history, or would cut into the prompt.
+        """
+        if not self.prompt_length <= length <= self._length:
+            raise InvalidArgument(
+                f"cannot rewind a history of {self._length} ids to {length}: the length must lie between "
+                f"{self.prompt_length} (the prompt) and {self._length}"
+            )
+        self._length = length
+        if length < self._crc_length:
+            self._crc = self._crc_length = 0
+
+    def crc(self) -> int:
+        """CRC-32 (IEEE 802.3, as in zlib) of all ids as little-endian int32. Only ids that are new are read."""
+        if self._crc_length < self._length:
+            fresh = self._buffer[self._crc_length : self._length]
+            self._crc = zlib.crc32(fresh.astype("<i4", copy=False).tobytes(), self._crc)
+            self._crc_length = self._length
+        return self._crc

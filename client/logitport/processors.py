@@ -1,0 +1,134 @@
+"""The two base classes that authors derive from.
+
+`CustomLogitProcessor` is SGLang's contract: it is handed logits. `EditProcessor` never sees a logit: it is told each
+request's tokens as they come and answers with edits, which can be computed while the model is still running.
+The base class is the declaration; nothing is inferred from what a processor does.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from logitport import payload
+from logitport.edits import Edits, RowEdits
+from logitport.history import History
+from logitport.ops import apply_edits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import torch
+
+
+class CustomLogitProcessor(ABC):
+    """A processor that reads or writes logits. SGLang 0.5.23's contract, unchanged."""
+
+    @abstractmethod
+    def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
+        """Process the rows of one step whose requests chose this processor.
+
+        Args:
+            logits: float[rows, vocab_size]. May be edited in place.
+            custom_param_list: one dict a row: the request's parameters, the same dict for the request's whole life,
+                so that state can be kept in it. Its key `__req__` holds an object with `rid`, `origin_input_ids`
+                (the prompt) and `output_ids`.
+
+        Returns:
+            float[rows, vocab_size], the argument or another tensor. Another floating dtype is cast back.
+        """
+
+    @classmethod
+    def validate_params(cls, params: Mapping[str, Any]) -> None:
+        """Check a request's parameters when it is admitted. Override to refuse bad ones early.
+
+        Raises:
+            InvalidParams: the parameters cannot be used; costs that request alone.
+        """
+
+    @classmethod
+    def to_str(cls) -> str:
+        """The class as a string that logitport and SGLang load: see `logitport.payload`.
+
+        Raises:
+            PayloadNotPortable: something that the class uses cannot travel; the message says what to do.
+        """
+        return payload.dumps(cls)
+
+    @classmethod
+    def from_str(cls, serialized: str) -> CustomLogitProcessor:
+        """An instance of the class in `serialized`. Runs the code in it: only for strings that you trust.
+
+        Raises:
+            MalformedPayload: not JSON, without "callable", or not the hexadecimal digits of a pickle.
+            PythonMismatch: the code in it is of another Python minor version.
+            LoadFailed: unpickling or creating the instance raised, or it is not a processor class.
+        """
+        return payload.instantiate(payload.loads(payload.parse(serialized)))
+
+
+class EditRequest:
+    """One request as one `EditProcessor` sees it.
+
+    Attributes:
+        params: the request's parameters for this processor.
+        history: the request's tokens; up to date at every call.
+        vocab_size: width of the logits; token ids are valid below it.
+        state: the processor's own, None at first; lives as long as the request.
+    """
+
+    __slots__ = ("history", "params", "state", "vocab_size")
+
+    def __init__(self, params: Mapping[str, Any], history: History, vocab_size: int) -> None:
+        self.params = params
+        self.history = history
+        self.vocab_size = vocab_size
+        self.state: Any = None
+
+
+class EditProcessor(CustomLogitProcessor):
+    """A processor whose effect follows from the token history alone. It is given no logits.
+
+    Override `edit`, and where the whole history should not be read again at every step, `start` and `advance`
+    to keep state in `request.state`. State must be a function of the history: it is rebuilt by `start` whenever
+    the history is cut back (a rejected draft, a preemption) unless `rewind` does better.
+    """
+
+    def start(self, request: EditRequest) -> None:
+        """Build `request.state` from a history of any length."""
+
+    def advance(self, request: EditRequest, token_id: int) -> None:
+        """Update `request.state`: `token_id` has just joined `request.history`."""
+
+    def rewind(self, request: EditRequest) -> None:
+        """Update `request.state`: `request.history` has just been cut back to its present length."""
+        self.start(request)
+
+    @abstractmethod
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        """Say what is to happen to the logits of the request's next token, by calling methods of `edits`."""
+
+    def edit_batch(self, requests: Sequence[EditRequest], edits: Sequence[RowEdits]) -> None:
+        """`edit` for all rows that share this processor in one step. Override to serve them with arrays."""
+        for request, row_edits in zip(requests, edits, strict=True):
+            self.edit(request, row_edits)
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
+        """Apply to a tensor, in place, as an SGLang processor; for use without a service.
+
+        The history is read from `__req__` at every call, so this is as slow as any processor without state.
+        Rows whose dict is None or empty, or has no `__req__`, are processed with an empty history.
+        """
+        if not custom_param_list:
+            return logits
+        rows = []
+        for row, params in enumerate(custom_param_list):
+            req = (params or {}).get("__req__")
+            history = History(req.origin_input_ids, req.output_ids) if req is not None else History()
+            request = EditRequest(params or {}, history, logits.shape[-1])
+            self.start(request)
+            row_edits = RowEdits()
+            self.edit(request, row_edits)
+            rows.append((row, row_edits))
+        apply_edits(Edits.pack(rows, logits.shape[-1]), logits)
+        return logits

@@ -1,0 +1,1 @@
+"""The contract, package `logitport.v1`: .proto files and the code generated from them (`make proto`)."""

@@ -1,0 +1,187 @@
+from logitport_proto import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ApplyRequest(_message.Message):
+    __slots__ = ("logits", "requests", "num_tokens_in_batch")
+    LOGITS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_IN_BATCH_FIELD_NUMBER: _ClassVar[int]
+    logits: _common_pb2.Tensor
+    requests: _containers.RepeatedCompositeFieldContainer[_common_pb2.Request]
+    num_tokens_in_batch: int
+    def __init__(self, logits: _Optional[_Union[_common_pb2.Tensor, _Mapping]] = ..., requests: _Optional[_Iterable[_Union[_common_pb2.Request, _Mapping]]] = ..., num_tokens_in_batch: _Optional[int] = ...) -> None: ...
+
+class ApplyResponse(_message.Message):
+    __slots__ = ("logits", "failures", "applied", "all_denied_rows")
+    LOGITS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    ALL_DENIED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    logits: _common_pb2.Tensor
+    failures: _containers.RepeatedCompositeFieldContainer[_common_pb2.Failure]
+    applied: _containers.RepeatedCompositeFieldContainer[_common_pb2.RowsApplied]
+    all_denied_rows: bytes
+    def __init__(self, logits: _Optional[_Union[_common_pb2.Tensor, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[_common_pb2.RowsApplied, _Mapping]]] = ..., all_denied_rows: _Optional[bytes] = ...) -> None: ...
+
+class SessionRequest(_message.Message):
+    __slots__ = ("seq", "open", "add", "remove", "step", "logits")
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    ADD_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    LOGITS_FIELD_NUMBER: _ClassVar[int]
+    seq: int
+    open: OpenSession
+    add: AddRequests
+    remove: RemoveRequests
+    step: Step
+    logits: StepLogits
+    def __init__(self, seq: _Optional[int] = ..., open: _Optional[_Union[OpenSession, _Mapping]] = ..., add: _Optional[_Union[AddRequests, _Mapping]] = ..., remove: _Optional[_Union[RemoveRequests, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., logits: _Optional[_Union[StepLogits, _Mapping]] = ...) -> None: ...
+
+class SessionResponse(_message.Message):
+    __slots__ = ("seq", "opened", "added", "removed", "edits", "logits", "error")
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    ADDED_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    EDITS_FIELD_NUMBER: _ClassVar[int]
+    LOGITS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    seq: int
+    opened: SessionOpened
+    added: RequestsAdded
+    removed: RequestsRemoved
+    edits: StepEdits
+    logits: StepLogitsEdited
+    error: _common_pb2.Error
+    def __init__(self, seq: _Optional[int] = ..., opened: _Optional[_Union[SessionOpened, _Mapping]] = ..., added: _Optional[_Union[RequestsAdded, _Mapping]] = ..., removed: _Optional[_Union[RequestsRemoved, _Mapping]] = ..., edits: _Optional[_Union[StepEdits, _Mapping]] = ..., logits: _Optional[_Union[StepLogitsEdited, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class OpenSession(_message.Message):
+    __slots__ = ("vocab_size", "datatype", "device", "model_name", "tokenizer_id", "eos_token_ids", "max_requests", "max_draft_tokens", "engine")
+    VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    DATATYPE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_ID_FIELD_NUMBER: _ClassVar[int]
+    EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    vocab_size: int
+    datatype: str
+    device: str
+    model_name: str
+    tokenizer_id: str
+    eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    max_requests: int
+    max_draft_tokens: int
+    engine: str
+    def __init__(self, vocab_size: _Optional[int] = ..., datatype: _Optional[str] = ..., device: _Optional[str] = ..., model_name: _Optional[str] = ..., tokenizer_id: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_requests: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., engine: _Optional[str] = ...) -> None: ...
+
+class SessionOpened(_message.Message):
+    __slots__ = ("session_id", "max_requests", "server_version")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    MAX_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    max_requests: int
+    server_version: str
+    def __init__(self, session_id: _Optional[str] = ..., max_requests: _Optional[int] = ..., server_version: _Optional[str] = ...) -> None: ...
+
+class AddRequests(_message.Message):
+    __slots__ = ("requests",)
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedCompositeFieldContainer[SlottedRequest]
+    def __init__(self, requests: _Optional[_Iterable[_Union[SlottedRequest, _Mapping]]] = ...) -> None: ...
+
+class SlottedRequest(_message.Message):
+    __slots__ = ("slot", "generation", "request")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    generation: int
+    request: _common_pb2.Request
+    def __init__(self, slot: _Optional[int] = ..., generation: _Optional[int] = ..., request: _Optional[_Union[_common_pb2.Request, _Mapping]] = ...) -> None: ...
+
+class RequestsAdded(_message.Message):
+    __slots__ = ("failures", "reads_logits")
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    READS_LOGITS_FIELD_NUMBER: _ClassVar[int]
+    failures: _containers.RepeatedCompositeFieldContainer[_common_pb2.Failure]
+    reads_logits: bytes
+    def __init__(self, failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., reads_logits: _Optional[bytes] = ...) -> None: ...
+
+class RemoveRequests(_message.Message):
+    __slots__ = ("slots", "generations")
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    GENERATIONS_FIELD_NUMBER: _ClassVar[int]
+    slots: bytes
+    generations: bytes
+    def __init__(self, slots: _Optional[bytes] = ..., generations: _Optional[bytes] = ...) -> None: ...
+
+class RequestsRemoved(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Step(_message.Message):
+    __slots__ = ("slots", "generations", "base_lengths", "history_crcs", "new_token_counts", "new_token_ids", "row_requests", "row_draft_offsets", "draft_counts", "draft_token_ids")
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    GENERATIONS_FIELD_NUMBER: _ClassVar[int]
+    BASE_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_CRCS_FIELD_NUMBER: _ClassVar[int]
+    NEW_TOKEN_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    NEW_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    ROW_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    ROW_DRAFT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    slots: bytes
+    generations: bytes
+    base_lengths: bytes
+    history_crcs: bytes
+    new_token_counts: bytes
+    new_token_ids: bytes
+    row_requests: bytes
+    row_draft_offsets: bytes
+    draft_counts: bytes
+    draft_token_ids: bytes
+    def __init__(self, slots: _Optional[bytes] = ..., generations: _Optional[bytes] = ..., base_lengths: _Optional[bytes] = ..., history_crcs: _Optional[bytes] = ..., new_token_counts: _Optional[bytes] = ..., new_token_ids: _Optional[bytes] = ..., row_requests: _Optional[bytes] = ..., row_draft_offsets: _Optional[bytes] = ..., draft_counts: _Optional[bytes] = ..., draft_token_ids: _Optional[bytes] = ...) -> None: ...
+
+class StepEdits(_message.Message):
+    __slots__ = ("edits", "logits_rows", "failures", "applied", "all_denied_rows")
+    EDITS_FIELD_NUMBER: _ClassVar[int]
+    LOGITS_ROWS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    ALL_DENIED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    edits: _common_pb2.Edits
+    logits_rows: bytes
+    failures: _containers.RepeatedCompositeFieldContainer[_common_pb2.Failure]
+    applied: _containers.RepeatedCompositeFieldContainer[_common_pb2.RowsApplied]
+    all_denied_rows: bytes
+    def __init__(self, edits: _Optional[_Union[_common_pb2.Edits, _Mapping]] = ..., logits_rows: _Optional[bytes] = ..., failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[_common_pb2.RowsApplied, _Mapping]]] = ..., all_denied_rows: _Optional[bytes] = ...) -> None: ...
+
+class StepLogits(_message.Message):
+    __slots__ = ("logits",)
+    LOGITS_FIELD_NUMBER: _ClassVar[int]
+    logits: _common_pb2.Tensor
+    def __init__(self, logits: _Optional[_Union[_common_pb2.Tensor, _Mapping]] = ...) -> None: ...
+
+class StepLogitsEdited(_message.Message):
+    __slots__ = ("logits", "failures", "applied", "all_denied_rows")
+    LOGITS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    ALL_DENIED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    logits: _common_pb2.Tensor
+    failures: _containers.RepeatedCompositeFieldContainer[_common_pb2.Failure]
+    applied: _containers.RepeatedCompositeFieldContainer[_common_pb2.RowsApplied]
+    all_denied_rows: bytes
+    def __init__(self, logits: _Optional[_Union[_common_pb2.Tensor, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[_common_pb2.RowsApplied, _Mapping]]] = ..., all_denied_rows: _Optional[bytes] = ...) -> None: ...

@@ -1,0 +1,74 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ProcessorInfo(_message.Message):
+    __slots__ = ("digest", "names", "builtin", "python", "dill", "size_bytes", "registered_at")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    BUILTIN_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_FIELD_NUMBER: _ClassVar[int]
+    DILL_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REGISTERED_AT_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    names: _containers.RepeatedScalarFieldContainer[str]
+    builtin: bool
+    python: str
+    dill: str
+    size_bytes: int
+    registered_at: float
+    def __init__(self, digest: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., builtin: bool = ..., python: _Optional[str] = ..., dill: _Optional[str] = ..., size_bytes: _Optional[int] = ..., registered_at: _Optional[float] = ...) -> None: ...
+
+class RegisterRequest(_message.Message):
+    __slots__ = ("serialized", "name", "replace")
+    SERIALIZED_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_FIELD_NUMBER: _ClassVar[int]
+    serialized: str
+    name: str
+    replace: bool
+    def __init__(self, serialized: _Optional[str] = ..., name: _Optional[str] = ..., replace: bool = ...) -> None: ...
+
+class RegisterResponse(_message.Message):
+    __slots__ = ("processor",)
+    PROCESSOR_FIELD_NUMBER: _ClassVar[int]
+    processor: ProcessorInfo
+    def __init__(self, processor: _Optional[_Union[ProcessorInfo, _Mapping]] = ...) -> None: ...
+
+class GetRequest(_message.Message):
+    __slots__ = ("processor",)
+    PROCESSOR_FIELD_NUMBER: _ClassVar[int]
+    processor: str
+    def __init__(self, processor: _Optional[str] = ...) -> None: ...
+
+class GetResponse(_message.Message):
+    __slots__ = ("processor",)
+    PROCESSOR_FIELD_NUMBER: _ClassVar[int]
+    processor: ProcessorInfo
+    def __init__(self, processor: _Optional[_Union[ProcessorInfo, _Mapping]] = ...) -> None: ...
+
+class ListRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListResponse(_message.Message):
+    __slots__ = ("processors",)
+    PROCESSORS_FIELD_NUMBER: _ClassVar[int]
+    processors: _containers.RepeatedCompositeFieldContainer[ProcessorInfo]
+    def __init__(self, processors: _Optional[_Iterable[_Union[ProcessorInfo, _Mapping]]] = ...) -> None: ...
+
+class DeleteRequest(_message.Message):
+    __slots__ = ("processor",)
+    PROCESSOR_FIELD_NUMBER: _ClassVar[int]
+    processor: str
+    def __init__(self, processor: _Optional[str] = ...) -> None: ...
+
+class DeleteResponse(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
