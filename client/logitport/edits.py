@@ -13,7 +13,7 @@ from logitport.errors import InvalidArgument, InvalidTokenId
 from logitport_proto import common_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -111,7 +111,7 @@ class RowEdits:
                     raise InvalidArgument(
                         f"BITMASK of {ids.size} words; a vocabulary of {vocab_size} needs {bitmask_words(vocab_size)}"
                     )
-            elif ids.size and not (0 <= ids.min() and ids.max() < vocab_size):
+            elif ids.size and not (ids.min() >= 0 and ids.max() < vocab_size):
                 wrong = ids[(ids < 0) | (ids >= vocab_size)][0]
                 raise InvalidTokenId(f"{kind.name} of token id {wrong}: ids must lie in [0, {vocab_size})")
 
