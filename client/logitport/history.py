@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
+    TokenIds = Union[Sequence[int], NDArray[np.integer[Any]]]
 
 _SMALLEST_CAPACITY = 64
 
@@ -25,7 +27,7 @@ class History:
 
     __slots__ = ("_buffer", "_crc", "_crc_length", "_length", "prompt_length")
 
-    def __init__(self, prompt_token_ids: Sequence[int] = (), output_token_ids: Sequence[int] = ()) -> None:
+    def __init__(self, prompt_token_ids: TokenIds = (), output_token_ids: TokenIds = ()) -> None:
         self.prompt_length = len(prompt_token_ids)
         self._length = self.prompt_length + len(output_token_ids)
         self._buffer = np.empty(max(_SMALLEST_CAPACITY, self._length + self._length // 8), np.int32)

@@ -39,7 +39,7 @@ class CustomLogitProcessor(ABC):
         """
 
     @classmethod
-    def validate_params(cls, params: Mapping[str, Any]) -> None:  # noqa: B027 - overriding it is optional
+    def validate_params(cls, params: Mapping[str, Any]) -> None:
         """Check a request's parameters when it is admitted. Override to refuse bad ones early.
 
         Raises:

@@ -1,0 +1,52 @@
+# make demo, make test: all set-up included; a second run starts at once.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-peers lint proto clean
+
+help: ## what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+demo: $(VENV)/.installed ## a real model generates through the service
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/.installed .venv-proto/.installed ## all tests but the peers'
+	$(BIN)/python -m pytest -q -m "not peers"
+
+test-peers: $(VENV)/.installed .peers/sglang/.unpacked ## built-ins and payloads against the real SGLang classes
+	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m pytest -q -m peers
+
+lint: $(VENV)/.installed ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy proto/logitport_proto client/logitport server/logitport_server builtin_processors/logitport_builtins
+
+proto: .venv-proto/.installed ## generate the code beside the .proto files
+	.venv-proto/bin/python proto/generate.py proto
+
+clean: ## remove what make has made
+	rm -rf .venv .venv-proto .peers
+
+# torch comes first and alone, so that pip takes the build that constraints.txt names.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -c constraints.txt torch
+	$(BIN)/pip install -q -c constraints.txt -e '.[server,transformers,demo,test]'
+	touch $@
+
+# The oldest grpcio and protobuf that logitport supports: what they generate runs on all later ones.
+.venv-proto/.installed: proto/requirements.txt
+	test -x .venv-proto/bin/python || $(PYTHON) -m venv .venv-proto
+	.venv-proto/bin/pip install -q -r proto/requirements.txt
+	touch $@
+
+SGLANG := 0.5.23
+.peers/sglang/.unpacked:
+	mkdir -p .peers/sglang
+	$(BIN)/pip download -q --no-deps --only-binary=:all: -d .peers sglang==$(SGLANG)
+	$(BIN)/python -m zipfile -e .peers/sglang-$(SGLANG)-*.whl .peers/sglang
+	touch $@

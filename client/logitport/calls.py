@@ -1,0 +1,191 @@
+"""What the synchronous and the asynchronous client share: messages made, replies read, errors translated."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import grpc
+import numpy as np
+
+from logitport import tensors
+from logitport.errors import (
+    METADATA_KEY,
+    DeadlineExceeded,
+    InvalidArgument,
+    LimitExceeded,
+    LogitportError,
+    RequestsFailed,
+    ServerUnavailable,
+    from_proto,
+)
+from logitport.request import ProcessorLike, ProcessorRef, Request, serialize
+from logitport_proto import common_pb2, processing_pb2, registry_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+DEFAULT_TIMEOUT = 30.0
+DEFAULT_MAX_MESSAGE_BYTES = 256 << 20
+
+# gRPC itself tries again, with backoff and jitter; every unary call may safely be made twice.
+_SERVICE_CONFIG = json.dumps(
+    {
+        "methodConfig": [
+            {
+                "name": [
+                    {"service": "logitport.v1.ProcessorRegistry"},
+                    {"service": "logitport.v1.LogitProcessing", "method": "Apply"},
+                ],
+                "retryPolicy": {
+                    "maxAttempts": 4,
+                    "initialBackoff": "0.05s",
+                    "maxBackoff": "1s",
+                    "backoffMultiplier": 3,
+                    "retryableStatusCodes": ["UNAVAILABLE"],
+                },
+            }
+        ]
+    }
+)
+
+
+@dataclass(frozen=True)
+class ApplyResult:
+    """What `Client.apply` returns.
+
+    Attributes:
+        logits: the processed logits, float[rows, vocab_size], of the kind, dtype and device that were passed.
+        failures: the error of each failed request, by its index. Its rows of `logits` are unspecified.
+        skipped: the error of each request that asked to be skipped, by its index. Its rows are as they were.
+        rows_applied: number of rows by processor (a built-in's name, or a digest).
+        all_denied_rows: rows in which edits left no id allowed.
+    """
+
+    logits: Any
+    failures: dict[int, LogitportError]
+    skipped: dict[int, LogitportError]
+    rows_applied: dict[str, int]
+    all_denied_rows: tuple[int, ...]
+
+
+def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
+    """Options of a gRPC channel; `max_message_bytes` is the largest message either way."""
+    return [
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.service_config", _SERVICE_CONFIG),
+        ("grpc.enable_retries", 1),
+    ]
+
+
+def register_request(processor: ProcessorLike, name: str, *, replace: bool) -> registry_pb2.RegisterRequest:
+    """The message for `Client.register`. Raises PayloadNotPortable."""
+    return registry_pb2.RegisterRequest(serialized=serialize(processor), name=name, replace=replace)
+
+
+def apply_request(logits: Any, requests: Sequence[Request], num_tokens_in_batch: int) -> processing_pb2.ApplyRequest:
+    """The message for `Client.apply`.
+
+    Raises:
+        InvalidArgument: as many rows as requests times `num_tokens_in_batch` are wanted.
+        InvalidLogits, InvalidTokenId, InvalidParams, PayloadNotPortable: what is wrong with the arguments.
+    """
+    rows, _ = tensors.check_matrix(logits)
+    if num_tokens_in_batch < 1 or rows != len(requests) * num_tokens_in_batch:
+        raise InvalidArgument(
+            f"{rows} rows of logits for {len(requests)} requests with num_tokens_in_batch={num_tokens_in_batch}; "
+            "pass that many rows for each request, request by request"
+        )
+    message = processing_pb2.ApplyRequest(
+        requests=[request.to_proto() for request in requests], num_tokens_in_batch=num_tokens_in_batch
+    )
+    tensors.write(message.logits, logits)
+    return message
+
+
+def apply_result(response: processing_pb2.ApplyResponse, logits: Any, *, check: bool) -> ApplyResult:
+    """What `Client.apply` returns. Raises RequestsFailed if `check` and a request failed."""
+    failures, skipped = split_failures(response.failures)
+    result = ApplyResult(
+        tensors.like(response.logits, logits),
+        failures,
+        skipped,
+        rows_applied(response.applied),
+        tuple(int32_column(response.all_denied_rows).tolist()),
+    )
+    if failures and check:
+        raise RequestsFailed(failures, result)
+    return result
+
+
+def open_session(
+    vocab_size: int,
+    dtype: object,
+    device: str,
+    model_name: str,
+    tokenizer_id: str,
+    eos_token_ids: Sequence[int],
+    max_requests: int,
+    max_draft_tokens: int,
+    engine: str,
+) -> processing_pb2.OpenSession:
+    """The message for `Client.session`. Raises InvalidLogits for a dtype that cannot travel."""
+    return processing_pb2.OpenSession(
+        vocab_size=vocab_size,
+        datatype=tensors.datatype_of(dtype),
+        device=device,
+        model_name=model_name,
+        tokenizer_id=tokenizer_id,
+        eos_token_ids=eos_token_ids,
+        max_requests=max_requests,
+        max_draft_tokens=max_draft_tokens,
+        engine=engine,
+    )
+
+
+def split_failures(
+    failures: Iterable[common_pb2.Failure],
+) -> tuple[dict[int, LogitportError], dict[int, LogitportError]]:
+    """Errors by slot: of those that failed, and of those that were skipped."""
+    failed: dict[int, LogitportError] = {}
+    skipped: dict[int, LogitportError] = {}
+    for failure in failures:
+        (skipped if failure.skipped else failed)[failure.slot] = from_proto(failure.error)
+    return failed, skipped
+
+
+def rows_applied(applied: Iterable[common_pb2.RowsApplied]) -> dict[str, int]:
+    """Rows by processor."""
+    return {entry.processor: entry.rows for entry in applied}
+
+
+def int32_column(column: bytes) -> NDArray[np.int32]:
+    """int32[n] from a column."""
+    return np.frombuffer(column, "<i4")
+
+
+def refs(infos: Iterable[registry_pb2.ProcessorInfo]) -> list[ProcessorRef]:
+    """Processors that the server described."""
+    return [ProcessorRef.from_proto(info) for info in infos]
+
+
+def translate(error: grpc.RpcError, target: str) -> LogitportError:
+    """The exception for a call that failed: the server's own error if it sent one, else what the status means."""
+    for key, value in cast("Sequence[tuple[str, bytes]]", error.trailing_metadata() or ()):
+        if key == METADATA_KEY:
+            return from_proto(common_pb2.Error.FromString(value))
+    status, details = error.code(), error.details()
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineExceeded(f"{target} did not answer in time; raise timeout, or look at the server's load")
+    if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return LimitExceeded(
+            f"{target}: {details}; raise max_message_bytes on the client (Client(..., max_message_bytes=)) and on the "
+            "server (--max-message-bytes), or send fewer rows at once"
+        )
+    if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+        return ServerUnavailable(f"no connection to {target}, or it broke: {details}")
+    return LogitportError(f"{target}: {status.name}: {details}")

@@ -1,0 +1,141 @@
+"""The synchronous client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from logitport import calls
+from logitport.session import Session
+from logitport.transports.stream import GrpcStream
+from logitport_proto import processing_pb2_grpc, registry_pb2, registry_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from logitport.calls import ApplyResult
+    from logitport.request import ProcessorLike, ProcessorRef, Request
+
+
+class Client:
+    """A connection to one server. Safe to use from several threads; close it, or use it in a `with` statement.
+
+    Args:
+        target: HOST:PORT, or any other name that gRPC understands.
+        timeout: the longest that one call, or one step of a session, may take; seconds.
+        max_message_bytes: the largest message either way; the server has a limit of its own.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        timeout: float = calls.DEFAULT_TIMEOUT,
+        max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
+    ) -> None:
+        self.target = target
+        self.timeout = timeout
+        self._channel = grpc.insecure_channel(target, options=calls.channel_options(max_message_bytes))
+        self._registry = registry_pb2_grpc.ProcessorRegistryStub(self._channel)
+        self._processing = processing_pb2_grpc.LogitProcessingStub(self._channel)
+
+    def register(self, processor: ProcessorLike, *, name: str = "", replace: bool = False) -> ProcessorRef:
+        """Ship a class, an instance without attributes, or a serialized string, and let the server keep it.
+
+        Args:
+            processor: what to ship.
+            name: a name to bind, namespace/name[:tag]; "" for none.
+            replace: bind the name even if it is bound to another digest.
+
+        Raises:
+            PayloadNotPortable: the class cannot travel; the message says what to do.
+            PayloadNotAllowed, MalformedPayload, PythonMismatch: the server refuses it.
+            InvalidName, NameTaken, LimitExceeded: the name, or the size of the registry.
+        """
+        message = calls.register_request(processor, name, replace=replace)
+        return calls.refs([self._call(self._registry.Register, message).processor])[0]
+
+    def processor(self, name: str) -> ProcessorRef:
+        """Look up a built-in's name, a registered name or a digest. Raises UnknownProcessor."""
+        return calls.refs([self._call(self._registry.Get, registry_pb2.GetRequest(processor=name)).processor])[0]
+
+    def processors(self) -> list[ProcessorRef]:
+        """All built-ins, then all registered processors, by name."""
+        return calls.refs(self._call(self._registry.List, registry_pb2.ListRequest()).processors)
+
+    def delete(self, name: str) -> tuple[str, ...]:
+        """Forget a registered name, or a digest with all its names; returns those names. Raises UnknownProcessor."""
+        return tuple(self._call(self._registry.Delete, registry_pb2.DeleteRequest(processor=name)).names)
+
+    def apply(
+        self, logits: Any, requests: Sequence[Request], *, num_tokens_in_batch: int = 1, check: bool = True
+    ) -> ApplyResult:
+        """One step without a session: process logits, which stay as they are, and return the result.
+
+        Args:
+            logits: float32, float16 or bfloat16 [rows, vocab_size], a torch tensor on any device or a numpy array.
+            requests: request i owns rows [i * num_tokens_in_batch, (i + 1) * num_tokens_in_batch).
+            num_tokens_in_batch: rows a request.
+            check: raise if a request failed; with False, look at `failures` of the result.
+
+        Raises:
+            RequestsFailed: requests with on_error="abort" failed; its `result` holds what the others got.
+            InvalidArgument and its kind: the call as a whole is wrong, and nothing was processed.
+        """
+        message = calls.apply_request(logits, requests, num_tokens_in_batch)
+        return calls.apply_result(self._call(self._processing.Apply, message), logits, check=check)
+
+    def session(
+        self,
+        *,
+        vocab_size: int,
+        dtype: Any = "float32",
+        device: str = "cpu",
+        model_name: str = "",
+        tokenizer_id: str = "",
+        eos_token_ids: Sequence[int] = (),
+        max_requests: int = 0,
+        max_draft_tokens: int = 0,
+        engine: str = "",
+    ) -> Session:
+        """Open a session: one engine's persistent batch.
+
+        Args:
+            vocab_size: width of the logits.
+            dtype: of the logits: a torch or numpy dtype, or its name.
+            device: where the engine's logits are, such as "cuda:0".
+            model_name: the model, for people.
+            tokenizer_id: for processors that need the tokenizer.
+            eos_token_ids: end-of-sequence ids.
+            max_requests: the most requests that the session will hold at once; 0 for the server's limit.
+            max_draft_tokens: the most draft tokens a request in one step; 0 without speculation.
+            engine: the engine and its version, for people.
+
+        Raises:
+            InvalidArgument, InvalidLogits: what the engine says about itself is wrong.
+            ServerUnavailable: there is no server.
+        """
+        opening = calls.open_session(
+            vocab_size, dtype, device, model_name, tokenizer_id, eos_token_ids, max_requests, max_draft_tokens, engine
+        )
+        return Session(GrpcStream(self._processing, self.target, self.timeout), opening)
+
+    def close(self) -> None:
+        """Close the connection, and with it every session."""
+        self._channel.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _call(self, method: Any, message: Any) -> Any:
+        try:
+            return method(message, timeout=self.timeout)
+        except grpc.RpcError as error:
+            raise calls.translate(error, self.target) from None

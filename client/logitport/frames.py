@@ -1,0 +1,117 @@
+"""Step frames: what joined each history, and whose rows the logits are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Union
+
+import numpy as np
+
+from logitport.errors import InvalidArgument, InvalidTokenId, UnknownRequest
+from logitport.history import History
+from logitport_proto import processing_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from logitport.request import Request
+
+
+class Handle:
+    """A request that a session holds; compared by identity.
+
+    Attributes:
+        request_id: as the request had it.
+        reads_logits: whether its chain reads logits, which then travel at each step.
+        history: its tokens, as the session has been told.
+    """
+
+    __slots__ = ("generation", "history", "reads_logits", "request", "request_id", "slot")
+
+    def __init__(self, slot: int, generation: int, request: Request) -> None:
+        self.slot = slot
+        self.generation = generation
+        self.request = request
+        self.request_id = request.request_id
+        self.history = History(request.prompt_token_ids, request.output_token_ids)
+        self.reads_logits = False
+
+    def __repr__(self) -> str:
+        return f"<Handle {self.request_id!r} slot {self.slot} generation {self.generation}>"
+
+
+# A handle, or a handle and how many of its draft tokens the row has seen.
+RowLike = Union[Handle, "tuple[Handle, int]"]
+
+
+def place_rows(
+    new_token_ids: Mapping[Handle, Sequence[int]],
+    drafts: Mapping[Handle, Sequence[int]],
+    rows: Sequence[RowLike] | None,
+) -> list[tuple[Handle, int]]:
+    """(handle, draft offset) of each row of the logits; by default the handles in order, 1 + its drafts each.
+
+    Raises:
+        UnknownRequest: a row's handle takes no part in the step.
+        InvalidArgument: a draft offset beyond the drafts.
+    """
+    if rows is None:
+        return [(handle, offset) for handle in new_token_ids for offset in range(1 + len(drafts.get(handle, ())))]
+    placed = [row if isinstance(row, tuple) else (row, 0) for row in rows]
+    for handle, offset in placed:
+        if handle not in new_token_ids:
+            raise UnknownRequest(f"a row belongs to {handle}, which takes no part in the step; give it new ids, or []")
+        if not 0 <= offset <= len(drafts.get(handle, ())):
+            raise InvalidArgument(
+                f"a row of {handle} has draft offset {offset}, with {len(drafts.get(handle, ()))} draft tokens"
+            )
+    return placed
+
+
+def step_frame(
+    new_token_ids: Mapping[Handle, Sequence[int]],
+    drafts: Mapping[Handle, Sequence[int]],
+    rows: Sequence[tuple[Handle, int]],
+    vocab_size: int,
+) -> processing_pb2.Step:
+    """The frame for a step, with each history's length and checksum as they are before the new ids.
+
+    Raises:
+        InvalidTokenId: an id is not an integer in [0, vocab_size).
+    """
+    handles = list(new_token_ids)
+    frame = processing_pb2.Step(
+        slots=_column([handle.slot for handle in handles]),
+        generations=_column([handle.generation for handle in handles]),
+        base_lengths=_column([len(handle.history) for handle in handles]),
+        history_crcs=np.array([handle.history.crc() for handle in handles], "<u4").tobytes(),
+        new_token_counts=_column([len(ids) for ids in new_token_ids.values()]),
+        new_token_ids=_token_column(new_token_ids.values(), vocab_size),
+    )
+    if drafts:
+        frame.draft_counts = _column([len(drafts.get(handle, ())) for handle in handles])
+        frame.draft_token_ids = _token_column([drafts.get(handle, ()) for handle in handles], vocab_size)
+    if rows != [(handle, 0) for handle in handles]:
+        places = {handle: place for place, handle in enumerate(handles)}
+        frame.row_requests = _column([places[handle] for handle, _ in rows])
+        if drafts:
+            frame.row_draft_offsets = _column([offset for _, offset in rows])
+    return frame
+
+
+def _column(values: Sequence[int]) -> bytes:
+    return np.array(values, "<i4").tobytes()
+
+
+def _token_column(token_ids: Iterable[Sequence[int]], vocab_size: int) -> bytes:
+    every = np.array([token_id for ids in token_ids for token_id in ids])
+    if not every.size:
+        return b""
+    if every.dtype.kind not in "iu":
+        raise InvalidTokenId(f"token ids must be integers, not {every.dtype}")
+    if every.min() < 0 or every.max() >= vocab_size:
+        wrong = every[(every < 0) | (every >= vocab_size)][0]
+        raise InvalidTokenId(
+            f"token id {wrong}: ids must lie in [0, {vocab_size}); a placeholder (-1) must be replaced by the id "
+            "that was sampled before it joins a history"
+        )
+    return every.astype("<i4").tobytes()

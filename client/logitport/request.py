@@ -1,0 +1,162 @@
+"""What an engine says about one request, and how processors are named."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Union
+from weakref import WeakKeyDictionary
+
+import orjson
+
+from logitport import payload
+from logitport.errors import InvalidArgument, InvalidParams, InvalidTokenId, UnknownProcessor
+from logitport_proto import common_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from logitport_proto import registry_pb2
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_ON_ERROR = {"abort": common_pb2.ON_ERROR_ABORT, "skip": common_pb2.ON_ERROR_SKIP}
+
+# A class is pickled once, not once a request.
+_serialized: WeakKeyDictionary[type, str] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class ProcessorRef:
+    """A processor that the server keeps: what `Client.register` and `Client.processors` return.
+
+    Attributes:
+        digest: SHA-256 of its dill bytes, 64 lowercase hexadecimal digits; "" for a built-in.
+        names: names bound to it, sorted; a built-in has exactly one.
+        builtin: whether it ships with the server.
+        python: Python minor version that made the payload, such as "3.11"; "" if it does not say.
+        dill: version of dill that made the payload; "" if it does not say.
+        size_bytes: length of the dill bytes; 0 for a built-in.
+        registered_at: when it was first registered, in seconds since the Unix epoch; 0.0 for a built-in.
+    """
+
+    digest: str
+    names: tuple[str, ...] = ()
+    builtin: bool = False
+    python: str = ""
+    dill: str = ""
+    size_bytes: int = 0
+    registered_at: float = 0.0
+
+    @classmethod
+    def from_proto(cls, info: registry_pb2.ProcessorInfo) -> ProcessorRef:
+        """From a message."""
+        return cls(
+            info.digest, tuple(info.names), info.builtin, info.python, info.dill, info.size_bytes, info.registered_at
+        )
+
+
+# A built-in's name ("thinking_budget"), a registered name ("team/ban-french"), a digest, a serialized string,
+# what `register` returned, a processor class, or an instance without attributes.
+ProcessorLike = Union[str, ProcessorRef, type, object]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One sequence that is being generated (one sample: n=2 is two requests).
+
+    Attributes:
+        prompt_token_ids: ids of the prompt, without padding.
+        output_token_ids: ids sampled so far, oldest first.
+        processors: (processor, parameters) pairs, in the order in which they run. Parameters are what JSON can hold.
+        request_id: the engine's name for it; need not be unique.
+        sampling_params: the engine's (temperature, extra_args, ...); what JSON can hold.
+        tenant: on whose behalf the engine asks; the trust domain of processors that are shipped with the request.
+        on_error: "abort" (a failing processor fails the request) or "skip" (its rows stay as they were).
+    """
+
+    prompt_token_ids: Sequence[int] = ()
+    output_token_ids: Sequence[int] = ()
+    processors: Sequence[tuple[ProcessorLike, Mapping[str, Any]]] = ()
+    request_id: str = ""
+    sampling_params: Mapping[str, Any] = field(default_factory=dict)
+    tenant: str = ""
+    on_error: Literal["abort", "skip"] = "abort"
+
+    def to_proto(self) -> common_pb2.Request:
+        """The message.
+
+        Raises:
+            InvalidTokenId, InvalidParams, InvalidArgument, PayloadNotPortable: what is wrong with it.
+        """
+        if self.on_error not in _ON_ERROR:
+            raise InvalidArgument(f"on_error is {self.on_error!r}; write 'abort' or 'skip'")
+        try:
+            message = common_pb2.Request(
+                request_id=self.request_id,
+                prompt_token_ids=self.prompt_token_ids,
+                output_token_ids=self.output_token_ids,
+                sampling_params=_json_object(self.sampling_params, "sampling_params"),
+                tenant=self.tenant,
+                on_error=_ON_ERROR[self.on_error],
+            )
+        except (TypeError, ValueError) as error:
+            if isinstance(error, InvalidArgument):
+                raise
+            raise InvalidTokenId(
+                f"request {self.request_id!r}: token ids must be integers of 32 bits: {error}"
+            ) from error
+        for processor, params in self.processors:
+            message.processors.append(
+                common_pb2.ProcessorCall(
+                    processor=name_processor(processor), params=_json_object(params, f"parameters of {processor!r}")
+                )
+            )
+        return message
+
+
+def name_processor(processor: ProcessorLike) -> common_pb2.Processor:
+    """How a processor is named on the wire; a class or instance is shipped, unless it is a built-in.
+
+    Raises:
+        UnknownProcessor: a string that is none of the forms of `ProcessorLike`.
+        PayloadNotPortable: a class that cannot travel.
+    """
+    if isinstance(processor, ProcessorRef):
+        if processor.builtin:
+            return common_pb2.Processor(builtin=processor.names[0])
+        return common_pb2.Processor(digest=processor.digest)
+    if not isinstance(processor, str):
+        builtin_name = vars(processor if isinstance(processor, type) else type(processor)).get("builtin_name")
+        if builtin_name:
+            return common_pb2.Processor(builtin=builtin_name)
+        return common_pb2.Processor(serialized=serialize(processor))
+    if processor.lstrip().startswith("{"):
+        return common_pb2.Processor(serialized=processor)
+    if _DIGEST.fullmatch(processor):
+        return common_pb2.Processor(digest=processor)
+    if "/" in processor:
+        return common_pb2.Processor(name=processor)
+    if not processor:
+        raise UnknownProcessor("a processor's name is empty; write a built-in's name, such as 'disallowed_tokens'")
+    return common_pb2.Processor(builtin=processor)
+
+
+def serialize(processor: ProcessorLike) -> str:
+    """A class, or an instance without attributes, as the string that travels; a string is taken as it is."""
+    if isinstance(processor, str):
+        return processor
+    if not isinstance(processor, type):
+        return payload.dumps(processor)
+    if processor not in _serialized:
+        _serialized[processor] = payload.dumps(processor)
+    return _serialized[processor]
+
+
+def _json_object(value: Mapping[str, Any], where: str) -> bytes:
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError as error:
+        raise InvalidParams(f"{where}: not what JSON can hold: {error}") from error
+    if not text.startswith(b"{"):
+        raise InvalidParams(f"{where}: a mapping is wanted, not {type(value).__name__}")
+    return text

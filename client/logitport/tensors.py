@@ -1,0 +1,113 @@
+"""Logits as messages and back: torch (any device) and numpy; float32, float16 and bfloat16."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from logitport.errors import InvalidLogits
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from logitport_proto import common_pb2
+
+# KServe v2's name of each datatype: the name that torch and numpy give it, and bytes an element.
+DATATYPES = {"FP32": ("float32", 4), "FP16": ("float16", 2), "BF16": ("bfloat16", 2)}
+_BY_DTYPE = {dtype: datatype for datatype, (dtype, _) in DATATYPES.items()}
+
+
+def is_torch(array: object) -> bool:
+    """Whether this is a torch tensor; does not import torch."""
+    return type(array).__module__.partition(".")[0] == "torch"
+
+
+def datatype_of(dtype: object) -> str:
+    """KServe v2's name of a torch dtype, a numpy dtype, or a dtype's name. Raises InvalidLogits for any other."""
+    name = str(getattr(dtype, "name", dtype)).removeprefix("torch.")
+    if isinstance(dtype, type) and issubclass(dtype, np.generic):
+        name = np.dtype(dtype).name
+    if name not in _BY_DTYPE:
+        raise InvalidLogits(f"logits of dtype {name} cannot travel; convert them to one of {', '.join(_BY_DTYPE)}")
+    return _BY_DTYPE[name]
+
+
+def check_matrix(logits: Any) -> tuple[int, int]:
+    """(rows, vocab_size) of logits.
+
+    Raises:
+        InvalidLogits: not a torch tensor or numpy array of two dimensions.
+    """
+    if not (is_torch(logits) or isinstance(logits, np.ndarray)):
+        raise InvalidLogits(f"logits are a {type(logits).__name__}; pass a torch tensor or a numpy array")
+    if len(logits.shape) != 2:
+        raise InvalidLogits(f"logits have shape {list(logits.shape)}; pass [rows, vocab_size]")
+    return int(logits.shape[0]), int(logits.shape[1])
+
+
+def write(message: common_pb2.Tensor, array: Any) -> None:
+    """Put a tensor or array into a message, inline. Raises InvalidLogits for a dtype that cannot travel."""
+    message.datatype = datatype_of(array.dtype)
+    message.shape[:] = list(array.shape)
+    message.raw = _to_bytes(array)
+
+
+def take_rows(logits: Any, rows: Sequence[int]) -> Any:
+    """These rows of the logits; the logits themselves if these are all of them."""
+    return logits if len(rows) == len(logits) else logits[list(rows)]
+
+
+def write_rows(logits: Any, rows: Sequence[int], tensor: common_pb2.Tensor) -> None:
+    """Write a message's rows over these rows of the logits, in place. Raises InvalidLogits as `to_torch`."""
+    if len(rows) == len(logits):
+        logits[...] = like(tensor, logits)
+    else:
+        logits[list(rows)] = like(tensor, logits)
+
+
+def to_torch(tensor: common_pb2.Tensor) -> torch.Tensor:
+    """A new CPU tensor that may be written.
+
+    Raises:
+        InvalidLogits: unknown datatype, or not as many bytes as the shape needs.
+    """
+    import torch
+
+    _check_size(tensor)
+    dtype = getattr(torch, DATATYPES[tensor.datatype][0])
+    if not tensor.raw:
+        return torch.empty(tuple(tensor.shape), dtype=dtype)
+    return torch.frombuffer(bytearray(tensor.raw), dtype=dtype).reshape(tuple(tensor.shape))
+
+
+def like(tensor: common_pb2.Tensor, model: Any) -> Any:
+    """A new tensor or array of the kind, dtype and device of `model`. Raises InvalidLogits as `to_torch`."""
+    if is_torch(model):
+        return to_torch(tensor).to(model.device)
+    _check_size(tensor)
+    return np.frombuffer(bytearray(tensor.raw), model.dtype).reshape(tuple(tensor.shape))
+
+
+def _to_bytes(array: Any) -> bytes:
+    if is_torch(array):
+        import torch
+
+        array = array.detach().cpu().contiguous().view(torch.uint8).numpy()
+    octets: bytes = array.tobytes()
+    return octets
+
+
+def _check_size(tensor: common_pb2.Tensor) -> None:
+    if tensor.datatype not in DATATYPES:
+        raise InvalidLogits(f"datatype {tensor.datatype!r}; send one of {', '.join(DATATYPES)}")
+    if any(size < 0 for size in tensor.shape):
+        raise InvalidLogits(f"shape {list(tensor.shape)} has a negative size")
+    wanted = math.prod(tensor.shape) * DATATYPES[tensor.datatype][1]
+    if len(tensor.raw) != wanted:
+        raise InvalidLogits(
+            f"{tensor.datatype}{list(tensor.shape)} takes {wanted} bytes inline; {len(tensor.raw)} came"
+        )

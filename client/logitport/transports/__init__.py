@@ -1,0 +1,1 @@
+"""How the frames of a session travel: one file a transport, one seam (`Transport`)."""

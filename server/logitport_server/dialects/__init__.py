@@ -1,0 +1,21 @@
+"""How a processor is called: one file a dialect, one seam (`Dialect`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from logitport.processors import EditProcessor
+from logitport_server.dialects.base import Dialect, RequestContext
+from logitport_server.dialects.edits import EditDialect
+from logitport_server.dialects.sglang import SGLangDialect
+
+if TYPE_CHECKING:
+    from logitport.processors import CustomLogitProcessor
+
+__all__ = ["Dialect", "RequestContext", "speak"]
+
+
+def speak(processor: CustomLogitProcessor, name: str, *, shipped: bool) -> Dialect:
+    """The dialect of a processor's base class, ready to call it."""
+    dialect = EditDialect if isinstance(processor, EditProcessor) else SGLangDialect
+    return dialect(processor, name, shipped=shipped)

@@ -1,0 +1,82 @@
+"""The seam that every dialect implements."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import torch
+
+    from logitport.edits import RowEdits
+    from logitport.history import History
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """What a processor may know about a request.
+
+    Attributes:
+        request_id: the engine's name for it.
+        history: its tokens; live, kept by the session.
+        sampling_params: the engine's.
+        vocab_size: width of the logits.
+    """
+
+    request_id: str
+    history: History
+    sampling_params: Mapping[str, Any]
+    vocab_size: int
+
+
+class Dialect(ABC):
+    """Calls one processor for many requests. A request's state is opaque to everyone else.
+
+    Any method may raise anything: what it runs is somebody else's code.
+
+    Attributes:
+        reads_logits: whether its processors are given logits.
+        processor: the instance.
+        name: a built-in's name, or a digest.
+        shipped: whether a client sent the processor's code.
+    """
+
+    reads_logits: ClassVar[bool]
+
+    def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
+        self.processor = processor
+        self.name = name
+        self.shipped = shipped
+
+    def validate(self, params: dict[str, Any]) -> None:
+        """Raises whatever the processor's own `validate_params` raises, if it has one."""
+        validate_params = getattr(self.processor, "validate_params", None)
+        if validate_params is not None:
+            validate_params(params)
+
+    @abstractmethod
+    def start(self, context: RequestContext, params: dict[str, Any]) -> Any:
+        """State for a request, from its history of any length."""
+
+    @abstractmethod
+    def advance(self, state: Any, token_id: int) -> None:
+        """This id has just joined the history."""
+
+    @abstractmethod
+    def rewind(self, state: Any) -> None:
+        """The history has just been cut back to its present length.
+
+        Raises:
+            StateLost: the state is not a function of the history.
+        """
+
+    def edit(self, states: Sequence[Any], edits: Sequence[RowEdits]) -> None:
+        """Collect the edits of each row; only where `reads_logits` is False."""
+        raise NotImplementedError
+
+    def process(self, states: Sequence[Any], logits: torch.Tensor) -> torch.Tensor:
+        """Process float[rows, vocab_size], in place or not; only where `reads_logits` is True."""
+        raise NotImplementedError

@@ -1,0 +1,63 @@
+"""SGLang's dialect: `CustomLogitProcessor`, as SGLang 0.5.23 calls it."""
+
+from __future__ import annotations
+
+from array import array
+from copy import deepcopy
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from logitport.errors import StateLost
+from logitport_server.dialects.base import Dialect, RequestContext
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from logitport.history import History
+    from logitport.processors import CustomLogitProcessor
+
+
+class _State:
+    """One dict for the request's whole life, where processors keep state; its `__req__` stands for SGLang's `Req`."""
+
+    __slots__ = ("custom_params", "given", "history", "req")
+
+    def __init__(self, context: RequestContext, params: dict[str, Any]) -> None:
+        self.history: History = context.history
+        self.req = SimpleNamespace(
+            rid=context.request_id,
+            origin_input_ids=array("q", self.history.prompt_token_ids.tolist()),
+            output_ids=array("q", self.history.output_token_ids.tolist()),
+        )
+        self.given = params
+        self.custom_params = {**deepcopy(params), "__req__": self.req}
+
+    def kept_something(self) -> bool:
+        """Whether a processor has changed the dict."""
+        return {key: value for key, value in self.custom_params.items() if key != "__req__"} != self.given
+
+
+class SGLangDialect(Dialect):
+    """Logits and one dict a row in, logits out."""
+
+    reads_logits = True
+    processor: CustomLogitProcessor
+
+    def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
+        return _State(context, params)
+
+    def advance(self, state: _State, token_id: int) -> None:
+        state.req.output_ids.append(token_id)
+
+    def rewind(self, state: _State) -> None:
+        if state.kept_something() or getattr(self.processor, "__dict__", None):
+            raise StateLost(
+                f"request {state.req.rid!r}: its history was cut back, and {self.name} keeps state of its own that "
+                "cannot be; remove the request and add it again"
+            )
+        state.req.output_ids[:] = array("q", state.history.output_token_ids.tolist())
+
+    def process(self, states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor:
+        return self.processor(logits, [state.custom_params for state in states])

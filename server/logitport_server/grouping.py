@@ -1,0 +1,60 @@
+"""Rows of a step, grouped by processor and place in the chain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from logitport_server.dialects import Dialect
+    from logitport_server.requests import ActiveRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the step's logits.
+
+    Attributes:
+        index: which row.
+        request: whose.
+        draft_offset: how many draft tokens of the request come before it.
+    """
+
+    index: int
+    request: ActiveRequest
+    draft_offset: int = 0
+
+
+@dataclass(slots=True)
+class Group:
+    """Rows that one call of one processor serves (the batch mask, in index form), and the state of each."""
+
+    dialect: Dialect
+    rows: list[Row] = field(default_factory=list)
+    states: list[Any] = field(default_factory=list)
+
+
+def group(rows: Iterable[Row], place: int) -> list[Group]:
+    """The rows whose chains reach `place` and have not failed, by the processor that stands there.
+
+    Rows are in ascending order within each group, and each is in one group at most.
+    """
+    groups: dict[int, Group] = {}
+    for row in rows:
+        chain = row.request.chain
+        if place >= len(chain) or row.request.failure is not None:
+            continue
+        link = chain[place]
+        members = groups.get(id(link.dialect))
+        if members is None:
+            members = groups[id(link.dialect)] = Group(link.dialect)
+        members.rows.append(row)
+        members.states.append(link.state)
+    return list(groups.values())
+
+
+def longest_chain(rows: Sequence[Row]) -> int:
+    """Number of places that a step has to visit."""
+    return max((len(row.request.chain) for row in rows), default=0)

@@ -1,0 +1,37 @@
+"""The one place in the service that turns a payload into a class."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from logitport import payload
+
+if TYPE_CHECKING:
+    from logitport.payload import Payload
+
+
+class Loader:
+    """A bounded cache of loaded classes, by digest, around the only call that unpickles.
+
+    Attributes:
+        load: from a `Payload` to its class. Raises PythonMismatch, LoadFailed; what raised is not cached.
+    """
+
+    def __init__(self, cache_size: int) -> None:
+        # A Payload compares and hashes by its digest alone.
+        self.load = lru_cache(maxsize=cache_size)(_unpickle)
+
+    @property
+    def hits(self) -> int:
+        """Loads that the cache answered."""
+        return self.load.cache_info().hits
+
+    @property
+    def misses(self) -> int:
+        """Loads that unpickled."""
+        return self.load.cache_info().misses
+
+
+def _unpickle(shipped: Payload) -> type:
+    return payload.loads(shipped)

@@ -1,0 +1,72 @@
+"""What operators watch, for Prometheus."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from logitport_proto import common_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logitport_proto import processing_pb2
+    from logitport_server.loader import Loader
+
+    StepReply = processing_pb2.StepEdits | processing_pb2.StepLogitsEdited | processing_pb2.ApplyResponse
+
+# Seconds: from a tenth of a logits-free step to a batch of logits sent inline.
+_BUCKETS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+
+class Metrics:
+    """The metrics of one server, in a registry of its own."""
+
+    def __init__(self, loader: Loader, count_requests: Callable[[], int]) -> None:
+        self._collected = registry = CollectorRegistry()
+        self._sessions = Gauge("logitport_sessions", "Sessions that are open", registry=registry)
+        requests = Gauge("logitport_requests", "Requests that open sessions hold", registry=registry)
+        requests.set_function(count_requests)
+        self._steps = Counter("logitport_steps", "Steps answered, by transport", ["transport"], registry=registry)
+        self._applied = Counter("logitport_rows_applied", "Rows by processor", ["processor"], registry=registry)
+        self._failed = Counter(
+            "logitport_requests_failed",
+            "Requests that failed in a step, by processor and error",
+            ["processor", "code"],
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "logitport_step_seconds",
+            "Time to answer a step, in seconds",
+            ["transport"],
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        hits = Gauge("logitport_loader_hits", "Loads that the cache of classes answered", registry=registry)
+        hits.set_function(lambda: loader.hits)
+        misses = Gauge("logitport_loader_misses", "Loads that unpickled", registry=registry)
+        misses.set_function(lambda: loader.misses)
+
+    def listen(self, address: str) -> int:
+        """Serve the metrics over HTTP at HOST:PORT; returns the port. Raises OSError if the address is taken."""
+        host, _, port = address.rpartition(":")
+        server, _ = start_http_server(int(port), host, self._collected)
+        return int(server.server_port)
+
+    def session_opened(self) -> None:
+        """One more session."""
+        self._sessions.inc()
+
+    def session_closed(self) -> None:
+        """One session less."""
+        self._sessions.dec()
+
+    def step(self, reply: StepReply, seconds: float, transport: str) -> None:
+        """A step was answered; its reply tells what was applied and what failed."""
+        self._steps.labels(transport).inc()
+        self._seconds.labels(transport).observe(seconds)
+        for applied in reply.applied:
+            self._applied.labels(applied.processor).inc(applied.rows)
+        for failure in reply.failures:
+            self._failed.labels(failure.error.processor, common_pb2.ErrorCode.Name(failure.error.code)).inc()

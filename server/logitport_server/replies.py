@@ -1,0 +1,35 @@
+"""What a step came to, as messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from logitport.errors import to_proto
+from logitport_proto import common_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from logitport_proto import processing_pb2
+    from logitport_server.step import Outcome
+
+
+def int32_column(values: Iterable[int]) -> bytes:
+    """A column of int32."""
+    return np.fromiter(values, "<i4").tobytes()
+
+
+def write_outcome(
+    reply: processing_pb2.StepEdits | processing_pb2.StepLogitsEdited | processing_pb2.ApplyResponse,
+    outcome: Outcome,
+    all_denied_rows: Sequence[int],
+) -> None:
+    """Who failed, what was applied, which rows have no id left."""
+    reply.failures.extend(
+        common_pb2.Failure(slot=slot, error=to_proto(failed.error), skipped=failed.skipped)
+        for slot, failed in outcome.failures.items()
+    )
+    reply.applied.extend(common_pb2.RowsApplied(processor=name, rows=rows) for name, rows in outcome.applied.items())
+    reply.all_denied_rows = int32_column(all_denied_rows)

@@ -1,0 +1,127 @@
+"""Start-up and shutdown of one server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+import grpc
+import torch
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
+from logitport_server.executors import InlineExecutor
+from logitport_server.loader import Loader
+from logitport_server.metrics import Metrics
+from logitport_server.registry import Registry
+from logitport_server.service import ProcessingService, RegistryService
+from logitport_server.session import Session
+
+if TYPE_CHECKING:
+    from logitport_server.config import ServerConfig
+
+logger = logging.getLogger(__name__)
+
+_SERVICES = (
+    registry_pb2.DESCRIPTOR.services_by_name["ProcessorRegistry"].full_name,
+    processing_pb2.DESCRIPTOR.services_by_name["LogitProcessing"].full_name,
+)
+
+
+class StartupError(Exception):
+    """The configuration cannot be served on this machine; the message says what to change."""
+
+
+class Server:
+    """Everything that one running service is made of."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._config = config
+        self._device = choose_device(config.device)
+        loader = Loader(config.loader_cache_size)
+        self._registry = Registry(
+            allow_shipped=config.enable_custom_logit_processor, max_registered=config.max_registered_processors
+        )
+        self._executor = InlineExecutor(loader)
+        self._sessions: WeakSet[Session] = WeakSet()
+        self._metrics = Metrics(loader, lambda: sum(map(len, list(self._sessions))))
+        self._processing = ProcessingService(self._open_session, self._metrics)
+        self._health = health.aio.HealthServicer()
+        self._grpc: grpc.aio.Server | None = None
+
+    async def start(self) -> int:
+        """Listen; returns the port. Raises StartupError if an address cannot be had."""
+        limit = self._config.max_message_bytes
+        self._grpc = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", limit),
+                ("grpc.max_send_message_length", limit),
+                ("grpc.so_reuseport", 0),
+            ]
+        )
+        registry_pb2_grpc.add_ProcessorRegistryServicer_to_server(RegistryService(self._registry), self._grpc)
+        processing_pb2_grpc.add_LogitProcessingServicer_to_server(self._processing, self._grpc)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
+        reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc)
+        try:
+            port = self._grpc.add_insecure_port(self._config.listen)
+            if self._config.metrics_listen is not None:
+                metrics_port = self._metrics.listen(self._config.metrics_listen)
+                logger.info("metrics on port %d", metrics_port)
+        except (RuntimeError, OSError) as error:
+            raise StartupError(
+                f"cannot listen: {error}; choose other addresses with --listen, --metrics-listen"
+            ) from error
+        await self._grpc.start()
+        for service in ("", *_SERVICES):
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        return port
+
+    async def stop(self) -> None:
+        """Take no more calls, let the steps in flight finish, and end every session."""
+        assert self._grpc is not None  # noqa: S101 - started before
+        await self._health.enter_graceful_shutdown()
+        self._processing.drain()
+        await self._grpc.stop(self._config.drain_seconds)
+        self._executor.close()
+
+    def _open_session(self, opening: processing_pb2.OpenSession) -> Session:
+        session = Session(opening, self._registry, self._executor, self._device, self._config.max_requests_per_session)
+        self._sessions.add(session)
+        return session
+
+
+def choose_device(wanted: str) -> torch.device:
+    """The torch device for `auto`, `cpu`, `cuda` or `cuda:INDEX`. Raises StartupError if there is none such."""
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(wanted)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise StartupError(f"--device {wanted}: torch sees {torch.cuda.device_count()} CUDA devices; use auto or cpu")
+    return device
+
+
+def run(config: ServerConfig) -> None:
+    """Serve until SIGTERM or SIGINT; a start-up error ends the process with status 1 and one line."""
+    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        asyncio.run(_serve(config))
+    except StartupError as error:
+        sys.exit(f"logitport: {error}")
+
+
+async def _serve(config: ServerConfig) -> None:
+    server = Server(config)
+    port = await server.start()
+    stopping = asyncio.Event()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signal_number, stopping.set)
+    host = config.listen.rpartition(":")[0]
+    print(f"logitport listening on {host}:{port}", flush=True)  # noqa: T201 - what a starter waits for
+    await stopping.wait()
+    await server.stop()

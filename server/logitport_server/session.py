@@ -1,0 +1,202 @@
+"""One engine's persistent batch: frames in, frames out. Knows nothing of gRPC."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from logitport import tensors
+from logitport.errors import (
+    DuplicateRequest,
+    InvalidArgument,
+    InvalidLogits,
+    LogitportError,
+    NeedSync,
+    UnknownRequest,
+    to_proto,
+)
+from logitport_proto import common_pb2, processing_pb2
+from logitport_server import replies
+from logitport_server.columns import RequestStep, StepColumns, int32_column
+from logitport_server.grouping import Row
+from logitport_server.requests import ActiveRequest, admit
+from logitport_server.step import Failed, Outcome, pack, run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from logitport_server.dialects import Dialect
+    from logitport_server.executors import Executor
+    from logitport_server.registry import Registry
+
+
+class Session:
+    """Requests by slot, each with its history and state.
+
+    Not safe to use from several threads; an engine's frames come one after the other.
+    """
+
+    def __init__(
+        self,
+        opening: processing_pb2.OpenSession,
+        registry: Registry,
+        executor: Executor,
+        device: torch.device,
+        max_requests: int,
+    ) -> None:
+        if opening.vocab_size < 1:
+            raise InvalidArgument(f"vocab_size is {opening.vocab_size}; it is the width of the logits, 1 or more")
+        if opening.datatype not in tensors.DATATYPES:
+            raise InvalidArgument(f"datatype is {opening.datatype!r}; write one of {', '.join(tensors.DATATYPES)}")
+        self.vocab_size = opening.vocab_size
+        self.max_requests = min(opening.max_requests or max_requests, max_requests)
+        self._datatype = opening.datatype
+        self._max_draft_tokens = opening.max_draft_tokens
+        self._registry = registry
+        self._executor = executor
+        self._device = device
+        self._requests: dict[int, ActiveRequest] = {}
+        # One instance a processor and session, gone with the last request that uses it.
+        self._hosted: WeakValueDictionary[str, Dialect] = WeakValueDictionary()
+        self._awaited: tuple[list[Row], dict[ActiveRequest, list[int]]] = ([], {})
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    @property
+    def runs_shipped_code(self) -> bool:
+        """Whether a step may run code that a client sent, and so not on the thread that serves everyone."""
+        return any(dialect.shipped for dialect in self._hosted.values())
+
+    def add(self, frame: processing_pb2.AddRequests, reply: processing_pb2.RequestsAdded) -> None:
+        """Admit requests; one that is refused costs only itself."""
+        reads_logits = bytearray()
+        for asked in frame.requests:
+            try:
+                self._check_place(asked.slot, asked.generation)
+                request = admit(asked, self.vocab_size, self._host)
+            except LogitportError as error:
+                reply.failures.append(common_pb2.Failure(slot=asked.slot, error=to_proto(error)))
+                reads_logits.append(False)
+            else:
+                self._requests[asked.slot] = request
+                reads_logits.append(request.reads_logits)
+        reply.reads_logits = bytes(reads_logits)
+
+    def remove(self, frame: processing_pb2.RemoveRequests) -> None:
+        """Drop requests and their state; places that hold another generation, or none, are left alone."""
+        slots = int32_column(frame.slots, "RemoveRequests.slots")
+        generations = int32_column(frame.generations, "RemoveRequests.generations", len(slots))
+        for slot, generation in zip(slots.tolist(), generations.tolist(), strict=True):
+            request = self._requests.get(slot)
+            if request is not None and request.generation == generation:
+                del self._requests[slot]
+
+    def step(self, frame: processing_pb2.Step, reply: processing_pb2.StepEdits) -> None:
+        """Take in what was sampled, and answer with the edits that follow from the histories alone."""
+        outcome = Outcome()
+        columns = StepColumns.read(frame, self.vocab_size, self._max_draft_tokens)
+        rows, drafts = self._collect(columns, outcome)
+        logits_free = [row for row in rows if not row.request.reads_logits]
+        run(logits_free, drafts, self.vocab_size, None, outcome)
+        reply.edits.CopyFrom(pack(logits_free, self.vocab_size, outcome).to_proto())
+        self._awaited = ([row for row in rows if row.request.reads_logits], drafts)
+        reply.logits_rows = replies.int32_column(row.index for row in self._awaited[0])
+        replies.write_outcome(reply, outcome, outcome.all_denied(self.vocab_size))
+
+    def edit_logits(self, frame: processing_pb2.StepLogits, reply: processing_pb2.StepLogitsEdited) -> None:
+        """Process the rows that the last step asked for."""
+        rows, drafts = self._awaited
+        if not rows:
+            raise InvalidArgument("StepLogits: the last step asked for no logits, or got them already")
+        logits = self._decode(frame.logits, len(rows))
+        self._awaited = ([], {})
+        outcome = Outcome()
+        local_rows = [Row(place, row.request, row.draft_offset) for place, row in enumerate(rows)]
+        run(local_rows, drafts, self.vocab_size, logits, outcome)
+        tensors.write(reply.logits, logits)
+        replies.write_outcome(reply, outcome, [rows[place].index for place in outcome.all_denied(self.vocab_size)])
+
+    def apply(self, tensor: common_pb2.Tensor, slots: Sequence[int], reply: processing_pb2.ApplyResponse) -> None:
+        """Process logits whose row i belongs to the request in `slots[i]`, if there is one."""
+        logits = self._decode(tensor, len(slots))
+        outcome = Outcome()
+        rows = [Row(index, self._requests[slot]) for index, slot in enumerate(slots) if slot in self._requests]
+        run(rows, {}, self.vocab_size, logits, outcome)
+        tensors.write(reply.logits, logits)
+        replies.write_outcome(reply, outcome, outcome.all_denied(self.vocab_size))
+
+    def _decode(self, tensor: common_pb2.Tensor, rows: int) -> torch.Tensor:
+        """Logits on the server's device. Raises InvalidLogits if they are not what the session was opened for."""
+        if tensor.datatype != self._datatype or list(tensor.shape) != [rows, self.vocab_size]:
+            raise InvalidLogits(
+                f"logits are {tensor.datatype}{list(tensor.shape)}; "
+                f"{self._datatype}[{rows}, {self.vocab_size}] is wanted"
+            )
+        return tensors.to_torch(tensor).to(self._device)
+
+    def _collect(self, columns: StepColumns, outcome: Outcome) -> tuple[list[Row], dict[ActiveRequest, list[int]]]:
+        """Bring histories up to date; the rows and drafts of those requests that can take part."""
+        taking_part: list[ActiveRequest | None] = []
+        drafts: dict[ActiveRequest, list[int]] = {}
+        for told in columns.requests:
+            request = self._requests.get(told.slot)
+            if request is None or request.generation != told.generation:
+                error: LogitportError = UnknownRequest(
+                    f"slot {told.slot} holds no request of generation {told.generation}; add the request first"
+                )
+                outcome.failures[told.slot] = Failed(error, skipped=False)
+                taking_part.append(None)
+                continue
+            try:
+                _synchronise(request, told)
+            except LogitportError as error:
+                outcome.fail(request, error)
+                taking_part.append(None)
+            else:
+                taking_part.append(request)
+                if told.draft_token_ids:
+                    drafts[request] = told.draft_token_ids
+        rows = [
+            Row(index, request, offset)
+            for index, (place, offset) in enumerate(columns.rows)
+            if (request := taking_part[place]) is not None
+        ]
+        return rows, drafts
+
+    def _host(self, processor: common_pb2.Processor) -> Dialect:
+        source = self._registry.resolve(processor)
+        dialect = self._hosted.get(source.key)
+        if dialect is None:
+            dialect = self._hosted[source.key] = self._executor.host(source)
+        return dialect
+
+    def _check_place(self, slot: int, generation: int) -> None:
+        if not 0 <= slot < self.max_requests:
+            raise InvalidArgument(
+                f"slot {slot} is outside [0, {self.max_requests}), the places of this session; remove requests that "
+                "have ended, or raise max_requests_per_session"
+            )
+        occupant = self._requests.get(slot)
+        if occupant is not None and occupant.generation != generation:
+            raise DuplicateRequest(f"slot {slot} holds generation {occupant.generation}; remove that request first")
+
+
+def _synchronise(request: ActiveRequest, told: RequestStep) -> None:
+    """Make the request's history what the engine says it is, or raise why that cannot be."""
+    if request.failure is not None:
+        if not request.skip:
+            raise request.failure
+        request.failure = None
+    if told.base_length < request.history.prompt_length or told.base_length > len(request.history):
+        raise NeedSync(
+            f"slot {told.slot}: the engine's history has {told.base_length} ids, the server's {len(request.history)}"
+        )
+    request.rewind(told.base_length)
+    if request.stale:
+        request.rebuild()
+    if request.history.crc() != told.history_crc:
+        raise NeedSync(f"slot {told.slot}: the first {told.base_length} ids differ between engine and server")
+    request.append(told.new_token_ids)
