@@ -1,0 +1,181 @@
+"""What the processors of one row say of it."""
+
+from __future__ import annotations
+
+import operator
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from logitport.errors import InvalidArgument, InvalidTokenId
+from logitport_proto import common_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import ArrayLike, NDArray
+
+
+class EditKind(IntEnum):
+    """What an edit does to its row."""
+
+    DENY = common_pb2.EDIT_KIND_DENY  # -inf on the ids
+    ALLOW = common_pb2.EDIT_KIND_ALLOW  # -inf on all other ids, values kept
+    FORCE = common_pb2.EDIT_KIND_FORCE  # -inf everywhere, 0.0 on the one id
+    BIAS = common_pb2.EDIT_KIND_BIAS  # add the values to the ids
+    BITMASK = common_pb2.EDIT_KIND_BITMASK  # -inf where the bit is 0
+
+
+def bitmask_words(vocab_size: int) -> int:
+    """Number of int32 words of a token bitmask over `vocab_size` ids."""
+    return (vocab_size + 31) // 32
+
+
+def pack_bits(allowed: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """A token bitmask, int32[ceil(len(allowed) / 32)], from bool[vocab_size]; bits past the vocabulary are 0."""
+    padded = np.zeros(bitmask_words(len(allowed)) * 32, np.bool_)
+    padded[: len(allowed)] = allowed
+    return np.packbits(padded, bitorder="little").view("<i4").astype(np.int32, copy=False)
+
+
+def unpack_bits(words: NDArray[np.int32], vocab_size: int) -> NDArray[np.bool_]:
+    """bool[vocab_size] from a token bitmask, int32[ceil(vocab_size / 32)]."""
+    octets = words.astype("<i4", copy=False).view(np.uint8)
+    return np.unpackbits(octets, count=vocab_size, bitorder="little").view(np.bool_)
+
+
+# Kind, token ids (or words of a bitmask), values of a BIAS.
+Edit: TypeAlias = "tuple[EditKind, NDArray[Any], NDArray[np.float32] | None]"
+
+
+class RowEdits:
+    """Collects what the processors of one row say, in the order in which they say it.
+
+    Arrays of ids are kept, not copied: do not write to one again before the step is over.
+    """
+
+    __slots__ = ("_edits",)
+
+    def __init__(self) -> None:
+        self._edits: list[Edit] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._edits)
+
+    def __iter__(self) -> Iterator[Edit]:
+        return iter(self._edits)
+
+    def deny(self, token_ids: ArrayLike) -> None:
+        """-inf on these ids, int[n]."""
+        ids = _ids(token_ids)
+        if ids.size:
+            self._edits.append((EditKind.DENY, ids, None))
+
+    def allow(self, token_ids: ArrayLike) -> None:
+        """-inf on every other id; the values of these, int[n], stay."""
+        self._edits.append((EditKind.ALLOW, _ids(token_ids), None))
+
+    def force(self, token_id: int) -> None:
+        """-inf everywhere and 0.0 on this id. What was said of the row before is void."""
+        self._edits = [(EditKind.FORCE, _ids([operator.index(token_id)]), None)]
+
+    def bias(self, token_ids: ArrayLike, values: ArrayLike) -> None:
+        """Add finite values, float[n] or one for all, to these ids, int[n]; an id that stands twice gets both.
+
+        Raises:
+            InvalidArgument: the values are not finite, or not as many as the ids.
+        """
+        ids = _ids(token_ids)
+        try:
+            added = np.broadcast_to(np.asarray(values, np.float32), ids.shape)
+        except ValueError as error:
+            raise InvalidArgument(f"bias: {ids.size} ids need as many values, or one: {error}") from error
+        if not np.isfinite(added).all():
+            raise InvalidArgument("bias: values must be finite; to forbid an id, deny it")
+        if ids.size:
+            self._edits.append((EditKind.BIAS, ids, added))
+
+    def bitmask(self, words: NDArray[np.int32]) -> None:
+        """-inf where the bit is 0: int32[ceil(vocab_size / 32)], bit i % 32 (LSB first) of word i // 32 is id i's."""
+        self._edits.append((EditKind.BITMASK, np.array(words, np.int32).reshape(-1), None))
+
+    def extend(self, later: RowEdits) -> None:
+        """Append what processors further down the chain said."""
+        if later._edits and later._edits[0][0] is EditKind.FORCE:
+            self._edits = list(later._edits)
+        else:
+            self._edits += later._edits
+
+    def check(self, vocab_size: int) -> None:
+        """Check every id and mask against the vocabulary.
+
+        Raises:
+            InvalidTokenId: an id is not in [0, vocab_size).
+            InvalidArgument: a bitmask is not of ceil(vocab_size / 32) words.
+        """
+        for kind, ids, _ in self._edits:
+            check_edit(kind, ids, vocab_size)
+
+    def denies_all(self, vocab_size: int) -> bool:
+        """Whether these edits leave no id allowed. Reads the edits alone, no logits."""
+        denied = 0
+        for kind, ids, _ in self._edits:
+            if kind is EditKind.DENY:
+                denied += ids.size
+            elif kind is not EditKind.BIAS:
+                break
+        else:
+            if denied < vocab_size:
+                return False
+        if len(self._edits) == 1 and self._edits[0][0] in (EditKind.FORCE, EditKind.ALLOW):
+            return not self._edits[0][1].size
+        allowed = np.ones(vocab_size, np.bool_)
+        for kind, ids, _ in self._edits:
+            if kind is EditKind.DENY:
+                allowed[ids] = False
+            elif kind is EditKind.BITMASK:
+                allowed &= unpack_bits(ids, vocab_size)
+            elif kind is not EditKind.BIAS:
+                among = np.zeros(vocab_size, np.bool_)
+                among[ids] = True
+                allowed &= among
+        return not allowed.any()
+
+
+def smallest(edit: Edit, vocab_size: int) -> Edit:
+    """The edit as a list of ids or as a bitmask, whichever is smaller. Raises InvalidTokenId as `RowEdits.check`."""
+    kind, ids, _ = edit
+    if kind not in (EditKind.DENY, EditKind.ALLOW) or ids.size <= bitmask_words(vocab_size):
+        return edit
+    check_edit(kind, ids, vocab_size)
+    allowed = np.full(vocab_size, kind is EditKind.DENY)
+    allowed[ids] = kind is EditKind.ALLOW
+    return EditKind.BITMASK, pack_bits(allowed), None
+
+
+def _ids(token_ids: ArrayLike) -> NDArray[Any]:
+    ids = np.asarray(token_ids).reshape(-1)
+    if ids.dtype.kind not in "iu":
+        if ids.size:
+            raise InvalidTokenId(f"token ids must be integers, not {ids.dtype}")
+        return ids.astype(np.int32)
+    # Beside signed ids numpy would make floats of these.
+    return ids.astype(np.int64) if ids.dtype == np.uint64 else ids
+
+
+def within(ids: NDArray[Any], vocab_size: int) -> bool:
+    """Whether all ids are in [0, vocab_size)."""
+    return not ids.size or bool(np.minimum.reduce(ids) >= 0 and np.maximum.reduce(ids) < vocab_size)
+
+
+def check_edit(kind: EditKind, ids: NDArray[Any], vocab_size: int) -> None:
+    """Check the ids, or the words, of one edit. Raises as `RowEdits.check`."""
+    if kind is EditKind.BITMASK:
+        if ids.size != bitmask_words(vocab_size):
+            raise InvalidArgument(
+                f"BITMASK of {ids.size} words; a vocabulary of {vocab_size} needs {bitmask_words(vocab_size)}"
+            )
+    elif not within(ids, vocab_size):
+        wrong = ids[(ids < 0) | (ids >= vocab_size)][0]
+        raise InvalidTokenId(f"{kind.name} of token id {wrong}: ids must lie in [0, {vocab_size})")
