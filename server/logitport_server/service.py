@@ -74,7 +74,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in one
         async with _statuses(context):
-            stream = SessionStream(self._open_session, self._metrics)
+            stream = SessionStream(self._open_session, self._metrics, "grpc")
             try:
                 while not self._draining:
                     self._idle.add(task)
@@ -82,7 +82,11 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
                     self._idle.discard(task)
                     if frame is grpc.aio.EOF:
                         return
-                    await context.write(await stream.answer(frame))
+                    if stream.may_take_long(frame):
+                        reply = await asyncio.to_thread(stream.answer, frame)
+                    else:
+                        reply = stream.answer(frame)
+                    await context.write(reply)
             except asyncio.CancelledError:
                 if not self._draining:
                     raise

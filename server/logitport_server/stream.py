@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 import uuid
@@ -24,27 +23,40 @@ logger = logging.getLogger(__name__)
 class SessionStream:
     """One engine's stream: opens its session, answers frame after frame."""
 
-    def __init__(self, open_session: Callable[[processing_pb2.OpenSession], Session], metrics: Metrics) -> None:
+    def __init__(
+        self,
+        open_session: Callable[[processing_pb2.OpenSession], Session],
+        metrics: Metrics,
+        transport: str,
+    ) -> None:
         self._open_session = open_session
         self._metrics = metrics
+        self._transport = transport
         self._session: Session | None = None
         self._last = processing_pb2.SessionResponse()
 
-    async def answer(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
+    def may_take_long(self, frame: processing_pb2.SessionRequest) -> bool:
+        """Whether the answer runs a client's code or moves logits, and so must not be made on the event loop."""
+        kind = frame.WhichOneof("frame")
+        return kind in ("add", "logits") or (
+            kind == "step" and self._session is not None and self._session.runs_shipped_code
+        )
+
+    def answer(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
         """The reply to one frame; a frame that is refused as a whole changes nothing."""
         if self._last.seq and frame.seq == self._last.seq:
-            return self._again()
+            return self._last
+        reply = processing_pb2.SessionResponse(seq=frame.seq)
         try:
             if self._last.seq and frame.seq != self._last.seq + 1:
                 raise InvalidArgument(f"frame {frame.seq} came after frame {self._last.seq}; seq grows by one")
-            reply = await self._dispatch(frame)
+            self._dispatch(frame, reply)
         except LogitportError as error:
-            reply = processing_pb2.SessionResponse(error=to_proto(error))
+            reply.error.CopyFrom(to_proto(error))
         except Exception as error:
             logger.exception("frame %d", frame.seq)
-            reply = processing_pb2.SessionResponse(error=to_proto(InternalError(f"a defect of the server: {error!r}")))
-        reply.seq = frame.seq
-        self._last = reply
+            reply.error.CopyFrom(to_proto(InternalError(f"a defect of the server: {error!r}")))
+        self._last = _once_only(reply) if reply.WhichOneof("frame") == "logits" else reply
         return reply
 
     def close(self) -> None:
@@ -53,46 +65,40 @@ class SessionStream:
             self._metrics.session_closed()
             self._session = None
 
-    async def _dispatch(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
+    def _dispatch(self, frame: processing_pb2.SessionRequest, reply: processing_pb2.SessionResponse) -> None:
+        started = time.perf_counter()
         kind = frame.WhichOneof("frame")
         if kind == "open":
-            return self._open(frame.open)
+            self._open(frame.open, reply.opened)
+            return
         session = self._session
         if session is None:
             raise SessionClosed("the first frame of a session must be OpenSession")
-        reply = processing_pb2.SessionResponse()
         if kind == "step":
-            started = time.perf_counter()
-            if session.runs_shipped_code:
-                await asyncio.to_thread(session.step, frame.step, reply.edits)
-            else:
-                session.step(frame.step, reply.edits)
-            self._metrics.step(reply.edits, time.perf_counter() - started, "stream")
+            session.step(frame.step, reply.edits)
+            self._metrics.step(reply.edits, time.perf_counter() - started, self._transport)
         elif kind == "logits":
-            started = time.perf_counter()
-            await asyncio.to_thread(session.edit_logits, frame.logits, reply.logits)
-            self._metrics.step(reply.logits, time.perf_counter() - started, "stream")
+            session.edit_logits(frame.logits, reply.logits)
+            self._metrics.step(reply.logits, time.perf_counter() - started, self._transport)
         elif kind == "add":
-            await asyncio.to_thread(session.add, frame.add, reply.added)
+            session.add(frame.add, reply.added)
         elif kind == "remove":
             session.remove(frame.remove)
             reply.removed.SetInParent()
         else:
             raise InvalidArgument("a frame must set one of open, add, remove, step, logits")
-        return reply
 
-    def _open(self, opening: processing_pb2.OpenSession) -> processing_pb2.SessionResponse:
+    def _open(self, opening: processing_pb2.OpenSession, opened: processing_pb2.SessionOpened) -> None:
         if self._session is not None:
             raise InvalidArgument("the session is open already; OpenSession is the first frame, and only the first")
         self._session = self._open_session(opening)
         self._metrics.session_opened()
-        opened = processing_pb2.SessionOpened(
-            session_id=uuid.uuid4().hex, max_requests=self._session.max_requests, server_version=VERSION
-        )
-        return processing_pb2.SessionResponse(opened=opened)
+        opened.session_id = uuid.uuid4().hex
+        opened.max_requests = self._session.max_requests
+        opened.server_version = VERSION
 
-    def _again(self) -> processing_pb2.SessionResponse:
-        if self._last.WhichOneof("frame") == "logits":
-            error = InvalidArgument(f"frame {self._last.seq} came twice, and its logits were processed already")
-            return processing_pb2.SessionResponse(seq=self._last.seq, error=to_proto(error))
-        return self._last
+
+def _once_only(reply: processing_pb2.SessionResponse) -> processing_pb2.SessionResponse:
+    """What the frame gets that is sent again after its logits were processed."""
+    error = InvalidArgument(f"frame {reply.seq} came twice, and its logits were processed already")
+    return processing_pb2.SessionResponse(seq=reply.seq, error=to_proto(error))
