@@ -1,1 +1,47 @@
-"""..."""
+"""Processors that ship with logitport. All are logits-free: they follow from the token history alone."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from logitport_builtins.disallowed_tokens import DisallowedTokens
+from logitport_builtins.no_repeat_ngram import NoRepeatNGram
+from logitport_builtins.sglang_names import (
+    DeepseekOCRNoRepeatNGramLogitProcessor,
+    DeepSeekR1ThinkingBudgetLogitProcessor,
+    DisallowedTokensLogitsProcessor,
+    Glm4MoeThinkingBudgetLogitProcessor,
+    InklingThinkingBudgetLogitProcessor,
+    Qwen3ThinkingBudgetLogitProcessor,
+    ThinkingBudgetLogitProcessor,
+)
+from logitport_builtins.thinking_budget import ThinkingBudget
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from logitport.processors import EditProcessor
+
+__all__ = [
+    "BUILTINS",
+    "DisallowedTokens",
+    "ThinkingBudget",
+    "NoRepeatNGram",
+    "DisallowedTokensLogitsProcessor",
+    "ThinkingBudgetLogitProcessor",
+    "Qwen3ThinkingBudgetLogitProcessor",
+    "DeepSeekR1ThinkingBudgetLogitProcessor",
+    "Glm4MoeThinkingBudgetLogitProcessor",
+    "InklingThinkingBudgetLogitProcessor",
+    "DeepseekOCRNoRepeatNGramLogitProcessor",
+]
+
+# The names by which a request asks for them.
+BUILTINS: Mapping[str, type[EditProcessor]] = MappingProxyType(
+    {
+        "disallowed_tokens": DisallowedTokens,
+        "thinking_budget": ThinkingBudget,
+        "no_repeat_ngram": NoRepeatNGram,
+    }
+)

@@ -1,0 +1,51 @@
+"""`disallowed_tokens`: ids that are never sampled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from logitport.processors import EditProcessor
+from logitport_builtins.params import Params, check_in_vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from logitport.edits import RowEdits
+    from logitport.processors import EditRequest
+
+
+class DisallowedTokens(EditProcessor):
+    """Denies a list of ids at every step. Each request has its own list.
+
+    Parameters:
+        token_ids: list of token ids, 0 or more; may be empty.
+
+    Two differences from SGLang 0.5.23's `DisallowedTokensLogitsProcessor`: that asserts that all requests of a batch
+    have the same list, and takes a negative id as counted from the end of the vocabulary.
+    """
+
+    @classmethod
+    def validate_params(cls, params: Mapping[str, Any]) -> None:
+        """Raises InvalidParams."""
+        cls.token_ids(params)
+
+    @classmethod
+    def token_ids(cls, params: Mapping[str, Any]) -> NDArray[np.int32]:
+        """The ids to deny, int32[n], read-only. Raises InvalidParams."""
+        return Params("disallowed_tokens", params, ("token_ids",)).token_ids("token_ids")
+
+    def start(self, request: EditRequest) -> None:
+        """Read the list; every step hands over this one array. Raises InvalidParams, InvalidTokenId."""
+        token_ids = self.token_ids(request.params)
+        check_in_vocabulary("disallowed_tokens", token_ids, request.vocab_size)
+        request.state = token_ids
+
+    def rewind(self, request: EditRequest) -> None:
+        """Nothing depends on the history."""
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        """DENY of the list."""
+        edits.deny(request.state)

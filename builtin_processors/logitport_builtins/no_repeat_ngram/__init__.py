@@ -1,0 +1,6 @@
+"""`no_repeat_ngram`: no n-gram twice."""
+
+from logitport_builtins.no_repeat_ngram.index import NGramRule
+from logitport_builtins.no_repeat_ngram.processor import NoRepeatNGram
+
+__all__ = ["NGramRule", "NoRepeatNGram"]

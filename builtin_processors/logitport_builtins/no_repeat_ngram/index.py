@@ -1,0 +1,130 @@
+"""Which ids followed the last n - 1 ids of a history when these stood there before."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from logitport_builtins.no_repeat_ngram.contexts import NO_POSITIONS, ContextHash, FrozenIndex
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from logitport.history import History
+
+_UNFROZEN = 128  # ids at the end that stay out of the frozen part, so that rejecting drafts is cheap
+_MIN_RECENT = 512  # ids at least from one rebuild to the next
+
+
+@dataclass(frozen=True)
+class NGramRule:
+    """No n-gram of `size` ids twice within the last `window` ids, unless it ends in one of `whitelist`."""
+
+    size: int
+    window: int
+    whitelist: frozenset[int]
+
+
+class FollowerIndex:
+    """The positions of one history by their context, the `size - 1` ids before them.
+
+    A hash of the context says where to look; what is found there is compared with the history, because hashes collide.
+    Ids that are appended go into a dictionary, the recent part, from which `rewind` takes them back. When that has
+    grown to 1/32 of the frozen part, all is frozen anew, in linear time: on average an id costs the same at any length.
+
+    Memory at 32k ids: below 1 MB.
+    """
+
+    __slots__ = ("_contexts", "_frozen", "_frozen_length", "_hash", "_recent", "_rule", "_vocab_size")
+
+    def __init__(self, history: History, rule: NGramRule, vocab_size: int) -> None:
+        """Index the whole of `history`, except ids that are whitelisted or not below `vocab_size`."""
+        self._rule = rule
+        self._vocab_size = vocab_size
+        self._hash = ContextHash(rule.size)
+        self._build(history)
+
+    def append(self, history: History, token_id: int) -> None:
+        """`token_id` has just joined the history."""
+        context = self._contexts[-1]
+        size, length = self._rule.size, len(history)
+        leaving_id = 0
+        if length >= size:
+            self._record(context, length - 1, token_id)
+            leaving_id = history.token_ids.item(length - size)
+        self._contexts.append(self._hash.roll(context, leaving_id, token_id))
+        if len(self._contexts) > _UNFROZEN + max(_MIN_RECENT, len(self._frozen) // 32):
+            self._build(history)
+
+    def rewind(self, history: History) -> None:
+        """The history has just been cut back."""
+        if len(history) < self._frozen_length:
+            self._build(history)
+            return
+        for position in range(self._frozen_length + len(self._contexts) - 2, len(history) - 1, -1):
+            self._contexts.pop()
+            self._forget(self._contexts[-1], position)
+
+    def followers(self, history: History) -> NDArray[np.int32]:
+        """The ids that would complete an n-gram of the window again, int32[n], each once."""
+        context = self._contexts[-1]
+        positions = self._frozen.look_up(context)
+        if context in self._recent:
+            positions = np.concatenate([positions, self._recent[context]])
+        if not positions.size:
+            return NO_POSITIONS
+        token_ids = history.token_ids
+        earliest = max(0, len(token_ids) - self._rule.window) + self._rule.size - 1
+        positions = positions[positions >= earliest]
+        backwards = np.arange(1, self._rule.size)[:, None]
+        same = token_ids[positions - backwards] == token_ids[len(token_ids) - backwards]
+        return _distinct(token_ids[positions[same.all(axis=0)]])
+
+    def _build(self, history: History) -> None:
+        """Index all of the history anew: what a rewind is likely to cut in the recent part, the rest frozen."""
+        token_ids, size = history.token_ids, self._rule.size
+        self._frozen_length = max(history.prompt_length, len(token_ids) - _UNFROZEN)
+        first = max(0, self._frozen_length - self._rule.window)  # what lies before is outside every window to come
+        contexts = self._hash.all(token_ids[first:])
+        positions = np.arange(min(first + size - 1, self._frozen_length), self._frozen_length)
+        positions = positions[self._counts(token_ids[positions])]
+        self._frozen = FrozenIndex(token_ids, positions, contexts[positions - first], size)
+        # The context of each position from the end of the frozen part on, the next id's included.
+        self._contexts: list[int] = contexts[self._frozen_length - first :].tolist()
+        self._recent: dict[int, array[int]] = {}
+        for position in range(max(self._frozen_length, size - 1), len(token_ids)):
+            self._record(self._contexts[position - self._frozen_length], position, token_ids.item(position))
+
+    def _counts(self, followers: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Which of these ids may be denied at all, bool[n]."""
+        in_vocabulary = followers < self._vocab_size
+        if not self._rule.whitelist:
+            return in_vocabulary
+        whitelist = [token_id for token_id in self._rule.whitelist if 0 <= token_id < self._vocab_size]
+        return in_vocabulary & ~np.isin(followers, np.array(whitelist, np.int64))
+
+    def _record(self, context: int, position: int, token_id: int) -> None:
+        if token_id >= self._vocab_size or token_id in self._rule.whitelist:
+            return
+        if context in self._recent:
+            self._recent[context].append(position)
+        else:
+            self._recent[context] = array("i", [position])
+
+    def _forget(self, context: int, position: int) -> None:
+        positions = self._recent.get(context)
+        if positions and positions[-1] == position:
+            positions.pop()
+            if not positions:
+                del self._recent[context]
+
+
+def _distinct(ids: NDArray[np.int32]) -> NDArray[np.int32]:
+    """`np.unique`, which for integers is a hash table and several times slower."""
+    ids.sort()
+    is_first = np.ones(len(ids), np.bool_)
+    np.not_equal(ids[1:], ids[:-1], out=is_first[1:])
+    return ids[is_first]

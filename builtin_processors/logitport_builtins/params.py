@@ -1,0 +1,109 @@
+"""Reading the parameters of a built-in: every refusal names the processor, the key and what it got."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from logitport.errors import InvalidParams, InvalidTokenId
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import ArrayLike, NDArray
+
+_MAX_ID = np.iinfo(np.int32).max  # token ids travel as int32
+
+
+class Params:
+    """One request's parameters for the processor called `processor`.
+
+    A key whose value is None counts as absent. `__req__`, which is there when a processor is called on a tensor,
+    is no parameter.
+
+    Raises:
+        InvalidParams: a key that is not among `keys`.
+    """
+
+    def __init__(self, processor: str, params: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+        self._processor = processor
+        self._given = {key: value for key, value in params.items() if value is not None and key != "__req__"}
+        unknown = [key for key in self._given if key not in keys]
+        if unknown:
+            raise self.error(f"unknown parameter {unknown[0]!r}; there are {', '.join(keys)}")
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._given
+
+    def error(self, message: str) -> InvalidParams:
+        """The exception to raise for a `message` about these parameters."""
+        return InvalidParams(f"{self._processor}: {message}")
+
+    def string(self, key: str) -> str:
+        """A string.
+
+        Raises:
+            InvalidParams: absent, or something else.
+        """
+        value = self._required(key)
+        if not isinstance(value, str):
+            raise self.error(f"{key} must be a string, not {value!r}")
+        return value
+
+    def integer(self, key: str, minimum: int) -> int:
+        """An integer of at least `minimum`; a boolean is none.
+
+        Raises:
+            InvalidParams: absent, something else, or too small.
+        """
+        value = self._required(key)
+        if type(value) is not int or value < minimum:
+            raise self.error(f"{key} must be an integer of at least {minimum}, not {value!r}")
+        return value
+
+    def token_id(self, key: str) -> int:
+        """A token id.
+
+        Raises:
+            InvalidParams: absent, not an integer, or outside [0, 2**31).
+        """
+        value = self.integer(key, minimum=0)
+        if value > _MAX_ID:
+            raise self.error(f"{key} must be a token id, so at most {_MAX_ID}, not {value}")
+        return value
+
+    def token_ids(self, key: str) -> NDArray[np.int32]:
+        """A list of token ids in the order given, int32[n], read-only.
+
+        Raises:
+            InvalidParams: absent, not a list of integers, or an id outside [0, 2**31).
+        """
+        value = self._required(key)
+        if not isinstance(value, (list, tuple)):
+            raise self.error(f"{key} must be a list of token ids, not {value!r}")
+        wrong = [item for item in value if type(item) is not int or not 0 <= item <= _MAX_ID]
+        if wrong:
+            raise self.error(f"{key} must hold token ids, integers in [0, {_MAX_ID}], not {wrong[0]!r}")
+        ids = np.array(value, np.int32)
+        ids.flags.writeable = False
+        return ids
+
+    def _required(self, key: str) -> Any:
+        if key not in self._given:
+            raise self.error(f"{key} is missing")
+        return self._given[key]
+
+
+def check_in_vocabulary(processor: str, token_ids: ArrayLike, vocab_size: int) -> None:
+    """Check ids, int[n], that the parameters name, against the width of the logits.
+
+    Raises:
+        InvalidTokenId: an id is not below `vocab_size`.
+    """
+    largest = np.max(token_ids, initial=0)
+    if largest >= vocab_size:
+        raise InvalidTokenId(
+            f"{processor}: the parameters name token id {largest}, but ids must lie in [0, {vocab_size}): "
+            "are they for this model?"
+        )

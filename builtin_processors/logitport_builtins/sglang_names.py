@@ -1,0 +1,112 @@
+"""SGLang's processors under SGLang's names, with SGLang's way of reading parameters.
+
+A string of theirs that refers to `sglang.srt.sampling.custom_logit_processor.Qwen3ThinkingBudgetLogitProcessor` gets
+the class of that name here. Keys that a processor does not know are left alone, for in SGLang one dict serves the
+whole request; and where SGLang takes a parameter that it cannot use as "do nothing", so do these. The built-ins under
+their own names refuse both.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from logitport_builtins.disallowed_tokens import DisallowedTokens
+from logitport_builtins.no_repeat_ngram import NGramRule, NoRepeatNGram
+from logitport_builtins.thinking_budget import NO_LIMIT, PRESETS, ThinkingBudget, ThinkingLimit, ThinkingTags
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from logitport.processors import EditRequest
+
+_DENY_NOTHING = NGramRule(size=1, window=0, whitelist=frozenset())
+
+
+class DisallowedTokensLogitsProcessor(DisallowedTokens):
+    """`disallowed_tokens`. A request without `token_ids` is an error in SGLang, and here."""
+
+    @classmethod
+    def token_ids(cls, params: Mapping[str, Any]) -> NDArray[np.int32]:
+        """As the base class, of `token_ids` alone."""
+        return super().token_ids({"token_ids": params.get("token_ids")})
+
+
+class ThinkingBudgetLogitProcessor(ThinkingBudget):
+    """`thinking_budget` for a model whose ids a subclass sets.
+
+    A `thinking_budget` that is absent, negative or no integer is no limit.
+    """
+
+    THINKING_START_TOKEN_ID: int
+    THINKING_END_TOKEN_ID: int
+    NEW_LINE_TOKEN_ID: int | None
+
+    @classmethod
+    def validate_params(cls, params: Mapping[str, Any]) -> None:
+        """Nothing is refused."""
+
+    def limit(self, request: EditRequest) -> ThinkingLimit:
+        """The request's budget between the tags of the class."""
+        budget = request.params.get("thinking_budget")
+        if not isinstance(budget, int) or budget < 0:
+            budget = NO_LIMIT
+        tags = ThinkingTags((self.THINKING_START_TOKEN_ID,), (self.THINKING_END_TOKEN_ID,), self.NEW_LINE_TOKEN_ID)
+        return ThinkingLimit(budget, tags)
+
+
+class Glm4MoeThinkingBudgetLogitProcessor(ThinkingBudgetLogitProcessor):
+    """For GLM-4.5, GLM-4.6, GLM-4.5V and GLM-4.6V: the preset `glm4_moe`."""
+
+    THINKING_START_TOKEN_ID = PRESETS["glm4_moe"].start[0]
+    THINKING_END_TOKEN_ID = PRESETS["glm4_moe"].end[0]
+    NEW_LINE_TOKEN_ID = PRESETS["glm4_moe"].newline
+
+
+class Qwen3ThinkingBudgetLogitProcessor(ThinkingBudgetLogitProcessor):
+    """For Qwen3: the preset `qwen3`."""
+
+    THINKING_START_TOKEN_ID = PRESETS["qwen3"].start[0]
+    THINKING_END_TOKEN_ID = PRESETS["qwen3"].end[0]
+    NEW_LINE_TOKEN_ID = PRESETS["qwen3"].newline
+
+
+class DeepSeekR1ThinkingBudgetLogitProcessor(ThinkingBudgetLogitProcessor):
+    """For DeepSeek-R1: the preset `deepseek_r1`."""
+
+    THINKING_START_TOKEN_ID = PRESETS["deepseek_r1"].start[0]
+    THINKING_END_TOKEN_ID = PRESETS["deepseek_r1"].end[0]
+    NEW_LINE_TOKEN_ID = PRESETS["deepseek_r1"].newline
+
+
+class InklingThinkingBudgetLogitProcessor(ThinkingBudgetLogitProcessor):
+    """For Inkling: the preset `inkling`."""
+
+    THINKING_START_TOKEN_ID = PRESETS["inkling"].start[0]
+    THINKING_END_TOKEN_ID = PRESETS["inkling"].end[0]
+    NEW_LINE_TOKEN_ID = PRESETS["inkling"].newline
+
+
+class DeepseekOCRNoRepeatNGramLogitProcessor(NoRepeatNGram):
+    """`no_repeat_ngram`, with numbers given as anything that `int` takes.
+
+    A size or window that is absent, below 1 or no number denies nothing; whitelisted ids that are no numbers whitelist
+    nothing.
+    """
+
+    @classmethod
+    def rule(cls, params: Mapping[str, Any]) -> NGramRule:
+        """What `params` ask for; nothing is refused."""
+        try:
+            size, window = int(params.get("ngram_size") or 0), int(params.get("window_size") or 0)
+        except (TypeError, ValueError, OverflowError):
+            return _DENY_NOTHING
+        if size <= 0 or window <= 0:
+            return _DENY_NOTHING
+        try:
+            whitelist = frozenset(int(token_id) for token_id in params.get("whitelist_token_ids") or ())
+        except (TypeError, ValueError, OverflowError):
+            whitelist = frozenset()
+        return NGramRule(size, window, whitelist)

@@ -1,0 +1,84 @@
+"""What a request asks for: a budget, and the ids by which its model marks thinking."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from logitport_builtins.params import Params
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NO_LIMIT = sys.maxsize  # a budget that is never used up
+
+
+@dataclass(frozen=True)
+class ThinkingTags:
+    """How a model marks its thinking.
+
+    Attributes:
+        start: the ids that open a block, one or more.
+        end: the ids that close it, one or more.
+        newline: the id that is written before `end` when a block is cut short; None for none.
+    """
+
+    start: tuple[int, ...]
+    end: tuple[int, ...]
+    newline: int | None
+
+
+@dataclass(frozen=True)
+class ThinkingLimit:
+    """At most `budget` ids between the tags of a block."""
+
+    budget: int
+    tags: ThinkingTags
+
+
+# The ids that SGLang 0.5.23 has for these models (sglang/srt/sampling/custom_logit_processor.py).
+PRESETS: Mapping[str, ThinkingTags] = MappingProxyType(
+    {
+        "qwen3": ThinkingTags(start=(151667,), end=(151668,), newline=198),
+        "deepseek_r1": ThinkingTags(start=(128798,), end=(128799,), newline=201),
+        "glm4_moe": ThinkingTags(start=(151350,), end=(151351,), newline=198),
+        "inkling": ThinkingTags(start=(200008,), end=(200010,), newline=198),
+    }
+)
+
+_TAG_KEYS = ("thinking_start_ids", "thinking_end_ids", "newline_id")
+
+
+def read_limit(params: Mapping[str, Any]) -> ThinkingLimit:
+    """The limit that the parameters of `thinking_budget` describe.
+
+    Raises:
+        InvalidParams: they describe none.
+    """
+    given = Params("thinking_budget", params, ("thinking_budget", "preset", *_TAG_KEYS))
+    budget = given.integer("thinking_budget", minimum=0)
+    return ThinkingLimit(budget, _read_preset(given) if "preset" in given else _read_tags(given))
+
+
+def _read_preset(given: Params) -> ThinkingTags:
+    spare = [key for key in _TAG_KEYS if key in given]
+    if spare:
+        raise given.error(f"preset and {spare[0]} exclude each other: leave one of them out")
+    preset = given.string("preset")
+    if preset not in PRESETS:
+        raise given.error(f"unknown preset {preset!r}; there are {', '.join(PRESETS)}")
+    return PRESETS[preset]
+
+
+def _read_tags(given: Params) -> ThinkingTags:
+    if "thinking_start_ids" not in given or "thinking_end_ids" not in given:
+        raise given.error(f"give a preset ({', '.join(PRESETS)}), or thinking_start_ids and thinking_end_ids")
+    start = tuple(given.token_ids("thinking_start_ids").tolist())
+    end = tuple(given.token_ids("thinking_end_ids").tolist())
+    if not start or not end:
+        raise given.error("thinking_start_ids and thinking_end_ids must hold one id or more")
+    if any(end[i : i + len(start)] == start for i in range(len(end))):
+        raise given.error("thinking_end_ids must not contain thinking_start_ids: closing a block would open the next")
+    return ThinkingTags(start, end, given.token_id("newline_id") if "newline_id" in given else None)
