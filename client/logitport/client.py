@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import grpc
 
-from logitport import calls
+from logitport import calls, tensors
 from logitport.session import Session
 from logitport.transports.stream import GrpcStream
 from logitport_proto import processing_pb2_grpc, registry_pb2, registry_pb2_grpc
@@ -99,6 +99,7 @@ class Client:
         max_requests: int = 0,
         max_draft_tokens: int = 0,
         engine: str = "",
+        transport: Literal["auto", "grpc", "local"] = "auto",
     ) -> Session:
         """Open a session: one engine's persistent batch.
 
@@ -112,15 +113,18 @@ class Client:
             max_requests: the most requests that the session will hold at once; 0 for the server's limit.
             max_draft_tokens: the most draft tokens a request in one step; 0 without speculation.
             engine: the engine and its version, for people.
+            transport: how frames travel. "local" is a Unix socket and shared memory, for an engine on the server's
+                host; "grpc" works everywhere; "auto" is "local" where that is possible.
 
         Raises:
             InvalidArgument, InvalidLogits: what the engine says about itself is wrong.
-            ServerUnavailable: there is no server.
+            ServerUnavailable: there is no server, or transport is "local" and it offers no lane from here.
         """
         opening = calls.open_session(
             vocab_size, dtype, device, model_name, tokenizer_id, eos_token_ids, max_requests, max_draft_tokens, engine
         )
-        return Session(GrpcStream(self._processing, self.target, self.timeout), opening)
+        stream = GrpcStream(self._processing, self.target, self.timeout)
+        return Session(stream, opening, with_torch=tensors.is_torch(dtype), lane=transport, timeout=self.timeout)
 
     def close(self) -> None:
         """Close the connection, and with it every session."""

@@ -72,12 +72,15 @@ class PendingStep:
         edits = Edits.from_proto(reply.edits, len(self._rows), self._session.vocab_size)
         self._applied = True
         wanted = int32_column(reply.logits_rows).tolist()
-        edited = None
-        if wanted:
-            self._send_logits(logits, wanted)
+        if not wanted:
+            apply_edits(edits, logits)
+            return self._result(reply, None, check=check)
+        staged = self._send_logits(logits, wanted)
         apply_edits(edits, logits)
-        if wanted:
-            edited = self._session.receive().logits
+        edited = self._session.receive().logits
+        if staged is not None:
+            tensors.put_rows(logits, wanted, staged)
+        elif edited.HasField("logits"):
             tensors.write_rows(logits, wanted, edited.logits)
         return self._result(reply, edited, check=check)
 
@@ -109,10 +112,21 @@ class PendingStep:
             self._reply = self._session.exchange(processing_pb2.SessionRequest(step=frame)).edits
         return self._reply
 
-    def _send_logits(self, logits: Any, wanted: Sequence[int]) -> None:
+    def _send_logits(self, logits: Any, wanted: Sequence[int]) -> Any:
+        """Send the wanted rows: where they lie, or a copy in shared memory (which is returned), or inline."""
+        session = self._session
         frame = processing_pb2.SessionRequest()
-        tensors.write(frame.logits.logits, tensors.take_rows(logits, wanted))
-        self._session.send(frame)
+        message = frame.logits.logits
+        staged = None
+        if not session.buffer.locate(logits, message):
+            rows = tensors.take_rows(logits, wanted)
+            if session.shares_memory:
+                staged, buffer = session.stage(rows)
+                buffer.locate(staged, message)
+            else:
+                tensors.write(message, rows)
+        session.send(frame)
+        return staged
 
     def _check(self, logits: Any) -> None:
         if self._applied:

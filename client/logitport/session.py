@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from logitport.errors import InvalidArgument, LimitExceeded, UnknownRequest, from_proto
+from logitport import tensors
+from logitport.buffers import LogitsBuffer
+from logitport.errors import InvalidArgument, LimitExceeded, ServerUnavailable, UnknownRequest, from_proto
 from logitport.frames import Handle, RowLike, place_rows, step_frame
 from logitport.pending import PendingStep
+from logitport.transports.local import LocalLane
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
@@ -31,7 +35,15 @@ class Session:
         session_id: the server's name for it, for logs.
     """
 
-    def __init__(self, transport: Transport, opening: processing_pb2.OpenSession) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        opening: processing_pb2.OpenSession,
+        *,
+        timeout: float,
+        lane: Literal["auto", "grpc", "local"] = "auto",
+        with_torch: bool = True,
+    ) -> None:
         self.vocab_size = opening.vocab_size
         self.datatype = opening.datatype
         self._transport = transport
@@ -41,12 +53,36 @@ class Session:
         self._generation = 0
         try:
             opened = self.exchange(processing_pb2.SessionRequest(open=opening)).opened
+            if lane != "grpc":
+                self._take_lane(opened, timeout, required=lane == "local")
         except BaseException:
             transport.close()
             raise
         self.session_id = opened.session_id
         self._free_slots = list(range(opened.max_requests))
         self._max_requests = opened.max_requests
+        self.buffer = LogitsBuffer(self, with_torch=with_torch)
+        self._staging: dict[bool, LogitsBuffer] = {}
+
+    @property
+    def transport(self) -> str:
+        """How frames travel: "grpc", or "local" over a Unix socket with shared memory."""
+        return self._transport.name
+
+    def logits_buffer(self, rows: int) -> Any:
+        """Logits that the server can reach: float[rows, vocab_size] of the session's dtype, in shared memory.
+
+        A step applied to them, or to their first rows, moves no logits. The buffer is the same memory at each call;
+        asking for more rows than before makes a new one, and what was in the old one is not copied.
+
+        Returns:
+            A torch tensor on the CPU if the session was opened with a torch dtype, else a numpy array. Ordinary memory
+            if the session has no local lane: then logits travel, and everything else is the same.
+
+        Raises:
+            LimitExceeded: more than the server's max_region_bytes.
+        """
+        return self.buffer.rows(rows)
 
     def add(self, request: Request) -> Handle:
         """Admit a request, with its whole history; its processors are found and their state is built now.
@@ -158,6 +194,31 @@ class Session:
         self.send(frame)
         return self.receive()
 
+    @property
+    def shares_memory(self) -> bool:
+        """Whether logits can lie in memory that the server reaches."""
+        return self._transport.shares_memory
+
+    def stage(self, logits: Any) -> tuple[Any, LogitsBuffer]:
+        """A copy of these logits in memory that the server reaches, and the buffer in which it lies."""
+        with_torch = tensors.is_torch(logits)
+        buffer = self._staging.setdefault(with_torch, LogitsBuffer(self, with_torch=with_torch))
+        staged = buffer.rows(len(logits))
+        staged[...] = logits
+        return staged, buffer
+
+    def open_region(self, size_bytes: int, replaces: int) -> tuple[int, mmap.mmap] | None:
+        """Memory shared with the server, and its id; None if the transport shares none. Raises LimitExceeded."""
+        if not self._transport.shares_memory:
+            return None
+        self.settle()
+        opening = processing_pb2.OpenRegion(size_bytes=size_bytes, replaces=replaces)
+        self.send(processing_pb2.SessionRequest(open_region=opening))
+        reply, memory = self._transport.receive_region(size_bytes)
+        self._check_reply(reply)
+        assert memory is not None  # noqa: S101 - a reply that is no error brings it
+        return reply.region.region_id, memory
+
     def send(self, frame: processing_pb2.SessionRequest) -> None:
         """Send a frame."""
         self._seq += 1
@@ -167,11 +228,14 @@ class Session:
     def receive(self) -> processing_pb2.SessionResponse:
         """The reply to the frame that was sent last. Raises the error, if it was refused."""
         reply = self._transport.receive()
+        self._check_reply(reply)
+        return reply
+
+    def _check_reply(self, reply: processing_pb2.SessionResponse) -> None:
         if reply.seq != self._seq:
             raise InvalidArgument(f"the server answered frame {reply.seq}, not frame {self._seq}; close the session")
         if reply.WhichOneof("frame") == "error":
             raise from_proto(reply.error)
-        return reply
 
     def settle(self) -> None:
         """Take in the reply of the step under way, so that another frame may be sent."""
@@ -182,3 +246,13 @@ class Session:
     def _check(self, handle: Handle) -> None:
         if self._handles.get(getattr(handle, "slot", -1)) is not handle:
             raise UnknownRequest(f"{handle!r} is no request of this session: never added, removed, or of another one")
+
+    def _take_lane(self, opened: processing_pb2.SessionOpened, timeout: float, *, required: bool) -> None:
+        """Move to the local lane, if the server offers one and it can be reached from here."""
+        try:
+            if not opened.HasField("lane"):
+                raise ConnectionRefusedError("the server offers none")
+            self._transport = LocalLane.connect(opened.lane, self._transport, timeout)
+        except OSError as error:
+            if required:
+                raise ServerUnavailable(f"no local lane to {self._transport.target}: {error}") from error

@@ -63,10 +63,50 @@ def take_rows(logits: Any, rows: Sequence[int]) -> Any:
 
 def write_rows(logits: Any, rows: Sequence[int], tensor: common_pb2.Tensor) -> None:
     """Write a message's rows over these rows of the logits, in place. Raises InvalidLogits as `to_torch`."""
+    put_rows(logits, rows, like(tensor, logits))
+
+
+def put_rows(logits: Any, rows: Sequence[int], values: Any) -> None:
+    """Write values over these rows of the logits, in place."""
     if len(rows) == len(logits):
-        logits[...] = like(tensor, logits)
+        logits[...] = values
     else:
-        logits[list(rows)] = like(tensor, logits)
+        logits[list(rows)] = values
+
+
+def view(memory: Any, datatype: str, shape: tuple[int, int], *, with_torch: bool) -> Any:
+    """A torch tensor or numpy array over writable memory, which it keeps alive.
+
+    Raises:
+        InvalidLogits: numpy has no such dtype (bfloat16).
+    """
+    dtype = DATATYPES[datatype][0]
+    count = shape[0] * shape[1]
+    if with_torch:
+        import torch
+
+        if not count:
+            return torch.empty(shape, dtype=getattr(torch, dtype))
+        return torch.frombuffer(memory, dtype=getattr(torch, dtype), count=count).view(shape)
+    if datatype == "BF16":
+        raise InvalidLogits("numpy has no bfloat16; open the session with dtype=torch.bfloat16")
+    return np.frombuffer(memory, dtype, count).reshape(shape)
+
+
+def byte_offset(rows: Any, buffer: Any) -> int | None:
+    """Where rows begin in a buffer of the same kind and width; None if they are no unbroken run of its rows."""
+    if is_torch(rows):
+        if rows.device.type != "cpu" or not rows.is_contiguous() or rows.dtype != buffer.dtype:
+            return None
+        offset: int = rows.data_ptr() - buffer.data_ptr()
+        size: int = rows.numel() * rows.element_size()
+        whole: int = buffer.numel() * buffer.element_size()
+    else:
+        if not rows.flags.c_contiguous or rows.dtype != buffer.dtype:
+            return None
+        offset = rows.__array_interface__["data"][0] - buffer.__array_interface__["data"][0]
+        size, whole = rows.nbytes, buffer.nbytes
+    return offset if offset >= 0 and offset + size <= whole else None
 
 
 def to_torch(tensor: common_pb2.Tensor) -> torch.Tensor:

@@ -29,23 +29,25 @@ class ApplyResponse(_message.Message):
     def __init__(self, logits: _Optional[_Union[_common_pb2.Tensor, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[_common_pb2.RowsApplied, _Mapping]]] = ..., all_denied_rows: _Optional[bytes] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
-    __slots__ = ("seq", "open", "add", "remove", "step", "logits")
+    __slots__ = ("seq", "open", "add", "remove", "step", "logits", "open_region")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     ADD_FIELD_NUMBER: _ClassVar[int]
     REMOVE_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     LOGITS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_REGION_FIELD_NUMBER: _ClassVar[int]
     seq: int
     open: OpenSession
     add: AddRequests
     remove: RemoveRequests
     step: Step
     logits: StepLogits
-    def __init__(self, seq: _Optional[int] = ..., open: _Optional[_Union[OpenSession, _Mapping]] = ..., add: _Optional[_Union[AddRequests, _Mapping]] = ..., remove: _Optional[_Union[RemoveRequests, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., logits: _Optional[_Union[StepLogits, _Mapping]] = ...) -> None: ...
+    open_region: OpenRegion
+    def __init__(self, seq: _Optional[int] = ..., open: _Optional[_Union[OpenSession, _Mapping]] = ..., add: _Optional[_Union[AddRequests, _Mapping]] = ..., remove: _Optional[_Union[RemoveRequests, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., logits: _Optional[_Union[StepLogits, _Mapping]] = ..., open_region: _Optional[_Union[OpenRegion, _Mapping]] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ("seq", "opened", "added", "removed", "edits", "logits", "error")
+    __slots__ = ("seq", "opened", "added", "removed", "edits", "logits", "error", "region")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
     ADDED_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +55,7 @@ class SessionResponse(_message.Message):
     EDITS_FIELD_NUMBER: _ClassVar[int]
     LOGITS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    REGION_FIELD_NUMBER: _ClassVar[int]
     seq: int
     opened: SessionOpened
     added: RequestsAdded
@@ -60,7 +63,8 @@ class SessionResponse(_message.Message):
     edits: StepEdits
     logits: StepLogitsEdited
     error: _common_pb2.Error
-    def __init__(self, seq: _Optional[int] = ..., opened: _Optional[_Union[SessionOpened, _Mapping]] = ..., added: _Optional[_Union[RequestsAdded, _Mapping]] = ..., removed: _Optional[_Union[RequestsRemoved, _Mapping]] = ..., edits: _Optional[_Union[StepEdits, _Mapping]] = ..., logits: _Optional[_Union[StepLogitsEdited, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...
+    region: RegionOpened
+    def __init__(self, seq: _Optional[int] = ..., opened: _Optional[_Union[SessionOpened, _Mapping]] = ..., added: _Optional[_Union[RequestsAdded, _Mapping]] = ..., removed: _Optional[_Union[RequestsRemoved, _Mapping]] = ..., edits: _Optional[_Union[StepEdits, _Mapping]] = ..., logits: _Optional[_Union[StepLogitsEdited, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., region: _Optional[_Union[RegionOpened, _Mapping]] = ...) -> None: ...
 
 class OpenSession(_message.Message):
     __slots__ = ("vocab_size", "datatype", "device", "model_name", "tokenizer_id", "eos_token_ids", "max_requests", "max_draft_tokens", "engine")
@@ -85,14 +89,38 @@ class OpenSession(_message.Message):
     def __init__(self, vocab_size: _Optional[int] = ..., datatype: _Optional[str] = ..., device: _Optional[str] = ..., model_name: _Optional[str] = ..., tokenizer_id: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_requests: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., engine: _Optional[str] = ...) -> None: ...
 
 class SessionOpened(_message.Message):
-    __slots__ = ("session_id", "max_requests", "server_version")
+    __slots__ = ("session_id", "max_requests", "server_version", "lane")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     MAX_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     max_requests: int
     server_version: str
-    def __init__(self, session_id: _Optional[str] = ..., max_requests: _Optional[int] = ..., server_version: _Optional[str] = ...) -> None: ...
+    lane: LocalLane
+    def __init__(self, session_id: _Optional[str] = ..., max_requests: _Optional[int] = ..., server_version: _Optional[str] = ..., lane: _Optional[_Union[LocalLane, _Mapping]] = ...) -> None: ...
+
+class LocalLane(_message.Message):
+    __slots__ = ("socket_path", "token")
+    SOCKET_PATH_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    socket_path: str
+    token: bytes
+    def __init__(self, socket_path: _Optional[str] = ..., token: _Optional[bytes] = ...) -> None: ...
+
+class OpenRegion(_message.Message):
+    __slots__ = ("size_bytes", "replaces")
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REPLACES_FIELD_NUMBER: _ClassVar[int]
+    size_bytes: int
+    replaces: int
+    def __init__(self, size_bytes: _Optional[int] = ..., replaces: _Optional[int] = ...) -> None: ...
+
+class RegionOpened(_message.Message):
+    __slots__ = ("region_id",)
+    REGION_ID_FIELD_NUMBER: _ClassVar[int]
+    region_id: int
+    def __init__(self, region_id: _Optional[int] = ...) -> None: ...
 
 class AddRequests(_message.Message):
     __slots__ = ("requests",)

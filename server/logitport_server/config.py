@@ -45,6 +45,8 @@ class ServerConfig(BaseSettings):
         description="largest gRPC message either way; 256 rows of 152k float32 logits take 156 MB",
     )
     max_requests_per_session: int = Field(1024, ge=1, description="requests that one session may hold at once")
+    local_lane: bool = Field(True, description="offer engines on this host a Unix socket and shared memory")
+    max_region_bytes: int = Field(2 << 30, ge=0, description="shared memory that one session may ask for, in bytes")
     max_registered_processors: int = Field(1024, ge=1, description="processors that the registry keeps")
     loader_cache_size: int = Field(128, ge=1, description="loaded processor classes that are kept, by digest")
     drain_seconds: float = Field(5.0, ge=0, description="how long SIGTERM lets steps in flight finish, in seconds")

@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection
 
 from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
 from logitport_server.executors import InlineExecutor
+from logitport_server.lane import LANES_AVAILABLE, LaneListener
 from logitport_server.loader import Loader
 from logitport_server.metrics import Metrics
 from logitport_server.registry import Registry
@@ -50,7 +51,8 @@ class Server:
         self._executor = InlineExecutor(loader)
         self._sessions: WeakSet[Session] = WeakSet()
         self._metrics = Metrics(loader, lambda: sum(map(len, list(self._sessions))))
-        self._processing = ProcessingService(self._open_session, self._metrics)
+        self._lanes = LaneListener(config.max_message_bytes) if config.local_lane and LANES_AVAILABLE else None
+        self._processing = ProcessingService(self._open_session, self._metrics, self._lanes)
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
 
@@ -88,10 +90,12 @@ class Server:
         await self._health.enter_graceful_shutdown()
         self._processing.drain()
         await self._grpc.stop(self._config.drain_seconds)
+        if self._lanes is not None:
+            self._lanes.close()
         self._executor.close()
 
     def _open_session(self, opening: processing_pb2.OpenSession) -> Session:
-        session = Session(opening, self._registry, self._executor, self._device, self._config.max_requests_per_session)
+        session = Session(opening, self._registry, self._executor, self._device, self._config)
         self._sessions.add(session)
         return session
 

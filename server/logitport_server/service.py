@@ -18,6 +18,7 @@ from logitport_server.stream import SessionStream
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from logitport_server.lane import LaneListener
     from logitport_server.metrics import Metrics
     from logitport_server.registry import Registry
     from logitport_server.session import Session
@@ -57,9 +58,10 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
 class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
     """Apply, and the sessions of all engines."""
 
-    def __init__(self, open_session: OpenSession, metrics: Metrics) -> None:
+    def __init__(self, open_session: OpenSession, metrics: Metrics, lanes: LaneListener | None) -> None:
         self._open_session = open_session
         self._metrics = metrics
+        self._lanes = lanes
         self._idle: set[asyncio.Task[None]] = set()
         self._draining = False
 
@@ -74,7 +76,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in one
         async with _statuses(context):
-            stream = SessionStream(self._open_session, self._metrics, "grpc")
+            stream = SessionStream(self._open_session, self._metrics, self._lanes)
             try:
                 while not self._draining:
                     self._idle.add(task)
@@ -83,9 +85,9 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
                     if frame is grpc.aio.EOF:
                         return
                     if stream.may_take_long(frame):
-                        reply = await asyncio.to_thread(stream.answer, frame)
+                        reply = await asyncio.to_thread(stream.answer, frame, "grpc")
                     else:
-                        reply = stream.answer(frame)
+                        reply = stream.answer(frame, "grpc")
                     await context.write(reply)
             except asyncio.CancelledError:
                 if not self._draining:

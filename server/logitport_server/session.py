@@ -19,6 +19,7 @@ from logitport_proto import common_pb2, processing_pb2
 from logitport_server import replies
 from logitport_server.columns import RequestStep, StepColumns, int32_column
 from logitport_server.grouping import Row
+from logitport_server.regions import Regions
 from logitport_server.requests import ActiveRequest, admit
 from logitport_server.step import Failed, Outcome, pack, run
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from logitport_server.config import ServerConfig
     from logitport_server.dialects import Dialect
     from logitport_server.executors import Executor
     from logitport_server.registry import Registry
@@ -44,14 +46,17 @@ class Session:
         registry: Registry,
         executor: Executor,
         device: torch.device,
-        max_requests: int,
+        limits: ServerConfig,
     ) -> None:
         if opening.vocab_size < 1:
             raise InvalidArgument(f"vocab_size is {opening.vocab_size}; it is the width of the logits, 1 or more")
         if opening.datatype not in tensors.DATATYPES:
             raise InvalidArgument(f"datatype is {opening.datatype!r}; write one of {', '.join(tensors.DATATYPES)}")
         self.vocab_size = opening.vocab_size
-        self.max_requests = min(opening.max_requests or max_requests, max_requests)
+        self.max_requests = min(
+            opening.max_requests or limits.max_requests_per_session, limits.max_requests_per_session
+        )
+        self.regions = Regions(limits.max_region_bytes)
         self._datatype = opening.datatype
         self._max_draft_tokens = opening.max_draft_tokens
         self._registry = registry
@@ -60,7 +65,8 @@ class Session:
         self._requests: dict[int, ActiveRequest] = {}
         # One instance a processor and session, gone with the last request that uses it.
         self._hosted: WeakValueDictionary[str, Dialect] = WeakValueDictionary()
-        self._awaited: tuple[list[Row], dict[ActiveRequest, list[int]]] = ([], {})
+        # The rows of the last step whose logits are still to come, of how many rows, and that step's drafts.
+        self._awaited: tuple[list[Row], int, dict[ActiveRequest, list[int]]] = ([], 0, {})
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -102,22 +108,29 @@ class Session:
         logits_free = [row for row in rows if not row.request.reads_logits]
         run(logits_free, drafts, self.vocab_size, None, outcome)
         reply.edits.CopyFrom(pack(logits_free, self.vocab_size, outcome).to_proto())
-        self._awaited = ([row for row in rows if row.request.reads_logits], drafts)
-        reply.logits_rows = replies.int32_column(row.index for row in self._awaited[0])
+        awaited = [row for row in rows if row.request.reads_logits]
+        self._awaited = (awaited, len(columns.rows), drafts)
+        reply.logits_rows = replies.int32_column(row.index for row in awaited)
         replies.write_outcome(reply, outcome, outcome.all_denied(self.vocab_size))
 
     def edit_logits(self, frame: processing_pb2.StepLogits, reply: processing_pb2.StepLogitsEdited) -> None:
         """Process the rows that the last step asked for."""
-        rows, drafts = self._awaited
-        if not rows:
+        awaited, step_rows, drafts = self._awaited
+        if not awaited:
             raise InvalidArgument("StepLogits: the last step asked for no logits, or got them already")
-        logits = self._decode(frame.logits, len(rows))
-        self._awaited = ([], {})
+        in_region = frame.logits.HasField("region")
+        whole_step = in_region and frame.logits.shape[:1] == [step_rows]
+        logits = self._decode(frame.logits, step_rows if whole_step else len(awaited))
+        self._awaited = ([], 0, {})
         outcome = Outcome()
-        local_rows = [Row(place, row.request, row.draft_offset) for place, row in enumerate(rows)]
-        run(local_rows, drafts, self.vocab_size, logits, outcome)
-        tensors.write(reply.logits, logits)
-        replies.write_outcome(reply, outcome, [rows[place].index for place in outcome.all_denied(self.vocab_size)])
+        places = awaited if whole_step else [Row(at, row.request, row.draft_offset) for at, row in enumerate(awaited)]
+        run(places, drafts, self.vocab_size, logits, outcome)
+        if not in_region:
+            tensors.write(reply.logits, logits)
+        elif self._device.type != "cpu":
+            self.regions.tensor(frame.logits).copy_(logits)
+        number = {place.index: row.index for place, row in zip(places, awaited, strict=True)}
+        replies.write_outcome(reply, outcome, [number[at] for at in outcome.all_denied(self.vocab_size)])
 
     def apply(self, tensor: common_pb2.Tensor, slots: Sequence[int], reply: processing_pb2.ApplyResponse) -> None:
         """Process logits whose row i belongs to the request in `slots[i]`, if there is one."""
@@ -135,7 +148,12 @@ class Session:
                 f"logits are {tensor.datatype}{list(tensor.shape)}; "
                 f"{self._datatype}[{rows}, {self.vocab_size}] is wanted"
             )
-        return tensors.to_torch(tensor).to(self._device)
+        here = self.regions.tensor(tensor) if tensor.HasField("region") else tensors.to_torch(tensor)
+        return here.to(self._device)
+
+    def close(self) -> None:
+        """Give up what the session shares with its engine."""
+        self.regions.close()
 
     def _collect(self, columns: StepColumns, outcome: Outcome) -> tuple[list[Row], dict[ActiveRequest, list[int]]]:
         """Bring histories up to date; the rows and drafts of those requests that can take part."""

@@ -14,6 +14,7 @@ from logitport_server.version import VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from logitport_server.lane import Lane, LaneListener
     from logitport_server.metrics import Metrics
     from logitport_server.session import Session
 
@@ -27,12 +28,15 @@ class SessionStream:
         self,
         open_session: Callable[[processing_pb2.OpenSession], Session],
         metrics: Metrics,
-        transport: str,
+        lanes: LaneListener | None,
     ) -> None:
         self._open_session = open_session
         self._metrics = metrics
-        self._transport = transport
+        self._lanes = lanes
+        self._lane: Lane | None = None
+        self._token = b""
         self._session: Session | None = None
+        self._descriptors: list[int] = []
         self._last = processing_pb2.SessionResponse()
 
     def may_take_long(self, frame: processing_pb2.SessionRequest) -> bool:
@@ -42,15 +46,15 @@ class SessionStream:
             kind == "step" and self._session is not None and self._session.runs_shipped_code
         )
 
-    def answer(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
-        """The reply to one frame; a frame that is refused as a whole changes nothing."""
+    def answer(self, frame: processing_pb2.SessionRequest, transport: str) -> processing_pb2.SessionResponse:
+        """The reply to one frame, which came by `transport`; a frame that is refused as a whole changes nothing."""
         if self._last.seq and frame.seq == self._last.seq:
             return self._last
         reply = processing_pb2.SessionResponse(seq=frame.seq)
         try:
             if self._last.seq and frame.seq != self._last.seq + 1:
                 raise InvalidArgument(f"frame {frame.seq} came after frame {self._last.seq}; seq grows by one")
-            self._dispatch(frame, reply)
+            self._dispatch(frame, reply, transport)
         except LogitportError as error:
             reply.error.CopyFrom(to_proto(error))
         except Exception as error:
@@ -63,9 +67,25 @@ class SessionStream:
         """Forget the session and all its state."""
         if self._session is not None:
             self._metrics.session_closed()
+            self._session.close()
             self._session = None
+        if self._lanes is not None:
+            self._lanes.withdraw(self._token)
+        if self._lane is not None:
+            self._lane.close()
 
-    def _dispatch(self, frame: processing_pb2.SessionRequest, reply: processing_pb2.SessionResponse) -> None:
+    def take_lane(self, lane: Lane) -> None:
+        """From now on frames come by this lane, and by gRPC no more."""
+        self._lane = lane
+
+    def take_descriptors(self) -> list[int]:
+        """The file descriptors that travel with the last reply."""
+        descriptors, self._descriptors = self._descriptors, []
+        return descriptors
+
+    def _dispatch(
+        self, frame: processing_pb2.SessionRequest, reply: processing_pb2.SessionResponse, transport: str
+    ) -> None:
         started = time.perf_counter()
         kind = frame.WhichOneof("frame")
         if kind == "open":
@@ -74,19 +94,28 @@ class SessionStream:
         session = self._session
         if session is None:
             raise SessionClosed("the first frame of a session must be OpenSession")
+        if self._lane is not None and transport != "local":
+            raise InvalidArgument("this session's frames travel on its local lane")
         if kind == "step":
             session.step(frame.step, reply.edits)
-            self._metrics.step(reply.edits, time.perf_counter() - started, self._transport)
+            self._metrics.step(reply.edits, time.perf_counter() - started, transport)
         elif kind == "logits":
             session.edit_logits(frame.logits, reply.logits)
-            self._metrics.step(reply.logits, time.perf_counter() - started, self._transport)
+            self._metrics.step(reply.logits, time.perf_counter() - started, transport)
         elif kind == "add":
             session.add(frame.add, reply.added)
         elif kind == "remove":
             session.remove(frame.remove)
             reply.removed.SetInParent()
+        elif kind == "open_region":
+            if transport != "local":
+                raise InvalidArgument("OpenRegion: memory is shared on a local lane only")
+            reply.region.region_id, region = session.regions.open(
+                frame.open_region.size_bytes, frame.open_region.replaces
+            )
+            self._descriptors = [region.fd]
         else:
-            raise InvalidArgument("a frame must set one of open, add, remove, step, logits")
+            raise InvalidArgument("a frame must set one of open, add, remove, step, logits, open_region")
 
     def _open(self, opening: processing_pb2.OpenSession, opened: processing_pb2.SessionOpened) -> None:
         if self._session is not None:
@@ -96,6 +125,9 @@ class SessionStream:
         opened.session_id = uuid.uuid4().hex
         opened.max_requests = self._session.max_requests
         opened.server_version = VERSION
+        if self._lanes is not None:
+            opened.lane.CopyFrom(self._lanes.invite(self))
+            self._token = opened.lane.token
 
 
 def _once_only(reply: processing_pb2.SessionResponse) -> processing_pb2.SessionResponse:

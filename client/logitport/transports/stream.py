@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class GrpcStream(Transport):
     """The stream of `LogitProcessing.Session`."""
 
+    name = "grpc"
+
     def __init__(self, stub: processing_pb2_grpc.LogitProcessingStub, target: str, timeout: float) -> None:
         self.target = target
         self._timeout = timeout

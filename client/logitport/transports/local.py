@@ -1,0 +1,122 @@
+"""Frames over a Unix socket, and memory that both ends share: for an engine on the server's host."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import struct
+from typing import TYPE_CHECKING
+
+from logitport.errors import DeadlineExceeded, LimitExceeded, ServerUnavailable, SessionClosed
+from logitport.transports.base import Transport
+from logitport_proto import processing_pb2
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_WELCOME = b"\1"
+_LENGTH = struct.Struct("<I")
+_HANDSHAKE_SECONDS = 2.0
+
+
+class LocalLane(Transport):
+    """The lane that a server offered when it opened the session; made by `connect`.
+
+    The gRPC stream on which the session was opened stays open beside it: its end is the session's.
+    """
+
+    name = "local"
+    shares_memory = True
+
+    def __init__(self, connection: socket.socket, stream: Transport, timeout: float) -> None:
+        self.target = stream.target
+        self._stream = stream
+        self._timeout = timeout
+        self._connection = connection
+        # The kernel keeps the deadline: Python's own timeouts cost a second system call at each read.
+        connection.settimeout(None)
+        seconds = int(timeout)
+        limit = struct.pack("ll", seconds, int((timeout - seconds) * 1e6))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        self._incoming = connection.makefile("rb")
+        self._closed = False
+
+    @classmethod
+    def connect(cls, lane: processing_pb2.LocalLane, stream: Transport, timeout: float) -> Self:
+        """Take the lane. Raises OSError if that is impossible from here, as from another host or container."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(_HANDSHAKE_SECONDS)
+            connection.connect(lane.socket_path)
+            connection.sendall(lane.token)
+            if connection.recv(1) != _WELCOME:
+                raise ConnectionRefusedError(f"{lane.socket_path} is another server's")
+        except OSError:
+            connection.close()
+            raise
+        return cls(connection, stream, timeout)
+
+    def send(self, frame: processing_pb2.SessionRequest) -> None:
+        self._check_open()
+        octets = frame.SerializeToString()
+        if len(octets) >= 1 << 32:
+            raise LimitExceeded(f"a frame of {len(octets)} bytes; a local lane takes less than 4 GiB")
+        try:
+            self._connection.sendall(_LENGTH.pack(len(octets)) + octets)
+        except OSError as error:
+            raise self._broken(error) from None
+
+    def receive(self) -> processing_pb2.SessionResponse:
+        self._check_open()
+        try:
+            header = self._incoming.read(_LENGTH.size)
+            return self._read_reply(header)
+        except OSError as error:
+            raise self._broken(error) from None
+
+    def receive_region(self, size_bytes: int) -> tuple[processing_pb2.SessionResponse, mmap.mmap | None]:
+        self._check_open()
+        descriptors: list[int] = []
+        try:
+            # The descriptor rides on the reply's first byte, so that byte must not pass through the buffer.
+            first, descriptors, _, _ = socket.recv_fds(self._connection, 1, 1)
+            rest = self._incoming.read(_LENGTH.size - 1) if first else b""
+            reply = self._read_reply(first + (rest or b""))
+            memory = mmap.mmap(descriptors[0], size_bytes) if descriptors else None
+        except OSError as error:
+            raise self._broken(error) from None
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return reply, memory
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._incoming.close()
+            self._connection.close()
+            self._stream.close()
+
+    def _read_reply(self, header: bytes | None) -> processing_pb2.SessionResponse:
+        if header is not None and len(header) == _LENGTH.size:
+            (length,) = _LENGTH.unpack(header)
+            octets = self._incoming.read(length)
+            if octets is not None and len(octets) == length:
+                return processing_pb2.SessionResponse.FromString(octets)
+        if header is None:
+            raise BlockingIOError
+        raise ConnectionResetError("the server closed the lane")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SessionClosed("the session is closed; open another with Client.session")
+
+    def _broken(self, error: OSError) -> DeadlineExceeded | ServerUnavailable:
+        self.close()
+        if isinstance(error, BlockingIOError):
+            return DeadlineExceeded(
+                f"{self.target} did not answer a frame within {self._timeout} s; the session is closed"
+            )
+        return ServerUnavailable(f"the local lane to {self.target} broke: {error}; open another session")

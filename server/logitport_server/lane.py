@@ -1,0 +1,126 @@
+"""The local lane: frames over a Unix socket, for engines on the server's host."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import struct
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+
+from logitport_proto import processing_pb2
+
+if TYPE_CHECKING:
+    from logitport_server.stream import SessionStream
+
+logger = logging.getLogger(__name__)
+
+# Unix sockets pass descriptors wherever there are any; sealed memory is Linux's.
+LANES_AVAILABLE = hasattr(os, "memfd_create")
+
+_TOKEN_BYTES = 32
+_WELCOME = b"\1"
+_HANDSHAKE_SECONDS = 5.0
+_LENGTH = struct.Struct("<I")
+
+
+class LaneListener:
+    """Accepts connections that bring the token of a session, and serves each on a thread of its own."""
+
+    def __init__(self, max_message_bytes: int) -> None:
+        self._max_message_bytes = max_message_bytes
+        self._folder = tempfile.TemporaryDirectory(prefix="logitport-")  # mode 0700
+        self.path = str(Path(self._folder.name, "lane.sock"))
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(self.path)
+        self._socket.listen()
+        self._invited: dict[bytes, SessionStream] = {}
+        self._lock = threading.Lock()
+        threading.Thread(target=self._accept, name="logitport-lanes", daemon=True).start()
+
+    def invite(self, stream: SessionStream) -> processing_pb2.LocalLane:
+        """A token for this stream's engine; `withdraw` it when the stream ends."""
+        token = secrets.token_bytes(_TOKEN_BYTES)
+        with self._lock:
+            self._invited[token] = stream
+        return processing_pb2.LocalLane(socket_path=self.path, token=token)
+
+    def withdraw(self, token: bytes) -> None:
+        """The token admits nobody any more."""
+        with self._lock:
+            self._invited.pop(token, None)
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._folder.cleanup()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), name="logitport-lane", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            connection.settimeout(_HANDSHAKE_SECONDS)
+            try:
+                token = connection.recv(_TOKEN_BYTES, socket.MSG_WAITALL)
+                with self._lock:
+                    stream = self._invited.pop(token, None)
+                if stream is None:
+                    return
+                connection.sendall(_WELCOME)
+                connection.settimeout(None)
+                Lane(connection, stream, self._max_message_bytes).run()
+            except (OSError, struct.error, DecodeError):
+                logger.debug("a local lane ended", exc_info=True)
+
+
+class Lane:
+    """One engine's connection."""
+
+    def __init__(self, connection: socket.socket, stream: SessionStream, max_message_bytes: int) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._max_message_bytes = max_message_bytes
+
+    def run(self) -> None:
+        """Answer frame after frame until either end closes."""
+        self._stream.take_lane(self)
+        with self._connection.makefile("rb") as incoming:
+            while header := incoming.read(_LENGTH.size):
+                (length,) = _LENGTH.unpack(header)
+                if length > self._max_message_bytes:
+                    logger.warning("a local lane sent a frame of %d bytes, over max_message_bytes: closed", length)
+                    return
+                octets = incoming.read(length)
+                if len(octets) < length:
+                    return
+                self._reply(self._stream.answer(processing_pb2.SessionRequest.FromString(octets), "local"))
+
+    def _reply(self, reply: processing_pb2.SessionResponse) -> None:
+        octets = reply.SerializeToString()
+        message = _LENGTH.pack(len(octets)) + octets
+        descriptors = self._stream.take_descriptors()
+        if descriptors:
+            # Descriptors ride on the first byte; the rest follows as usual.
+            sent = socket.send_fds(self._connection, [message], descriptors)
+            message = message[sent:]
+        self._connection.sendall(message)
+
+    def close(self) -> None:
+        """Read no more frames; the one in hand is still answered."""
+        try:
+            self._connection.shutdown(socket.SHUT_RD)
+        except OSError:
+            logger.debug("the engine had closed the lane already")
