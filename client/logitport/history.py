@@ -88,8 +88,13 @@ class History:
 
     def crc(self) -> int:
         """CRC-32 (IEEE 802.3, as in zlib) of all ids as little-endian int32. Only ids that are new are read."""
-        if self._crc_length < self._length:
-            fresh = self._buffer[self._crc_length : self._length]
-            self._crc = zlib.crc32(fresh.astype("<i4", copy=False).tobytes(), self._crc)
-            self._crc_length = self._length
+        behind = self._length - self._crc_length
+        if behind == 1:  # the usual step
+            octets = int(self._buffer[self._crc_length]).to_bytes(4, "little")
+        elif behind:
+            octets = self._buffer[self._crc_length : self._length].astype("<i4", copy=False).tobytes()
+        else:
+            return self._crc
+        self._crc = zlib.crc32(octets, self._crc)
+        self._crc_length = self._length
         return self._crc

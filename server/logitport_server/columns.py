@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from logitport_proto import processing_pb2
 
 
-@dataclass(frozen=True, slots=True)
-class RequestStep:
-    """What a Step says of one request; the attributes are named as the columns."""
+class RequestStep(NamedTuple):
+    """What a Step says of one request; the fields are named as the columns."""
 
     slot: int
     generation: int
@@ -62,7 +61,9 @@ class StepColumns:
                 f"Step.draft_counts: {deepest} draft tokens; the session was opened for {max_draft_tokens} at most"
             )
         columns = (slots, generations, base_lengths, crcs)
-        requests = list(map(RequestStep, *(column.tolist() for column in columns), new_token_ids, drafts))
+        requests = list(
+            map(RequestStep._make, zip(*(column.tolist() for column in columns), new_token_ids, drafts, strict=True))
+        )
         return cls(requests, _rows(frame, drafts))
 
 
@@ -101,6 +102,8 @@ def _split(counts_column: bytes, ids_column: bytes, name: str, n: int, vocab_siz
         wrong = ids[(ids < 0) | (ids >= vocab_size)][0]
         raise InvalidTokenId(f"Step: token id {wrong} among the {name} ids; ids must lie in [0, {vocab_size})")
     every = ids.tolist()
+    if ends[-1] == n and counts.min() == 1:  # the usual step
+        return [[token_id] for token_id in every]
     return [every[end - count : end] for count, end in zip(counts.tolist(), ends.tolist(), strict=True)]
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from logitport_server.requests import ActiveRequest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Row:
     """A row of the step's logits.
 

@@ -42,7 +42,7 @@ class ActiveRequest:
         stale: whether the state of its processors is behind its history.
     """
 
-    __slots__ = ("chain", "failure", "generation", "history", "reads_logits", "skip", "slot", "stale")
+    __slots__ = ("_advancing", "chain", "failure", "generation", "history", "reads_logits", "skip", "slot", "stale")
 
     def __init__(self, slot: int, generation: int, history: History, chain: list[Link], *, skip: bool) -> None:
         self.slot = slot
@@ -51,6 +51,7 @@ class ActiveRequest:
         self.chain = chain
         self.reads_logits = any(link.dialect.reads_logits for link in chain)
         self.skip = skip
+        self._advancing = [(link.dialect, link.state) for link in chain if link.dialect.advances]
         self.failure: LogitportError | None = None
         self.stale = False
 
@@ -67,9 +68,8 @@ class ActiveRequest:
 
     def rewind(self, length: int) -> None:
         """Cut the history back to `length` ids. Raises as `append`."""
-        if length != len(self.history):
-            self.history.rewind(length)
-            self.rebuild()
+        self.history.rewind(length)
+        self.rebuild()
 
     def rebuild(self) -> None:
         """Bring the state of every processor in line with the history. Raises as `append`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -122,6 +123,7 @@ def run(config: ServerConfig) -> None:
 async def _serve(config: ServerConfig) -> None:
     server = Server(config)
     port = await server.start()
+    gc.freeze()  # what is here now stays: a collection in the middle of a step need not look at it
     stopping = asyncio.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signal_number, stopping.set)

@@ -208,13 +208,14 @@ def _synchronise(request: ActiveRequest, told: RequestStep) -> None:
         if not request.skip:
             raise request.failure
         request.failure = None
-    if told.base_length < request.history.prompt_length or told.base_length > len(request.history):
-        raise NeedSync(
-            f"slot {told.slot}: the engine's history has {told.base_length} ids, the server's {len(request.history)}"
-        )
-    request.rewind(told.base_length)
+    history = request.history
+    length = len(history)
+    if told.base_length != length:
+        if not history.prompt_length <= told.base_length < length:
+            raise NeedSync(f"slot {told.slot}: the engine's history has {told.base_length} ids, the server's {length}")
+        request.rewind(told.base_length)
     if request.stale:
         request.rebuild()
-    if request.history.crc() != told.history_crc:
+    if history.crc() != told.history_crc:
         raise NeedSync(f"slot {told.slot}: the first {told.base_length} ids differ between engine and server")
     request.append(told.new_token_ids)

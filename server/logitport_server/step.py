@@ -179,7 +179,8 @@ def _by_draft_offset(
         yield [row for row in rows if row.draft_offset == offset]
     for request, length in lengths.items():
         try:
-            request.rewind(length)
+            if len(request.history) != length:
+                request.rewind(length)
         except LogitportError as error:
             outcome.fail(request, error)
 

@@ -17,5 +17,6 @@ __all__ = ["Dialect", "RequestContext", "speak"]
 
 def speak(processor: CustomLogitProcessor, name: str, *, shipped: bool) -> Dialect:
     """The dialect of a processor's base class, ready to call it."""
-    dialect = EditDialect if isinstance(processor, EditProcessor) else SGLangDialect
-    return dialect(processor, name, shipped=shipped)
+    if isinstance(processor, EditProcessor):
+        return EditDialect(processor, name, shipped=shipped)
+    return SGLangDialect(processor, name, shipped=shipped)

@@ -42,9 +42,11 @@ class Dialect(ABC):
         processor: the instance.
         name: a built-in's name, or a digest.
         shipped: whether a client sent the processor's code.
+        advances: whether `advance` does anything.
     """
 
     reads_logits: ClassVar[bool]
+    advances = True
 
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
         self.processor = processor

@@ -19,6 +19,10 @@ class EditDialect(Dialect):
     reads_logits = False
     processor: EditProcessor
 
+    def __init__(self, processor: EditProcessor, name: str, *, shipped: bool) -> None:
+        super().__init__(processor, name, shipped=shipped)
+        self.advances = type(processor).advance is not EditProcessor.advance
+
     def start(self, context: RequestContext, params: dict[str, Any]) -> EditRequest:
         request = EditRequest(params, context.history, context.vocab_size)
         self.processor.start(request)
