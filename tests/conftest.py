@@ -1,0 +1,109 @@
+"""Real servers and clients, for every test that asks."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from logitport import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+COMMAND = str(Path(sys.executable).with_name("logitport"))
+_STOP_SECONDS = 30.0
+
+
+@dataclass
+class RunningServer:
+    """One `logitport serve`.
+
+    Attributes:
+        process: it; its stdout has been read up to the line that tells that it is ready.
+        target: HOST:PORT of its gRPC service.
+        log: the file that its stderr goes to.
+    """
+
+    process: subprocess.Popen[str]
+    target: str
+    log: Path
+
+    @property
+    def metrics_url(self) -> str:
+        """Where its Prometheus metrics are; only if it was started with --metrics-listen."""
+        port = re.search(r"metrics on port (\d+)", self.log.read_text())
+        assert port, f"no metrics: {self.log.read_text()}"
+        return f"http://127.0.0.1:{port[1]}/metrics"
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(_STOP_SECONDS)
+
+
+def environment() -> dict[str, str]:
+    """The environment without options of the server."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("LOGITPORT_")}
+
+
+@contextmanager
+def serving(*options: str) -> Iterator[RunningServer]:
+    """A server with these options, on a free port unless they say otherwise, for as long as the context lasts."""
+    defaults = {"--listen": "127.0.0.1:0", "--device": "cpu"}
+    given = [part for name, value in defaults.items() if name not in options for part in (name, value)]
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "stderr")
+        with log.open("w") as stderr:
+            process = subprocess.Popen(
+                [COMMAND, "serve", *given, *options],
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                env=environment(),
+            )
+        with process:
+            try:
+                assert process.stdout is not None
+                ready = process.stdout.readline()
+                assert ready.startswith("logitport listening on "), f"{ready!r}, and on stderr: {log.read_text()}"
+                yield RunningServer(process, ready.split()[-1], log)
+            finally:
+                process.kill()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[RunningServer]:
+    """A server that accepts shipped processors and serves metrics; shared by all tests."""
+    with serving("--enable-custom-logit-processor", "--metrics-listen", "127.0.0.1:0") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def server_without_flag() -> Iterator[RunningServer]:
+    """A server that accepts no shipped processors; shared by all tests."""
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def start_server() -> Iterator[Callable[..., RunningServer]]:
+    """Starts a server with the options given; it ends with the test."""
+    with ExitStack() as stack:
+        yield lambda *options: stack.enter_context(serving(*options))
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[Client]:
+    """A client of `server`."""
+    with Client(server.target) as connected:
+        yield connected
