@@ -50,8 +50,8 @@ class PendingStep:
         self._handles = handles
         self._drafts = drafts
         self._rows = rows
-        self._reply: processing_pb2.StepEdits | None = None
-        self._error: LogitportError | None = None
+        self._answer: _Answer | None = None
+        self._error: Exception | None = None
         self._applied = False
 
     def apply(self, logits: Any, *, check: bool = True) -> StepResult:
@@ -59,7 +59,7 @@ class PendingStep:
 
         Args:
             logits: float[rows, vocab_size] of the session's dtype, a torch tensor on any device or a numpy array.
-                Rows whose processors read logits travel; the others do not.
+                Rows whose processors read logits travel, unless they lie in `Session.logits_buffer`; the others do not.
             check: raise if a request failed; with False, look at `failures` of the result.
 
         Raises:
@@ -68,49 +68,57 @@ class PendingStep:
             InvalidArgument: the step was applied already, or another one was begun.
         """
         self._check(logits)
-        reply = self._answer()
-        edits = Edits.from_proto(reply.edits, len(self._rows), self._session.vocab_size)
+        answer = self._settled()
         self._applied = True
-        wanted = int32_column(reply.logits_rows).tolist()
-        if not wanted:
-            apply_edits(edits, logits)
-            return self._result(reply, None, check=check)
-        staged = self._send_logits(logits, wanted)
-        apply_edits(edits, logits)
+        if not answer.wanted:
+            apply_edits(answer.edits, logits)
+            return _checked(answer.result, check=check)
+        staged = self._send_logits(logits, answer.wanted)
+        apply_edits(answer.edits, logits)
         edited = self._session.receive().logits
         if staged is not None:
-            tensors.put_rows(logits, wanted, staged)
+            tensors.put_rows(logits, answer.wanted, staged)
         elif edited.HasField("logits"):
-            tensors.write_rows(logits, wanted, edited.logits)
-        return self._result(reply, edited, check=check)
+            tensors.write_rows(logits, answer.wanted, edited.logits)
+        return _checked(_combine(answer.result, self._result(edited)), check=check)
 
     def edits(self) -> Edits:
         """Wait for the edits and return them without applying any, for an engine that broadcasts them to its ranks."""
-        return Edits.from_proto(self._answer().edits, len(self._rows), self._session.vocab_size)
+        return self._settled().edits
 
-    def settle(self) -> None:
-        """Take in the reply; what is wrong with it is told when it is asked for."""
-        if self._reply is None and self._error is None:
-            try:
-                self._reply = self._session.receive().edits
-            except LogitportError as error:
-                self._error = error
+    def take_reply(self) -> None:
+        """Take in the reply, as far as that needs no logits; what is wrong with it is told when it is asked for."""
+        try:
+            self._answer = self._read(self._session.receive().edits)
+        except Exception as error:  # noqa: BLE001 - raised by `_settled`, on the engine's thread
+            self._error = error
 
-    def _answer(self) -> processing_pb2.StepEdits:
-        """The reply, after every history on which the two sides differ has been sent again."""
-        self.settle()
+    def _settled(self) -> _Answer:
+        """The answer, after every history on which the two sides differ has been sent again."""
+        session = self._session
+        if self._answer is None:
+            session.settle()
         if self._error is not None:
             raise self._error
-        assert self._reply is not None  # noqa: S101 - settle() leaves one of the two
-        out_of_sync = {
-            failure.slot for failure in self._reply.failures if failure.error.code == common_pb2.ERROR_CODE_NEED_SYNC
-        }
-        if out_of_sync:
-            self._session.admit([handle for handle in self._handles if handle.slot in out_of_sync])
+        assert self._answer is not None  # noqa: S101 - take_reply() leaves one of the two
+        if self._answer.out_of_sync:
+            session.admit(self._answer.out_of_sync)
             nothing_new: dict[Handle, Sequence[int]] = dict.fromkeys(self._handles, ())
-            frame = step_frame(nothing_new, self._drafts, self._rows, self._session.vocab_size)
-            self._reply = self._session.exchange(processing_pb2.SessionRequest(step=frame)).edits
-        return self._reply
+            frame = step_frame(nothing_new, self._drafts, self._rows, session.vocab_size)
+            self._answer = self._read(session.exchange(processing_pb2.SessionRequest(step=frame)).edits)
+        return self._answer
+
+    def _read(self, reply: processing_pb2.StepEdits) -> _Answer:
+        """Parse and check everything that the engine's next moments depend on."""
+        out_of_sync = {
+            failure.slot for failure in reply.failures if failure.error.code == common_pb2.ERROR_CODE_NEED_SYNC
+        }
+        return _Answer(
+            edits=Edits.from_proto(reply.edits, len(self._rows), self._session.vocab_size),
+            wanted=int32_column(reply.logits_rows).tolist(),
+            out_of_sync=[handle for handle in self._handles if handle.slot in out_of_sync] if out_of_sync else [],
+            result=self._result(reply),
+        )
 
     def _send_logits(self, logits: Any, wanted: Sequence[int]) -> Any:
         """Send the wanted rows: where they lie, or a copy in shared memory (which is returned), or inline."""
@@ -134,36 +142,47 @@ class PendingStep:
         rows, width = tensors.check_matrix(logits)
         datatype = tensors.datatype_of(logits.dtype)
         session = self._session
-        if (rows, width, datatype) != (len(self._rows), session.vocab_size, session.datatype):
+        if rows != len(self._rows) or width != session.vocab_size or datatype != session.datatype:
             raise InvalidLogits(
                 f"logits are {datatype}[{rows}, {width}]; this step wants "
                 f"{session.datatype}[{len(self._rows)}, {session.vocab_size}]"
             )
 
-    def _result(
-        self, reply: processing_pb2.StepEdits, edited: processing_pb2.StepLogitsEdited | None, *, check: bool
-    ) -> StepResult:
-        parts: list[processing_pb2.StepEdits | processing_pb2.StepLogitsEdited] = [reply]
-        if edited is not None:
-            parts.append(edited)
-        failures: dict[int, LogitportError] = {}
-        skipped: dict[int, LogitportError] = {}
-        applied: dict[str, int] = {}
-        denied: list[int] = []
-        for part in parts:
-            failed_here, skipped_here = split_failures(part.failures)
-            failures |= failed_here
-            skipped |= skipped_here
-            for processor, rows in rows_applied(part.applied).items():
-                applied[processor] = applied.get(processor, 0) + rows
-            denied += int32_column(part.all_denied_rows).tolist()
-        by_slot = {handle.slot: handle for handle in self._handles}
-        result = StepResult(
+    def _result(self, reply: processing_pb2.StepEdits | processing_pb2.StepLogitsEdited) -> StepResult:
+        failures, skipped = split_failures(reply.failures) if reply.failures else ({}, {})
+        by_slot = {handle.slot: handle for handle in self._handles} if failures or skipped else {}
+        return StepResult(
             {by_slot[slot]: error for slot, error in failures.items()},
             {by_slot[slot]: error for slot, error in skipped.items()},
-            applied,
-            tuple(sorted(denied)),
+            rows_applied(reply.applied),
+            tuple(int32_column(reply.all_denied_rows).tolist()),
         )
-        if failures and check:
-            raise RequestsFailed(result.failures, result)
-        return result
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """A StepEdits, read and checked."""
+
+    edits: Edits
+    wanted: list[int]
+    out_of_sync: list[Handle]
+    result: StepResult
+
+
+def _combine(first: StepResult, second: StepResult) -> StepResult:
+    """What came of the rows that no processor read, and of those that were read."""
+    applied = dict(first.rows_applied)
+    for processor, rows in second.rows_applied.items():
+        applied[processor] = applied.get(processor, 0) + rows
+    return StepResult(
+        first.failures | second.failures,
+        first.skipped | second.skipped,
+        applied,
+        tuple(sorted(first.all_denied_rows + second.all_denied_rows)),
+    )
+
+
+def _checked(result: StepResult, *, check: bool) -> StepResult:
+    if check and result.failures:
+        raise RequestsFailed(result.failures, result)
+    return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import threading
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -48,6 +49,8 @@ class Session:
         self.datatype = opening.datatype
         self._transport = transport
         self._seq = 0
+        # Held while a reply is awaited: by the engine's thread, or by the one that takes in replies early.
+        self.receiving = threading.RLock()
         self._pending: PendingStep | None = None
         self._handles: dict[int, Handle] = {}
         self._generation = 0
@@ -61,6 +64,7 @@ class Session:
         self.session_id = opened.session_id
         self._free_slots = list(range(opened.max_requests))
         self._max_requests = opened.max_requests
+        self._transport.on_readable(self._take_in)
         self.buffer = LogitsBuffer(self, with_torch=with_torch)
         self._staging: dict[bool, LogitsBuffer] = {}
 
@@ -190,9 +194,10 @@ class Session:
 
     def exchange(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
         """Send a frame and wait for its reply. Raises the error, if the frame was refused."""
-        self.settle()
-        self.send(frame)
-        return self.receive()
+        with self.receiving:
+            self.settle()
+            self.send(frame)
+            return self.receive()
 
     @property
     def shares_memory(self) -> bool:
@@ -211,10 +216,11 @@ class Session:
         """Memory shared with the server, and its id; None if the transport shares none. Raises LimitExceeded."""
         if not self._transport.shares_memory:
             return None
-        self.settle()
         opening = processing_pb2.OpenRegion(size_bytes=size_bytes, replaces=replaces)
-        self.send(processing_pb2.SessionRequest(open_region=opening))
-        reply, memory = self._transport.receive_region(size_bytes)
+        with self.receiving:
+            self.settle()
+            self.send(processing_pb2.SessionRequest(open_region=opening))
+            reply, memory = self._transport.receive_region(size_bytes)
         self._check_reply(reply)
         assert memory is not None  # noqa: S101 - a reply that is no error brings it
         return reply.region.region_id, memory
@@ -239,9 +245,21 @@ class Session:
 
     def settle(self) -> None:
         """Take in the reply of the step under way, so that another frame may be sent."""
-        if self._pending is not None:
-            pending, self._pending = self._pending, None
-            pending.settle()
+        with self.receiving:
+            under_way, self._pending = self._pending, None
+            if under_way is not None:
+                under_way.take_reply()
+
+    def _take_in(self) -> bool:
+        """Take in a reply that has come while the engine is busy elsewhere; whether there was one to take."""
+        if self._pending is None or not self.receiving.acquire(blocking=False):
+            return False
+        try:
+            taken = self._pending is not None
+            self.settle()
+            return taken
+        finally:
+            self.receiving.release()
 
     def _check(self, handle: Handle) -> None:
         if self._handles.get(getattr(handle, "slot", -1)) is not handle:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # KServe v2's name of each datatype: the name that torch and numpy give it, and bytes an element.
 DATATYPES = {"FP32": ("float32", 4), "FP16": ("float16", 2), "BF16": ("bfloat16", 2)}
+_KNOWN_DTYPES: dict[object, str] = {}
 _BY_DTYPE = {dtype: datatype for datatype, (dtype, _) in DATATYPES.items()}
 
 
@@ -28,11 +29,14 @@ def is_torch(array: object) -> bool:
 
 def datatype_of(dtype: object) -> str:
     """KServe v2's name of a torch dtype, a numpy dtype, or a dtype's name. Raises InvalidLogits for any other."""
+    if dtype in _KNOWN_DTYPES:
+        return _KNOWN_DTYPES[dtype]
     name = str(getattr(dtype, "name", dtype)).removeprefix("torch.")
     if isinstance(dtype, type) and issubclass(dtype, np.generic):
         name = np.dtype(dtype).name
     if name not in _BY_DTYPE:
         raise InvalidLogits(f"logits of dtype {name} cannot travel; convert them to one of {', '.join(_BY_DTYPE)}")
+    _KNOWN_DTYPES[dtype] = _BY_DTYPE[name]
     return _BY_DTYPE[name]
 
 

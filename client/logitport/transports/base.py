@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import mmap
+    from collections.abc import Callable
 
     from logitport_proto import processing_pb2
 
@@ -46,6 +47,12 @@ class Transport(ABC):
     def receive_region(self, size_bytes: int) -> tuple[processing_pb2.SessionResponse, mmap.mmap | None]:
         """The next reply, to a frame that asked for a region, and the region; None if the server refused."""
         raise NotImplementedError(f"{type(self).__name__} shares no memory")
+
+    def on_readable(self, take_in: Callable[[], bool]) -> None:
+        """Call `take_in` on a thread of the transport's own whenever a reply has come, if the transport can.
+
+        It returns whether it took the reply; if not, it is called again a little later, as long as the reply is there.
+        """
 
     @abstractmethod
     def close(self) -> None:

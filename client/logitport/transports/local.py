@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import mmap
 import os
+import select
 import socket
 import struct
+import threading
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from logitport.errors import DeadlineExceeded, LimitExceeded, ServerUnavailable, SessionClosed
@@ -13,11 +17,16 @@ from logitport.transports.base import Transport
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import Self
 
 _WELCOME = b"\1"
 _LENGTH = struct.Struct("<I")
 _HANDSHAKE_SECONDS = 2.0
+
+# How long a reply that the engine's own thread is about to read is left alone; seconds.
+_LET_THE_ENGINE_READ = 0.0005
 
 
 class LocalLane(Transport):
@@ -42,6 +51,7 @@ class LocalLane(Transport):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         self._incoming = connection.makefile("rb")
         self._closed = False
+        self._reader: threading.Thread | None = None
 
     @classmethod
     def connect(cls, lane: processing_pb2.LocalLane, stream: Transport, timeout: float) -> Self:
@@ -92,12 +102,28 @@ class LocalLane(Transport):
                 os.close(descriptor)
         return reply, memory
 
+    def on_readable(self, take_in: Callable[[], bool]) -> None:
+        self._reader = threading.Thread(target=self._watch, args=(take_in,), name="logitport-reader", daemon=True)
+        self._reader.start()
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            with suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
+            if self._reader is not None and self._reader is not threading.current_thread():
+                self._reader.join()
             self._incoming.close()
             self._connection.close()
             self._stream.close()
+
+    def _watch(self, take_in: Callable[[], bool]) -> None:
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        while not self._closed:
+            poll.poll()
+            if not self._closed and not take_in():
+                time.sleep(_LET_THE_ENGINE_READ)
 
     def _read_reply(self, header: bytes | None) -> processing_pb2.SessionResponse:
         if header is not None and len(header) == _LENGTH.size:
