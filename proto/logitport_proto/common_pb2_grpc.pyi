@@ -5,10 +5,12 @@ What both services speak of: tensors, processors, requests, edits, failures.
 
 Conventions, everywhere in this package:
   * A token id is an int32 in [0, vocab_size), where vocab_size is the width of the logits
-    (a padded vocabulary may be wider than the tokenizer). The server checks every id.
+    (a padded vocabulary may be wider than the tokenizer). The receiver checks every id.
   * A *column* is a `bytes` field that holds a row-major little-endian array. Its element type and
     length stand in the field's comment, as in "int32[rows]". The receiver checks the length.
-  * JSON is UTF-8 and holds one object. An empty field means {}.
+  * JSON is UTF-8 and holds one object. An empty field means {}. The server checks that it is an object.
+  * "For people" is said of what is shown and logged, and never interpreted. Any string is valid.
+  * What the server checks and finds wrong has the code ERROR_CODE_INVALID_ARGUMENT, unless a code is named.
 """
 
 import abc

@@ -41,6 +41,7 @@ class LogitProcessingServicer(object):
     def Session(self, request_iterator, context):
         """One engine's persistent batch. The first frame opens it; the end of the stream closes it.
         Frames are handled in the order in which they come, and each is answered by one frame of the same seq.
+        A server that shuts down answers the frames in hand, then ends the stream with UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

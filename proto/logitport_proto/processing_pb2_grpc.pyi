@@ -33,6 +33,7 @@ class LogitProcessingStub:
     ]
     """One engine's persistent batch. The first frame opens it; the end of the stream closes it.
     Frames are handled in the order in which they come, and each is answered by one frame of the same seq.
+    A server that shuts down answers the frames in hand, then ends the stream with UNAVAILABLE.
     """
 
 class LogitProcessingAsyncStub:
@@ -50,6 +51,7 @@ class LogitProcessingAsyncStub:
     ]
     """One engine's persistent batch. The first frame opens it; the end of the stream closes it.
     Frames are handled in the order in which they come, and each is answered by one frame of the same seq.
+    A server that shuts down answers the frames in hand, then ends the stream with UNAVAILABLE.
     """
 
 class LogitProcessingServicer(metaclass=abc.ABCMeta):
@@ -71,6 +73,7 @@ class LogitProcessingServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[collections.abc.Iterator[logitport_proto.processing_pb2.SessionResponse], collections.abc.AsyncIterator[logitport_proto.processing_pb2.SessionResponse]]:
         """One engine's persistent batch. The first frame opens it; the end of the stream closes it.
         Frames are handled in the order in which they come, and each is answered by one frame of the same seq.
+        A server that shuts down answers the frames in hand, then ends the stream with UNAVAILABLE.
         """
 
 def add_LogitProcessingServicer_to_server(servicer: LogitProcessingServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -56,7 +56,7 @@ class ProcessorRegistryServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def List(self, request, context):
-        """Describes all built-ins and all registered processors.
+        """Describes all built-ins and all registered processors, of which the operator limits the number.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

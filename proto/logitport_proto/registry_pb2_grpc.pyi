@@ -37,7 +37,7 @@ class ProcessorRegistryStub:
         logitport_proto.registry_pb2.ListRequest,
         logitport_proto.registry_pb2.ListResponse,
     ]
-    """Describes all built-ins and all registered processors."""
+    """Describes all built-ins and all registered processors, of which the operator limits the number."""
 
     Delete: grpc.UnaryUnaryMultiCallable[
         logitport_proto.registry_pb2.DeleteRequest,
@@ -64,7 +64,7 @@ class ProcessorRegistryAsyncStub:
         logitport_proto.registry_pb2.ListRequest,
         logitport_proto.registry_pb2.ListResponse,
     ]
-    """Describes all built-ins and all registered processors."""
+    """Describes all built-ins and all registered processors, of which the operator limits the number."""
 
     Delete: grpc.aio.UnaryUnaryMultiCallable[
         logitport_proto.registry_pb2.DeleteRequest,
@@ -97,7 +97,7 @@ class ProcessorRegistryServicer(metaclass=abc.ABCMeta):
         request: logitport_proto.registry_pb2.ListRequest,
         context: _ServicerContext,
     ) -> typing.Union[logitport_proto.registry_pb2.ListResponse, collections.abc.Awaitable[logitport_proto.registry_pb2.ListResponse]]:
-        """Describes all built-ins and all registered processors."""
+        """Describes all built-ins and all registered processors, of which the operator limits the number."""
 
     @abc.abstractmethod
     def Delete(
