@@ -79,6 +79,8 @@ def _read_tags(given: Params) -> ThinkingTags:
     end = tuple(given.token_ids("thinking_end_ids").tolist())
     if not start or not end:
         raise given.error("thinking_start_ids and thinking_end_ids must hold one id or more")
-    if any(end[i : i + len(start)] == start for i in range(len(end))):
-        raise given.error("thinking_end_ids must not contain thinking_start_ids: closing a block would open the next")
-    return ThinkingTags(start, end, given.token_id("newline_id") if "newline_id" in given else None)
+    newline = given.token_id("newline_id") if "newline_id" in given else None
+    way_out = end if newline is None else (newline, *end)
+    if any(way_out[i : i + len(start)] == start for i in range(len(way_out))):
+        raise given.error("newline_id and thinking_end_ids must not contain thinking_start_ids: no block would close")
+    return ThinkingTags(start, end, newline)

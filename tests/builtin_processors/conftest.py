@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport.edits import RowEdits
+from logitport.history import History
+from logitport.processors import EditRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from logitport.processors import EditProcessor
+
+
+class Follow:
+    """One request, and a processor that follows it as a session would."""
+
+    def __init__(
+        self,
+        processor: EditProcessor,
+        params: Mapping[str, Any],
+        prompt: Sequence[int] = (),
+        output: Sequence[int] = (),
+        vocab_size: int = 1000,
+    ) -> None:
+        self.processor = processor
+        self.request = EditRequest(params, History(prompt, output), vocab_size)
+        processor.start(self.request)
+
+    @property
+    def prompt(self) -> list[int]:
+        return self.request.history.prompt_token_ids.tolist()
+
+    @property
+    def output(self) -> list[int]:
+        return self.request.history.output_token_ids.tolist()
+
+    def append(self, *token_ids: int) -> Follow:
+        for token_id in token_ids:
+            self.request.history.append(token_id)
+            self.processor.advance(self.request, token_id)
+        return self
+
+    def rewind(self, output_length: int) -> Follow:
+        self.request.history.rewind(self.request.history.prompt_length + output_length)
+        self.processor.rewind(self.request)
+        return self
+
+    def said(self) -> dict[str, list[int]]:
+        """Kind of edit → its ids, ascending. Fails if an id stands twice, for that only takes space."""
+        edits = RowEdits()
+        self.processor.edit_batch([self.request], [edits])
+        edits.check(self.request.vocab_size)
+        said = {kind.name: sorted(ids.tolist()) for kind, ids, _ in edits}
+        assert all(len(set(ids)) == len(ids) for ids in said.values())
+        return said
+
+
+@pytest.fixture(scope="session")
+def follow() -> type[Follow]:
+    return Follow

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import logitport_builtins
+from logitport.processors import EditProcessor
+
+
+def test_public_names():
+    assert logitport_builtins.__all__ == [
+        "BUILTINS",
+        "DisallowedTokens",
+        "ThinkingBudget",
+        "NoRepeatNGram",
+        "DisallowedTokensLogitsProcessor",
+        "ThinkingBudgetLogitProcessor",
+        "Qwen3ThinkingBudgetLogitProcessor",
+        "DeepSeekR1ThinkingBudgetLogitProcessor",
+        "Glm4MoeThinkingBudgetLogitProcessor",
+        "InklingThinkingBudgetLogitProcessor",
+        "DeepseekOCRNoRepeatNGramLogitProcessor",
+    ]
+    assert all(hasattr(logitport_builtins, name) for name in logitport_builtins.__all__)
+
+
+def test_every_builtin_is_logits_free_and_checks_its_parameters():
+    assert list(logitport_builtins.BUILTINS) == ["disallowed_tokens", "thinking_budget", "no_repeat_ngram"]
+    for builtin in logitport_builtins.BUILTINS.values():
+        assert issubclass(builtin, EditProcessor)
+        assert "validate_params" in vars(builtin)
+
+
+def test_importing_them_imports_neither_torch_nor_the_server():
+    code = "import sys, logitport_builtins; print({'torch', 'logitport_server'} & set(sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "set()"

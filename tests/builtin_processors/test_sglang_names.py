@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import logitport_builtins as builtins
+from logitport.errors import InvalidParams
+
+INF = torch.inf
+
+
+def row(prompt=(), output=(), **params):
+    """A row's parameters as SGLang passes them."""
+    return {**params, "__req__": SimpleNamespace(rid="r", origin_input_ids=list(prompt), output_ids=list(output))}
+
+
+def denied(logits):
+    return [torch.isneginf(row).nonzero().flatten().tolist() for row in logits]
+
+
+def forced(logits):
+    """The one id that is left in each row, with 0.0; None where all are."""
+    return [None if row.isfinite().all() else (row == 0.0).nonzero().item() for row in logits]
+
+
+class Small(builtins.ThinkingBudgetLogitProcessor):
+    """What SGLang's users write for a model of their own."""
+
+    THINKING_START_TOKEN_ID = 4
+    THINKING_END_TOKEN_ID = 5
+    NEW_LINE_TOKEN_ID = 6
+
+
+@pytest.mark.parametrize(
+    ("name", "ids"),
+    [
+        ("Qwen3ThinkingBudgetLogitProcessor", (151667, 151668, 198)),
+        ("DeepSeekR1ThinkingBudgetLogitProcessor", (128798, 128799, 201)),
+        ("Glm4MoeThinkingBudgetLogitProcessor", (151350, 151351, 198)),
+        ("InklingThinkingBudgetLogitProcessor", (200008, 200010, 198)),
+    ],
+)
+def test_thinking_budget_of_each_model(name, ids):
+    start, end, newline = ids
+    logits = getattr(builtins, name)()(
+        torch.ones(4, 201_088),
+        [
+            row([start], [7], thinking_budget=1),
+            row([start, 7], [newline], thinking_budget=1),
+            row([start], [7], thinking_budget=2),
+            row([start, end], [7], thinking_budget=0),
+        ],
+    )
+    assert forced(logits) == [newline, end, None, None]
+
+
+def test_a_subclass_sets_its_own_ids():
+    assert forced(Small()(torch.ones(1, 9), [row([4], [1], thinking_budget=1)])) == [6]
+
+
+def test_ids_may_be_set_by_an_instance():
+    class Late(builtins.ThinkingBudgetLogitProcessor):
+        def __init__(self):
+            self.THINKING_START_TOKEN_ID, self.THINKING_END_TOKEN_ID, self.NEW_LINE_TOKEN_ID = 1, 2, 3
+
+    assert forced(Late()(torch.ones(1, 9), [row([1], thinking_budget=0)])) == [3]
+
+
+@pytest.mark.parametrize("params", [{}, {"thinking_budget": None}, {"thinking_budget": -1}, {"thinking_budget": "1"}])
+def test_an_unusable_budget_is_no_limit(params):
+    Small.validate_params(params)
+    assert forced(Small()(torch.ones(1, 9), [row([4, 1, 1], **params)])) == [None]
+
+
+@pytest.mark.parametrize("name", ["Qwen3ThinkingBudgetLogitProcessor", "DeepseekOCRNoRepeatNGramLogitProcessor"])
+@pytest.mark.parametrize("param_list", [None, [], [None, None], [{}, {}]])
+def test_rows_without_parameters_are_skipped(name, param_list):
+    logits = torch.ones(2, 9)
+    assert getattr(builtins, name)()(logits, param_list) is logits
+    assert logits.eq(1).all()
+
+
+def test_no_repeat_ngram_reads_numbers_leniently():
+    history = [1, 2, 1, 3, 1]
+    cases = [
+        ({"ngram_size": 2, "window_size": 9}, [2, 3]),
+        ({"ngram_size": "2", "window_size": 3.9}, [3]),
+        ({"ngram_size": 2, "window_size": 9, "whitelist_token_ids": ["2", 7.5]}, [3]),
+        ({"ngram_size": 2, "window_size": 9, "whitelist_token_ids": [2, "two"]}, [2, 3]),
+        ({"ngram_size": 2, "window_size": 9, "whitelist_token_ids": 2}, [2, 3]),
+        ({"ngram_size": 2, "window_size": 9, "another_processor": 1}, [2, 3]),
+        ({"ngram_size": 2}, []),
+        ({"window_size": 9}, []),
+        ({"ngram_size": 0, "window_size": 9}, []),
+        ({"ngram_size": 2, "window_size": -9}, []),
+        ({"ngram_size": "two", "window_size": 9}, []),
+        ({"ngram_size": [2], "window_size": 9}, []),
+        ({"ngram_size": float("inf"), "window_size": 9}, []),
+    ]
+    processor = builtins.DeepseekOCRNoRepeatNGramLogitProcessor()
+    for params, _ in cases:
+        processor.validate_params(params)
+    logits = processor(torch.ones(len(cases), 5), [row(history[:2], history[2:], **params) for params, _ in cases])
+    assert denied(logits) == [expected for _, expected in cases]
+
+
+def test_a_row_without_a_request_is_skipped():
+    """Its history is not known; SGLang skips it in the n-gram processor, and fails in the thinking budget."""
+    logits = torch.ones(1, 9)
+    builtins.DeepseekOCRNoRepeatNGramLogitProcessor()(logits, [{"ngram_size": 1, "window_size": 9}])
+    Small()(logits, [{"thinking_budget": 0}])
+    assert logits.eq(1).all()
+
+
+def test_disallowed_tokens_may_differ_between_rows():
+    """SGLang 0.5.23 asserts that they do not."""
+    logits = builtins.DisallowedTokensLogitsProcessor()(torch.ones(2, 4), [row(token_ids=[1]), row(token_ids=[0, 3])])
+    assert denied(logits) == [[1], [0, 3]]
+
+
+def test_disallowed_tokens_leave_other_keys_alone_but_need_their_own():
+    builtins.DisallowedTokensLogitsProcessor.validate_params({"token_ids": [1], "thinking_budget": 4})
+    for params in ({}, {"token_ids": [-1]}):
+        with pytest.raises(InvalidParams, match="disallowed_tokens: token_ids"):
+            builtins.DisallowedTokensLogitsProcessor()(torch.ones(1, 4), [row(**params)])
