@@ -1,0 +1,160 @@
+"""On a GPU: one copy of the edits to the device, and one launch. Nothing waits for the device."""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, import-untyped, import-not-found"
+# Triton has no types, and would take annotations of a kernel for its own.
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from logitport.edits import EditKind
+from logitport.ops.apply_edits.biases import sum_biases
+from logitport.ops.apply_edits.logits import check_tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from logitport.edits import Edits
+
+BLOCK = 8192  # ids of a row that one program owns
+CHUNK = 1024  # ids of an edit that it looks at together
+WARPS = 8
+
+_ROW_COLUMNS = tl.constexpr(5)  # row, first edit, end of its edits, first bias, end of its biases
+_EDIT_COLUMNS = tl.constexpr(3)  # kind, first id or word, end of them
+
+_DENY = tl.constexpr(int(EditKind.DENY))
+_ALLOW = tl.constexpr(int(EditKind.ALLOW))
+_FORCE = tl.constexpr(int(EditKind.FORCE))
+_BITMASK = tl.constexpr(int(EditKind.BITMASK))
+
+
+def apply_edits(edits: Edits, logits: torch.Tensor) -> None:
+    """As `logitport.ops.apply_edits`, for a tensor on a GPU (on CPU under Triton's interpreter)."""
+    if not len(edits):
+        return
+    check_tensor(logits)
+    logits = logits.detach()
+    starts = np.flatnonzero(np.diff(edits.rows, prepend=-1))
+    sections = plan_sections(edits, starts)
+    # Pinned, so that the copy need not be waited for; torch reuses the memory when the copy is done.
+    plan = torch.empty(sum(map(len, sections)), dtype=torch.int32, pin_memory=logits.is_cuda)
+    np.concatenate(sections, out=plan.numpy())
+    plan = plan.to(logits.device, non_blocking=True)
+    # Values that an ALLOW keeps wait in `kept`, each at the place of its id in the plan.
+    allows = EditKind.ALLOW in edits.kinds.tobytes()
+    kept = torch.empty(len(plan), dtype=logits.dtype, device=logits.device) if allows else logits
+    with torch.cuda.device_of(logits):  # type: ignore[no-untyped-call]
+        edit_block[len(starts), triton.cdiv(logits.shape[1], BLOCK)](
+            logits,
+            plan,
+            kept,
+            logits.stride(0),
+            logits.stride(1),
+            logits.shape[1],
+            len(sections[-1]),
+            BLOCK,
+            CHUNK,
+            num_warps=WARPS,
+        )
+
+
+def plan_sections(edits: Edits, starts: NDArray[np.intp]) -> tuple[NDArray[np.int32], ...]:
+    """What the kernel reads, as sections of int32 that follow each other; places are counted from the first one.
+
+    Args:
+        edits: the edits.
+        starts: the first edit of each row that has any, int[rows].
+
+    Returns:
+        `_ROW_COLUMNS` for each row, `_EDIT_COLUMNS` for each edit, all ids and words, the ids of all biases, and
+        the bits of their float32 sums.
+    """
+    biases = sum_biases(edits)
+    touched = edits.rows[starts]
+    row_columns, edit_columns = _ROW_COLUMNS.value, _EDIT_COLUMNS.value
+    edits_at = row_columns * len(starts)
+    ids_at = edits_at + edit_columns * len(edits)
+    biases_at = ids_at + len(edits.ids)
+    rows = np.empty((len(starts), row_columns), np.int32)
+    rows[:, 0] = touched
+    rows[:, 1] = edits_at + edit_columns * starts
+    rows[:-1, 2] = rows[1:, 1]
+    rows[-1, 2] = ids_at
+    rows[:, 3] = biases_at + np.searchsorted(biases.rows, touched, "left")
+    rows[:, 4] = biases_at + np.searchsorted(biases.rows, touched, "right")
+    kinds = np.empty((len(edits), edit_columns), np.int32)
+    kinds[:, 0] = edits.kinds
+    kinds[:, 1] = ids_at + edits.offsets[:-1]
+    kinds[:, 2] = ids_at + edits.offsets[1:]
+    return rows.reshape(-1), kinds.reshape(-1), edits.ids, biases.ids.astype(np.int32), biases.sums.view(np.int32)
+
+
+@triton.jit(do_not_specialize=["num_biases"])
+def edit_block(
+    logits,
+    plan,
+    kept,
+    row_stride,
+    id_stride,
+    width,
+    num_biases,
+    BLOCK: tl.constexpr,  # noqa: N803 - Triton's custom
+    CHUNK: tl.constexpr,  # noqa: N803
+):
+    """One program owns BLOCK ids of one row, and makes all edits to them in order.
+
+    Its threads write and read each other's elements, so there is a barrier wherever that could be.
+    """
+    entry = plan + _ROW_COLUMNS * tl.program_id(0)
+    line = logits + tl.load(entry).to(tl.int64) * row_stride
+    low = tl.program_id(1) * BLOCK
+    block = low + tl.arange(0, BLOCK)
+    inside = block < width
+    for edit in range(tl.load(entry + 1), tl.load(entry + 2), _EDIT_COLUMNS):
+        kind = tl.load(plan + edit)
+        first = tl.load(plan + edit + 1)
+        end = tl.load(plan + edit + 2)
+        if kind == _FORCE:
+            tl.store(line + block * id_stride, float("-inf"), mask=inside)
+            tl.debug_barrier()
+            forced = tl.load(plan + first)
+            tl.store(line + forced * id_stride, 0.0, mask=(forced >= low) & (forced < low + BLOCK))
+        elif kind == _ALLOW:
+            for start in range(first, end, CHUNK):
+                places, ids, mine = _chunk(plan, start, end, low, BLOCK, CHUNK)
+                tl.store(kept + places, tl.load(line + ids * id_stride, mask=mine), mask=mine)
+            tl.debug_barrier()
+            tl.store(line + block * id_stride, float("-inf"), mask=inside)
+            tl.debug_barrier()
+            for start in range(first, end, CHUNK):
+                places, ids, mine = _chunk(plan, start, end, low, BLOCK, CHUNK)
+                tl.store(line + ids * id_stride, tl.load(kept + places, mask=mine), mask=mine)
+        elif kind == _BITMASK:
+            places = first + block // 32
+            words = tl.load(plan + places, mask=inside & (places < end), other=0)
+            denied = inside & (((words >> (block % 32)) & 1) == 0)
+            tl.store(line + block * id_stride, float("-inf"), mask=denied)
+        elif kind == _DENY:
+            for start in range(first, end, CHUNK):
+                _, ids, mine = _chunk(plan, start, end, low, BLOCK, CHUNK)
+                tl.store(line + ids * id_stride, float("-inf"), mask=mine)
+        tl.debug_barrier()
+    end = tl.load(entry + 4)
+    for start in range(tl.load(entry + 3), end, CHUNK):
+        places, ids, mine = _chunk(plan, start, end, low, BLOCK, CHUNK)
+        sums = tl.load(plan + num_biases + places, mask=mine, other=0).to(tl.float32, bitcast=True)
+        values = tl.load(line + ids * id_stride, mask=mine).to(tl.float32) + sums
+        tl.store(line + ids * id_stride, values.to(logits.dtype.element_ty), mask=mine)
+
+
+@triton.jit
+def _chunk(plan, start, end, low, BLOCK: tl.constexpr, CHUNK: tl.constexpr):  # noqa: N803
+    """Up to CHUNK ids from place `start` on: their places, the ids, and whether they are in the program's block."""
+    places = start + tl.arange(0, CHUNK)
+    ids = tl.load(plan + places, mask=places < end, other=-1)
+    return places, ids, (ids >= low) & (ids < low + BLOCK)

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from logitport.ops import apply_edits
+from logitport.ops.apply_edits import cpu, naive, native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from types import ModuleType
+
+    from logitport.edits import Edits
+
+TRITON_MODULE = "logitport.ops.apply_edits.triton"
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One way to apply edits, as the tests call it.
+
+    Attributes:
+        run: applies edits to a tensor on `device`, or to an array if `arrays`.
+        device: where its tensors lie.
+        arrays: whether it takes numpy arrays too.
+        rounds_bfloat16: False for Triton's interpreter, which cuts bfloat16 off where a GPU rounds to nearest.
+    """
+
+    run: Callable[[Edits, Any], None]
+    device: str = "cpu"
+    arrays: bool = True
+    rounds_bfloat16: bool = True
+
+
+def import_triton_module(monkeypatch: pytest.MonkeyPatch, *, interpret: bool) -> ModuleType:
+    """The module as it is under Triton's interpreter, or compiled; Triton decides when a kernel is decorated."""
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1" if interpret else "0")
+    monkeypatch.delitem(sys.modules, TRITON_MODULE, raising=False)
+    return importlib.import_module(TRITON_MODULE)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "naive",
+        "cpu",
+        "native",
+        "op",
+        "triton interpreted",
+        pytest.param("native on cuda", marks=pytest.mark.cuda),
+        pytest.param("op on cuda", marks=pytest.mark.cuda),
+    ],
+)
+def implementation(request: pytest.FixtureRequest) -> Iterator[Implementation]:
+    name = request.param
+    if "cuda" in name and not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        if name == "triton interpreted":
+            module = import_triton_module(monkeypatch, interpret=True)
+            # Several blocks a row and several chunks an edit, though rows are short.
+            monkeypatch.setattr(module, "BLOCK", 64)
+            monkeypatch.setattr(module, "CHUNK", 16)
+            # numpy, which the interpreter computes with, warns where a GPU overflows silently.
+            run = np.errstate(over="ignore", invalid="ignore")(module.apply_edits)
+            yield Implementation(run, arrays=False, rounds_bfloat16=False)
+        else:
+            runs = {"naive": naive.apply_edits, "cpu": cpu.apply_edits, "native": native.apply_edits, "op": apply_edits}
+            device = "cuda" if "cuda" in name else "cpu"
+            yield Implementation(runs[name.partition(" ")[0]], device, arrays=device == "cpu")
+
+
+def bits_of(array: Any) -> np.ndarray:
+    """The bits of a tensor or array of floats, as integers."""
+    if isinstance(array, torch.Tensor):
+        return array.cpu().contiguous().view(torch.int32 if array.itemsize == 4 else torch.int16).numpy()
+    return np.ascontiguousarray(array).view(f"i{array.itemsize}")
+
+
+@pytest.fixture
+def compiled_triton_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The module whose kernels are compiled rather than interpreted."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    return import_triton_module(monkeypatch, interpret=False)
+
+
+@pytest.fixture
+def bits() -> Callable[[Any], np.ndarray]:
+    return bits_of

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+
+from logitport import ops
+from logitport.errors import InvalidArgument
+from logitport.ops import LogitOp, OpsConfig
+
+
+@pytest.mark.parametrize(
+    ("custom_ops", "compile_native", "enabled"),
+    [
+        ((), False, True),
+        ((), True, False),
+        (("all",), True, True),
+        (("none",), False, False),
+        (("none", "+apply_edits"), False, True),
+        (("-apply_edits",), False, False),
+        (("+apply_edits",), True, True),
+        (("all", "-another"), False, True),
+        (("+another", "none"), False, False),
+    ],
+)
+def test_what_is_enabled(custom_ops: tuple[str, ...], compile_native: bool, enabled: bool) -> None:
+    assert OpsConfig(custom_ops, compile_native).decide("apply_edits")[0] is enabled
+
+
+@pytest.mark.parametrize(
+    ("custom_ops", "reason"),
+    [
+        (("none", "+apply_edits"), "custom_ops has +apply_edits"),
+        (("none",), "custom_ops has none"),
+        ((), "custom_ops is all by default"),
+    ],
+)
+def test_why(custom_ops: tuple[str, ...], reason: str) -> None:
+    assert OpsConfig(custom_ops).decide("apply_edits")[1] == reason
+
+
+@pytest.mark.parametrize(
+    ("custom_ops", "message"),
+    [
+        (("all", "none"), "more than one base"),
+        (("all", "all"), "more than one base"),
+        (("all", "+apply_edits", "-apply_edits"), "both enables and disables 'apply_edits'"),
+        (("apply_edits",), "'apply_edits' is none of"),
+        (("+",), r"'\+' is none of"),
+        (("",), "'' is none of"),
+    ],
+)
+def test_refused(custom_ops: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        OpsConfig(custom_ops)
+
+
+def test_an_unknown_op_is_refused_and_nothing_changes() -> None:
+    before = LogitOp.get("apply_edits")
+    with pytest.raises(InvalidArgument, match=r"\['aply_edits'\]; the ops are: .*apply_edits"):
+        ops.configure(["all", "+aply_edits"])
+    assert LogitOp.get("apply_edits") is before
