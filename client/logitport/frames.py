@@ -51,12 +51,17 @@ def place_rows(
     """(handle, draft offset) of each row of the logits; by default the handles in order, 1 + its drafts each.
 
     Raises:
-        UnknownRequest: a row's handle takes no part in the step.
-        InvalidArgument: a draft offset beyond the drafts.
+        UnknownRequest: a row, or drafts, of a handle that takes no part in the step.
+        InvalidArgument: a draft offset beyond the drafts, or requests without any row.
     """
+    for handle in drafts:
+        if handle not in new_token_ids:
+            raise UnknownRequest(f"drafts belong to {handle}, which takes no part in the step; give it new ids, or []")
     if rows is None:
         return [(handle, offset) for handle in new_token_ids for offset in range(1 + len(drafts.get(handle, ())))]
     placed = [row if isinstance(row, tuple) else (row, 0) for row in rows]
+    if new_token_ids and not placed:
+        raise InvalidArgument("rows is empty: leave out requests without a row; tell their new ids with their next row")
     for handle, offset in placed:
         if handle not in new_token_ids:
             raise UnknownRequest(f"a row belongs to {handle}, which takes no part in the step; give it new ids, or []")
@@ -107,7 +112,7 @@ def _token_column(token_ids: Iterable[Sequence[int]], vocab_size: int) -> bytes:
     if not every.size:
         return b""
     if every.dtype.kind not in "iu":
-        raise InvalidTokenId(f"token ids must be integers, not {every.dtype}")
+        raise InvalidTokenId(f"token ids must be integers of 32 bits, not {every.dtype}")
     if every.min() < 0 or every.max() >= vocab_size:
         wrong = every[(every < 0) | (every >= vocab_size)][0]
         raise InvalidTokenId(

@@ -90,28 +90,36 @@ class Request:
         """
         if self.on_error not in _ON_ERROR:
             raise InvalidArgument(f"on_error is {self.on_error!r}; write 'abort' or 'skip'")
-        try:
-            message = common_pb2.Request(
-                request_id=self.request_id,
-                prompt_token_ids=self.prompt_token_ids,
-                output_token_ids=self.output_token_ids,
-                sampling_params=_json_object(self.sampling_params, "sampling_params"),
-                tenant=self.tenant,
-                on_error=_ON_ERROR[self.on_error],
-            )
-        except (TypeError, ValueError) as error:
-            if isinstance(error, InvalidArgument):
-                raise
-            raise InvalidTokenId(
-                f"request {self.request_id!r}: token ids must be integers of 32 bits: {error}"
-            ) from error
-        for processor, params in self.processors:
+        message = common_pb2.Request(
+            sampling_params=_json_object(self.sampling_params, "sampling_params"), on_error=_ON_ERROR[self.on_error]
+        )
+        for name in ("request_id", "tenant"):
+            try:
+                setattr(message, name, getattr(self, name))
+            except (TypeError, ValueError) as error:
+                raise InvalidArgument(f"{name} is {getattr(self, name)!r}; pass text ({error})") from error
+        for name in ("prompt_token_ids", "output_token_ids"):
+            try:
+                getattr(message, name).extend(getattr(self, name))
+            except (TypeError, ValueError) as error:
+                raise InvalidTokenId(
+                    f"request {self.request_id!r}: {name} must be integers of 32 bits ({error})"
+                ) from error
+        for processor, params in self._calls():
             message.processors.append(
                 common_pb2.ProcessorCall(
                     processor=name_processor(processor), params=_json_object(params, f"parameters of {processor!r}")
                 )
             )
         return message
+
+    def _calls(self) -> list[tuple[ProcessorLike, Mapping[str, Any]]]:
+        try:
+            return [(processor, params) for processor, params in self.processors]
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(
+                f"request {self.request_id!r}: processors must be (processor, parameters) pairs ({error})"
+            ) from error
 
 
 def name_processor(processor: ProcessorLike) -> common_pb2.Processor:

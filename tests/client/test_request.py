@@ -1,0 +1,162 @@
+"""Requests as messages, and the ways to name a processor."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from logitport import (
+    CustomLogitProcessor,
+    InvalidArgument,
+    InvalidParams,
+    InvalidTokenId,
+    LogitportError,
+    PayloadNotPortable,
+    ProcessorRef,
+    Request,
+    UnknownProcessor,
+)
+from logitport.request import name_processor, serialize
+from logitport_proto import common_pb2, registry_pb2
+
+DIGEST = "0123456789abcdef" * 4
+
+
+class BuiltIn(CustomLogitProcessor):
+    """As built-ins are marked."""
+
+    builtin_name = "a_built_in"
+
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        return logits
+
+
+def refused(request: Request, error: type[LogitportError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        request.to_proto()
+
+
+def test_everything_travels() -> None:
+    request = Request(
+        prompt_token_ids=np.array([1, 2]),
+        output_token_ids=(3,),
+        processors=[("disallowed_tokens", {"token_ids": [7]}), ("team/x", {})],
+        request_id="r-1",
+        sampling_params={"temperature": 0.5, "extra_args": {"a": [None, True]}},
+        tenant="acme",
+        on_error="skip",
+    )
+    message = request.to_proto()
+    assert list(message.prompt_token_ids) == [1, 2]
+    assert list(message.output_token_ids) == [3]
+    assert (message.request_id, message.tenant, message.on_error) == ("r-1", "acme", common_pb2.ON_ERROR_SKIP)
+    assert orjson.loads(message.sampling_params) == {"temperature": 0.5, "extra_args": {"a": [None, True]}}
+    assert [call.processor.WhichOneof("by") for call in message.processors] == ["builtin", "name"]
+    assert [orjson.loads(call.params) for call in message.processors] == [{"token_ids": [7]}, {}]
+
+
+def test_defaults() -> None:
+    message = Request().to_proto()
+    assert message == common_pb2.Request(sampling_params=b"{}", on_error=common_pb2.ON_ERROR_ABORT)
+
+
+def test_requests_do_not_change() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Request().tenant = "other"  # type: ignore[misc]
+
+
+def test_parameters_may_hold_numpy() -> None:
+    message = Request(processors=[("x", {"ids": np.arange(3), "n": np.int64(5)})]).to_proto()
+    assert orjson.loads(message.processors[0].params) == {"ids": [0, 1, 2], "n": 5}
+
+
+@pytest.mark.parametrize("ids", [[2**31], [-(2**31) - 1], [2**70], ["a"], [1.5], [None], "abc", 5])
+def test_ids_that_are_no_int32(ids: Any) -> None:
+    refused(Request(prompt_token_ids=ids, request_id="r-1"), InvalidTokenId, "'r-1': prompt_token_ids .*32 bits")
+    refused(Request(output_token_ids=ids, request_id="r-1"), InvalidTokenId, "'r-1': output_token_ids .*32 bits")
+
+
+@pytest.mark.parametrize("field", ["request_id", "tenant"])
+@pytest.mark.parametrize("value", [5, None, "\ud800"])
+def test_text_that_is_none(field: str, value: Any) -> None:
+    refused(Request(**{field: value}), InvalidArgument, f"{field} ")
+
+
+def test_on_error_is_one_of_two() -> None:
+    refused(Request(on_error="ignore"), InvalidArgument, "on_error is 'ignore'; write 'abort' or 'skip'")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("params", [None, [1], "x", 3])
+def test_parameters_that_are_no_mapping(params: Any) -> None:
+    refused(Request(processors=[("x", params)]), InvalidParams, "parameters of 'x': a mapping is wanted")
+    refused(Request(sampling_params=params), InvalidParams, "sampling_params: a mapping is wanted")
+
+
+@pytest.mark.parametrize("value", [object(), {1: 2}, 2**64, b"bytes", "\ud800"])
+def test_parameters_that_json_cannot_hold(value: Any) -> None:
+    refused(Request(processors=[("x", {"key": value})]), InvalidParams, "not what JSON can hold")
+
+
+@pytest.mark.parametrize("processors", [["disallowed_tokens"], [BuiltIn], [("x",)], [("x", {}, 1)], 5])
+def test_processors_that_are_no_pairs(processors: Any) -> None:
+    refused(Request(processors=processors), InvalidArgument, r"\(processor, parameters\) pairs")
+
+
+@pytest.mark.parametrize(
+    ("processor", "by", "value"),
+    [
+        ("thinking_budget", "builtin", "thinking_budget"),
+        ("team/ban-french:v2", "name", "team/ban-french:v2"),
+        (DIGEST, "digest", DIGEST),
+        (DIGEST.upper(), "builtin", DIGEST.upper()),  # the server says that it does not know it
+        ('{"callable": "00"}', "serialized", '{"callable": "00"}'),
+        (' \n{"callable": "00"}', "serialized", ' \n{"callable": "00"}'),
+        (ProcessorRef(DIGEST, ("team/x",)), "digest", DIGEST),
+        (ProcessorRef("", ("thinking_budget",), builtin=True), "builtin", "thinking_budget"),
+        (BuiltIn, "builtin", "a_built_in"),
+        (BuiltIn(), "builtin", "a_built_in"),
+    ],
+)
+def test_ways_to_name_a_processor(processor: Any, by: str, value: str) -> None:
+    named = name_processor(processor)
+    assert (named.WhichOneof("by"), getattr(named, by)) == (by, value)
+
+
+def test_an_empty_name() -> None:
+    with pytest.raises(UnknownProcessor, match="empty"):
+        name_processor("")
+
+
+@pytest.mark.parametrize("processor", [None, 5, object()])
+def test_what_is_no_processor(processor: Any) -> None:
+    with pytest.raises(PayloadNotPortable):
+        name_processor(processor)
+
+
+def test_a_class_derived_from_a_built_in_is_shipped() -> None:
+    """It is not the built-in: its own code must travel."""
+
+    class Narrower(BuiltIn):
+        pass
+
+    assert name_processor(Narrower).WhichOneof("by") == "serialized"
+
+
+def test_a_class_is_pickled_once() -> None:
+    class Idle(CustomLogitProcessor):
+        def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+            return logits
+
+    assert serialize(Idle) is serialize(Idle)
+    assert name_processor(Idle()).serialized == serialize(Idle)
+
+
+def test_ref_from_a_message() -> None:
+    info = registry_pb2.ProcessorInfo(
+        digest=DIGEST, names=["a/b", "c/d"], python="3.11", dill="0.4.1", size_bytes=38, registered_at=1.5
+    )
+    assert ProcessorRef.from_proto(info) == ProcessorRef(DIGEST, ("a/b", "c/d"), False, "3.11", "0.4.1", 38, 1.5)
