@@ -133,7 +133,8 @@ def like(tensor: common_pb2.Tensor, model: Any) -> Any:
     if is_torch(model):
         return to_torch(tensor).to(model.device)
     _check_size(tensor)
-    return np.frombuffer(bytearray(tensor.raw), model.dtype).reshape(tuple(tensor.shape))
+    little_endian = np.frombuffer(bytearray(tensor.raw), model.dtype.newbyteorder("<"))
+    return little_endian.reshape(tuple(tensor.shape)).astype(model.dtype, copy=False)
 
 
 def _to_bytes(array: Any) -> bytes:
@@ -141,7 +142,7 @@ def _to_bytes(array: Any) -> bytes:
         import torch
 
         array = array.detach().cpu().contiguous().view(torch.uint8).numpy()
-    octets: bytes = array.tobytes()
+    octets: bytes = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
     return octets
 
 

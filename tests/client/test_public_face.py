@@ -1,0 +1,77 @@
+"""What `logitport` promises, and what it must not drag in."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import logitport
+
+PUBLIC = """
+    ApplyResult AsyncClient Client CustomLogitProcessor DeadlineExceeded DuplicateRequest EditKind EditProcessor
+    EditRequest Edits Handle History InternalError InvalidArgument InvalidLogits InvalidName InvalidParams
+    InvalidTokenId LimitExceeded LoadFailed LogitportError MalformedPayload NameTaken NeedSync PayloadError
+    PayloadNotAllowed PayloadNotPortable PendingStep ProcessorFailed ProcessorRef PythonMismatch RegistryError Request RequestsFailed
+    RowEdits ServerUnavailable Session SessionClosed SessionError StateLost StepResult UnknownProcessor UnknownRequest
+"""
+FOLDER = Path(logitport.__file__).parent
+
+
+def in_a_fresh_interpreter(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def test_the_public_names() -> None:
+    assert logitport.__all__ == PUBLIC.split()
+    assert all(hasattr(logitport, name) for name in logitport.__all__)
+
+
+def test_the_package_is_typed() -> None:
+    assert (FOLDER / "py.typed").is_file()
+
+
+def test_import_takes_neither_torch_nor_the_server() -> None:
+    imported = in_a_fresh_interpreter("import sys, logitport; print(*sys.modules, sep='\\n')").split()
+    top = {name.partition(".")[0] for name in imported}
+    assert "logitport" in top
+    assert not top & {
+        "torch",
+        "logitport_server",
+        "logitport_builtins",
+        "pydantic",
+        "prometheus_client",
+        "transformers",
+    }
+
+
+def test_numpy_logits_need_no_torch() -> None:
+    """An engine without torch can be served."""
+    code = """
+import sys, numpy as np
+sys.modules["torch"] = None
+from logitport import EditKind, Edits, RowEdits
+from logitport.calls import apply_request
+from logitport.ops import apply_edits
+from logitport.request import Request
+edits = RowEdits(); edits.deny([1])
+logits = np.zeros((1, 4), np.float32)
+apply_edits(Edits.pack([(0, edits)], 4), logits)
+apply_request(logits, [Request(processors=[("disallowed_tokens", {"token_ids": [2]})])], 1)
+print(logits.tolist())
+"""
+    assert in_a_fresh_interpreter(code).strip() == "[[0.0, -inf, 0.0, 0.0]]"
+
+
+def test_the_client_never_imports_the_server_or_the_built_ins() -> None:
+    for path in FOLDER.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(name.startswith(("logitport_server", "logitport_builtins")) for name in names), path
+
+
+def test_the_version_is_known() -> None:
+    assert version("logitport")
