@@ -14,8 +14,9 @@ PUBLIC = """
     ApplyResult AsyncClient Client CustomLogitProcessor DeadlineExceeded DuplicateRequest EditKind EditProcessor
     EditRequest Edits Handle History InternalError InvalidArgument InvalidLogits InvalidName InvalidParams
     InvalidTokenId LimitExceeded LoadFailed LogitportError MalformedPayload NameTaken NeedSync PayloadError
-    PayloadNotAllowed PayloadNotPortable PendingStep ProcessorFailed ProcessorRef PythonMismatch RegistryError Request RequestsFailed
-    RowEdits ServerUnavailable Session SessionClosed SessionError StateLost StepResult UnknownProcessor UnknownRequest
+    PayloadNotAllowed PayloadNotPortable PendingStep ProcessorFailed ProcessorRef PythonMismatch RegistryError Request
+    RequestsFailed RowEdits ServerUnavailable Session SessionClosed SessionError StateLost StepResult UnknownProcessor
+    UnknownRequest
 """
 FOLDER = Path(logitport.__file__).parent
 
