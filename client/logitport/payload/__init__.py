@@ -1,0 +1,20 @@
+"""The wire format of shipped processors.
+
+A payload is SGLang's string: JSON whose key "callable" holds the hexadecimal digits of a dill pickle of a class, and
+beside it the keys "python" and "dill", which SGLang ignores. In the order in which a payload passes through them:
+
+    dumps         class -> string          encode, pickler, reductions, portability
+    parse         string -> Payload        envelope, pickle_reader           nothing is unpickled
+    check_python  refuses foreign code     interpreter, bytecode, stack_depth  nothing is unpickled
+    loads         Payload -> class         decode                            the only place that unpickles
+    instantiate   class -> instance        decode
+    wire_name     a class's name on the wire
+"""
+
+from logitport.payload.decode import instantiate, loads
+from logitport.payload.encode import dumps
+from logitport.payload.envelope import Payload, parse
+from logitport.payload.interpreter import check_python
+from logitport.payload.wire_names import wire_name
+
+__all__ = ["Payload", "check_python", "dumps", "instantiate", "loads", "parse", "wire_name"]

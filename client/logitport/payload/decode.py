@@ -1,0 +1,85 @@
+"""From a payload to a class, and to its instance. Nothing else in the SDK unpickles."""
+
+from __future__ import annotations
+
+import io
+import traceback
+from typing import TYPE_CHECKING, Any, cast
+
+import dill  # type: ignore[import-untyped]
+
+from logitport.errors import LoadFailed
+from logitport.payload import wire_names
+from logitport.payload.conformance import why_no_processor
+from logitport.payload.interpreter import check_python
+
+if TYPE_CHECKING:
+    from logitport.payload.envelope import Payload
+    from logitport.processors import CustomLogitProcessor
+
+
+def loads(payload: Payload) -> type[CustomLogitProcessor]:
+    """The class in a payload. Runs the code in it: only for payloads that are trusted, or in a sandbox.
+
+    The class may also be one that does not derive from CustomLogitProcessor, but is called like it.
+
+    Raises:
+        PythonMismatch: the code in it is of another Python minor version; nothing was run.
+        LoadFailed: unpickling raised, or what came is no processor class.
+    """
+    check_python(payload)
+    try:
+        loaded = _ProcessorUnpickler(io.BytesIO(payload.data)).load()
+        problem = why_no_processor(loaded)
+    except BaseException as error:  # the payload's code raises what it likes, SystemExit too
+        raise _failure("unpickling the payload raised", error) from error
+    if problem:
+        raise LoadFailed(f"the payload is no processor class: {problem}")
+    return cast("type[CustomLogitProcessor]", loaded)
+
+
+def instantiate(cls: type[CustomLogitProcessor]) -> CustomLogitProcessor:
+    """`cls()`.
+
+    Raises:
+        LoadFailed: its `__init__` raised, or wants arguments.
+    """
+    try:
+        return cls()
+    except BaseException as error:
+        raise _failure(f"creating a {cls.__qualname__} raised", error) from error
+
+
+class _ProcessorUnpickler(dill.Unpickler):  # type: ignore[misc]
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, ignore=True)
+        # What a payload made by a plain dill takes for the globals of `__main__`: its own, not those of this process.
+        self._main_namespace = {"__name__": "__main__"}
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in (("__builtin__", "__main__"), ("__main__", "__dict__")):
+            return self._main_namespace
+        ours = wire_names.class_of(module, name)
+        if ours is not None:
+            return ours
+        try:
+            return super().find_class(module, name)
+        except (ImportError, AttributeError) as error:
+            known = ", ".join(wire_names.names_in(module))
+            raise LoadFailed(
+                f"the payload refers to {module}.{name}, which is not here ({error})"
+                + (f"; of that module there are {known}" if known else "; install it on the server"),
+                remote_traceback=_traceback_of(error),
+            ) from error
+
+
+def _failure(what: str, error: BaseException) -> LoadFailed:
+    if isinstance(error, LoadFailed):
+        return error
+    summary = traceback.format_exception_only(error)[-1].strip()
+    return LoadFailed(f"{what} {summary}", remote_traceback=_traceback_of(error))
+
+
+def _traceback_of(error: BaseException) -> str:
+    trace = error.__traceback__ and error.__traceback__.tb_next  # the first frame is ours
+    return "".join(traceback.format_exception(type(error), error, trace))

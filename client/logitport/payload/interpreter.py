@@ -1,0 +1,106 @@
+"""Whether the code in a payload is of the running Python: told from the payload alone, before anything is unpickled.
+
+Code of another minor version loads without complaint, and then crashes the process, raises, or silently gives wrong
+results. A label is believed only where it says that the code does not fit. Everything else is proof by structure:
+the number of fields of a code object, attributes that only newer versions give a class, and above all the bytecode
+(see `bytecode.misfit`). If anything in the payload is of another version, all of it is refused. What is left are
+payloads whose every instruction is the same in both versions, such as `return logits` in 3.11 and 3.12: they run.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from logitport.errors import PythonMismatch
+from logitport.payload.bytecode import misfit
+from logitport.payload.pickle_reader import Contents, read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from logitport.payload.envelope import Payload
+
+RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+# What types.CodeType takes, in order, in 3.10 and in 3.11 to 3.14, with the type of each.
+_FIELDS_310 = (
+    *(("argcount", int), ("posonlyargcount", int), ("kwonlyargcount", int), ("nlocals", int), ("stacksize", int)),
+    *(("flags", int), ("code", bytes), ("consts", tuple), ("names", tuple), ("varnames", tuple), ("filename", str)),
+    *(("name", str), ("firstlineno", int), ("linetable", bytes), ("freevars", tuple), ("cellvars", tuple)),
+)
+_FIELDS_311 = (
+    *_FIELDS_310[:12],
+    *(("qualname", str), ("firstlineno", int), ("linetable", bytes), ("exceptiontable", bytes)),
+    *_FIELDS_310[14:],
+)
+CODE_FIELDS = _FIELDS_310 if sys.version_info < (3, 11) else _FIELDS_311
+
+# Attributes that the compiler gives every class: the first version that does so, and its name for people.
+_CLASS_MARKS = {
+    "__firstlineno__": ((3, 13), "3.13 or newer"),
+    "__static_attributes__": ((3, 13), "3.13 or newer"),
+    "__annotate_func__": ((3, 14), "3.14 or newer"),
+}
+# The opcode of RESUME, which every code object begins with from 3.11 on.
+_RESUME = {151: ("3.11", "3.12"), 149: ("3.13",), 128: ("3.14 or newer",)}
+
+
+def check_python(payload: Payload) -> None:
+    """Refuse code of another Python minor version. A payload without code fits every version.
+
+    Raises:
+        PythonMismatch: the payload's label or its code is of another version, or the version cannot be told.
+    """
+    contents = read(payload.data)
+    if not contents.codes and not contents.marshalled:
+        return
+    if payload.python and payload.python != RUNNING:
+        raise PythonMismatch(_message(f"Python {payload.python}", "its label says so"))
+    for found, proof in _contradictions(contents):
+        raise PythonMismatch(_message(found, proof))
+
+
+def _message(found: str, proof: str) -> str:
+    return (
+        f"the payload carries code of {found} ({proof}), and this is Python {RUNNING}: "
+        f"ship it from Python {RUNNING}, or use a server that runs the Python of its author"
+    )
+
+
+def _contradictions(contents: Contents) -> Iterator[tuple[str, str]]:
+    """(which Python, how that is known), best proof first."""
+    if contents.marshalled:
+        yield "an unknown Python", "it is marshalled, and marshal does not say of which version"
+    for key, (since, name) in _CLASS_MARKS.items():
+        if key in contents.keys and sys.version_info < since:
+            yield f"Python {name}", f"a class in it has {key}"
+    for args in contents.codes:
+        yield from _code_contradictions(args)
+
+
+def _code_contradictions(args: tuple[Any, ...]) -> Iterator[tuple[str, str]]:
+    # dill puts a line table in the format of 3.9 before the fields of 3.10 and later.
+    fields = args if isinstance(args[0], int) else args[1:]
+    older = len(fields) < len(_FIELDS_310) or len(fields) == len(args) == len(_FIELDS_310)
+    if older and RUNNING == "3.10":
+        yield "Python 3.9 or older", "its code objects have no line table of 3.10"
+    elif len(fields) != len(CODE_FIELDS):
+        found = "Python 3.11 or newer" if len(fields) == len(_FIELDS_311) else "Python 3.10 or older"
+        yield found, f"its code objects have {len(fields)} fields, not {len(CODE_FIELDS)}"
+    else:
+        code = {name: value for (name, _), value in zip(CODE_FIELDS, fields, strict=True)}
+        wrong = [name for name, kind in CODE_FIELDS if not isinstance(code[name], kind)]
+        problem = f"the type of its {wrong[0]} is wrong" if wrong else misfit(code)
+        if problem:
+            yield _guess(code["code"]), f"in {code['name']!r}, {problem}"
+
+
+def _guess(raw: Any) -> str:
+    """Which other Python writes such bytecode; for the message alone."""
+    if isinstance(raw, bytes):
+        for op, arg in zip(raw[:64:2], raw[1:64:2], strict=False):
+            others = [version for version in _RESUME.get(op, ()) if version != RUNNING and arg == 0]
+            if others:
+                return f"Python {' or '.join(others)}"
+    return "another Python"

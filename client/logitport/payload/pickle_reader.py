@@ -1,0 +1,153 @@
+"""What is in a pickle, found by following its opcodes on a stack of descriptions. Nothing is imported or called."""
+
+from __future__ import annotations
+
+import pickletools
+from dataclasses import dataclass, field
+from typing import Any
+
+from logitport.errors import MalformedPayload
+
+_CODE_ARGUMENTS = range(14, 21)  # from 3.6 to the alphas of 3.11
+
+
+@dataclass(frozen=True)
+class Global:
+    """A reference by name."""
+
+    module: str
+    name: str
+
+
+@dataclass
+class Contents:
+    """What a pickle would import and make.
+
+    Attributes:
+        globals: every reference by name.
+        codes: the arguments of every call that makes a code object.
+        keys: strings that are keys of a dict; the attributes of a class are among them.
+        marshalled: it unmarshals bytes, which can be code of any version.
+    """
+
+    globals: set[Global] = field(default_factory=set)
+    codes: list[tuple[Any, ...]] = field(default_factory=list)
+    keys: set[str] = field(default_factory=set)
+    marshalled: bool = False
+
+
+def read(data: bytes) -> Contents:
+    """Follow the pickle to its end.
+
+    Raises:
+        MalformedPayload: it is no pickle; the message says where it breaks off.
+    """
+    reader = _Reader(len(data))
+    position = 0
+    try:
+        for op, arg, at in pickletools.genops(data):
+            position = at or 0
+            reader.step(op, arg)
+    except (ValueError, IndexError, KeyError, Warning) as error:  # Warning: a bad escape where warnings are errors
+        raise MalformedPayload(f'"callable" is not a pickle: after byte {position}: {error}') from error
+    return reader.contents
+
+
+_MARK = object()
+_UNKNOWN = object()
+
+
+class _Reader:
+    """Pickle's stack machine over descriptions: constants and tuples stand for themselves, all else is `_UNKNOWN`."""
+
+    def __init__(self, size: int) -> None:
+        self.contents = Contents()
+        self._size = size
+        self._stack: list[Any] = []
+        self._memo: dict[int, Any] = {}
+
+    def step(self, op: pickletools.OpcodeInfo, arg: Any) -> None:
+        """Follow one opcode. Raises IndexError or KeyError where the stack or memo lacks what it takes."""
+        match op.name:
+            case "MEMOIZE" | "PUT" | "BINPUT" | "LONG_BINPUT":
+                self._remember(len(self._memo) if arg is None else arg)
+            case "GET" | "BINGET" | "LONG_BINGET":
+                self._stack.append(self._memo[arg])
+            case "GLOBAL":
+                self._stack.append(self._global(*arg.split(" ", 1)))
+            case "STACK_GLOBAL":
+                name = self._pop()
+                self._stack.append(self._global(self._pop(), name))
+            case "NONE" | "NEWTRUE" | "NEWFALSE":
+                self._stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[op.name])
+            case "MARK":
+                self._stack.append(_MARK)
+            case "EMPTY_TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3":
+                count = len(op.stack_before)
+                self._stack.append(tuple(reversed([self._pop() for _ in range(count)])))
+            case "TUPLE":
+                self._stack.append(tuple(self._pop_to_mark()))
+            case "REDUCE" | "NEWOBJ":
+                args = self._pop()
+                self._stack.append(self._call(self._pop(), args))
+            case "BUILD":
+                self._pop()
+            case "SETITEM" | "SETITEMS":
+                items = self._pop_to_mark() if op.name == "SETITEMS" else [self._pop(), self._pop()][::-1]
+                self.contents.keys.update(key for key in items[::2] if isinstance(key, str))
+            case _:
+                self._other(op, arg)
+
+    def _other(self, op: pickletools.OpcodeInfo, arg: Any) -> None:
+        """Take and leave as many values as pickletools says; a constant is the opcode's own argument."""
+        for taken in reversed(op.stack_before):
+            if taken is pickletools.stackslice:
+                self._pop_to_mark()
+            elif taken is not pickletools.markobject:
+                self._pop()
+        constant = arg if arg is not None and not op.stack_before else _UNKNOWN
+        self._stack.extend(constant for _ in op.stack_after)
+
+    def _pop(self) -> Any:
+        if self._stack[-1] is _MARK:
+            raise IndexError("a mark where a value should be")
+        return self._stack.pop()
+
+    def _pop_to_mark(self) -> list[Any]:
+        values = []
+        while self._stack[-1] is not _MARK:
+            values.append(self._stack.pop())
+        self._stack.pop()
+        return values[::-1]
+
+    def _remember(self, index: int) -> None:
+        # The unpickler makes room for all indexes up to this one.
+        if not 0 <= index < self._size:
+            raise ValueError(f"{index} is not a place in the memo of a pickle of {self._size} bytes")
+        self._stack.append(self._pop())  # a mark cannot be remembered
+        self._memo[index] = self._stack[-1]
+
+    def _global(self, module: Any, name: Any) -> Any:
+        if not (isinstance(module, str) and isinstance(name, str)):
+            return _UNKNOWN
+        found = Global(module, name)
+        self.contents.globals.add(found)
+        return found
+
+    def _call(self, function: Any, args: Any) -> Any:
+        if not isinstance(args, tuple):
+            return _UNKNOWN
+        match function:
+            case Global(module="_codecs", name="encode") if args[1:] == ("latin1",) and isinstance(args[0], str):
+                return args[0].encode("latin1")  # how bytes are written before protocol 3
+            case Global(module="marshal", name="loads") | Global(name="_unmarshal"):
+                self.contents.marshalled = True
+        if _makes_code(args):
+            self.contents.codes.append(args)
+        return _UNKNOWN
+
+
+def _makes_code(args: tuple[Any, ...]) -> bool:
+    """Told by the arguments: dill, cloudpickle and plain pickle call functions of different names with them."""
+    fields = args if args and isinstance(args[0], int) else args[1:]  # dill puts the line table of 3.9 first
+    return len(fields) in _CODE_ARGUMENTS and all(isinstance(value, int) for value in fields[:5])

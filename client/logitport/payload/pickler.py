@@ -1,0 +1,219 @@
+"""A dill pickler that ships classes and functions themselves where no server could import them.
+
+dill ships by value what it cannot import by name, which misses all that lives in the client's own modules, and finds
+the globals of a function by redirecting standard output, which no thread may do. So classes and functions are saved
+here, in the form that a plain dill loads; the many other types are dill's. Each is made empty first and filled
+afterwards, so that anything may refer to anything (as in cloudpickle). Equal objects give equal bytes.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import importlib
+import io
+import pickle
+import socket
+import threading
+import types
+import typing
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import dill  # type: ignore[import-untyped]
+
+from logitport.errors import PayloadNotPortable
+from logitport.payload import reductions, wire_names
+from logitport.payload.portability import find_by_name, globals_used, submodules_used, top_level, travels_by_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FunctionType
+
+_LIVE: dict[type, str] = {
+    io.IOBase: "an open file",
+    type(threading.Lock()): "a lock",
+    type(threading.RLock()): "a lock",
+    threading.Thread: "a thread",
+    socket.socket: "a socket",
+}
+_IN_MEMORY = (io.BytesIO, io.StringIO)
+_NAMED = (type, types.FunctionType, types.BuiltinFunctionType, type(functools.lru_cache(len)))
+_CONSTANTS = (type(None), bool, int, float, str, bytes)
+# A class gets these when it is made ...
+_MADE_WITH = ("__module__", "__doc__", "__slots__", "__orig_bases__")
+# ... and these by being made; annotations say nothing at run time, and name much that a server need not have.
+_NOT_SHIPPED = {
+    *("__dict__", "__weakref__", "_abc_impl", "__abstractmethods__", "__firstlineno__", "__static_attributes__"),
+    *("__annotations__", "__annotate_func__", "__annotations_cache__"),
+}
+
+
+class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
+    """Pickles one class."""
+
+    def __init__(self, file: io.BytesIO, root: type) -> None:
+        # Every setting that dill lets a user change globally and that would change the bytes is given here.
+        super().__init__(file, protocol=4, byref=False, fmode=dill.HANDLE_FMODE, recurse=False)
+        self._own_package = top_level(root.__module__)
+        self._trail: list[str] = []
+        self._strings: dict[str, str] = {}
+        self._bytes: dict[bytes, bytes] = {}
+        # By the id of a function's globals: what it gets in their place, and the names in it so far.
+        self._namespaces: dict[int, tuple[dict[str, Any], set[str]]] = {}
+        self._filled_cells: set[int] = set()
+        self._last: list[Callable[[], None]] = []
+        self._outermost = True
+
+    @property
+    def where(self) -> str:
+        """What was being saved when an error broke it off, from the outside in."""
+        return ", ".join(self._trail) or "the class itself"
+
+    def save(self, obj: Any, save_persistent_id: bool = True) -> None:
+        """Save anything."""
+        outermost, self._outermost = self._outermost, False
+        if type(obj) is str:
+            # Whether equal strings are one object depends on where their module was compiled: make them one.
+            obj = self._strings.setdefault(obj, obj)
+        elif type(obj) is bytes:
+            obj = self._bytes.setdefault(obj, obj)
+        if id(obj) not in self.memo and isinstance(obj, _NAMED):
+            self._save_named(obj, save_persistent_id)
+        elif id(obj) not in self.memo and type(obj) is dict:
+            self.save_dict(obj)  # pickle's own: dill's would import whatever module a "__name__" in it names
+        else:
+            super().save(obj, save_persistent_id)
+        while outermost and self._last:
+            self._last.pop(0)()
+
+    def reducer_override(self, obj: Any) -> Any:
+        """How to make the objects that neither dill nor pickle makes as we need it."""
+        live = next((name for kind, name in _LIVE.items() if isinstance(obj, kind)), "")
+        if live and not isinstance(obj, _IN_MEMORY):
+            raise PayloadNotPortable(f"it is {live}; open or create it in __init__, which runs on the server")
+        if isinstance(obj, types.ModuleType):
+            if travels_by_value(obj.__name__, self._own_package):
+                raise PayloadNotPortable(
+                    f"it is {obj.__name__}, a module of your own, which no server has; modules do not travel, but what "
+                    f"is imported from them does: from {obj.__name__} import ..."
+                )
+            return importlib.import_module, (obj.__name__,)
+        if isinstance(obj, types.CodeType):
+            return dill._dill._create_code, reductions.code_arguments(obj)
+        return reductions.reduce(obj)
+
+    def _save_named(self, obj: Any, save_persistent_id: bool) -> None:
+        reference = self._reference(obj)
+        if reference is not None:
+            for part in reference:
+                self.save(part)
+            self.write(pickle.STACK_GLOBAL)
+            self.memoize(obj)
+        elif isinstance(obj, types.FunctionType):
+            self._save_function(obj)
+        elif isinstance(obj, type) and issubclass(obj, Enum):
+            self._save_filled_later(obj, *reductions.enum_class(obj))
+        elif isinstance(obj, type) and obj.__module__ != "builtins":
+            self._save_class(obj)
+        else:
+            super().save(obj, save_persistent_id)
+
+    def _reference(self, obj: Any) -> tuple[str, str] | None:
+        """(module, name) under which a server finds it; None if it must travel by value."""
+        if isinstance(obj, type):
+            wire_name = wire_names.name_of(obj)
+            if wire_name:
+                return wire_name
+        module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
+        if not (isinstance(module, str) and isinstance(name, str)) or travels_by_value(module, self._own_package):
+            return None
+        # Our public names are wire format, our inner modules are not.
+        package = top_level(module)
+        if package in ("logitport", "logitport_builtins") and find_by_name(package, name) is obj:
+            return package, name
+        return (module, name) if find_by_name(module, name) is obj else None
+
+    def _save_function(self, function: FunctionType) -> None:
+        namespace, names = self._namespaces.setdefault(
+            id(function.__globals__), ({"__name__": function.__globals__.get("__name__")}, {"__name__", "__builtins__"})
+        )
+        code, closure = function.__code__, function.__closure__
+        args = (code, namespace, function.__name__, None, closure and (*closure,))
+        self.save_reduce(dill._dill._create_function, args, obj=function)
+        self._at(f"a default or attribute of {function.__qualname__}", self.save, reductions.function_state(function))
+        self.write(pickle.BUILD)
+        for name, attributes in globals_used(code):
+            if name in function.__globals__:
+                value = function.__globals__[name]
+                where = f"the global {name!r} of {function.__qualname__}"
+                if name not in names:
+                    names.add(name)
+                    self._at(where, self._save_item, namespace, name, value)
+                for submodule in submodules_used(value, attributes) if isinstance(value, types.ModuleType) else ():
+                    self._call(importlib.import_module, submodule)
+        for name, cell in zip(code.co_freevars, closure or (), strict=True):
+            self._at(f"the variable {name!r} that {function.__qualname__} encloses", self._fill_cell, cell)
+
+    def _save_item(self, namespace: dict[str, Any], name: str, value: Any) -> None:
+        self.save(namespace)
+        self.save(name)
+        self.save(value)
+        self.write(pickle.SETITEM + pickle.POP)
+
+    def _fill_cell(self, cell: types.CellType) -> None:
+        if id(cell) in self._filled_cells:
+            return
+        self._filled_cells.add(id(cell))
+        try:
+            contents = cell.cell_contents
+        except ValueError:  # empty: its variable has not been assigned
+            return
+        self._call(setattr, cell, "cell_contents", contents)
+
+    def _save_class(self, cls: type) -> None:
+        if typing.is_typeddict(cls):
+            raise PayloadNotPortable(f"{cls.__qualname__} is a TypedDict; at run time it is a dict: call dict(...)")
+        body = {name: vars(cls)[name] for name in _MADE_WITH if name in vars(cls)}
+        body["__qualname__"] = cls.__qualname__
+        rest: dict[str, Any] = {}
+        for name, value in _attributes(cls):
+            (body if type(value) in _CONSTANTS else rest)[name] = value
+        self._save_filled_later(cls, (type(cls), (cls.__name__, cls.__bases__, body)), rest)
+        if isinstance(cls, abc.ABCMeta):
+            self._call(abc.update_abstractmethods, cls)
+
+    def _save_filled_later(self, cls: type, creation: tuple[Any, tuple[Any, ...]], attributes: dict[str, Any]) -> None:
+        """Save a class that `creation` (function, arguments) makes, and then its attributes."""
+        for parent in (type(cls), *cls.__bases__):
+            self.save(parent)
+            self.write(pickle.POP)
+        if id(cls) in self.memo:  # a parent led back to its child, which is complete by now
+            self.write(self.get(self.memo[id(cls)][0]))
+            return
+        self.save_reduce(*creation, obj=cls)
+        for name, value in attributes.items():
+            fill = functools.partial(
+                self._at, f"the attribute {name!r} of {cls.__qualname__}", self._call, setattr, cls, name, value
+            )
+            # Its work on the subclasses travels with them; on the server it would find them half made.
+            self._last.append(fill) if name == "__init_subclass__" else fill()
+
+    def _call(self, function: Any, *args: Any) -> None:
+        """Have the unpickler call a function, and drop what it returns."""
+        self.save_reduce(function, args)
+        self.write(pickle.POP)
+
+    def _at(self, where: str, function: Any, *args: Any) -> None:
+        """Call a function; if it raises, `where` stays in the trail."""
+        self._trail.append(where)
+        function(*args)
+        self._trail.pop()
+
+
+def _attributes(cls: type) -> Iterator[tuple[str, Any]]:
+    slots = vars(cls).get("__slots__", ())
+    for name, value in vars(cls).items():
+        if name in _NOT_SHIPPED or name in _MADE_WITH or (slots and isinstance(value, types.MemberDescriptorType)):
+            continue
+        yield name, value
