@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+import pickle
+import pickletools
 from types import SimpleNamespace
 
 import pytest
@@ -7,8 +10,10 @@ import torch
 
 import logitport_builtins as builtins
 from logitport.errors import InvalidParams
+from logitport.processors import CustomLogitProcessor
 
-INF = torch.inf
+MODULE = "sglang.srt.sampling.custom_logit_processor"
+NAMES = [name for name in builtins.__all__ if name.endswith("Processor")]
 
 
 def row(prompt=(), output=(), **params):
@@ -125,3 +130,35 @@ def test_disallowed_tokens_leave_other_keys_alone_but_need_their_own():
     for params in ({}, {"token_ids": [-1]}):
         with pytest.raises(InvalidParams, match="disallowed_tokens: token_ids"):
             builtins.DisallowedTokensLogitsProcessor()(torch.ones(1, 4), [row(**params)])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_string_of_theirs_names_ours(name):
+    by_reference = pickle.PROTO + bytes([4]) + pickle.GLOBAL + f"{MODULE}\n{name}\n".encode() + pickle.STOP
+    loaded = CustomLogitProcessor.from_str(json.dumps({"callable": by_reference.hex()}))
+    assert type(loaded) is getattr(builtins, name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_string_of_ours_names_theirs(name):
+    data = bytes.fromhex(json.loads(getattr(builtins, name).to_str())["callable"])
+    strings = [value for opcode, value, _ in pickletools.genops(data) if isinstance(value, str)]
+    assert strings == [MODULE, name]
+
+
+def test_a_subclass_travels_by_value_on_our_base():
+    class Mine(builtins.ThinkingBudgetLogitProcessor):
+        THINKING_START_TOKEN_ID = 1
+        THINKING_END_TOKEN_ID = 2
+        NEW_LINE_TOKEN_ID = 3
+
+        def __call__(self, logits, custom_param_list=None):
+            logits = super().__call__(logits, custom_param_list)
+            logits[:, 8] = 5.0
+            return logits
+
+    arrived = CustomLogitProcessor.from_str(Mine.to_str())
+    assert type(arrived) is not Mine
+    assert isinstance(arrived, builtins.ThinkingBudgetLogitProcessor)
+    logits = arrived(torch.ones(1, 9), [row([1], thinking_budget=0)])
+    assert logits.isfinite().nonzero().tolist() == [[0, 3], [0, 8]]
