@@ -1,0 +1,106 @@
+// The contract as JavaScript sees it: a channel, calls, messages, errors.
+
+import { fileURLToPath } from "node:url";
+import grpc from "@grpc/grpc-js";
+import { loadSync } from "@grpc/proto-loader";
+import { fromColumn, toColumn } from "./columns.mjs";
+
+const contract = loadSync("logitport_proto/processing.proto", {
+  includeDirs: [fileURLToPath(new URL("../../proto", import.meta.url))],
+  keepCase: true, // fields are called what the .proto files call them
+  longs: Number,
+  enums: String,
+  defaults: true,
+  oneofs: true, // message.frame tells which field of the oneof `frame` is set
+});
+const { LogitProcessing } = grpc.loadPackageDefinition(contract).logitport.v1;
+
+// gRPC's own limit, 4 MiB, is 8 rows of 128k float32. The server has a limit of its own.
+const MAX_MESSAGE_BYTES = 256 * 2 ** 20;
+const TIMEOUT_MS = 30_000;
+
+/** What the server, or one of its processors, found wrong. */
+export class LogitportError extends Error {
+  /** @param {{code: string, message: string, processor: string, remote_traceback: string}} error */
+  constructor({ code, message, processor, remote_traceback }) {
+    super(message);
+    this.name = "LogitportError";
+    /** An ErrorCode, such as "ERROR_CODE_INVALID_PARAMS". */
+    this.code = code;
+    this.processor = processor;
+    this.remoteTraceback = remote_traceback;
+  }
+}
+
+/**
+ * A channel to one server. Close it.
+ * @param {string} target HOST:PORT
+ */
+export function connect(target) {
+  return new LogitProcessing(target, grpc.credentials.createInsecure(), {
+    "grpc.max_receive_message_length": MAX_MESSAGE_BYTES,
+    "grpc.max_send_message_length": MAX_MESSAGE_BYTES,
+  });
+}
+
+/**
+ * Apply: one step, stateless.
+ * @param {ReturnType<typeof connect>} client
+ * @param {object} request an ApplyRequest
+ * @returns {Promise<object>} an ApplyResponse; the requests that failed stand in its `failures`
+ * @throws {LogitportError} the call as a whole is wrong
+ */
+export function apply(client, request) {
+  return new Promise((resolve, reject) => {
+    client.Apply(request, { deadline: Date.now() + TIMEOUT_MS }, (status, response) => {
+      if (status) reject(fromStatus(status));
+      else resolve(response);
+    });
+  });
+}
+
+/**
+ * A ProcessorCall of a built-in.
+ * @param {string} name such as "disallowed_tokens"
+ * @param {object} params
+ */
+export function builtin(name, params) {
+  return { processor: { builtin: name }, params: Buffer.from(JSON.stringify(params)) };
+}
+
+/**
+ * Logits as a Tensor message.
+ * @param {Float32Array} logits [rows, vocabSize], row-major
+ * @param {number} vocabSize
+ */
+export function toTensor(logits, vocabSize) {
+  return { datatype: "FP32", shape: [logits.length / vocabSize, vocabSize], raw: toColumn(logits) };
+}
+
+/**
+ * The logits of a Tensor message.
+ * @param {object} tensor
+ * @param {number} rowCount rows that are expected
+ * @param {number} vocabSize
+ * @returns {Float32Array} [rowCount, vocabSize]
+ * @throws {RangeError} it is not what is expected
+ */
+export function fromTensor(tensor, rowCount, vocabSize) {
+  const logits = fromColumn(tensor.raw, Float32Array, "Tensor.raw");
+  const came = `${tensor.datatype}[${tensor.shape}]`;
+  const wanted = `FP32[${rowCount},${vocabSize}]`;
+  if (came !== wanted || logits.length !== rowCount * vocabSize) {
+    throw new RangeError(`${logits.length} logits came as ${came}; ${wanted} is wanted`);
+  }
+  return logits;
+}
+
+/**
+ * The error of a call that failed: the server's own if it sent one, else gRPC's.
+ * @param {grpc.StatusObject & Error} status
+ * @returns {Error}
+ */
+export function fromStatus(status) {
+  const [serialized] = status.metadata?.get("logitport-error-bin") ?? [];
+  return serialized ? new LogitportError(contract["logitport.v1.Error"].deserialize(serialized)) : status;
+}
