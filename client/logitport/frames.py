@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import struct
+from itertools import chain
 from typing import TYPE_CHECKING, Union
 
-import numpy as np
-
 from logitport.errors import InvalidArgument, InvalidTokenId, UnknownRequest
-from logitport.history import History
+from logitport.history import History, extend_crc
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
@@ -23,9 +23,10 @@ class Handle:
         request_id: as the request had it.
         reads_logits: whether its chain reads logits, which then travel at each step.
         history: its tokens, as the session has been told.
+        crc: checksum of the history.
     """
 
-    __slots__ = ("generation", "history", "reads_logits", "request", "request_id", "slot")
+    __slots__ = ("crc", "generation", "history", "reads_logits", "request", "request_id", "slot")
 
     def __init__(self, slot: int, generation: int, request: Request) -> None:
         self.slot = slot
@@ -33,7 +34,18 @@ class Handle:
         self.request = request
         self.request_id = request.request_id
         self.history = History(request.prompt_token_ids, request.output_token_ids)
+        self.crc = self.history.crc()
         self.reads_logits = False
+
+    def extend(self, token_ids: Sequence[int]) -> None:
+        """These ids, oldest first, join the history."""
+        self.history.extend(token_ids)
+        self.crc = extend_crc(self.crc, token_ids)
+
+    def rewind(self, length: int) -> None:
+        """Cut the history back to `length` ids. Raises InvalidArgument as `History.rewind`."""
+        self.history.rewind(length)
+        self.crc = self.history.crc()
 
     def __repr__(self) -> str:
         return f"<Handle {self.request_id!r} slot {self.slot} generation {self.generation}>"
@@ -88,7 +100,7 @@ def step_frame(
         slots=_column([handle.slot for handle in handles]),
         generations=_column([handle.generation for handle in handles]),
         base_lengths=_column([len(handle.history) for handle in handles]),
-        history_crcs=np.array([handle.history.crc() for handle in handles], "<u4").tobytes(),
+        history_crcs=struct.pack(f"<{len(handles)}I", *[handle.crc for handle in handles]),
         new_token_counts=_column([len(ids) for ids in new_token_ids.values()]),
         new_token_ids=_token_column(new_token_ids.values(), vocab_size),
     )
@@ -104,19 +116,19 @@ def step_frame(
 
 
 def _column(values: Sequence[int]) -> bytes:
-    return np.array(values, "<i4").tobytes()
+    return struct.pack(f"<{len(values)}i", *values)
 
 
 def _token_column(token_ids: Iterable[Sequence[int]], vocab_size: int) -> bytes:
-    every = np.array([token_id for ids in token_ids for token_id in ids])
-    if not every.size:
-        return b""
-    if every.dtype.kind not in "iu":
-        raise InvalidTokenId(f"token ids must be integers of 32 bits, not {every.dtype}")
-    if every.min() < 0 or every.max() >= vocab_size:
-        wrong = every[(every < 0) | (every >= vocab_size)][0]
+    every = list(chain.from_iterable(token_ids))
+    try:
+        column = _column(every)
+    except struct.error as error:
+        raise InvalidTokenId(f"token ids must be integers of 32 bits: {error}") from error
+    if every and (min(every) < 0 or max(every) >= vocab_size):
+        wrong = next(token_id for token_id in every if not 0 <= token_id < vocab_size)
         raise InvalidTokenId(
             f"token id {wrong}: ids must lie in [0, {vocab_size}); a placeholder (-1) must be replaced by the id "
             "that was sampled before it joins a history"
         )
-    return every.astype("<i4").tobytes()
+    return column

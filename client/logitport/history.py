@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zlib
 from typing import TYPE_CHECKING, Any, Union
 
@@ -22,10 +23,10 @@ _SMALLEST_CAPACITY = 64
 class History:
     """Prompt and output ids of one request in one growing array; appended to, and cut back, at the end.
 
-    Both ends of a session keep one for each request, and compare `crc()` to know that they agree.
+    Both ends of a session keep one for each request, and compare checksums to know that they agree.
     """
 
-    __slots__ = ("_buffer", "_crc", "_crc_length", "_length", "prompt_length")
+    __slots__ = ("_buffer", "_length", "prompt_length")
 
     def __init__(self, prompt_token_ids: TokenIds = (), output_token_ids: TokenIds = ()) -> None:
         self.prompt_length = len(prompt_token_ids)
@@ -33,8 +34,6 @@ class History:
         self._buffer = np.empty(max(_SMALLEST_CAPACITY, self._length + self._length // 8), np.int32)
         self._buffer[: self.prompt_length] = prompt_token_ids
         self._buffer[self.prompt_length : self._length] = output_token_ids
-        self._crc = 0
-        self._crc_length = 0
 
     def __len__(self) -> int:
         return self._length
@@ -83,18 +82,14 @@ class History:
                 f"{self.prompt_length} (the prompt) and {self._length}"
             )
         self._length = length
-        if length < self._crc_length:
-            self._crc = self._crc_length = 0
 
     def crc(self) -> int:
-        """CRC-32 (IEEE 802.3, as in zlib) of all ids as little-endian int32. Only ids that are new are read."""
-        behind = self._length - self._crc_length
-        if behind == 1:  # the usual step
-            octets = int(self._buffer[self._crc_length]).to_bytes(4, "little")
-        elif behind:
-            octets = self._buffer[self._crc_length : self._length].astype("<i4", copy=False).tobytes()
-        else:
-            return self._crc
-        self._crc = zlib.crc32(octets, self._crc)
-        self._crc_length = self._length
-        return self._crc
+        """`extend_crc` of all ids; reads the whole history."""
+        return zlib.crc32(self.token_ids.astype("<i4", copy=False).tobytes())
+
+
+def extend_crc(crc: int, token_ids: Sequence[int]) -> int:
+    """CRC-32 (IEEE 802.3, as in zlib) of ids as little-endian int32, from that of the ids before them (0 for none)."""
+    if len(token_ids) == 1:  # the usual step
+        return zlib.crc32(int(token_ids[0]).to_bytes(4, "little"), crc)
+    return zlib.crc32(struct.pack(f"<{len(token_ids)}i", *token_ids), crc)

@@ -2,7 +2,8 @@
 
 `CustomLogitProcessor` is SGLang's contract: it is handed logits. `EditProcessor` never sees a logit: it is told each
 request's tokens as they come and answers with edits, which can be computed while the model is still running.
-The base class is the declaration; nothing is inferred from what a processor does.
+The base class is the declaration; nothing is inferred from what a processor does. (A logits-free class that overrides
+`__call__` declares itself logits-reading by that.)
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class Session:
         self.settle()
         self.send(processing_pb2.SessionRequest(step=frame))
         for handle, token_ids in new_token_ids.items():
-            handle.history.extend(token_ids)
+            handle.extend(token_ids)
         self._pending = PendingStep(self, list(new_token_ids), drafts, placed)
         return self._pending
 
@@ -157,7 +157,7 @@ class Session:
             InvalidArgument: longer than the history, or into the prompt.
         """
         self._check(handle)
-        handle.history.rewind(length)
+        handle.rewind(length)
 
     def close(self) -> None:
         """End the session; the server forgets its requests. May be called twice."""

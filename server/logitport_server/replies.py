@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from logitport.errors import to_proto
 from logitport_proto import common_pb2
@@ -18,7 +17,8 @@ if TYPE_CHECKING:
 
 def int32_column(values: Iterable[int]) -> bytes:
     """A column of int32."""
-    return np.fromiter(values, "<i4").tobytes()
+    listed = list(values)
+    return struct.pack(f"<{len(listed)}i", *listed)
 
 
 def write_outcome(

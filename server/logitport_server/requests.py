@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from logitport.errors import InvalidArgument, InvalidParams, InvalidTokenId, LogitportError
-from logitport.history import History
+from logitport.errors import InvalidArgument, InvalidParams, InvalidTokenId, LogitportError, NeedSync
+from logitport.history import History, extend_crc
 from logitport_proto import common_pb2
 from logitport_server import failures
 from logitport_server.dialects import Dialect, RequestContext
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from logitport_proto import processing_pb2
+    from logitport_server.columns import RequestStep
 
 _LONGEST_REQUEST_ID = 256
 
@@ -35,51 +36,92 @@ class ActiveRequest:
 
     Attributes:
         history: its tokens.
+        crc: checksum of the history, drafts left out.
         chain: its processors, in the order in which they run.
         reads_logits: whether any of them does.
         skip: whether it asked to go on without its processors where they fail.
         failure: why it failed; None as long as it has not.
-        stale: whether the state of its processors is behind its history.
     """
 
-    __slots__ = ("_advancing", "chain", "failure", "generation", "history", "reads_logits", "skip", "slot", "stale")
+    __slots__ = (
+        "_advancers",
+        "_stale",
+        "chain",
+        "crc",
+        "failure",
+        "generation",
+        "history",
+        "reads_logits",
+        "skip",
+        "slot",
+    )
 
     def __init__(self, slot: int, generation: int, history: History, chain: list[Link], *, skip: bool) -> None:
         self.slot = slot
         self.generation = generation
         self.history = history
+        self.crc = history.crc()
         self.chain = chain
         self.reads_logits = any(link.dialect.reads_logits for link in chain)
         self.skip = skip
-        self._advancing = [(link.dialect, link.state) for link in chain if link.dialect.advances]
         self.failure: LogitportError | None = None
-        self.stale = False
+        advancers = ((link.dialect.advancer(link.state), link.dialect.name) for link in chain)
+        self._advancers = [(advance, name) for advance, name in advancers if advance is not None]
+        # Whether the state of its processors is behind its history.
+        self._stale = False
+
+    def synchronise(self, told: RequestStep) -> None:
+        """Make the history what the engine says it is.
+
+        Raises:
+            NeedSync: that cannot be: the engine's history is another one.
+            LogitportError: why the request has failed before, or what a processor raises now.
+        """
+        if self.failure is not None:
+            if not self.skip:
+                raise self.failure
+            self.failure = None
+        length = len(self.history)
+        if told.base_length != length:
+            if not self.history.prompt_length <= told.base_length < length:
+                raise NeedSync(
+                    f"slot {told.slot}: the engine's history has {told.base_length} ids, the server's {length}"
+                )
+            self.rewind(told.base_length)
+            self.crc = self.history.crc()
+        if self._stale:
+            self.rebuild()
+        if self.crc != told.history_crc:
+            raise NeedSync(f"slot {told.slot}: the first {told.base_length} ids differ between engine and server")
+        if told.new_token_ids:
+            self.crc = extend_crc(self.crc, told.new_token_ids)
+            self.append(told.new_token_ids)
 
     def append(self, token_ids: Sequence[int]) -> None:
-        """Ids join the history. Raises what the processors raise, and is `stale` then."""
+        """Ids, drafts too, join the history, and every processor is told. Raises what the processors raise."""
         for token_id in token_ids:
             self.history.append(token_id)
-            for link in self.chain:
+            for advance, name in self._advancers:
                 try:
-                    link.dialect.advance(link.state, token_id)
+                    advance(token_id)
                 except BaseException as error:
-                    self.stale = True
-                    raise failures.of_processor(error, link.dialect.name) from error
+                    self._stale = True
+                    raise failures.of_processor(error, name) from error
 
     def rewind(self, length: int) -> None:
-        """Cut the history back to `length` ids. Raises as `append`."""
+        """Cut the history back to `length` ids. Raises what the processors raise."""
         self.history.rewind(length)
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Bring the state of every processor in line with the history. Raises as `append`."""
-        self.stale = True
+        """Bring the state of every processor in line with the history. Raises what the processors raise."""
+        self._stale = True
         for link in self.chain:
             try:
                 link.dialect.rewind(link.state)
             except BaseException as error:
                 raise failures.of_processor(error, link.dialect.name) from error
-        self.stale = False
+        self._stale = False
 
 
 def admit(

@@ -11,13 +11,12 @@ from logitport.errors import (
     InvalidArgument,
     InvalidLogits,
     LogitportError,
-    NeedSync,
     UnknownRequest,
     to_proto,
 )
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server import replies
-from logitport_server.columns import RequestStep, StepColumns, int32_column
+from logitport_server.columns import StepColumns, int32_column
 from logitport_server.grouping import Row
 from logitport_server.regions import Regions
 from logitport_server.requests import ActiveRequest, admit
@@ -66,7 +65,7 @@ class Session:
         # One instance a processor and session, gone with the last request that uses it.
         self._hosted: WeakValueDictionary[str, Dialect] = WeakValueDictionary()
         # The rows of the last step whose logits are still to come, of how many rows, and that step's drafts.
-        self._awaited: tuple[list[Row], int, dict[ActiveRequest, list[int]]] = ([], 0, {})
+        self._awaited: tuple[list[Row], int, dict[ActiveRequest, Sequence[int]]] = ([], 0, {})
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -95,7 +94,7 @@ class Session:
         """Drop requests and their state; places that hold another generation, or none, are left alone."""
         slots = int32_column(frame.slots, "RemoveRequests.slots")
         generations = int32_column(frame.generations, "RemoveRequests.generations", len(slots))
-        for slot, generation in zip(slots.tolist(), generations.tolist(), strict=True):
+        for slot, generation in zip(slots, generations, strict=True):
             request = self._requests.get(slot)
             if request is not None and request.generation == generation:
                 del self._requests[slot]
@@ -155,10 +154,10 @@ class Session:
         """Give up what the session shares with its engine."""
         self.regions.close()
 
-    def _collect(self, columns: StepColumns, outcome: Outcome) -> tuple[list[Row], dict[ActiveRequest, list[int]]]:
+    def _collect(self, columns: StepColumns, outcome: Outcome) -> tuple[list[Row], dict[ActiveRequest, Sequence[int]]]:
         """Bring histories up to date; the rows and drafts of those requests that can take part."""
         taking_part: list[ActiveRequest | None] = []
-        drafts: dict[ActiveRequest, list[int]] = {}
+        drafts: dict[ActiveRequest, Sequence[int]] = {}
         for told in columns.requests:
             request = self._requests.get(told.slot)
             if request is None or request.generation != told.generation:
@@ -169,7 +168,7 @@ class Session:
                 taking_part.append(None)
                 continue
             try:
-                _synchronise(request, told)
+                request.synchronise(told)
             except LogitportError as error:
                 outcome.fail(request, error)
                 taking_part.append(None)
@@ -200,22 +199,3 @@ class Session:
         occupant = self._requests.get(slot)
         if occupant is not None and occupant.generation != generation:
             raise DuplicateRequest(f"slot {slot} holds generation {occupant.generation}; remove that request first")
-
-
-def _synchronise(request: ActiveRequest, told: RequestStep) -> None:
-    """Make the request's history what the engine says it is, or raise why that cannot be."""
-    if request.failure is not None:
-        if not request.skip:
-            raise request.failure
-        request.failure = None
-    history = request.history
-    length = len(history)
-    if told.base_length != length:
-        if not history.prompt_length <= told.base_length < length:
-            raise NeedSync(f"slot {told.slot}: the engine's history has {told.base_length} ids, the server's {length}")
-        request.rewind(told.base_length)
-    if request.stale:
-        request.rebuild()
-    if history.crc() != told.history_crc:
-        raise NeedSync(f"slot {told.slot}: the first {told.base_length} ids differ between engine and server")
-    request.append(told.new_token_ids)

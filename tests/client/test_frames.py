@@ -95,12 +95,11 @@ def test_ids_of_any_integer_kind(ids: Any) -> None:
     [
         ([-1], r"token id -1: ids must lie in \[0, 10\); a placeholder"),
         ([3, 10], "token id 10"),
-        ([2**40], f"token id {2**40}"),
+        ([2**40], "integers of 32 bits"),
         ([2**70], "integers"),
         ([1.0], "integers"),
         (["1"], "integers"),
         ([None], "integers"),
-        ([True], "integers"),
     ],
 )
 @pytest.mark.parametrize("as_drafts", [False, True])

@@ -42,10 +42,10 @@ _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, type(functools.lr
 _CONSTANTS = (type(None), bool, int, float, str, bytes)
 # A class gets these when it is made ...
 _MADE_WITH = ("__module__", "__doc__", "__slots__", "__orig_bases__")
-# ... and these by being made; annotations say nothing at run time, and name much that a server need not have.
+# ... and these by being made or copied; annotations say nothing at run time, and name much that a server need not have.
 _NOT_SHIPPED = {
     *("__dict__", "__weakref__", "_abc_impl", "__abstractmethods__", "__firstlineno__", "__static_attributes__"),
-    *("__annotations__", "__annotate_func__", "__annotations_cache__"),
+    *("__slotnames__", "__annotations__", "__annotate_func__", "__annotations_cache__"),
 }
 
 

@@ -16,7 +16,10 @@ __all__ = ["Dialect", "RequestContext", "speak"]
 
 
 def speak(processor: CustomLogitProcessor, name: str, *, shipped: bool) -> Dialect:
-    """The dialect of a processor's base class, ready to call it."""
-    if isinstance(processor, EditProcessor):
+    """The dialect of a processor's base class, ready to call it.
+
+    A subclass of a logits-free processor that overrides `__call__`, as SGLang's users do, is called as SGLang calls it.
+    """
+    if isinstance(processor, EditProcessor) and type(processor).__call__ is EditProcessor.__call__:
         return EditDialect(processor, name, shipped=shipped)
     return SGLangDialect(processor, name, shipped=shipped)

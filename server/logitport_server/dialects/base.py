@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
@@ -42,11 +42,9 @@ class Dialect(ABC):
         processor: the instance.
         name: a built-in's name, or a digest.
         shipped: whether a client sent the processor's code.
-        advances: whether `advance` does anything.
     """
 
     reads_logits: ClassVar[bool]
-    advances = True
 
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
         self.processor = processor
@@ -64,8 +62,8 @@ class Dialect(ABC):
         """State for a request, from its history of any length."""
 
     @abstractmethod
-    def advance(self, state: Any, token_id: int) -> None:
-        """This id has just joined the history."""
+    def advancer(self, state: Any) -> Callable[[int], object] | None:
+        """What to call with each id that has just joined the history; None if nothing."""
 
     @abstractmethod
     def rewind(self, state: Any) -> None:

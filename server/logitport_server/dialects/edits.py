@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from logitport.processors import EditProcessor, EditRequest
 from logitport_server.dialects.base import Dialect, RequestContext
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from logitport.edits import RowEdits
 
@@ -19,17 +20,15 @@ class EditDialect(Dialect):
     reads_logits = False
     processor: EditProcessor
 
-    def __init__(self, processor: EditProcessor, name: str, *, shipped: bool) -> None:
-        super().__init__(processor, name, shipped=shipped)
-        self.advances = type(processor).advance is not EditProcessor.advance
-
     def start(self, context: RequestContext, params: dict[str, Any]) -> EditRequest:
         request = EditRequest(params, context.history, context.vocab_size)
         self.processor.start(request)
         return request
 
-    def advance(self, state: EditRequest, token_id: int) -> None:
-        self.processor.advance(state, token_id)
+    def advancer(self, state: EditRequest) -> Callable[[int], object] | None:
+        if type(self.processor).advance is EditProcessor.advance:
+            return None
+        return partial(self.processor.advance, state)
 
     def rewind(self, state: EditRequest) -> None:
         self.processor.rewind(state)

@@ -11,7 +11,7 @@ from logitport.errors import StateLost
 from logitport_server.dialects.base import Dialect, RequestContext
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
 
@@ -48,8 +48,9 @@ class SGLangDialect(Dialect):
     def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
         return _State(context, params)
 
-    def advance(self, state: _State, token_id: int) -> None:
-        state.req.output_ids.append(token_id)
+    def advancer(self, state: _State) -> Callable[[int], object]:
+        output_ids: array[int] = state.req.output_ids
+        return output_ids.append
 
     def rewind(self, state: _State) -> None:
         if state.kept_something() or getattr(self.processor, "__dict__", None):
