@@ -25,6 +25,13 @@ def _device(value: str) -> str:
 Address = Annotated[str, AfterValidator(_address)]
 
 
+CUSTOM_OPS: list[str] = Field(
+    default=[],
+    description='which ops run a kernel of their platform: "all" or "none" as a base, "+op" and "-op" on top, as in '
+    '["none","+apply_edits"]',
+)
+
+
 class ServerConfig(BaseSettings):
     """The options of `logitport serve`; each can also be set as LOGITPORT_<NAME> in the environment."""
 
@@ -50,4 +57,5 @@ class ServerConfig(BaseSettings):
     max_registered_processors: int = Field(1024, ge=1, description="processors that the registry keeps")
     loader_cache_size: int = Field(128, ge=1, description="loaded processor classes that are kept, by digest")
     drain_seconds: float = Field(5.0, ge=0, description="how long SIGTERM lets steps in flight finish, in seconds")
+    custom_ops: list[str] = CUSTOM_OPS
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")

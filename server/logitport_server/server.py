@@ -15,6 +15,8 @@ import torch
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from logitport import ops
+from logitport.errors import LogitportError
 from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
 from logitport_server.executors import InlineExecutor
 from logitport_server.lane import LANES_AVAILABLE, LaneListener
@@ -43,6 +45,7 @@ class Server:
     """Everything that one running service is made of."""
 
     def __init__(self, config: ServerConfig) -> None:
+        ops.configure(config.custom_ops)
         self._config = config
         self._device = choose_device(config.device)
         loader = Loader(config.loader_cache_size)
@@ -116,7 +119,7 @@ def run(config: ServerConfig) -> None:
     logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         asyncio.run(_serve(config))
-    except StartupError as error:
+    except (StartupError, LogitportError) as error:
         sys.exit(f"logitport: {error}")
 
 

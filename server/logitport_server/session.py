@@ -14,13 +14,14 @@ from logitport.errors import (
     UnknownRequest,
     to_proto,
 )
+from logitport.ops import PipelineStage
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server import replies
 from logitport_server.columns import StepColumns, int32_column
 from logitport_server.grouping import Row
 from logitport_server.regions import Regions
 from logitport_server.requests import ActiveRequest, admit
-from logitport_server.step import Failed, Outcome, pack, run
+from logitport_server.step import Failed, Outcome, pack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,6 +63,7 @@ class Session:
         self._executor = executor
         self._device = device
         self._requests: dict[int, ActiveRequest] = {}
+        self._run_chains = PipelineStage.get("run_chains")
         # One instance a processor and session, gone with the last request that uses it.
         self._hosted: WeakValueDictionary[str, Dialect] = WeakValueDictionary()
         # The rows of the last step whose logits are still to come, of how many rows, and that step's drafts.
@@ -105,7 +107,7 @@ class Session:
         columns = StepColumns.read(frame, self.vocab_size, self._max_draft_tokens)
         rows, drafts = self._collect(columns, outcome)
         logits_free = [row for row in rows if not row.request.reads_logits]
-        run(logits_free, drafts, self.vocab_size, None, outcome)
+        self._run_chains(logits_free, drafts, self.vocab_size, None, outcome)
         reply.edits.CopyFrom(pack(logits_free, self.vocab_size, outcome).to_proto())
         awaited = [row for row in rows if row.request.reads_logits]
         self._awaited = (awaited, len(columns.rows), drafts)
@@ -123,7 +125,7 @@ class Session:
         self._awaited = ([], 0, {})
         outcome = Outcome()
         places = awaited if whole_step else [Row(at, row.request, row.draft_offset) for at, row in enumerate(awaited)]
-        run(places, drafts, self.vocab_size, logits, outcome)
+        self._run_chains(places, drafts, self.vocab_size, logits, outcome)
         if not in_region:
             tensors.write(reply.logits, logits)
         elif self._device.type != "cpu":
@@ -136,7 +138,7 @@ class Session:
         logits = self._decode(tensor, len(slots))
         outcome = Outcome()
         rows = [Row(index, self._requests[slot]) for index, slot in enumerate(slots) if slot in self._requests]
-        run(rows, {}, self.vocab_size, logits, outcome)
+        self._run_chains(rows, {}, self.vocab_size, logits, outcome)
         tensors.write(reply.logits, logits)
         replies.write_outcome(reply, outcome, outcome.all_denied(self.vocab_size))
 

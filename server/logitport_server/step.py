@@ -10,7 +10,7 @@ import torch
 
 from logitport.edits import Edits, RowEdits
 from logitport.errors import LogitportError, ProcessorFailed
-from logitport.ops import apply_edits
+from logitport.ops import PipelineStage, apply_edits
 from logitport_server.failures import of_processor
 from logitport_server.grouping import Group, Row, group, longest_chain
 
@@ -80,6 +80,13 @@ def run(
             outcome.edits.pop(row.index, None)
             if logits is not None and row.index in originals:
                 logits[row.index].copy_(originals[row.index])
+
+
+@PipelineStage.register("run_chains")
+class RunChains(PipelineStage):
+    """`run`, as a stage that an installed package may replace."""
+
+    __call__ = staticmethod(run)
 
 
 def pack(rows: Sequence[Row], vocab_size: int, outcome: Outcome) -> Edits:
