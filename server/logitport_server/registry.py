@@ -79,8 +79,10 @@ class Registry:
             return Source(processor.builtin, builtin=BUILTINS[processor.builtin])
         if by == "serialized":
             shipped = self._accept(processor.serialized)
-        elif by in ("name", "digest"):
-            shipped = self._find(processor.name or processor.digest).payload
+        elif by == "name":
+            shipped = self._kept(self._by_name, processor.name).payload
+        elif by == "digest":
+            shipped = self._kept(self._by_digest, processor.digest).payload
         else:
             raise InvalidArgument("a ProcessorCall names no processor: set one of builtin, name, digest, serialized")
         return Source(shipped.digest, payload=shipped)
@@ -157,7 +159,11 @@ class Registry:
         return payload.parse(serialized)
 
     def _find(self, processor: str) -> _Registered:
-        kept = self._by_name.get(processor) or self._by_digest.get(processor)
+        return self._kept(self._by_name if processor in self._by_name else self._by_digest, processor)
+
+    @staticmethod
+    def _kept(table: dict[str, _Registered], processor: str) -> _Registered:
+        kept = table.get(processor)
         if kept is None:
             raise UnknownProcessor(f"no registered name or digest is {processor!r}; register it first")
         return kept

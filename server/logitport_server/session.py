@@ -20,7 +20,7 @@ from logitport_server import replies
 from logitport_server.columns import StepColumns, int32_column
 from logitport_server.grouping import Row
 from logitport_server.regions import Regions
-from logitport_server.requests import ActiveRequest, admit
+from logitport_server.requests import ActiveRequest, admit, check_token_ids
 from logitport_server.step import Failed, Outcome, pack
 
 if TYPE_CHECKING:
@@ -52,6 +52,12 @@ class Session:
             raise InvalidArgument(f"vocab_size is {opening.vocab_size}; it is the width of the logits, 1 or more")
         if opening.datatype not in tensors.DATATYPES:
             raise InvalidArgument(f"datatype is {opening.datatype!r}; write one of {', '.join(tensors.DATATYPES)}")
+        if opening.max_requests < 0 or opening.max_draft_tokens < 0:
+            raise InvalidArgument(
+                f"max_requests is {opening.max_requests} and max_draft_tokens {opening.max_draft_tokens}; "
+                "both are 0 or more"
+            )
+        check_token_ids(opening.eos_token_ids, opening.vocab_size, "eos_token_ids")
         self.vocab_size = opening.vocab_size
         self.max_requests = min(
             opening.max_requests or limits.max_requests_per_session, limits.max_requests_per_session

@@ -48,12 +48,15 @@ class SessionStream:
 
     def answer(self, frame: processing_pb2.SessionRequest, transport: str) -> processing_pb2.SessionResponse:
         """The reply to one frame, which came by `transport`; a frame that is refused as a whole changes nothing."""
-        if self._last.seq and frame.seq == self._last.seq:
+        if frame.seq == self._last.seq != 0:
             return self._last
         reply = processing_pb2.SessionResponse(seq=frame.seq)
+        if frame.seq < 1 or (self._last.seq and frame.seq != self._last.seq + 1):
+            last = f"frame {self._last.seq}" if self._last.seq else "no frame"
+            error = InvalidArgument(f"frame {frame.seq} came after {last}; seq is 1 or more, and grows by one")
+            reply.error.CopyFrom(to_proto(error))
+            return reply
         try:
-            if self._last.seq and frame.seq != self._last.seq + 1:
-                raise InvalidArgument(f"frame {frame.seq} came after frame {self._last.seq}; seq grows by one")
             self._dispatch(frame, reply, transport)
         except LogitportError as error:
             reply.error.CopyFrom(to_proto(error))
