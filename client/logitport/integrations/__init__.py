@@ -1,0 +1,1 @@
+"""Hooks for engines. Each module imports its engine; none is imported by `logitport` itself."""

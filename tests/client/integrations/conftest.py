@@ -1,0 +1,57 @@
+"""A small real model, and how it generates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList, Qwen2Config, Qwen2ForCausalLM
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+VOCAB_SIZE = 512
+PAD, EOS = 0, 1
+NEW = 20
+
+
+@pytest.fixture(scope="module")
+def model() -> Qwen2ForCausalLM:
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=0.2,
+        bos_token_id=None,
+        eos_token_id=EOS,
+        pad_token_id=PAD,
+    )
+    return Qwen2ForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="module")
+def prompts() -> torch.Tensor:
+    """Three prompts, left-padded to different lengths; each opens a thinking block."""
+    ids = torch.randint(20, VOCAB_SIZE, (3, 8), generator=torch.Generator().manual_seed(1))
+    ids[1, :3] = PAD
+    ids[2, :1] = PAD
+    ids[:, -1] = 7
+    return ids
+
+
+@pytest.fixture
+def generate(model: Qwen2ForCausalLM, prompts: torch.Tensor) -> Callable[..., torch.Tensor]:
+    """Ids that the model generates, int64[rows, length], with some logits processors."""
+
+    def run(*processors: LogitsProcessor, ids: torch.Tensor = prompts, **options: Any) -> torch.Tensor:
+        torch.manual_seed(2)
+        options = {"attention_mask": (ids != PAD).long(), "max_new_tokens": NEW, "min_new_tokens": NEW, **options}
+        output = model.generate(ids, logits_processor=LogitsProcessorList(processors), **options)
+        return output[:, ids.shape[1] :]
+
+    return run

@@ -1,0 +1,153 @@
+"""Models that generate through the service, and the same models with the same processors in their own process."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from transformers import LogitsProcessor, Qwen2ForCausalLM
+
+from logitport import CustomLogitProcessor, EditProcessor
+from logitport.integrations.transformers import RemoteLogitsProcessor
+from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from logitport import Client
+    from logitport.request import ProcessorLike
+
+    Chain = list[tuple[ProcessorLike, dict[str, Any]]]
+
+VOCAB_SIZE = 512
+PAD = 0
+NEW = 20
+
+
+class Tilt(CustomLogitProcessor):
+    """Reads logits, keeps nothing: the id sampled last decides which half of the vocabulary gains."""
+
+    def __call__(self, logits, custom_param_list=None):
+        for row, params in zip(logits, custom_param_list, strict=True):
+            request = params["__req__"]
+            seen = [*request.origin_input_ids, *request.output_ids]
+            row[seen[-1] % 2 :: 2] += params["by"]
+        return logits
+
+
+class TellsLengths(EditProcessor):
+    """Writes how long the prompt is, then how long the output."""
+
+    def edit(self, request, edits):
+        outputs = len(request.history) - request.history.prompt_length
+        edits.force(100 + (outputs or request.history.prompt_length))
+
+
+class Local(LogitsProcessor):
+    """A chain called on tensors in this process, as SGLang calls its processors."""
+
+    def __init__(self, chain: Sequence[tuple[type[CustomLogitProcessor], dict[str, Any]]], prompt_length: int) -> None:
+        self.chain = [(processor(), params) for processor, params in chain]
+        self.prompt_length = prompt_length
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores = scores.clone()
+        for processor, params in self.chain:
+            told = []
+            for row in input_ids.tolist():
+                prompt, output = row[: self.prompt_length], row[self.prompt_length :]
+                while prompt and prompt[0] == PAD:
+                    prompt.pop(0)
+                told.append({**params, "__req__": SimpleNamespace(origin_input_ids=prompt, output_ids=output)})
+            scores = processor(scores, told)
+        return scores
+
+
+CHAINS: dict[str, list[tuple[type[CustomLogitProcessor], dict[str, Any]]]] = {
+    "disallowed_tokens": [(DisallowedTokens, {"token_ids": list(range(2, VOCAB_SIZE, 3))})],
+    "thinking_budget": [
+        (
+            ThinkingBudget,
+            {"thinking_budget": 4, "thinking_start_ids": [7], "thinking_end_ids": [8, 9], "newline_id": 10},
+        )
+    ],
+    "no_repeat_ngram": [(NoRepeatNGram, {"ngram_size": 1, "window_size": 12})],
+    "reads logits": [(Tilt, {"by": 4.0})],
+}
+CHAINS["all"] = [link for name in ("reads logits", "disallowed_tokens", "no_repeat_ngram") for link in CHAINS[name]]
+
+MODES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampling": {"do_sample": True, "temperature": 0.4},
+    "several sequences": {"do_sample": True, "temperature": 0.4, "num_return_sequences": 3},
+    "beams": {"num_beams": 3},
+    "several beams": {"num_beams": 3, "num_return_sequences": 3},
+    "sampled beams": {"do_sample": True, "temperature": 0.4, "num_beams": 3},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("chain", CHAINS)
+def test_tokens_equal_those_of_the_same_processor_in_process(
+    client: Client, generate: Callable[..., torch.Tensor], prompts: torch.Tensor, chain: str, mode: str
+) -> None:
+    remote = RemoteLogitsProcessor(client, CHAINS[chain], pad_token_id=PAD)
+    local = Local(CHAINS[chain], prompts.shape[1])
+
+    through_service = generate(remote, **MODES[mode])
+
+    assert torch.equal(through_service, generate(local, **MODES[mode]))
+    assert not torch.equal(through_service, generate(**MODES[mode]))
+    assert remote.steps == NEW
+    rows = len(prompts) * MODES[mode].get("num_beams", MODES[mode].get("num_return_sequences", 1))
+    assert sorted(remote.rows_applied.values()) == [rows * NEW] * len(CHAINS[chain])
+    assert remote.seconds > 0
+
+
+@pytest.mark.parametrize("mode", ["greedy", "sampling", "beams"])
+def test_tokens_equal_those_of_processors_that_transformers_has(
+    client: Client, generate: Callable[..., torch.Tensor], prompts: torch.Tensor, mode: str
+) -> None:
+    ids = prompts.clamp(min=20)  # transformers' own n-grams know no padding
+    banned = list(range(100, 300))
+    chain: Chain = [("no_repeat_ngram", {"ngram_size": 2}), ("disallowed_tokens", {"token_ids": banned})]
+
+    through_service = generate(RemoteLogitsProcessor(client, chain), ids=ids, **MODES[mode])
+
+    own = generate(ids=ids, no_repeat_ngram_size=2, suppress_tokens=banned, **MODES[mode])
+    assert torch.equal(through_service, own)
+
+
+@pytest.mark.parametrize("more", [[], [(TellsLengths, {})]])
+def test_assisted_generation_takes_drafts_back(
+    client: Client, generate: Callable[..., torch.Tensor], more: Chain
+) -> None:
+    chain: Chain = [("no_repeat_ngram", {"ngram_size": 3}), *more]
+    repeating = torch.tensor([[30, 31, 32, 30, 31, 32, 30]])
+    plain = generate(RemoteLogitsProcessor(client, chain), ids=repeating)
+    assisted = RemoteLogitsProcessor(client, chain)
+
+    assert torch.equal(generate(assisted, ids=repeating, prompt_lookup_num_tokens=4), plain)
+    assert assisted.steps > NEW, "no draft was ever taken back"
+
+
+def test_an_assistant_that_generates_inside_is_another_generation(
+    client: Client, model: Qwen2ForCausalLM, generate: Callable[..., torch.Tensor]
+) -> None:
+    ids = torch.tensor([[30, 31, 32]])
+    plain = generate(RemoteLogitsProcessor(client, [(TellsLengths, {})]), ids=ids)
+    assisted = generate(RemoteLogitsProcessor(client, [(TellsLengths, {})]), ids=ids, assistant_model=model)
+    assert assisted.tolist() == plain.tolist() == [[103, *range(101, 100 + NEW)]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_scores_of_every_dtype_that_travels(client: Client, dtype: torch.dtype) -> None:
+    chain: Chain = [(Tilt, {"by": 2.0}), ("disallowed_tokens", {"token_ids": [3]})]
+    scores = torch.randn(2, VOCAB_SIZE).to(dtype)
+    with RemoteLogitsProcessor(client, chain) as remote:
+        processed = remote(torch.tensor([[5], [6]]), scores)
+    expected = Local([(Tilt, {"by": 2.0}), (DisallowedTokens, {"token_ids": [3]})], 1)(torch.tensor([[5], [6]]), scores)
+    assert processed.dtype == dtype
+    assert torch.equal(processed, expected)

@@ -1,0 +1,238 @@
+"""Padding, ends, calls of `generate` one after the other, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from logitport import (
+    CustomLogitProcessor,
+    EditProcessor,
+    InvalidArgument,
+    InvalidParams,
+    RequestsFailed,
+    SessionClosed,
+    StateLost,
+    UnknownProcessor,
+)
+from logitport.integrations.transformers import RemoteLogitsProcessor
+from logitport_builtins import DisallowedTokens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logitport import Client, Session
+    from logitport.request import ProcessorLike
+
+    Chain = list[tuple[ProcessorLike, dict[str, Any]]]
+
+VOCAB_SIZE = 512
+PAD, EOS = 0, 1
+NEW = 20
+
+
+class CountsCalls(CustomLogitProcessor):
+    """Reads logits and keeps state that is no function of the history: forces the number of its calls."""
+
+    def __call__(self, logits, custom_param_list=None):
+        for row, params in zip(logits, custom_param_list, strict=True):
+            params["calls"] = params.get("calls", 0) + 1
+            row[:] = float("-inf")
+            row[100 + params["calls"]] = 0.0
+        return logits
+
+
+class TellsLengths(EditProcessor):
+    """Writes how long the prompt is, then how long the output."""
+
+    def edit(self, request, edits):
+        outputs = len(request.history) - request.history.prompt_length
+        edits.force(100 + (outputs or request.history.prompt_length))
+
+
+class EndsAt(EditProcessor):
+    """Ends a row after some ids, and fails if it is asked for more."""
+
+    def edit(self, request, edits):
+        if 1 in request.history.output_token_ids:
+            raise RuntimeError("asked about a row that has ended")
+        outputs = len(request.history) - request.history.prompt_length
+        if outputs == request.params["length"]:
+            edits.force(1)
+        else:
+            edits.deny([0, 1])
+
+
+class ForcesEnd(EditProcessor):
+    def edit(self, request, edits):
+        outputs = len(request.history) - request.history.prompt_length
+        if outputs == request.params["at"]:
+            edits.force(1)
+        else:
+            edits.deny([1])
+
+
+class Fails(CustomLogitProcessor):
+    def __call__(self, logits, custom_param_list=None):
+        raise ValueError("no luck today")
+
+
+def test_padding_is_told_by_its_id_or_by_the_mask(
+    client: Client, generate: Callable[..., torch.Tensor], prompts: torch.Tensor
+) -> None:
+    def lengths(**padding: Any) -> list[int]:
+        return [
+            row[0] - 100 for row in generate(RemoteLogitsProcessor(client, [(TellsLengths, {})], **padding)).tolist()
+        ]
+
+    assert lengths(pad_token_id=PAD) == [8, 5, 7]
+    assert lengths() == [8, 8, 8]
+    # The second prompt begins with the id that pads.
+    mask = (prompts != PAD).long()
+    mask[1, 2] = 1
+    assert lengths(pad_token_id=PAD, attention_mask=mask) == [8, 6, 7]
+    assert lengths(attention_mask=mask.numpy()) == [8, 6, 7]
+
+
+def test_a_mask_serves_the_several_rows_of_a_prompt(
+    client: Client, generate: Callable[..., torch.Tensor], prompts: torch.Tensor
+) -> None:
+    remote = RemoteLogitsProcessor(client, [(TellsLengths, {})], attention_mask=prompts != PAD)
+    output = generate(remote, do_sample=True, num_return_sequences=2)
+    assert output[:, 0].tolist() == [108, 108, 105, 105, 107, 107]
+
+
+def test_a_mask_of_other_prompts_is_refused(
+    client: Client, generate: Callable[..., torch.Tensor], prompts: torch.Tensor
+) -> None:
+    remote = RemoteLogitsProcessor(client, [(TellsLengths, {})], attention_mask=prompts[:, 1:] != PAD)
+    with pytest.raises(InvalidArgument, match=r"attention_mask has shape \[3, 7\], the prompts have \[3, 8\]"):
+        generate(remote)
+
+
+def test_rows_that_have_ended_take_no_part(client: Client, generate: Callable[..., torch.Tensor]) -> None:
+    ends = [[(EndsAt, {"length": length})] for length in (2, 6, 4)]
+    remote = RemoteLogitsProcessor(client, ends, pad_token_id=PAD, eos_token_id=EOS)
+
+    output = generate(remote, min_new_tokens=0)
+
+    assert output.shape == (3, 7)
+    assert [row.index(EOS) for row in output.tolist()] == [2, 6, 4]
+    assert list(remote.rows_applied.values()) == [3 + 7 + 5]
+    assert remote.steps == 7
+
+
+def test_rows_that_have_ended_are_processed_on_where_their_end_is_unknown(
+    client: Client, generate: Callable[..., torch.Tensor]
+) -> None:
+    chain: Chain = [("disallowed_tokens", {"token_ids": [5]})]
+    ends = [[*chain, (ForcesEnd, {"at": at})] for at in (1, 3, 2)]
+    remote = RemoteLogitsProcessor(client, ends, pad_token_id=PAD)
+    output = generate(remote, min_new_tokens=0)
+    assert output.shape == (3, 4)
+    assert remote.rows_applied["disallowed_tokens"] == 3 * 4
+
+
+def test_a_row_that_goes_on_after_its_end_is_an_error(client: Client, generate: Callable[..., torch.Tensor]) -> None:
+    plain = generate()
+    wrong = RemoteLogitsProcessor(
+        client, [("disallowed_tokens", {"token_ids": []})], pad_token_id=PAD, eos_token_id=[EOS, plain[1, 4].item()]
+    )
+    with pytest.raises(InvalidArgument, match=r"row 1 goes on with .* after its end-of-sequence id"):
+        generate(wrong)
+
+
+def test_each_call_starts_anew(client: Client, generate: Callable[..., torch.Tensor], prompts: torch.Tensor) -> None:
+    remote = RemoteLogitsProcessor(client, [(CountsCalls, {})], pad_token_id=PAD)
+    once = generate(remote)
+    assert torch.equal(generate(remote), once), "the same prompts again"
+    assert torch.equal(generate(remote, ids=prompts[:1]), once[:1]), "fewer prompts"
+    assert torch.equal(generate(remote, ids=torch.cat([prompts, once], 1)), once), "the output of a call as prompts"
+    assert torch.equal(generate(remote), once), "the first prompts again"
+    assert remote.steps == 5 * NEW
+
+
+def test_a_loop_of_ones_own_continues_until_it_is_closed(client: Client) -> None:
+    scores = torch.zeros(1, VOCAB_SIZE)
+    with RemoteLogitsProcessor(client, [(CountsCalls, {})]) as remote:
+
+        def call(*ids: int) -> int:
+            return int(remote(torch.tensor([ids]), scores).argmax()) - 100
+
+        assert [call(5, 6), call(5, 6, 7), call(5, 6, 7, 8)] == [1, 2, 3]
+        remote.close()
+        assert call(5, 6, 7, 8, 9) == 1
+    assert not scores.any(), "scores stay as they are"
+
+
+def test_a_processor_that_reads_logits_and_keeps_state_cannot_follow_beams(
+    client: Client, generate: Callable[..., torch.Tensor]
+) -> None:
+    class KeepsState(CustomLogitProcessor):
+        def __call__(self, logits, custom_param_list=None):
+            for params in custom_param_list:
+                params["calls"] = params.get("calls", 0) + 1
+            return logits
+
+    remote = RemoteLogitsProcessor(client, [(KeepsState, {})], pad_token_id=PAD)
+    with pytest.raises(StateLost, match=r"began as row \d: beam search moved it"):
+        generate(remote, num_beams=3)
+    assert torch.equal(generate(remote), generate()), "without beams it can"
+
+
+def test_a_failing_processor_ends_generate_with_its_traceback(
+    client: Client, generate: Callable[..., torch.Tensor]
+) -> None:
+    chains = [[("disallowed_tokens", {"token_ids": [5]})], [(Fails, {})], []]
+    remote = RemoteLogitsProcessor(client, chains)
+    with pytest.raises(RequestsFailed, match=r"(?s)row 1.*ProcessorFailed.*Remote traceback.*no luck today") as raised:
+        generate(remote)
+    assert len(raised.value.failures) == 1
+
+
+def test_a_request_that_is_refused_ends_generate(client: Client, generate: Callable[..., torch.Tensor]) -> None:
+    with pytest.raises(UnknownProcessor, match="disalowed_tokens"):
+        generate(RemoteLogitsProcessor(client, [("disalowed_tokens", {"token_ids": [5]})]))
+    with pytest.raises(InvalidParams, match="token_ids"):
+        generate(RemoteLogitsProcessor(client, [("disallowed_tokens", {})]))
+
+
+def test_one_chain_for_each_prompt(client: Client, generate: Callable[..., torch.Tensor]) -> None:
+    chains: list[Chain] = [
+        [("disallowed_tokens", {"token_ids": list(range(part, VOCAB_SIZE, 3))})] for part in range(3)
+    ]
+    output = generate(RemoteLogitsProcessor(client, chains), do_sample=True, num_return_sequences=2)
+    for row, ids in enumerate(output.tolist()):
+        assert row // 2 not in {token_id % 3 for token_id in ids}
+    with pytest.raises(InvalidArgument, match="2 lists of processors for a batch of 3 rows"):
+        generate(RemoteLogitsProcessor(client, chains[:2]))
+
+
+@pytest.mark.parametrize("processors", [["disallowed_tokens"], [("disallowed_tokens",)], [(DisallowedTokens, None)], 3])
+def test_processors_that_are_no_pairs_are_refused(client: Client, processors: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"\(processor, parameters\) pairs are wanted"):
+        RemoteLogitsProcessor(client, processors)
+
+
+@pytest.mark.parametrize("chain", [[("disallowed_tokens", {"token_ids": [5]})], [(Fails, {})]])
+def test_a_session_ends_with_its_call(
+    client: Client, generate: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch, chain: Chain
+) -> None:
+    opened: list[Session] = []
+    open_session = client.session
+    monkeypatch.setattr(client, "session", lambda **options: opened.append(open_session(**options)) or opened[-1])
+    with contextlib.suppress(RequestsFailed):
+        generate(RemoteLogitsProcessor(client, chain))
+    assert len(opened) == 1
+    with pytest.raises(SessionClosed):
+        opened[0].step({})
+
+
+def test_the_package_of_hooks_imports_no_engine() -> None:
+    check = "import sys, logitport.integrations; sys.exit({'torch', 'transformers'} & set(sys.modules) != set())"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
