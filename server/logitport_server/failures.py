@@ -4,27 +4,66 @@ from __future__ import annotations
 
 import traceback
 
-from logitport.errors import LogitportError, ProcessorFailed
+from logitport.errors import (
+    InvalidArgument,
+    LoadFailed,
+    LogitportError,
+    MalformedPayload,
+    PayloadNotAllowed,
+    ProcessorFailed,
+    PythonMismatch,
+    StateLost,
+    UnknownProcessor,
+)
 
-_LONGEST_TRACEBACK = 4096
+_LONGEST_MESSAGE = 1000
+_LONGEST_TRACEBACK = 4000
+
+# What a processor, or looking for it, may say in our own words.
+_OURS = (
+    *(InvalidArgument, UnknownProcessor, PayloadNotAllowed, MalformedPayload, PythonMismatch, LoadFailed),
+    *(ProcessorFailed, StateLost),
+)
 
 
 def of_processor(error: BaseException, processor: str) -> LogitportError:
-    """One of our own errors names the processor from now on; any other becomes `ProcessorFailed` with its traceback."""
-    if isinstance(error, LogitportError):
-        error.processor = error.processor or processor
-        return error
-    return ProcessorFailed(
-        f"processor {processor} raised {type(error).__name__}: {error}",
-        processor=processor,
-        remote_traceback=remote_traceback(error),
-    )
+    """An error of the kinds that are ours names the processor; any other becomes `ProcessorFailed`, with its traceback.
+
+    The error that comes back can travel, whatever was raised.
+    """
+    if isinstance(error, _OURS):
+        kind = next(cls for cls in type(error).__mro__ if cls.__module__ == LogitportError.__module__)
+        message = _text(getattr(error, "message", error))
+        processor = _text(getattr(error, "processor", "")) or processor
+        trace = _end(_text(getattr(error, "remote_traceback", "")))
+    else:
+        kind = ProcessorFailed
+        message = f"processor {processor} raised {type(error).__name__}: {_text(error)}"
+        trace = remote_traceback(error)
+    failure: LogitportError = kind(_start(message), processor=processor, remote_traceback=trace)
+    return failure
 
 
 def remote_traceback(error: BaseException) -> str:
     """The frames below our own; the end of them, if they are very long."""
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_globals.get("__package__", "").startswith("logitport_server"):
+    while frames is not None and (frames.tb_frame.f_globals.get("__package__") or "").startswith("logitport_server"):
         frames = frames.tb_next
-    text = "".join(traceback.format_exception(type(error), error, frames))
+    parts = traceback.format_exception(type(error), error, frames)
+    return _end(_text("".join(map(_start, parts))))
+
+
+def _start(text: str) -> str:
+    return text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + " [...]\n"
+
+
+def _end(text: str) -> str:
     return text if len(text) <= _LONGEST_TRACEBACK else "[...]\n" + text[-_LONGEST_TRACEBACK:]
+
+
+def _text(value: object) -> str:
+    """Text that can travel."""
+    try:
+        return str(value).encode(errors="replace").decode()
+    except BaseException as error:  # noqa: BLE001 - __str__ is somebody else's code, too
+        return f"(its text cannot be had: {type(error).__name__})"

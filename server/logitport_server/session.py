@@ -114,7 +114,7 @@ class Session:
         rows, drafts = self._collect(columns, outcome)
         logits_free = [row for row in rows if not row.request.reads_logits]
         self._run_chains(logits_free, drafts, self.vocab_size, None, outcome)
-        reply.edits.CopyFrom(pack(logits_free, self.vocab_size, outcome).to_proto())
+        reply.edits.CopyFrom(pack(self.vocab_size, outcome).to_proto())
         awaited = [row for row in rows if row.request.reads_logits]
         self._awaited = (awaited, len(columns.rows), drafts)
         reply.logits_rows = replies.int32_column(row.index for row in awaited)

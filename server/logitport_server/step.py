@@ -32,11 +32,13 @@ class Outcome:
     """What a step came to.
 
     Attributes:
+        served: the groups that went well, in order, and what each one's processor said of its rows, if it says edits.
         edits: what the processors said of each row.
         applied: rows by processor.
         failures: the requests that failed in this step, by slot.
     """
 
+    served: list[tuple[Group, Sequence[RowEdits]]] = field(default_factory=list)
     edits: dict[int, RowEdits] = field(default_factory=dict)
     applied: Counter[str] = field(default_factory=Counter)
     failures: dict[int, Failed] = field(default_factory=dict)
@@ -45,6 +47,17 @@ class Outcome:
         """The request goes no further in this step."""
         request.failure = error
         self.failures[request.slot] = Failed(error, request.skip)
+
+    def settle(self) -> None:
+        """Draw up `edits` and `applied`: what was served to the requests that have not failed since."""
+        self.edits, self.applied = {}, Counter()
+        for members, said in self.served:
+            alive = [place for place, row in enumerate(members.rows) if row.request.failure is None]
+            if alive:
+                self.applied[members.dialect.name] += len(alive)
+            for place in alive if said else ():
+                index = members.rows[place].index
+                self.edits[index] = _joined(self.edits[index], said[place]) if index in self.edits else said[place]
 
     def all_denied(self, vocab_size: int) -> list[int]:
         """Rows in which edits left no id allowed, ascending."""
@@ -71,15 +84,11 @@ def run(
     for rows_of_one_offset in _by_draft_offset(rows, drafts, outcome):
         for place in range(longest_chain(rows_of_one_offset)):
             for members in group(rows_of_one_offset, place):
-                if members.dialect.reads_logits:
-                    _process(members, logits, outcome)
-                else:
-                    _edit(members, vocab_size, logits, outcome)
+                _serve(members, vocab_size, logits, outcome)
+    outcome.settle()
     for row in rows:
-        if row.request.failure is not None:
-            outcome.edits.pop(row.index, None)
-            if logits is not None and row.index in originals:
-                logits[row.index].copy_(originals[row.index])
+        if logits is not None and row.request.failure is not None and row.index in originals:
+            logits[row.index].copy_(originals[row.index])
 
 
 @PipelineStage.register("run_chains")
@@ -89,95 +98,94 @@ class RunChains(PipelineStage):
     __call__ = staticmethod(run)
 
 
-def pack(rows: Sequence[Row], vocab_size: int, outcome: Outcome) -> Edits:
-    """The edits of all rows. A request whose processors named an id outside the vocabulary fails; the others go on."""
+def pack(vocab_size: int, outcome: Outcome) -> Edits:
+    """The edits of all rows. A request whose processors said what cannot be fails; the others go on."""
     try:
         return Edits.pack(sorted(outcome.edits.items()), vocab_size)
-    except LogitportError:
-        for row in rows:
-            said = outcome.edits.get(row.index)
-            try:
-                if said is not None:
-                    said.check(vocab_size)
-            except LogitportError as error:
-                chain = ", ".join(link.dialect.name for link in row.request.chain)
-                outcome.fail(row.request, of_processor(error, chain))
-                del outcome.edits[row.index]
+    except Exception:  # noqa: BLE001 - what was said is somebody else's
+        for members, said in outcome.served:
+            for row, edits in zip(members.rows, said, strict=False):
+                try:
+                    edits.check(vocab_size)
+                except Exception as error:  # noqa: BLE001 - as above
+                    outcome.fail(row.request, of_processor(error, members.dialect.name))
+        outcome.settle()
         return Edits.pack(sorted(outcome.edits.items()), vocab_size)
 
 
-def _edit(members: Group, vocab_size: int, logits: torch.Tensor | None, outcome: Outcome) -> None:
-    """Collect what a logits-free processor says of its rows; apply it, if the logits are here."""
-    said = [RowEdits() for _ in members.rows]
+def _serve(members: Group, vocab_size: int, logits: torch.Tensor | None, outcome: Outcome) -> None:
+    """One call. If it fails, it fails the requests that it served, and no other."""
+    said: Sequence[RowEdits] = ()
     try:
-        members.dialect.edit(members.states, said)
-    except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
-        _fail(members, error, outcome)
-        return
-    if logits is not None:
-        here = Outcome(edits={row.index: edits for row, edits in zip(members.rows, said, strict=True)})
-        apply_edits(pack(members.rows, vocab_size, here), logits)
-        outcome.failures |= here.failures
-    for row, edits in zip(members.rows, said, strict=True):
-        if row.index in outcome.edits:
-            outcome.edits[row.index].extend(edits)
+        if members.dialect.reads_logits:
+            assert logits is not None  # noqa: S101 - the session runs no such chain without its logits
+            _process(members, logits)
         else:
-            outcome.edits[row.index] = edits
-    outcome.applied[members.dialect.name] += len(members.rows)
-
-
-def _process(members: Group, logits: torch.Tensor | None, outcome: Outcome) -> None:
-    """Hand a logits-reading processor its rows, and put back what it returns."""
-    assert logits is not None  # noqa: S101 - the session runs no such chain without its logits
-    indices = [row.index for row in members.rows]
-    adjacent = indices[-1] - indices[0] + 1 == len(indices)
-    selected = logits[indices[0] : indices[-1] + 1] if adjacent else logits[indices]
-    try:
-        result = members.dialect.process(members.states, selected)
-        _check(result, selected, members.dialect.name)
+            said = tuple(RowEdits() for _ in members.rows)
+            members.dialect.edit(members.states, said)
     except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
-        _fail(members, error, outcome)
+        failure = of_processor(error, members.dialect.name)
+        for row in members.rows:
+            outcome.fail(row.request, failure)
         return
-    if not adjacent:
-        logits[indices] = result.to(logits.dtype)
-    elif result is not selected:
-        selected.copy_(result)
-    outcome.applied[members.dialect.name] += len(members.rows)
+    outcome.served.append((members, said))
+    if said and logits is not None:
+        here = Outcome([(members, said)], failures=outcome.failures)
+        here.settle()
+        apply_edits(pack(vocab_size, here), logits)
 
 
-def _check(result: object, selected: torch.Tensor, processor: str) -> None:
+def _process(members: Group, logits: torch.Tensor) -> None:
+    """Hand a logits-reading processor its rows, and put back what it returns."""
+    indices = [row.index for row in members.rows]
+    first, end = indices[0], indices[-1] + 1
+    adjacent = end - first == len(indices)
+    selected = logits[first:end] if adjacent else logits[indices]
+    shape = selected.shape  # the processor may reshape its tensor in place
+    with torch.no_grad():
+        result = members.dialect.process(members.states, selected)
+        _check(result, shape, members.dialect.name)
+        if not adjacent:
+            logits[indices] = result.to(logits.dtype)
+        elif not result.is_set_to(logits[first:end]):
+            logits[first:end].copy_(result)
+
+
+def _check(result: object, shape: torch.Size, processor: str) -> None:
     if not isinstance(result, torch.Tensor):
         wrong = type(result).__name__
-    elif result.shape != selected.shape:
+    elif result.shape != shape:
         wrong = f"a tensor of shape {list(result.shape)}"
     elif not result.is_floating_point():
         wrong = f"a tensor of dtype {result.dtype}"
+    elif result.layout != torch.strided or result.is_meta:
+        wrong = f"a tensor of layout {result.layout} on device {result.device}"
     else:
         return
     raise ProcessorFailed(
-        f"processor {processor} returned {wrong}; return the logits, a floating-point tensor of shape "
-        f"{list(selected.shape)}",
+        f"processor {processor} returned {wrong}; return the logits, a floating-point tensor of shape {list(shape)}",
         processor=processor,
     )
 
 
-def _fail(members: Group, error: BaseException, outcome: Outcome) -> None:
-    """A call that fails, fails the requests that it served, and no other."""
-    failure = of_processor(error, members.dialect.name)
-    for row in members.rows:
-        outcome.fail(row.request, failure)
+def _joined(first: RowEdits, later: RowEdits) -> RowEdits:
+    joined = RowEdits()
+    joined.extend(first)
+    joined.extend(later)
+    return joined
 
 
 def _by_draft_offset(
     rows: Sequence[Row], drafts: Mapping[ActiveRequest, Sequence[int]], outcome: Outcome
 ) -> Iterator[Sequence[Row]]:
     """The rows by draft offset, while the histories grow by one draft token after the other; then they are cut back."""
-    if not drafts:
+    speculating = {row.request: drafts[row.request] for row in rows if row.request in drafts} if drafts else {}
+    if not speculating:
         yield rows
         return
-    lengths = {request: len(request.history) for request in drafts}
-    for offset in range(1 + max(map(len, drafts.values()))):
-        for request, token_ids in drafts.items() if offset else ():
+    lengths = {request: len(request.history) for request in speculating}
+    for offset in range(1 + max(map(len, speculating.values()))):
+        for request, token_ids in speculating.items() if offset else ():
             if offset <= len(token_ids) and request.failure is None:
                 try:
                     request.append(token_ids[offset - 1 : offset])
