@@ -46,7 +46,7 @@ class Admission:
         return ActiveRequest(self._slots - 1, 0, history, links, skip=skip)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def admission() -> type[Admission]:
     """The class: a property test needs a fresh one for each example."""
     return Admission
