@@ -43,6 +43,8 @@ class Region:
                 f"{size_bytes} bytes at offset {byte_offset} do not lie inside the region's {self.size_bytes}, "
                 f"or are not aligned to {dtype.itemsize}"
             )
+        if not size_bytes:
+            return torch.empty(shape, dtype=dtype)
         return torch.frombuffer(self._memory, dtype=dtype, count=math.prod(shape), offset=byte_offset).view(shape)
 
     def close(self) -> None:
