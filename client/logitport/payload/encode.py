@@ -12,12 +12,13 @@ from logitport.payload.envelope import seal
 from logitport.payload.pickle_reader import read
 from logitport.payload.pickler import ProcessorPickler
 from logitport.payload.portability import top_level, travels_by_value
+from logitport.payload.wire_names import names_in
 
 
 def dumps(processor: type | object) -> str:
     """The class as a string that logitport and SGLang load. The same class gives the same string, in any process.
 
-    The class travels with whatever it uses of the client's own code: base classes, helper functions and classes,
+    The class travels with whatever it uses of the client's own code: base classes, other classes, functions,
     constants (as they are now), imports. What the standard library, torch, numpy, logitport and other installed
     packages define travels by name. Annotations do not travel, nor the folder that a source file lies in.
 
@@ -47,7 +48,8 @@ def dumps(processor: type | object) -> str:
         ) from error
     data = file.getvalue()
     for reference in read(data).globals:
-        if travels_by_value(reference.module, top_level(cls.__module__)):
+        local = travels_by_value(reference.module, top_level(cls.__module__))
+        if local and reference.name not in names_in(reference.module):
             raise PayloadNotPortable(
                 f"{name} cannot be shipped: it uses {reference.module}.{reference.name}, which no server has, and "
                 "which is no plain Python class or function that could travel; install its package on the server"

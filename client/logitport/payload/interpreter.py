@@ -91,16 +91,16 @@ def _code_contradictions(args: tuple[Any, ...]) -> Iterator[tuple[str, str]]:
     else:
         code = {name: value for (name, _), value in zip(CODE_FIELDS, fields, strict=True)}
         wrong = [name for name, kind in CODE_FIELDS if not isinstance(code[name], kind)]
-        problem = f"the type of its {wrong[0]} is wrong" if wrong else misfit(code)
-        if problem:
+        if wrong:
+            yield "an unknown Python", f"the {wrong[0]} of a code object is of the wrong type"
+        elif problem := misfit(code):
             yield _guess(code["code"]), f"in {code['name']!r}, {problem}"
 
 
-def _guess(raw: Any) -> str:
+def _guess(raw: bytes) -> str:
     """Which other Python writes such bytecode; for the message alone."""
-    if isinstance(raw, bytes):
-        for op, arg in zip(raw[:64:2], raw[1:64:2], strict=False):
-            others = [version for version in _RESUME.get(op, ()) if version != RUNNING and arg == 0]
-            if others:
-                return f"Python {' or '.join(others)}"
+    for op, arg in zip(raw[:64:2], raw[1:64:2], strict=False):
+        others = [version for version in _RESUME.get(op, ()) if version != RUNNING and arg == 0]
+        if others:
+            return f"Python {' or '.join(others)}"
     return "another Python"

@@ -138,8 +138,13 @@ class _Reader:
         if not isinstance(args, tuple):
             return _UNKNOWN
         match function:
+            # These two are how bytes are written before protocol 3.
             case Global(module="_codecs", name="encode") if args[1:] == ("latin1",) and isinstance(args[0], str):
-                return args[0].encode("latin1")  # how bytes are written before protocol 3
+                return args[0].encode("latin1")
+            case Global(name="bytes") if not args:
+                return b""
+            case Global(name="_load_type") if args and isinstance(args[0], str):  # how dill names builtin types
+                return Global("builtins", args[0])
             case Global(module="marshal", name="loads") | Global(name="_unmarshal"):
                 self.contents.marshalled = True
         if _makes_code(args):

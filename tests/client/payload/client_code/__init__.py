@@ -1,0 +1,1 @@
+"""A client's own package, which no server has."""

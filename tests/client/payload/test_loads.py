@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import json
+import sys
+
+import dill
+import pytest
+
+from logitport import CustomLogitProcessor, LoadFailed, PythonMismatch, payload
+
+
+def raw(obj):
+    """As a plain SGLang would send it."""
+    return payload.parse(json.dumps({"callable": dill.dumps(obj, recurse=True).hex()}))
+
+
+class Raises:
+    def __init__(self, error):
+        self.error = error
+
+    def __reduce__(self):
+        return throw, (self.error,)
+
+
+def throw(error):
+    raise error
+
+
+def take(logits):
+    return logits
+
+
+class Plain:
+    """Not derived from anything, but called like a processor."""
+
+    def __call__(self, logits, custom_param_list=None):
+        return logits
+
+
+class Keywords:
+    def __call__(self, *args, **keywords):
+        return args[0]
+
+
+class Static:
+    @staticmethod
+    def __call__(logits, custom_param_list):
+        return logits
+
+
+class One:
+    def __call__(self, logits):
+        return logits
+
+
+class Three:
+    def __call__(self, logits, custom_param_list, more):
+        return logits
+
+
+class KeywordOnly:
+    def __call__(self, logits, *, custom_param_list=None):
+        return logits
+
+
+class NotCallable:
+    pass
+
+
+@pytest.mark.parametrize("cls", [Plain, Keywords, Static])
+def test_whatever_is_called_like_a_processor_is_one(cls):
+    loaded = payload.loads(raw(cls))
+    assert payload.instantiate(loaded)([1.0], None) == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("obj", "message"),
+    [
+        (One, r"wrong arity of __call__: too many positional arguments: it takes \(logits\), and is called with"),
+        (Three, "wrong arity of __call__: missing a required argument: 'more'"),
+        (KeywordOnly, "wrong arity of __call__: too many positional"),
+        (NotCallable, "NotCallable has no __call__"),
+        (Plain(), "not a class, but a Plain"),
+        (take, "not a class, but a function: <function take"),
+        ({"a": "b" * 200}, r"not a class, but a dict: \{'a': 'b{60,}\.\.\.$"),
+    ],
+)
+def test_what_is_no_processor_class_is_refused(obj, message):
+    with pytest.raises(LoadFailed, match=message):
+        payload.loads(raw(obj))
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("mine"), SystemExit("mine"), KeyboardInterrupt("mine"), MemoryError("mine")]
+)
+def test_whatever_unpickling_raises_is_a_failure_to_load(error):
+    with pytest.raises(LoadFailed, match=f"unpickling the payload raised {type(error).__name__}: mine") as caught:
+        payload.loads(raw(Raises(error)))
+    assert "in throw" in caught.value.remote_traceback
+    assert "decode.py" not in caught.value.remote_traceback
+
+
+def test_truncated_state_is_a_failure_to_load():
+    with pytest.raises(LoadFailed, match="unpickling the payload raised"):
+        payload.loads(payload.parse(json.dumps({"callable": b"\x80\x04]K\x01K\x02b.".hex()})))
+
+
+class Failing:
+    def __init__(self):
+        raise RuntimeError("no tokenizer")
+
+    def __call__(self, logits, custom_param_list=None):
+        return logits
+
+
+class Exiting(Failing):
+    def __init__(self):
+        sys.exit(3)
+
+
+class WantsArguments(Failing):
+    def __init__(self, size):
+        self.size = size
+
+
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        (Failing, "creating a Failing raised RuntimeError: no tokenizer"),
+        (Exiting, "creating a Exiting raised SystemExit: 3"),
+        (
+            WantsArguments,
+            "creating a WantsArguments raised TypeError: .*missing 1 required positional argument: 'size'",
+        ),
+    ],
+)
+def test_whatever_init_raises_is_a_failure_to_load(cls, message):
+    with pytest.raises(LoadFailed, match=message) as caught:
+        payload.instantiate(payload.loads(raw(cls)))
+    assert type(caught.value.__cause__).__name__ in caught.value.remote_traceback
+
+
+def test_what_is_not_installed_here_is_named():
+    data = b"csome_package.inner\nThing\n."
+    with pytest.raises(LoadFailed, match=r"refers to some_package\.inner\.Thing, .*install it on the server") as caught:
+        payload.loads(payload.parse(json.dumps({"callable": data.hex()})))
+    assert "ModuleNotFoundError" in caught.value.remote_traceback
+
+
+def test_code_of_another_version_is_refused_before_anything_runs(tmp_path):
+    touched = tmp_path / "touched"
+    shipped = json.dumps({"callable": dill.dumps([open, Plain]).hex(), "python": "2.7"})
+    running = b"cbuiltins\nopen\n(V" + str(touched).encode() + b"\nVw\ntR0"
+    code = bytes.fromhex(json.loads(CustomLogitProcessorOfMain().string())["callable"])
+    with pytest.raises(PythonMismatch):
+        payload.loads(payload.parse(json.dumps({**json.loads(shipped), "callable": (running + code).hex()})))
+    assert not touched.exists()
+
+
+class CustomLogitProcessorOfMain:
+    """A string whose functions take `__main__`'s globals, as a plain dill makes it of a class of a script."""
+
+    def string(self):
+        namespace = {"__name__": "__main__"}
+        exec(
+            "class Script:\n"
+            "    def __call__(self, logits, custom_param_list=None):\n"
+            "        global written\n"
+            "        written = logits\n"
+            "        return [name for name in globals() if not name.startswith('__')]\n",
+            namespace,
+        )
+        main = sys.modules["__main__"]
+        before = main.__dict__.copy()
+        main.__dict__.update(namespace)
+        function = namespace["Script"].__call__
+        namespace["Script"].__call__ = type(function)(function.__code__, main.__dict__, "__call__", (None,))
+        try:
+            return json.dumps({"callable": dill.dumps(namespace["Script"]).hex()})
+        finally:
+            for name in main.__dict__.keys() - before.keys():
+                del main.__dict__[name]
+
+
+def test_the_globals_of_this_process_are_out_of_reach():
+    first, second = (payload.loads(payload.parse(CustomLogitProcessorOfMain().string())) for _ in range(2))
+    assert first()([1.0], None) == ["written"]
+    assert not hasattr(sys.modules["__main__"], "written")
+    assert second().__call__.__globals__ is not first().__call__.__globals__
+
+
+def test_from_str_makes_an_instance():
+    class Counting(CustomLogitProcessor):
+        def __init__(self):
+            self.calls = 0
+
+        def __call__(self, logits, custom_param_list=None):
+            self.calls += 1
+            return self.calls
+
+    processor = CustomLogitProcessor.from_str(Counting.to_str())
+    assert [processor([], None), processor([], None)] == [1, 2]

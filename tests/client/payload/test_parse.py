@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import pickle
+import sys
+from contextlib import suppress
+
+import dill
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logitport import CustomLogitProcessor, MalformedPayload, PythonMismatch, payload
+from logitport.payload import Payload
+
+
+class Constant(CustomLogitProcessor):
+    def __call__(self, logits, custom_param_list=None):
+        return logits
+
+
+REAL = payload.parse(payload.dumps(Constant)).data
+
+
+def string(data, **labels):
+    return json.dumps({"callable": data.hex(), **labels})
+
+
+def test_a_string_of_ours():
+    parsed = payload.parse(Constant.to_str())
+    assert parsed.digest == hashlib.sha256(parsed.data).hexdigest()
+    assert parsed.python == f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert parsed.dill == dill.__version__
+
+
+def test_a_string_without_labels():
+    parsed = payload.parse(string(REAL))
+    assert (parsed.data, parsed.python, parsed.dill) == (REAL, "", "")
+
+
+def test_payloads_are_equal_if_their_bytes_are():
+    labelled, plain = payload.parse(Constant.to_str()), payload.parse(string(REAL, python="3.9", other=1))
+    assert labelled == plain
+    assert hash(labelled) == hash(plain)
+    assert labelled != payload.parse(string(pickle.dumps(1)))
+    assert REAL.hex() not in repr(labelled)
+
+
+@pytest.mark.parametrize(
+    ("serialized", "message"),
+    [
+        ("", "is not JSON"),
+        ("{", "is not JSON"),
+        ("\ud800", "is not JSON"),
+        ('"a string"', "not a str"),
+        ("[1]", "not a list"),
+        ("{}", 'no "callable"'),
+        ('{"callable": 3}', '"callable" must be a string, not a int'),
+        ('{"callable": null}', '"callable" must be a string'),
+        ('{"callable": "zz"}', "hexadecimal digits"),
+        ('{"callable": "abc"}', "hexadecimal digits"),
+        ('{"callable": "ü"}', "hexadecimal digits"),
+        ('{"callable": ""}', "not a pickle"),
+        ('{"callable": "00"}', "not a pickle: after byte 0"),
+        (string(REAL[:-1]), "not a pickle: after byte"),
+        (string(b"\x80\x04)0)0a."), "not a pickle"),
+        (string(b"\x80\x04."), "not a pickle"),
+        (string(b"\x80\x04h\x05."), "not a pickle"),
+        (string(REAL, python=3.11), '"python" must be a string'),
+        (string(REAL, dill=None), '"dill" must be a string'),
+        ("[" * 100_000, "is not JSON"),
+        ('{"a":' * 100_000 + "1" + "}" * 100_000, "is not JSON"),
+    ],
+)
+def test_what_is_malformed_is_refused(serialized, message):
+    with pytest.raises(MalformedPayload, match=message):
+        payload.parse(serialized)
+
+
+def test_a_memo_that_would_fill_the_memory_is_refused():
+    with pytest.raises(MalformedPayload, match="4294967295 is not a place in the memo"):
+        payload.parse(string(b"\x80\x04Nr\xff\xff\xff\xff."))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(["callable", "python"]), inner),
+)
+
+
+@given(st.text() | JSON.map(json.dumps) | st.binary().map(string))
+def test_nothing_but_malformed_is_ever_raised(serialized):
+    try:
+        parsed = payload.parse(serialized)
+    except MalformedPayload:
+        return
+    assert isinstance(parsed, Payload)
+
+
+def changed(data, changes, length):
+    data = bytearray(data)
+    for place, value in changes:
+        data[place % len(data)] = value
+    return bytes(data[: length % (len(data) + 1) or None])
+
+
+CHANGES = st.builds(
+    changed,
+    st.just(REAL),
+    st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 255)), max_size=6),
+    st.just(0) | st.integers(0, 5000),
+)
+
+
+@given(CHANGES)
+def test_changed_bytes_are_refused_or_read(data):
+    with suppress(MalformedPayload, PythonMismatch):
+        payload.check_python(payload.parse(string(data)))
+
+
+@given(st.binary() | CHANGES)
+def test_reading_agrees_with_unpickling_on_what_is_no_pickle(data):
+    try:
+        payload.parse(string(data))
+    except MalformedPayload as error:
+        if "memo" in error.message:
+            return
+        with pytest.raises(Exception):  # noqa: B017, PT011 - whatever it is that pickle raises
+            Unpickler(io.BytesIO(data)).load()
+
+
+class Unpickler(pickle._Unpickler):  # the Python one: the C one crashes on some of these
+    def find_class(self, module, name):
+        return Anything
+
+    def persistent_load(self, pid):
+        return pid
+
+
+class Anything:
+    def __new__(cls, *args, **keywords):
+        return super().__new__(cls)
+
+    def __setstate__(self, state):
+        pass
+
+    def __call__(self, *args, **keywords):
+        return Anything()
+
+    def append(self, item):
+        pass
+
+    def extend(self, items):
+        pass
+
+    def __setitem__(self, key, value):
+        pass

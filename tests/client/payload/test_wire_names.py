@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+import sys
+from types import ModuleType
+
+import dill
+import pytest
+
+import logitport_builtins
+from logitport import CustomLogitProcessor, LoadFailed, payload
+from logitport.payload import wire_names
+
+SGLANG = "sglang.srt.sampling.custom_logit_processor"
+ALIASES = [name for name in wire_names.names_in(SGLANG) if name != "CustomLogitProcessor"]
+
+
+def reference(module, name):
+    """A string that refers to a class by name, as pickle writes it."""
+    parts = b"".join(b"\x8c" + bytes([len(part)]) + part.encode() + b"\x94" for part in (module, name))
+    framed = parts + b"\x93\x94."
+    return json.dumps({"callable": (b"\x80\x04\x95" + len(framed).to_bytes(8, "little") + framed).hex()})
+
+
+@pytest.mark.parametrize("name", ALIASES)
+def test_a_reference_of_sglang_s_loads_to_our_class_and_back(name):
+    cls = getattr(logitport_builtins, name)
+    shipped = payload.parse(reference(SGLANG, name))
+    assert payload.loads(shipped) is cls
+    assert payload.parse(payload.dumps(cls)) == shipped
+
+
+def test_the_base_class_loads_to_ours():
+    assert payload.loads(payload.parse(reference(SGLANG, "CustomLogitProcessor"))) is CustomLogitProcessor
+
+
+def test_a_class_of_sglang_s_that_is_not_here_is_named_with_those_that_are():
+    with pytest.raises(LoadFailed, match=rf"{SGLANG}\.Newer, which is not here.*there are .*{ALIASES[0]}"):
+        payload.loads(payload.parse(reference(SGLANG, "Newer")))
+
+
+def test_the_built_ins_are_imported_when_they_are_first_needed(monkeypatch):
+    imported = []
+    monkeypatch.setattr(wire_names, "_classes", {})
+    monkeypatch.setattr(wire_names.importlib, "import_module", imported.append)
+    with pytest.raises(LoadFailed):
+        payload.loads(payload.parse(reference(SGLANG, ALIASES[0])))
+    assert imported == ["logitport_builtins"]
+
+
+def test_without_the_built_ins_the_failure_is_clear(monkeypatch):
+    monkeypatch.setattr(wire_names, "_classes", {})
+    monkeypatch.setitem(sys.modules, "logitport_builtins", None)
+    with pytest.raises(LoadFailed, match=f"{ALIASES[0]}, which is not here"):
+        payload.loads(payload.parse(reference(SGLANG, ALIASES[0])))
+
+
+def test_a_class_may_travel_under_any_name(monkeypatch):
+    monkeypatch.setattr(wire_names, "_classes", {})
+    monkeypatch.setattr(wire_names, "_names", {})
+
+    @payload.wire_name("some.module", "Name")
+    class Renamed(CustomLogitProcessor):
+        def __call__(self, logits, custom_param_list=None):
+            return logits
+
+    class Derived(Renamed):
+        pass
+
+    assert payload.parse(payload.dumps(Renamed)) == payload.parse(reference("some.module", "Name"))
+    loaded = payload.loads(payload.parse(payload.dumps(Derived)))
+    assert loaded is not Derived
+    assert loaded.__bases__ == (Renamed,)
+
+
+def test_ours_is_loaded_even_where_sglang_is_installed(monkeypatch):
+    parent = None
+    for name in ("sglang", "sglang.srt", "sglang.srt.sampling", SGLANG):
+        module = ModuleType(name)
+        monkeypatch.setitem(sys.modules, name, module)
+        if parent:
+            setattr(parent, name.rpartition(".")[2], module)
+        parent = module
+    exec(
+        "class CustomLogitProcessor:\n"
+        "    def __call__(self, logits, custom_param_list=None): return 'theirs'\n"
+        f"class {ALIASES[0]}(CustomLogitProcessor): pass\n"
+        "class OnlyTheirs(CustomLogitProcessor): pass\n",
+        vars(parent),
+    )
+    theirs = getattr(parent, ALIASES[0])
+    assert payload.loads(payload.parse(payload.dumps(theirs))) is getattr(logitport_builtins, ALIASES[0])
+    assert payload.loads(payload.parse(payload.dumps(parent.OnlyTheirs))) is parent.OnlyTheirs
+
+    class Mine(theirs):
+        def __call__(self, logits, custom_param_list=None):
+            return logits
+
+    shipped = payload.parse(json.dumps({"callable": dill.dumps(Mine, recurse=True).hex()}))
+    assert payload.loads(shipped).__bases__ == (getattr(logitport_builtins, ALIASES[0]),)
+    assert payload.loads(payload.parse(payload.dumps(Mine))).__bases__ == (getattr(logitport_builtins, ALIASES[0]),)

@@ -1,0 +1,98 @@
+"""Strings of ours in the real SGLang 0.5.23, and its strings here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dill
+import pytest
+
+from logitport import CustomLogitProcessor, payload
+
+pytestmark = pytest.mark.peers
+
+CLIENT = Path(__file__).parents[1] / "client" / "payload"
+LOGITS = [3.0, -1.0, 2.0]
+
+DUMP = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from client_code import processors
+from logitport import CustomLogitProcessor
+shipped, results = {}, {}
+classes = {name: cls for name, cls in vars(processors).items() if isinstance(cls, type)}
+del classes["CustomLogitProcessor"], classes["Enums"]  # an enum of logitport's cannot be where logitport is not
+for name, cls in classes.items():
+    if issubclass(cls, CustomLogitProcessor):
+        shipped[name] = cls.to_str()
+        results[name] = cls()([3.0, -1.0, 2.0], None)
+json.dump([shipped, results], sys.stdout)
+"""
+
+# SGLang's own file, in a process where neither logitport nor the client's code can be imported.
+LOAD = """
+import importlib, json, sys, types
+sys.modules["logitport"] = sys.modules["client_code"] = None
+for name in ("sglang", "sglang.srt", "sglang.srt.sampling"):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [sys.argv[1] + "/" + name.replace(".", "/")]
+sglang = importlib.import_module("sglang.srt.sampling.custom_logit_processor")
+results = {}
+for name, serialized in json.load(sys.stdin).items():
+    processor = sglang.CustomLogitProcessor.from_str(serialized)
+    assert isinstance(processor, sglang.CustomLogitProcessor)
+    results[name] = processor([3.0, -1.0, 2.0], None)
+json.dump(results, sys.stdout)
+"""
+
+
+def run(script, *args, stdin=""):
+    done = subprocess.run(
+        [sys.executable, "-c", script, *args], input=stdin, capture_output=True, text=True, cwd="/", check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_our_strings_load_in_a_plain_sglang(sglang_processors):
+    shipped, results = run(DUMP, str(CLIENT))
+    assert len(shipped) >= 20
+    assert run(LOAD, os.environ["LOGITPORT_SGLANG"], stdin=json.dumps(shipped)) == results
+
+
+def test_all_of_sglang_s_own_strings_load_here(sglang_processors):
+    names = [
+        name
+        for name, cls in vars(sglang_processors).items()
+        if isinstance(cls, type) and issubclass(cls, sglang_processors.CustomLogitProcessor)
+    ]
+    assert len(names) == 8
+    for name in names:
+        theirs = getattr(sglang_processors, name)
+        ours = payload.loads(payload.parse(theirs.to_str()))
+        assert ours is not theirs
+        assert ours.__name__ == name
+        assert issubclass(ours, CustomLogitProcessor)
+        # Ours dump to the same bytes, so that the digests of both are one.
+        if name != "CustomLogitProcessor":
+            assert json.loads(ours.to_str())["callable"] == json.loads(theirs.to_str())["callable"]
+            assert type(theirs.from_str(ours.to_str())) is theirs
+
+
+def test_a_class_derived_from_sglang_s_loads_here(sglang_processors):
+    class Derived(sglang_processors.Qwen3ThinkingBudgetLogitProcessor):
+        NEW_LINE_TOKEN_ID = 5
+
+        def __call__(self, logits, custom_param_list):
+            return [value * 2 for value in logits]
+
+    for serialized in (json.dumps({"callable": dill.dumps(Derived, recurse=True).hex()}), payload.dumps(Derived)):
+        processor = CustomLogitProcessor.from_str(serialized)
+        assert isinstance(processor, CustomLogitProcessor)
+        assert not isinstance(processor, sglang_processors.CustomLogitProcessor)
+        assert processor(LOGITS, None) == [6.0, -2.0, 4.0]
+        assert processor.NEW_LINE_TOKEN_ID == 5
