@@ -56,7 +56,7 @@ def check_python(payload: Payload) -> None:
     if not contents.codes and not contents.marshalled:
         return
     if payload.python and payload.python != RUNNING:
-        raise PythonMismatch(_message(f"Python {payload.python}", "its label says so"))
+        raise PythonMismatch(_message(f"Python {payload.python[:20]}", "its label says so"))
     for found, proof in _contradictions(contents):
         raise PythonMismatch(_message(found, proof))
 
@@ -94,7 +94,7 @@ def _code_contradictions(args: tuple[Any, ...]) -> Iterator[tuple[str, str]]:
         if wrong:
             yield "an unknown Python", f"the {wrong[0]} of a code object is of the wrong type"
         elif problem := misfit(code):
-            yield _guess(code["code"]), f"in {code['name']!r}, {problem}"
+            yield _guess(code["code"]), f"in {code['name'][:80]!r}, {problem}"
 
 
 def _guess(raw: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickletools
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,8 +37,10 @@ class Contents:
     marshalled: bool = False
 
 
+# A payload is read when it is parsed, when its Python is checked, and when it is loaded; a long list takes seconds.
+@functools.lru_cache(maxsize=4)
 def read(data: bytes) -> Contents:
-    """Follow the pickle to its end.
+    """Follow the pickle to its end. What it returns is shared: do not change it.
 
     Raises:
         MalformedPayload: it is no pickle; the message says where it breaks off.

@@ -87,7 +87,7 @@ def _varints(table: bytes) -> Iterator[int]:
     """Big-endian numbers of 6 bits a byte; bit 6 says that another byte follows."""
     value = 0
     for byte in table:
-        value = value << 6 | byte & 63
+        value = (value << 6 | byte & 63) & 0xFFFFFFFF  # no code is longer, whatever the bytes say
         if not byte & 64:
             yield value
             value = 0

@@ -206,6 +206,10 @@ def test_no_bytes_break_the_check(raw, table, flags, count):
     assert isinstance(misfit({**code, **({"exceptiontable": table} if "exceptiontable" in TEMPLATE else {})}), str)
 
 
+def test_an_exception_table_without_end_costs_no_time():
+    assert isinstance(misfit({**TEMPLATE, "exceptiontable": b"\x7f" * 1_000_000}), str)
+
+
 @given(
     st.sampled_from([fields(code) for code in code_of("typing")]),
     st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=4),
