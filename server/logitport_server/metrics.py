@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # Seconds: from a tenth of a logits-free step to a batch of logits sent inline.
 _BUCKETS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5)
 
+_MOST_LABELS = 1024
+
 
 class Metrics:
     """The metrics of one server, in a registry of its own."""
@@ -43,6 +45,13 @@ class Metrics:
             buckets=_BUCKETS,
             registry=registry,
         )
+        # Looking up a child by its label costs more than counting.
+        self._of_transport = {
+            transport: (self._steps.labels(transport), self._seconds.labels(transport))
+            for transport in ("unary", "grpc", "local")
+        }
+        self._counters: dict[str, Counter] = {}
+        self._labels: set[str] = set()
         hits = Gauge("logitport_loader_hits", "Loads that the cache of classes answered", registry=registry)
         hits.set_function(lambda: loader.hits)
         misses = Gauge("logitport_loader_misses", "Loads that unpickled", registry=registry)
@@ -64,9 +73,26 @@ class Metrics:
 
     def step(self, reply: StepReply, seconds: float, transport: str) -> None:
         """A step was answered; its reply tells what was applied and what failed."""
-        self._steps.labels(transport).inc()
-        self._seconds.labels(transport).observe(seconds)
+        steps, step_seconds = self._of_transport[transport]
+        steps.inc()
+        step_seconds.observe(seconds)
         for applied in reply.applied:
-            self._applied.labels(applied.processor).inc(applied.rows)
+            self._applied_to(applied.processor).inc(applied.rows)
         for failure in reply.failures:
-            self._failed.labels(failure.error.processor, common_pb2.ErrorCode.Name(failure.error.code)).inc()
+            code = common_pb2.ErrorCode.Name(failure.error.code)
+            self._failed.labels(self._label(failure.error.processor), code).inc()
+
+    def _applied_to(self, processor: str) -> Counter:
+        counter = self._counters.get(processor)
+        if counter is None:
+            counter = self._applied.labels(self._label(processor))
+            if len(self._counters) < _MOST_LABELS:
+                self._counters[processor] = counter
+        return counter
+
+    def _label(self, processor: str) -> str:
+        """The processor's label: a client that ships ever new processors must not make ever new time series."""
+        if processor in self._labels or len(self._labels) < _MOST_LABELS:
+            self._labels.add(processor)
+            return processor
+        return "(others)"
