@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logitport.errors import InvalidArgument, InvalidLogits
+from logitport.errors import InvalidArgument, InvalidLogits, LimitExceeded
 from logitport_proto import common_pb2, processing_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport_server.session import Session
+
+_WIDEST = (1 << 31) - 1
 
 
 def apply(
@@ -19,7 +21,7 @@ def apply(
     """Admit the requests, process their rows, and say what came of it.
 
     Raises:
-        InvalidArgument, InvalidLogits: the message as a whole is wrong.
+        InvalidArgument, InvalidLogits, LimitExceeded: the message as a whole is wrong.
     """
     each = message.num_tokens_in_batch or 1
     if each < 1:
@@ -32,7 +34,14 @@ def apply(
             f"{rows} rows of logits for {len(message.requests)} requests of {each} each; "
             f"send {len(message.requests) * each} rows, request by request"
         )
+    if vocab_size > _WIDEST:
+        raise InvalidLogits(f"logits have shape {list(message.logits.shape)}; the width is {_WIDEST} at most")
     session = open_session(processing_pb2.OpenSession(vocab_size=vocab_size, datatype=message.logits.datatype))
+    if len(message.requests) > session.max_requests:
+        raise LimitExceeded(
+            f"{len(message.requests)} requests in one Apply; the server takes {session.max_requests}: send fewer, "
+            "or raise max_requests_per_session"
+        )
     asked = [processing_pb2.SlottedRequest(slot=slot, request=request) for slot, request in enumerate(message.requests)]
     admission = processing_pb2.RequestsAdded()
     session.add(processing_pb2.AddRequests(requests=asked), admission)

@@ -15,20 +15,30 @@ from logitport_server import failures
 from logitport_server.dialects import Dialect, RequestContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from logitport_proto import processing_pb2
     from logitport_server.columns import RequestStep
 
 _LONGEST_REQUEST_ID = 256
+_INLINE = "(shipped inline)"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Link:
-    """One place in a request's chain: a processor, and its state for this request."""
+    """One place in a request's chain: a processor, and its state for this request.
+
+    Attributes:
+        dialect: the processor.
+        state: what the dialect keeps.
+        label: how the request named the processor.
+        behind: whether the state is behind the history, for the processor failed as it was told of an id.
+    """
 
     dialect: Dialect
     state: Any
+    label: str = ""
+    behind: bool = False
 
 
 class ActiveRequest:
@@ -43,18 +53,7 @@ class ActiveRequest:
         failure: why it failed; None as long as it has not.
     """
 
-    __slots__ = (
-        "_advancers",
-        "_stale",
-        "chain",
-        "crc",
-        "failure",
-        "generation",
-        "history",
-        "reads_logits",
-        "skip",
-        "slot",
-    )
+    __slots__ = ("_advancers", "chain", "crc", "failure", "generation", "history", "reads_logits", "skip", "slot")
 
     def __init__(self, slot: int, generation: int, history: History, chain: list[Link], *, skip: bool) -> None:
         self.slot = slot
@@ -65,10 +64,8 @@ class ActiveRequest:
         self.reads_logits = any(link.dialect.reads_logits for link in chain)
         self.skip = skip
         self.failure: LogitportError | None = None
-        advancers = ((link.dialect.advancer(link.state), link.dialect.name) for link in chain)
-        self._advancers = [(advance, name) for advance, name in advancers if advance is not None]
-        # Whether the state of its processors is behind its history.
-        self._stale = False
+        advancers = ((link.dialect.advancer(link.state), link) for link in chain)
+        self._advancers = [(advance, link) for advance, link in advancers if advance is not None]
 
     def synchronise(self, told: RequestStep) -> None:
         """Make the history what the engine says it is.
@@ -81,57 +78,94 @@ class ActiveRequest:
             if not self.skip:
                 raise self.failure
             self.failure = None
+        failure = None
         length = len(self.history)
         if told.base_length != length:
             if not self.history.prompt_length <= told.base_length < length:
                 raise NeedSync(
                     f"slot {told.slot}: the engine's history has {told.base_length} ids, the server's {length}"
                 )
-            self.rewind(told.base_length)
+            self.history.rewind(told.base_length)
             self.crc = self.history.crc()
-        if self._stale:
-            self.rebuild()
+            failure = self._follow(self.chain)
+        elif behind := [link for link in self.chain if link.behind]:
+            failure = self._follow(behind)
         if self.crc != told.history_crc:
             raise NeedSync(f"slot {told.slot}: the first {told.base_length} ids differ between engine and server")
         if told.new_token_ids:
             self.crc = extend_crc(self.crc, told.new_token_ids)
-            self.append(told.new_token_ids)
+            failure = self._extend(told.new_token_ids) or failure
+        if failure is not None:
+            raise failure
 
     def append(self, token_ids: Sequence[int]) -> None:
-        """Ids, drafts too, join the history, and every processor is told. Raises what the processors raise."""
-        for token_id in token_ids:
-            self.history.append(token_id)
-            for advance, name in self._advancers:
-                try:
-                    advance(token_id)
-                except BaseException as error:
-                    self._stale = True
-                    raise failures.of_processor(error, name) from error
+        """Draft tokens join the history, until `rewind`. Raises what a processor raises, once all are told."""
+        failure = self._extend(token_ids)
+        if failure is not None:
+            raise failure
 
     def rewind(self, length: int) -> None:
-        """Cut the history back to `length` ids. Raises what the processors raise."""
+        """Cut the history back to `length` ids. Raises as `append`."""
         self.history.rewind(length)
-        self.rebuild()
+        failure = self._follow(self.chain)
+        if failure is not None:
+            raise failure
 
-    def rebuild(self) -> None:
-        """Bring the state of every processor in line with the history. Raises what the processors raise."""
-        self._stale = True
-        for link in self.chain:
+    def _extend(self, token_ids: Sequence[int]) -> LogitportError | None:
+        """Ids join the history, and every processor is told; what the first one raised that raises."""
+        failure = None
+        for token_id in token_ids:
+            self.history.append(token_id)
+            for advance, link in self._advancers:
+                if link.behind:
+                    continue
+                try:
+                    advance(token_id)
+                except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
+                    link.behind = True
+                    failure = failure or failures.of_processor(error, link.dialect.name)
+        return failure
+
+    def _follow(self, links: Iterable[Link]) -> LogitportError | None:
+        """Bring state in line with a history that was cut back, or that it is behind; what the first one raised."""
+        failure = None
+        for link in links:
             try:
-                link.dialect.rewind(link.state)
-            except BaseException as error:
-                raise failures.of_processor(error, link.dialect.name) from error
-        self._stale = False
+                if link.behind:
+                    link.dialect.rebuild(link.state)
+                else:
+                    link.dialect.rewind(link.state)
+                link.behind = False
+            except BaseException as error:  # noqa: BLE001 - as above
+                link.behind = True
+                failure = failure or failures.of_processor(error, link.dialect.name)
+        return failure
 
 
 def admit(
-    asked: processing_pb2.SlottedRequest, vocab_size: int, host: Callable[[common_pb2.Processor], Dialect]
+    asked: processing_pb2.SlottedRequest,
+    vocab_size: int,
+    host: Callable[[common_pb2.Processor], Dialect],
+    occupant: ActiveRequest | None = None,
 ) -> ActiveRequest:
     """Check a request, find its processors and build their state.
 
+    Args:
+        asked: the request and its place.
+        vocab_size: width of the logits.
+        host: finds a processor.
+        occupant: the same request as it was, if only its history is replaced: a name keeps what it stood for then.
+
     Raises:
+        StateLost: the occupant has state that its history does not give back.
         LogitportError: anything that is wrong with this request; see docs/protocol.md.
     """
+    before = occupant.chain if occupant is not None else []
+    for link in before:
+        try:
+            link.dialect.check_rebuildable(link.state)
+        except BaseException as error:
+            raise failures.of_processor(error, link.label) from error
     message = asked.request
     if len(message.request_id.encode()) > _LONGEST_REQUEST_ID:
         raise InvalidArgument(f"request_id is longer than {_LONGEST_REQUEST_ID} bytes")
@@ -146,9 +180,9 @@ def admit(
         label = _label(call.processor)
         params = json_object(call.params, f"params of processor {place} ({label})")
         try:
-            dialect = host(call.processor)
+            dialect = before[place].dialect if _pinned(before, place, label) else host(call.processor)
             dialect.validate(params)
-            chain.append(Link(dialect, dialect.start(context, params)))
+            chain.append(Link(dialect, dialect.start(context, params), label))
         except BaseException as error:
             raise failures.of_processor(error, label) from error
     skip = message.on_error == common_pb2.ON_ERROR_SKIP
@@ -177,6 +211,11 @@ def json_object(text: bytes, where: str) -> dict[str, Any]:
     return value
 
 
+def _pinned(chain: list[Link], place: int, label: str) -> bool:
+    """Whether the processor at this place was admitted under this name."""
+    return place < len(chain) and chain[place].label == label != _INLINE
+
+
 def _label(processor: common_pb2.Processor) -> str:
     by = processor.WhichOneof("by")
-    return "(shipped inline)" if by == "serialized" else getattr(processor, by) if by else "(none)"
+    return _INLINE if by == "serialized" else getattr(processor, by) if by else "(none)"

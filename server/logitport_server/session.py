@@ -88,8 +88,8 @@ class Session:
         reads_logits = bytearray()
         for asked in frame.requests:
             try:
-                self._check_place(asked.slot, asked.generation)
-                request = admit(asked, self.vocab_size, self._host)
+                occupant = self._occupant(asked.slot, asked.generation)
+                request = admit(asked, self.vocab_size, self._host, occupant)
             except LogitportError as error:
                 reply.failures.append(common_pb2.Failure(slot=asked.slot, error=to_proto(error)))
                 reads_logits.append(False)
@@ -198,7 +198,8 @@ class Session:
             dialect = self._hosted[source.key] = self._executor.host(source)
         return dialect
 
-    def _check_place(self, slot: int, generation: int) -> None:
+    def _occupant(self, slot: int, generation: int) -> ActiveRequest | None:
+        """The request of this slot and generation, if it is here. Raises InvalidArgument, DuplicateRequest."""
         if not 0 <= slot < self.max_requests:
             raise InvalidArgument(
                 f"slot {slot} is outside [0, {self.max_requests}), the places of this session; remove requests that "
@@ -207,3 +208,4 @@ class Session:
         occupant = self._requests.get(slot)
         if occupant is not None and occupant.generation != generation:
             raise DuplicateRequest(f"slot {slot} holds generation {occupant.generation}; remove that request first")
+        return occupant

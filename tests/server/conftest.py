@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+import torch
 
-from logitport import History
+from logitport import (
+    CustomLogitProcessor,
+    EditProcessor,
+    EditRequest,
+    Edits,
+    History,
+    InvalidParams,
+    Request,
+    RowEdits,
+    UnknownProcessor,
+    tensors,
+)
+from logitport.errors import LogitportError, from_proto
+from logitport.ops import apply_edits
+from logitport_proto import common_pb2, processing_pb2
+from logitport_server.config import ServerConfig
 from logitport_server.dialects import Dialect, RequestContext, speak
+from logitport_server.executors import InlineExecutor
+from logitport_server.loader import Loader
+from logitport_server.registry import Source
 from logitport_server.requests import ActiveRequest, Link
+from logitport_server.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from logitport import CustomLogitProcessor
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 @dataclass
@@ -46,7 +66,168 @@ class Admission:
         return ActiveRequest(self._slots - 1, 0, history, links, skip=skip)
 
 
+class DenyHistory(EditProcessor):
+    """Denies every id that its request has had. Keeps what it was told, and knows when that is not the history."""
+
+    @classmethod
+    def validate_params(cls, params: Mapping[str, Any]) -> None:
+        if params.get("refuse"):
+            raise InvalidParams("refuse is set")
+
+    def start(self, request: EditRequest) -> None:
+        request.state = request.history.token_ids.tolist()
+
+    def advance(self, request: EditRequest, token_id: int) -> None:
+        if token_id == request.params.get("bomb"):
+            raise ValueError("boom")
+        request.state.append(token_id)
+
+    def rewind(self, request: EditRequest) -> None:
+        del request.state[len(request.history) :]
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        assert request.state == request.history.token_ids.tolist()
+        edits.deny(request.state)
+
+
+class AddOutputs(CustomLogitProcessor):
+    """Adds the number of outputs to all logits."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        return logits.add_(torch.tensor([[float(len(params["__req__"].output_ids))] for params in custom_param_list]))
+
+
+class CountCalls(CustomLogitProcessor):
+    """Adds the number of calls, which it counts in the request's parameters."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        for row, params in enumerate(custom_param_list):
+            params["calls"] = params.get("calls", 0) + 1
+            logits[row] += params["calls"]
+        return logits
+
+
+class Toys:
+    """A registry that knows the toys by the name of their class, and names that can be bound to another."""
+
+    def __init__(self, *toys: type) -> None:
+        self.toys: dict[str, Any] = {toy.__name__: toy for toy in toys}
+
+    def resolve(self, processor: common_pb2.Processor) -> Source:
+        name = getattr(processor, processor.WhichOneof("by"))
+        if name not in self.toys:
+            raise UnknownProcessor(f"no {name}")
+        return Source(self.toys[name].__name__, builtin=self.toys[name])
+
+
+@dataclass(eq=False)
+class Known:
+    """What an engine knows of one of its requests."""
+
+    slot: int
+    generation: int
+    request: Request
+    history: list[int] = field(default_factory=list)
+
+    def asked(self) -> processing_pb2.SlottedRequest:
+        message = self.request.to_proto()
+        message.output_token_ids[:] = self.history[len(self.request.prompt_token_ids) :]
+        return processing_pb2.SlottedRequest(slot=self.slot, generation=self.generation, request=message)
+
+
+class Engine:
+    """Speaks to a server's session in frames."""
+
+    def __init__(self, vocab_size: int, *toys: type, max_requests_per_session: int = 4, **opening: Any) -> None:
+        self.vocab_size = vocab_size
+        self.registry = Toys(*(toys or (DenyHistory, AddOutputs, CountCalls)))
+        self.session = Session(
+            processing_pb2.OpenSession(**{"vocab_size": vocab_size, "datatype": "FP32", **opening}),
+            self.registry,  # type: ignore[arg-type]
+            InlineExecutor(Loader(4)),
+            torch.device("cpu"),
+            ServerConfig(max_requests_per_session=max_requests_per_session),
+        )
+
+    def add(
+        self, slot: int, processors: Any, prompt: Iterable[int] = (1,), generation: int = 0, **fields: Any
+    ) -> Known:
+        known = Known(slot, generation, Request(tuple(prompt), processors=processors, **fields), list(prompt))
+        self.add_again(known)
+        return known
+
+    @staticmethod
+    def stranger(slot: int, generation: int = 0) -> Known:
+        """A request that the session was never told of."""
+        return Known(slot, generation, Request())
+
+    def add_again(self, *known: Known) -> None:
+        """Raises the first refusal."""
+        reply = processing_pb2.RequestsAdded()
+        self.session.add(processing_pb2.AddRequests(requests=[one.asked() for one in known]), reply)
+        assert len(reply.reads_logits) == len(known)
+        for failure in reply.failures:
+            raise from_proto(failure.error)
+
+    def remove(self, known: Known) -> None:
+        self.session.remove(processing_pb2.RemoveRequests(slots=int32(known.slot), generations=int32(known.generation)))
+
+    def step(
+        self, told: Mapping[Known, Iterable[int]], drafts: Mapping[Known, list[int]] | None = None, **columns: bytes
+    ) -> processing_pb2.StepEdits:
+        """Tell what was sampled; the engine's histories grow, too."""
+        drafts = drafts or {}
+        new = {known: list(ids) for known, ids in told.items()}
+        frame = processing_pb2.Step(
+            slots=int32(*(known.slot for known in new)),
+            generations=int32(*(known.generation for known in new)),
+            base_lengths=int32(*(len(known.history) for known in new)),
+            history_crcs=np.array([zlib.crc32(int32(*known.history)) for known in new], "<u4").tobytes(),
+            new_token_counts=int32(*map(len, new.values())),
+            new_token_ids=int32(*(token_id for ids in new.values() for token_id in ids)),
+        )
+        if drafts:
+            frame.draft_counts = int32(*(len(drafts.get(known, ())) for known in new))
+            frame.draft_token_ids = int32(*(token_id for known in new for token_id in drafts.get(known, ())))
+        for name, column in columns.items():
+            setattr(frame, name, column)
+        reply = processing_pb2.StepEdits()
+        self.session.step(frame, reply)
+        for known, ids in new.items():
+            known.history += ids
+        return reply
+
+    def process(self, rows: int) -> tuple[torch.Tensor, processing_pb2.StepLogitsEdited]:
+        """Hand over zeros for the rows that the last step wanted."""
+        message = processing_pb2.StepLogits()
+        tensors.write(message.logits, torch.zeros(rows, self.vocab_size))
+        reply = processing_pb2.StepLogitsEdited()
+        self.session.edit_logits(message, reply)
+        return tensors.to_torch(reply.logits), reply
+
+    def denied(self, reply: processing_pb2.StepEdits, rows: int) -> list[list[int]]:
+        """The ids that the edits deny, row by row."""
+        logits = np.zeros((rows, self.vocab_size), np.float32)
+        apply_edits(Edits.from_proto(reply.edits, rows, self.vocab_size), logits)
+        return [np.flatnonzero(row == -np.inf).tolist() for row in logits]
+
+    @staticmethod
+    def failures(reply: Any) -> dict[int, tuple[type[LogitportError], bool]]:
+        """The class of each failed request's error, and whether it was skipped."""
+        return {failure.slot: (type(from_proto(failure.error)), failure.skipped) for failure in reply.failures}
+
+
+def int32(*values: int) -> bytes:
+    return np.array(values, "<i4").tobytes()
+
+
 @pytest.fixture(scope="session")
 def admission() -> type[Admission]:
     """The class: a property test needs a fresh one for each example."""
     return Admission
+
+
+@pytest.fixture(scope="session")
+def open_engine() -> type[Engine]:
+    """Opens a session on a server of its own."""
+    return Engine

@@ -67,7 +67,14 @@ class Dialect(ABC):
 
     @abstractmethod
     def rewind(self, state: Any) -> None:
-        """The history has just been cut back to its present length.
+        """The history has just been cut back to its present length. Raises StateLost as `check_rebuildable`."""
+
+    @abstractmethod
+    def rebuild(self, state: Any) -> None:
+        """Ids have joined the history of which this state was not told. Raises StateLost as `check_rebuildable`."""
+
+    def check_rebuildable(self, state: Any) -> None:
+        """Whether `start` would give this state again.
 
         Raises:
             StateLost: the state is not a function of the history.

@@ -33,5 +33,9 @@ class EditDialect(Dialect):
     def rewind(self, state: EditRequest) -> None:
         self.processor.rewind(state)
 
+    def rebuild(self, state: EditRequest) -> None:
+        state.state = None
+        self.processor.start(state)
+
     def edit(self, states: Sequence[EditRequest], edits: Sequence[RowEdits]) -> None:
         self.processor.edit_batch(states, edits)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from logitport.history import History
     from logitport.processors import CustomLogitProcessor
 
+_REQ = {"rid", "origin_input_ids", "output_ids"}
+
 
 class _State:
     """One dict for the request's whole life, where processors keep state; its `__req__` stands for SGLang's `Req`."""
@@ -35,8 +37,13 @@ class _State:
         self.custom_params = {**deepcopy(params), "__req__": self.req}
 
     def kept_something(self) -> bool:
-        """Whether a processor has changed the dict."""
-        return {key: value for key, value in self.custom_params.items() if key != "__req__"} != self.given
+        """Whether a processor has changed the dict, or left something on its `__req__`."""
+        if self.custom_params.get("__req__") is not self.req or vars(self.req).keys() != _REQ:
+            return True
+        try:
+            return {**self.given, "__req__": self.req} != self.custom_params
+        except Exception:  # noqa: BLE001 - tensors, for example, do not compare to one bool
+            return True
 
 
 class SGLangDialect(Dialect):
@@ -53,12 +60,18 @@ class SGLangDialect(Dialect):
         return output_ids.append
 
     def rewind(self, state: _State) -> None:
+        self.check_rebuildable(state)
+        state.req.output_ids[:] = array("q", state.history.output_token_ids.tolist())
+
+    def rebuild(self, state: _State) -> None:
+        self.rewind(state)
+
+    def check_rebuildable(self, state: _State) -> None:
         if state.kept_something() or getattr(self.processor, "__dict__", None):
             raise StateLost(
-                f"request {state.req.rid!r}: its history was cut back, and {self.name} keeps state of its own that "
-                "cannot be; remove the request and add it again"
+                f"request {state.req.rid!r}: its history was changed, and {self.name} keeps state of its own that "
+                "cannot follow; remove the request and add it again"
             )
-        state.req.output_ids[:] = array("q", state.history.output_token_ids.tolist())
 
     def process(self, states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor:
         return self.processor(logits, [state.custom_params for state in states])

@@ -1,0 +1,190 @@
+"""What every dialect must do. A new dialect joins by adding itself to `SPEAKERS`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logitport import CustomLogitProcessor, EditProcessor, EditRequest, History, InvalidParams, RowEdits
+from logitport_server.dialects import Dialect, RequestContext, speak
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VOCAB = 16
+IDS = st.lists(st.integers(0, VOCAB - 1), max_size=6)
+Seen = list[tuple[list[int], dict[str, Any]]]
+
+
+class TellsLogits(CustomLogitProcessor):
+    """Notes the history and the parameters of each row."""
+
+    seen: ClassVar[Seen] = []
+
+    @classmethod
+    def validate_params(cls, params: Mapping[str, Any]) -> None:
+        if "bad" in params:
+            raise InvalidParams("bad")
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        for params in custom_param_list:
+            req = params["__req__"]
+            rest = {key: value for key, value in params.items() if key != "__req__"}
+            self.seen.append(([*req.origin_input_ids, *req.output_ids], rest))
+        return logits
+
+
+class TellsEdits(EditProcessor):
+    """The same. Keeps what it was told, so that a lost or repeated id shows."""
+
+    seen: ClassVar[Seen] = []
+
+    @classmethod
+    def validate_params(cls, params: Mapping[str, Any]) -> None:
+        TellsLogits.validate_params(params)
+
+    def start(self, request: EditRequest) -> None:
+        request.state = request.history.token_ids.tolist()
+
+    def advance(self, request: EditRequest, token_id: int) -> None:
+        assert request.history.last_output == token_id
+        request.state.append(token_id)
+
+    def rewind(self, request: EditRequest) -> None:
+        del request.state[len(request.history) :]
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        assert request.history.token_ids.tolist() == request.state
+        self.seen.append((list(request.state), dict(request.params)))
+
+
+SPEAKERS: list[type[Any]] = [TellsLogits, TellsEdits]
+every_dialect = pytest.mark.parametrize("speaker", SPEAKERS)
+
+
+def dialect_of(speaker: type[Any]) -> Dialect:
+    return speak(speaker(), "its name", shipped=True)
+
+
+class Told:
+    """A request as a dialect is told of it."""
+
+    def __init__(self, dialect: Dialect, prompt: list[int], output: list[int], params: dict[str, Any]) -> None:
+        self.dialect = dialect
+        self.params = params
+        self.history = History(prompt, output)
+        self.state = dialect.start(RequestContext("r", self.history, {}, VOCAB), params)
+        self.advance = dialect.advancer(self.state)
+
+    def append(self, token_id: int) -> None:
+        self.history.append(token_id)
+        if self.advance is not None:
+            self.advance(token_id)
+
+    def rewind(self, length: int) -> None:
+        self.history.rewind(length)
+        self.dialect.rewind(self.state)
+
+
+def call(dialect: Dialect, requests: list[Told]) -> Seen:
+    """One call that serves one row of each request; what the processor saw."""
+    type(dialect.processor).seen = []
+    states = [request.state for request in requests]
+    if dialect.reads_logits:
+        result = dialect.process(states, torch.zeros(len(states), VOCAB))
+        assert result.shape == (len(states), VOCAB)
+    else:
+        dialect.edit(states, [RowEdits() for _ in states])
+    seen: Seen = dialect.processor.seen
+    return seen
+
+
+@every_dialect
+@given(prompt=IDS, output=IDS, then=IDS)
+def test_a_request_may_start_anywhere_and_go_on(
+    speaker: type[Any], prompt: list[int], output: list[int], then: list[int]
+) -> None:
+    dialect = dialect_of(speaker)
+    request = Told(dialect, prompt, output, {"a": 1})
+    assert call(dialect, [request]) == [(prompt + output, {"a": 1})]
+    for token_id in then:
+        request.append(token_id)
+    assert call(dialect, [request]) == [(prompt + output + then, {"a": 1})]
+
+
+@every_dialect
+@given(prompt=IDS, output=IDS, kept=st.integers(0, 6), then=IDS)
+def test_a_history_that_is_cut_back(
+    speaker: type[Any], prompt: list[int], output: list[int], kept: int, then: list[int]
+) -> None:
+    dialect = dialect_of(speaker)
+    request = Told(dialect, prompt, [], {})
+    for token_id in output:
+        request.append(token_id)
+    call(dialect, [request])
+    output = output[:kept]
+    request.rewind(len(prompt) + len(output))
+    for token_id in then:
+        request.append(token_id)
+    assert call(dialect, [request]) == [(prompt + output + then, {})]
+
+
+@every_dialect
+@given(prompt=IDS, missed=IDS, then=IDS)
+def test_state_that_fell_behind_is_built_anew(
+    speaker: type[Any], prompt: list[int], missed: list[int], then: list[int]
+) -> None:
+    dialect = dialect_of(speaker)
+    request = Told(dialect, prompt, [], {})
+    request.history.extend(missed)
+    dialect.rebuild(request.state)
+    for token_id in then:
+        request.append(token_id)
+    assert call(dialect, [request]) == [(prompt + missed + then, {})]
+
+
+@every_dialect
+def test_each_row_gets_its_own_request(speaker: type[Any]) -> None:
+    dialect = dialect_of(speaker)
+    first, second = Told(dialect, [1], [2], {"n": [1]}), Told(dialect, [], [3], {})
+    assert call(dialect, [second, first, first]) == [([3], {}), ([1, 2], {"n": [1]}), ([1, 2], {"n": [1]})]
+
+
+@every_dialect
+def test_parameters_as_they_came_stay_as_they_came(speaker: type[Any]) -> None:
+    dialect = dialect_of(speaker)
+    params: dict[str, Any] = {"n": [1, {"m": 2}]}
+    request = Told(dialect, [1], [], params)
+    call(dialect, [request])
+    assert params == {"n": [1, {"m": 2}]}
+
+
+@every_dialect
+def test_parameters_are_checked_by_the_processor(speaker: type[Any]) -> None:
+    dialect = dialect_of(speaker)
+    dialect.validate({"good": 1})
+    with pytest.raises(InvalidParams):
+        dialect.validate({"bad": 1})
+
+
+@every_dialect
+def test_it_does_one_of_two_things(speaker: type[Any]) -> None:
+    dialect = dialect_of(speaker)
+    if dialect.reads_logits:
+        with pytest.raises(NotImplementedError):
+            dialect.edit([], [])
+    else:
+        with pytest.raises(NotImplementedError):
+            dialect.process([], torch.zeros(0, VOCAB))
+
+
+@every_dialect
+def test_state_that_follows_from_the_history_can_be_rebuilt(speaker: type[Any]) -> None:
+    dialect = dialect_of(speaker)
+    request = Told(dialect, [1], [2], {"a": 1})
+    call(dialect, [request])
+    dialect.check_rebuildable(request.state)

@@ -1,0 +1,114 @@
+"""SGLang's dialect: the dict that lives as long as its request, and state that no history gives back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from logitport import CustomLogitProcessor, EditProcessor, EditRequest, History, RowEdits, StateLost
+from logitport_server.dialects import RequestContext, speak
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logitport_server.dialects import Dialect
+
+
+class Does(CustomLogitProcessor):
+    """Does to the dicts what a function does."""
+
+    __slots__ = ("act",)
+
+    def __init__(self, act: Callable[[dict[str, Any]], Any] = lambda _: None) -> None:
+        self.act = act
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        for params in custom_param_list:
+            self.act(params)
+        return logits
+
+
+def started(processor: CustomLogitProcessor, params: dict[str, Any] | None = None) -> tuple[Dialect, Any, History]:
+    history = History([1, 2], [3])
+    dialect = speak(processor, "its name", shipped=True)
+    return dialect, dialect.start(RequestContext("r-1", history, {}, 8), params or {}), history
+
+
+def test_req_is_as_sglang_has_it() -> None:
+    seen = []
+    dialect, state, _ = started(Does(lambda params: seen.append(params["__req__"])))
+    dialect.process([state], torch.zeros(1, 8))
+    req = seen[0]
+    assert (req.rid, list(req.origin_input_ids), list(req.output_ids)) == ("r-1", [1, 2], [3])
+    assert req.output_ids[-1:] == req.output_ids[0:]  # it slices, as a list does
+    assert req.output_ids.index(3) == 0
+
+
+def test_one_dict_for_the_whole_life_of_a_request() -> None:
+    def count(params: dict[str, Any]) -> None:
+        params["calls"] = params.get("calls", 0) + 1
+
+    dialect, state, _ = started(Does(count))
+    for _ in range(3):
+        dialect.process([state], torch.zeros(1, 8))
+    assert state.custom_params["calls"] == 3
+
+
+def test_a_subclass_of_a_logits_free_processor_that_reads_logits() -> None:
+    class Override(EditProcessor):
+        def edit(self, request: EditRequest, edits: RowEdits) -> None:
+            raise AssertionError
+
+        def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+            return logits + 1
+
+    dialect, state, _ = started(Override())
+    assert dialect.reads_logits
+    assert dialect.process([state], torch.zeros(1, 8)).tolist() == [[1.0] * 8]
+
+
+def test_a_processor_without_base_class_and_without_validate_params() -> None:
+    class Plain:
+        def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+            return logits
+
+    dialect, state, _ = started(Plain())  # type: ignore[arg-type]
+    dialect.validate({"anything": 1})
+    assert dialect.process([state], torch.zeros(1, 8)).shape == (1, 8)
+
+
+class WithAttribute(CustomLogitProcessor):
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        self.calls += 1
+        return logits
+
+
+KEEPERS: list[CustomLogitProcessor] = [
+    WithAttribute(),
+    Does(lambda params: params.update(calls=1)),
+    Does(lambda params: params["given"].append(1)),
+    Does(lambda params: params.update(given=torch.zeros(3))),
+    Does(lambda params: params.update(given=np.zeros(3))),
+    Does(lambda params: params.pop("given")),
+    Does(lambda params: setattr(params["__req__"], "calls", 1)),
+    Does(lambda params: params.pop("__req__")),
+]
+
+
+@pytest.mark.parametrize("processor", KEEPERS)
+def test_state_that_no_history_gives_back(processor: CustomLogitProcessor) -> None:
+    dialect, state, history = started(processor, {"given": [0]})
+    dialect.process([state], torch.zeros(1, 8))
+    with pytest.raises(StateLost, match=r"'r-1': .*remove the request and add it again"):
+        dialect.check_rebuildable(state)
+    history.rewind(2)
+    with pytest.raises(StateLost):
+        dialect.rewind(state)
+    with pytest.raises(StateLost):
+        dialect.rebuild(state)

@@ -1,0 +1,106 @@
+"""State that falls behind, is rebuilt, or is lost: never a guess."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitport import NeedSync, ProcessorFailed, StateLost
+
+VOCAB = 10
+INF = float("inf")
+DENY, ADD, COUNT = [("DenyHistory", {})], [("AddOutputs", {})], [("CountCalls", {})]
+
+
+def int32(*values: int) -> bytes:
+    return np.array(values, "<i4").tobytes()
+
+
+@pytest.mark.parametrize("new", [[3], [2, 3], [3, 4], [2, 3, 4, 5]])
+@pytest.mark.parametrize("chain", [DENY, [*COUNT, *DENY]], ids=["logits-free", "behind one with state"])
+def test_a_request_that_skips_goes_on_after_a_token_that_fails(open_engine: Any, new: list[int], chain: Any) -> None:
+    """Only the processor that failed is behind; it starts anew, and the others lose nothing."""
+    engine = open_engine(VOCAB)
+    counting = len(chain) == 2
+    wrong = engine.add(0, [*chain[:-1], ("DenyHistory", {"bomb": 3})], [1], on_error="skip")
+    right = engine.add(1, DENY, [6])
+    if counting:
+        engine.step({wrong: [], right: []})
+        engine.process(1)
+    reply = engine.step({wrong: new, right: [7]})
+    assert engine.failures(reply) == {0: (ProcessorFailed, True)}
+    assert engine.denied(reply, 2) == [[], [6, 7]]
+    reply = engine.step({wrong: [8], right: []})
+    assert engine.failures(reply) == {}
+    expected = [1, *new, 8]
+    if counting:
+        logits, edited = engine.process(1)
+        assert engine.failures(edited) == {}
+        assert logits[0].tolist() == [-INF if token_id in expected else 2.0 for token_id in range(VOCAB)]
+    else:
+        assert engine.denied(reply, 2)[0] == sorted(expected)
+
+
+def test_a_request_that_aborts_stays_failed(open_engine: Any) -> None:
+    engine = open_engine(VOCAB)
+    wrong = engine.add(0, [("DenyHistory", {"bomb": 3})])
+    engine.step({wrong: [3]})
+    reply = engine.step({wrong: [4]})
+    assert engine.failures(reply) == {0: (ProcessorFailed, False)}
+    assert "boom" in reply.failures[0].error.message
+
+
+@pytest.mark.parametrize("on_error", ["abort", "skip"])
+def test_state_that_no_history_gives_back_is_lost_with_a_rewind(open_engine: Any, on_error: Any) -> None:
+    engine = open_engine(VOCAB)
+    known, other = engine.add(0, COUNT, on_error=on_error), engine.add(1, COUNT)
+    engine.step({known: [2], other: [2]})
+    engine.process(2)
+    known.history.pop()
+    reply = engine.step({known: [3], other: [3]})
+    assert engine.failures(reply) == {0: (StateLost, on_error == "skip")}
+    assert engine.process(1)[0][0, 0] == 2
+    reply = engine.step({known: [4], other: [4]})
+    assert engine.failures(reply) == {0: (StateLost, on_error == "skip")}, "never a guess"
+
+
+def test_state_that_no_history_gives_back_is_not_made_up_when_a_history_is_replaced(open_engine: Any) -> None:
+    engine = open_engine(VOCAB)
+    known = engine.add(0, COUNT)
+    engine.step({known: [2]})
+    engine.process(1)
+    known.history.append(9)
+    assert engine.failures(engine.step({known: []})) == {0: (NeedSync, False)}
+    with pytest.raises(StateLost, match="remove the request and add it again"):
+        engine.add_again(known)
+    engine.remove(known)
+    again = engine.add(0, COUNT, known.history, generation=1)
+    engine.step({again: []})
+    assert engine.process(1)[0][0, 0] == 1
+
+
+def test_state_that_was_never_kept_is_rebuilt(open_engine: Any) -> None:
+    engine = open_engine(VOCAB)
+    known = engine.add(0, [*ADD, *COUNT], [1])
+    engine.step({known: [2, 3]})  # nobody has been called yet
+    known.history.pop()
+    assert engine.failures(engine.step({known: []})) == {}
+    assert engine.process(1)[0][0, 0] == 2
+
+
+def test_a_name_stays_what_it_was_when_the_request_was_admitted(open_engine: Any) -> None:
+    engine = open_engine(VOCAB)
+    toys = engine.registry.toys
+    toys["team/x"] = toys["AddOutputs"]
+    known = engine.add(0, [("team/x", {})], [1])
+    toys["team/x"] = toys["DenyHistory"]
+    known.history.append(2)
+    assert engine.failures(engine.step({known: []})) == {0: (NeedSync, False)}
+    engine.add_again(known)
+    assert engine.step({known: []}).logits_rows == int32(0)
+    assert engine.process(1)[0][0, 0] == 1
+    del toys["team/x"]
+    engine.add_again(known)
+    assert engine.step({known: []}).logits_rows == int32(0)
