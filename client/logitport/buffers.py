@@ -1,21 +1,26 @@
-"""Logits in memory that a session shares with its server."""
+"""Where logits lie while the server works on them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from logitport import tensors
+from logitport.errors import LimitExceeded
 
 if TYPE_CHECKING:
-    from logitport.session import Session
+    from collections.abc import Sequence
+
+    from logitport.conversation import Conversation
     from logitport_proto import common_pb2
 
 
 class LogitsBuffer:
     """Rows of logits that grow on demand, in a region if the session's transport shares memory."""
 
-    def __init__(self, session: Session, *, with_torch: bool) -> None:
-        self._session = session
+    def __init__(self, conversation: Conversation, vocab_size: int, datatype: str, *, with_torch: bool) -> None:
+        self._conversation = conversation
+        self._vocab_size = vocab_size
+        self._datatype = datatype
         self._with_torch = with_torch
         self._region_id = 0
         self._logits: Any = None
@@ -33,16 +38,62 @@ class LogitsBuffer:
         byte_offset = tensors.byte_offset(logits, self._logits)
         if byte_offset is None:
             return False
-        message.datatype = self._session.datatype
+        message.datatype = self._datatype
         message.shape[:] = list(logits.shape)
         message.region.region_id = self._region_id
         message.region.byte_offset = byte_offset
         return True
 
     def _grow(self, rows: int) -> None:
-        session = self._session
-        shape = (rows, session.vocab_size)
-        size_bytes = max(1, rows) * session.vocab_size * tensors.DATATYPES[session.datatype][1]
-        opened = session.open_region(size_bytes, self._region_id)
+        size_bytes = max(1, rows) * self._vocab_size * tensors.DATATYPES[self._datatype][1]
+        opened = self._conversation.open_region(size_bytes, self._region_id)
         self._region_id, memory = opened or (0, bytearray(size_bytes))
-        self._logits = tensors.view(memory, session.datatype, shape, with_torch=self._with_torch)
+        self._logits = tensors.view(memory, self._datatype, (rows, self._vocab_size), with_torch=self._with_torch)
+
+
+class LogitsDelivery:
+    """Puts logits where the server finds them, the cheapest way there is, and fetches what became of them.
+
+    Attributes:
+        buffer: what `Session.logits_buffer` hands out.
+    """
+
+    def __init__(self, conversation: Conversation, vocab_size: int, datatype: str, *, with_torch: bool) -> None:
+        self._conversation = conversation
+        self._shape = (vocab_size, datatype)
+        self._staging: dict[bool, LogitsBuffer] = {}
+        self.buffer = LogitsBuffer(conversation, *self._shape, with_torch=with_torch)
+
+    def put(self, logits: Any, wanted: Sequence[int], message: common_pb2.Tensor) -> Any:
+        """Make the message name or hold the wanted rows; returns the copy of them in shared memory, if there is one.
+
+        Rows that lie in the buffer stay there. Others are copied into shared memory. Where there is none, or not
+        enough, they travel inline.
+        """
+        if self.buffer.locate(logits, message):
+            return None
+        rows = tensors.take_rows(logits, wanted)
+        if self._conversation.shares_memory:
+            with_torch = tensors.is_torch(rows)
+            staging = self._staging.get(with_torch)
+            if staging is None:
+                staging = LogitsBuffer(self._conversation, *self._shape, with_torch=with_torch)
+                self._staging[with_torch] = staging
+            try:
+                staged = staging.rows(len(rows))
+            except LimitExceeded:
+                pass
+            else:
+                staged[...] = rows
+                staging.locate(staged, message)
+                return staged
+        tensors.write(message, rows)
+        return None
+
+    @staticmethod
+    def fetch(logits: Any, wanted: Sequence[int], staged: Any, message: common_pb2.Tensor) -> None:
+        """Bring the wanted rows home, from where `put` put them. Raises InvalidLogits if they come malformed."""
+        if staged is not None:
+            tensors.put_rows(logits, wanted, staged)
+        elif message.datatype:
+            tensors.put_rows(logits, wanted, tensors.like(message, logits))

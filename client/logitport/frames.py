@@ -115,6 +115,18 @@ def step_frame(
     return frame
 
 
+def add_frame(handles: Sequence[Handle]) -> processing_pb2.AddRequests:
+    """The frame that admits requests, or sends them again, with their histories as they are now."""
+    frame = processing_pb2.AddRequests()
+    for handle in handles:
+        message = handle.request.to_proto()
+        message.output_token_ids[:] = handle.history.output_token_ids.tolist()
+        frame.requests.append(
+            processing_pb2.SlottedRequest(slot=handle.slot, generation=handle.generation, request=message)
+        )
+    return frame
+
+
 def _column(values: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(values)}i", *values)
 

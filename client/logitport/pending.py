@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 from logitport import tensors
 from logitport.calls import int32_column, rows_applied, split_failures
 from logitport.edits import Edits
-from logitport.errors import InvalidArgument, InvalidLogits, LogitportError, RequestsFailed
-from logitport.frames import Handle, step_frame
+from logitport.errors import InvalidArgument, InvalidLogits, LogitportError, RequestsFailed, from_proto
+from logitport.frames import Handle, add_frame, step_frame
 from logitport.ops import apply_edits
 from logitport_proto import common_pb2, processing_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from logitport.session import Session
+    from logitport.buffers import LogitsDelivery
+    from logitport.conversation import Conversation
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,18 @@ class PendingStep:
 
     def __init__(
         self,
-        session: Session,
+        conversation: Conversation,
+        delivery: LogitsDelivery,
         handles: Sequence[Handle],
         drafts: Mapping[Handle, Sequence[int]],
         rows: Sequence[tuple[Handle, int]],
+        vocab_size: int,
+        datatype: str,
     ) -> None:
-        self._session = session
+        self._conversation = conversation
+        self._delivery = delivery
+        self._vocab_size = vocab_size
+        self._datatype = datatype
         self._handles = handles
         self._drafts = drafts
         self._rows = rows
@@ -73,39 +80,40 @@ class PendingStep:
         if not answer.wanted:
             apply_edits(answer.edits, logits)
             return _checked(answer.result, check=check)
-        staged = self._send_logits(logits, answer.wanted)
+        frame = processing_pb2.SessionRequest()
+        staged = self._delivery.put(logits, answer.wanted, frame.logits.logits)
+        self._conversation.send(frame)
         apply_edits(answer.edits, logits)
-        edited = self._session.receive().logits
-        if staged is not None:
-            tensors.put_rows(logits, answer.wanted, staged)
-        elif edited.HasField("logits"):
-            tensors.write_rows(logits, answer.wanted, edited.logits)
+        edited = self._conversation.receive().logits
+        self._delivery.fetch(logits, answer.wanted, staged, edited.logits)
         return _checked(_combine(answer.result, self._result(edited)), check=check)
 
     def edits(self) -> Edits:
         """Wait for the edits and return them without applying any, for an engine that broadcasts them to its ranks."""
         return self._settled().edits
 
-    def take_reply(self) -> None:
-        """Take in the reply, as far as that needs no logits; what is wrong with it is told when it is asked for."""
-        try:
-            self._answer = self._read(self._session.receive().edits)
-        except Exception as error:  # noqa: BLE001 - raised by `_settled`, on the engine's thread
-            self._error = error
+    def take_reply(self, reply: processing_pb2.SessionResponse | Exception) -> None:
+        """Take in the reply, as far as that needs no logits; what was raised instead is raised by `apply`."""
+        if isinstance(reply, Exception):
+            self._error = reply
+        else:
+            self._answer = self._read(reply.edits)
 
     def _settled(self) -> _Answer:
         """The answer, after every history on which the two sides differ has been sent again."""
-        session = self._session
+        conversation = self._conversation
         if self._answer is None:
-            session.settle()
+            conversation.settle()
         if self._error is not None:
             raise self._error
         assert self._answer is not None  # noqa: S101 - take_reply() leaves one of the two
         if self._answer.out_of_sync:
-            session.admit(self._answer.out_of_sync)
+            again = add_frame(self._answer.out_of_sync)
+            for failure in conversation.exchange(processing_pb2.SessionRequest(add=again)).added.failures:
+                raise from_proto(failure.error)
             nothing_new: dict[Handle, Sequence[int]] = dict.fromkeys(self._handles, ())
-            frame = step_frame(nothing_new, self._drafts, self._rows, session.vocab_size)
-            self._answer = self._read(session.exchange(processing_pb2.SessionRequest(step=frame)).edits)
+            frame = step_frame(nothing_new, self._drafts, self._rows, self._vocab_size)
+            self._answer = self._read(conversation.exchange(processing_pb2.SessionRequest(step=frame)).edits)
         return self._answer
 
     def _read(self, reply: processing_pb2.StepEdits) -> _Answer:
@@ -114,38 +122,21 @@ class PendingStep:
             failure.slot for failure in reply.failures if failure.error.code == common_pb2.ERROR_CODE_NEED_SYNC
         }
         return _Answer(
-            edits=Edits.from_proto(reply.edits, len(self._rows), self._session.vocab_size),
+            edits=Edits.from_proto(reply.edits, len(self._rows), self._vocab_size),
             wanted=int32_column(reply.logits_rows).tolist(),
             out_of_sync=[handle for handle in self._handles if handle.slot in out_of_sync] if out_of_sync else [],
             result=self._result(reply),
         )
-
-    def _send_logits(self, logits: Any, wanted: Sequence[int]) -> Any:
-        """Send the wanted rows: where they lie, or a copy in shared memory (which is returned), or inline."""
-        session = self._session
-        frame = processing_pb2.SessionRequest()
-        message = frame.logits.logits
-        staged = None
-        if not session.buffer.locate(logits, message):
-            rows = tensors.take_rows(logits, wanted)
-            if session.shares_memory:
-                staged, buffer = session.stage(rows)
-                buffer.locate(staged, message)
-            else:
-                tensors.write(message, rows)
-        session.send(frame)
-        return staged
 
     def _check(self, logits: Any) -> None:
         if self._applied:
             raise InvalidArgument("this step was applied already; begin the next one with Session.step")
         rows, width = tensors.check_matrix(logits)
         datatype = tensors.datatype_of(logits.dtype)
-        session = self._session
-        if rows != len(self._rows) or width != session.vocab_size or datatype != session.datatype:
+        if rows != len(self._rows) or width != self._vocab_size or datatype != self._datatype:
             raise InvalidLogits(
                 f"logits are {datatype}[{rows}, {width}]; this step wants "
-                f"{session.datatype}[{len(self._rows)}, {session.vocab_size}]"
+                f"{self._datatype}[{len(self._rows)}, {self._vocab_size}]"
             )
 
     def _result(self, reply: processing_pb2.StepEdits | processing_pb2.StepLogitsEdited) -> StepResult:

@@ -65,11 +65,6 @@ def take_rows(logits: Any, rows: Sequence[int]) -> Any:
     return logits if len(rows) == len(logits) else logits[list(rows)]
 
 
-def write_rows(logits: Any, rows: Sequence[int], tensor: common_pb2.Tensor) -> None:
-    """Write a message's rows over these rows of the logits, in place. Raises InvalidLogits as `to_torch`."""
-    put_rows(logits, rows, like(tensor, logits))
-
-
 def put_rows(logits: Any, rows: Sequence[int], values: Any) -> None:
     """Write values over these rows of the logits, in place."""
     if len(rows) == len(logits):

@@ -135,5 +135,5 @@ def test_some_rows(rows: list[int], kind: str) -> None:
     before = logits.tolist()
     taken = tensors.take_rows(logits, rows)
     assert taken.tolist() == [before[row] for row in rows]
-    tensors.write_rows(logits, rows, written(taken + 10))
+    tensors.put_rows(logits, rows, tensors.like(written(taken + 10), logits))
     assert logits.tolist() == [[v + 10 for v in old] if row in rows else old for row, old in enumerate(before)]

@@ -190,7 +190,7 @@ def test_bounds_are_checked_on_the_wire(raw: RawSession) -> None:
 
 def test_frames_travel_one_way_only(client: Client) -> None:
     with client.session(vocab_size=VOCAB, transport="local") as session:
-        lane = session._transport
+        lane = session._conversation._transport
         assert isinstance(lane, LocalLane)
         frame = processing_pb2.SessionRequest(seq=2)
         frame.remove.SetInParent()

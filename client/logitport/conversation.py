@@ -1,0 +1,129 @@
+"""Frames and replies of one session, in order, over whatever transport it has."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from logitport.errors import InvalidArgument, ServerUnavailable, from_proto
+from logitport.transports.local import LocalLane
+from logitport_proto import processing_pb2
+
+if TYPE_CHECKING:
+    import mmap
+    from collections.abc import Callable
+
+    from logitport.transports.base import Transport
+
+
+class Conversation:
+    """Numbers the frames, and sees to it that one at a time is unanswered.
+
+    The reply to a step may be taken in early, on a thread of the transport's own, while the engine is busy elsewhere.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._seq = 0
+        # Held while a reply is awaited: by the engine's thread, or by the one that takes in replies early.
+        self._receiving = threading.RLock()
+        self._take_reply: Callable[[processing_pb2.SessionResponse | Exception], None] | None = None
+
+    @property
+    def transport(self) -> str:
+        """How frames travel: "grpc" or "local"."""
+        return self._transport.name
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether logits can lie in memory that the server reaches."""
+        return self._transport.shares_memory
+
+    def take_lane(self, opened: processing_pb2.SessionOpened, timeout: float, *, required: bool) -> None:
+        """Move to the local lane, if the server offers one and it can be reached from here.
+
+        Raises:
+            ServerUnavailable: it is required, and that is impossible.
+        """
+        try:
+            if not opened.HasField("lane"):
+                raise ConnectionRefusedError("the server offers none")
+            self._transport = LocalLane.connect(opened.lane, self._transport, timeout)
+        except OSError as error:
+            if required:
+                raise ServerUnavailable(f"no local lane to {self._transport.target}: {error}") from error
+        else:
+            self._transport.on_readable(self._take_in)
+
+    def exchange(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
+        """Send a frame and wait for its reply. Raises the error, if the frame was refused."""
+        with self._receiving:
+            self.settle()
+            self.send(frame)
+            return self.receive()
+
+    def begin(
+        self,
+        frame: processing_pb2.SessionRequest,
+        take_reply: Callable[[processing_pb2.SessionResponse | Exception], None],
+    ) -> None:
+        """Send a frame and return; `take_reply` is called once, with its reply or with what was raised instead."""
+        self.settle()
+        self.send(frame)
+        self._take_reply = take_reply
+
+    def settle(self) -> None:
+        """Take in the reply to the frame that `begin` sent, if that has not been done."""
+        with self._receiving:
+            take_reply, self._take_reply = self._take_reply, None
+            if take_reply is not None:
+                try:
+                    take_reply(self.receive())
+                except Exception as error:  # noqa: BLE001 - raised later, on the engine's thread
+                    take_reply(error)
+
+    def open_region(self, size_bytes: int, replaces: int) -> tuple[int, mmap.mmap] | None:
+        """Memory shared with the server, and its id; None if the transport shares none. Raises LimitExceeded."""
+        if not self.shares_memory:
+            return None
+        opening = processing_pb2.OpenRegion(size_bytes=size_bytes, replaces=replaces)
+        with self._receiving:
+            self.settle()
+            self.send(processing_pb2.SessionRequest(open_region=opening))
+            reply, memory = self._transport.receive_region(size_bytes)
+        self._check(reply)
+        assert memory is not None  # noqa: S101 - a reply that is no error brings it
+        return reply.region.region_id, memory
+
+    def send(self, frame: processing_pb2.SessionRequest) -> None:
+        """Send a frame; the next thing to do is to `receive` its reply."""
+        self._seq += 1
+        frame.seq = self._seq
+        self._transport.send(frame)
+
+    def receive(self) -> processing_pb2.SessionResponse:
+        """The reply to the frame that was sent last. Raises the error, if it was refused."""
+        reply = self._transport.receive()
+        self._check(reply)
+        return reply
+
+    def close(self) -> None:
+        """End the session. May be called twice."""
+        self._transport.close()
+
+    def _check(self, reply: processing_pb2.SessionResponse) -> None:
+        if reply.seq != self._seq:
+            raise InvalidArgument(f"the server answered frame {reply.seq}, not frame {self._seq}; close the session")
+        if reply.WhichOneof("frame") == "error":
+            raise from_proto(reply.error)
+
+    def _take_in(self) -> bool:
+        """Take in a reply that has come; whether there was one that nobody is waiting for."""
+        if self._take_reply is None or not self._receiving.acquire(blocking=False):
+            return False
+        try:
+            waiting = self._take_reply is not None
+            self.settle()
+            return waiting
+        finally:
+            self._receiving.release()
