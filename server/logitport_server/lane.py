@@ -9,6 +9,7 @@ import socket
 import struct
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ LANES_AVAILABLE = hasattr(os, "memfd_create")
 _TOKEN_BYTES = 32
 _WELCOME = b"\1"
 _HANDSHAKE_SECONDS = 5.0
+_PAUSE_SECONDS = 0.1
 _LENGTH = struct.Struct("<I")
 
 
@@ -40,8 +42,10 @@ class LaneListener:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(self.path)
         self._socket.listen()
+        self._closed = False
         self._invited: dict[bytes, SessionStream] = {}
         self._lock = threading.Lock()
+        self._threads: set[threading.Thread] = set()
         threading.Thread(target=self._accept, name="logitport-lanes", daemon=True).start()
 
     def invite(self, stream: SessionStream) -> processing_pb2.LocalLane:
@@ -56,21 +60,41 @@ class LaneListener:
         with self._lock:
             self._invited.pop(token, None)
 
-    def close(self) -> None:
-        """Accept no more connections."""
+    def close(self, seconds: float) -> int:
+        """Accept no more connections, and let the lanes end, which takes as long as the frames that they have in hand.
+
+        Returns how many are still running after `seconds`.
+        """
+        self._closed = True
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._folder.cleanup()
+        deadline = time.monotonic() + seconds
+        running = list(self._threads)
+        for thread in running:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return sum(thread.is_alive() for thread in running)
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed:
             try:
                 connection, _ = self._socket.accept()
             except OSError:
-                return
+                if not self._closed:
+                    logger.exception("a local lane could not be accepted")
+                    time.sleep(_PAUSE_SECONDS)
+                continue
             threading.Thread(target=self._serve, args=(connection,), name="logitport-lane", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
+        thread = threading.current_thread()
+        self._threads.add(thread)
+        try:
+            self._welcome(connection)
+        finally:
+            self._threads.discard(thread)
+
+    def _welcome(self, connection: socket.socket) -> None:
         with connection:
             connection.settimeout(_HANDSHAKE_SECONDS)
             try:
@@ -79,9 +103,14 @@ class LaneListener:
                     stream = self._invited.pop(token, None)
                 if stream is None:
                     return
-                connection.sendall(_WELCOME)
-                connection.settimeout(None)
-                Lane(connection, stream, self._max_message_bytes).run()
+                lane = Lane(connection, stream, self._max_message_bytes)
+                if stream.take_lane(lane):
+                    try:
+                        connection.sendall(_WELCOME)
+                        connection.settimeout(None)
+                        lane.run()
+                    finally:
+                        stream.leave_lane()
             except (OSError, struct.error, DecodeError):
                 logger.debug("a local lane ended", exc_info=True)
 
@@ -96,7 +125,6 @@ class Lane:
 
     def run(self) -> None:
         """Answer frame after frame until either end closes."""
-        self._stream.take_lane(self)
         with self._connection.makefile("rb") as incoming:
             while header := incoming.read(_LENGTH.size):
                 (length,) = _LENGTH.unpack(header)

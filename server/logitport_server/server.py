@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -25,12 +27,14 @@ from logitport_server.metrics import Metrics
 from logitport_server.registry import Registry
 from logitport_server.service import ProcessingService, RegistryService
 from logitport_server.session import Session
+from logitport_server.threads import Threads
 
 if TYPE_CHECKING:
     from logitport_server.config import ServerConfig
 
 logger = logging.getLogger(__name__)
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SERVICES = (
     registry_pb2.DESCRIPTOR.services_by_name["ProcessorRegistry"].full_name,
     processing_pb2.DESCRIPTOR.services_by_name["LogitProcessing"].full_name,
@@ -56,7 +60,8 @@ class Server:
         self._sessions: WeakSet[Session] = WeakSet()
         self._metrics = Metrics(loader, lambda: sum(map(len, list(self._sessions))))
         self._lanes = LaneListener(config.max_message_bytes) if config.local_lane and LANES_AVAILABLE else None
-        self._processing = ProcessingService(self._open_session, self._metrics, self._lanes)
+        self._threads = Threads()
+        self._processing = ProcessingService(self._open_session, self._threads, self._metrics, self._lanes)
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
 
@@ -70,7 +75,9 @@ class Server:
                 ("grpc.so_reuseport", 0),
             ]
         )
-        registry_pb2_grpc.add_ProcessorRegistryServicer_to_server(RegistryService(self._registry), self._grpc)
+        registry_pb2_grpc.add_ProcessorRegistryServicer_to_server(
+            RegistryService(self._registry, self._threads), self._grpc
+        )
         processing_pb2_grpc.add_LogitProcessingServicer_to_server(self._processing, self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc)
@@ -88,15 +95,20 @@ class Server:
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         return port
 
-    async def stop(self) -> None:
-        """Take no more calls, let the steps in flight finish, and end every session."""
+    async def stop(self) -> int:
+        """Take no more calls, let the steps in flight finish, and end every session.
+
+        Returns how many steps are still running after `drain_seconds`.
+        """
         assert self._grpc is not None  # noqa: S101 - started before
+        deadline = time.monotonic() + self._config.drain_seconds
         await self._health.enter_graceful_shutdown()
         self._processing.drain()
         await self._grpc.stop(self._config.drain_seconds)
-        if self._lanes is not None:
-            self._lanes.close()
+        running = self._lanes.close(deadline - time.monotonic()) if self._lanes is not None else 0
+        running += self._threads.close()
         self._executor.close()
+        return running
 
     def _open_session(self, opening: processing_pb2.OpenSession) -> Session:
         session = Session(opening, self._registry, self._executor, self._device, self._config)
@@ -118,19 +130,27 @@ def run(config: ServerConfig) -> None:
     """Serve until SIGTERM or SIGINT; a start-up error ends the process with status 1 and one line."""
     logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        asyncio.run(_serve(config))
+        running = asyncio.run(_serve(config))
     except (StartupError, LogitportError) as error:
         sys.exit(f"logitport: {error}")
+    if running:
+        logger.warning("%d steps are still running after %.1f s and are given up", running, config.drain_seconds)
+        logging.shutdown()
+        os._exit(0)  # the interpreter would wait for their threads
 
 
-async def _serve(config: ServerConfig) -> None:
+async def _serve(config: ServerConfig) -> int:
     server = Server(config)
     port = await server.start()
     gc.freeze()  # what is here now stays: a collection in the middle of a step need not look at it
-    stopping = asyncio.Event()
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(signal_number, stopping.set)
+    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, stopping.set)
     host = config.listen.rpartition(":")[0]
     print(f"logitport listening on {host}:{port}", flush=True)  # noqa: T201 - what a starter waits for
     await stopping.wait()
-    await server.stop()
+    for number in _SIGNALS:
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_DFL)
+    logger.info("stopping: steps in flight have %.1f s; a second signal gives them up", config.drain_seconds)
+    return await server.stop()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
@@ -17,11 +18,13 @@ from logitport_server.stream import SessionStream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from concurrent.futures import Future
 
     from logitport_server.lane import LaneListener
     from logitport_server.metrics import Metrics
     from logitport_server.registry import Registry
     from logitport_server.session import Session
+    from logitport_server.threads import Threads
 
     Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
     OpenSession: TypeAlias = Callable[[processing_pb2.OpenSession], Session]
@@ -32,14 +35,14 @@ logger = logging.getLogger(__name__)
 class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
     """The four calls of ProcessorRegistry."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, threads: Threads) -> None:
         self._registry = registry
+        self._threads = threads
 
     async def Register(self, request: registry_pb2.RegisterRequest, context: Context) -> registry_pb2.RegisterResponse:
         async with _statuses(context):
-            info = await asyncio.to_thread(
-                self._registry.register, request.serialized, request.name, replace=request.replace
-            )
+            register = partial(self._registry.register, request.serialized, request.name, replace=request.replace)
+            info = await asyncio.wrap_future(self._threads.submit(register))
             return registry_pb2.RegisterResponse(processor=info)
 
     async def Get(self, request: registry_pb2.GetRequest, context: Context) -> registry_pb2.GetResponse:
@@ -58,8 +61,11 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
 class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
     """Apply, and the sessions of all engines."""
 
-    def __init__(self, open_session: OpenSession, metrics: Metrics, lanes: LaneListener | None) -> None:
+    def __init__(
+        self, open_session: OpenSession, threads: Threads, metrics: Metrics, lanes: LaneListener | None
+    ) -> None:
         self._open_session = open_session
+        self._threads = threads
         self._metrics = metrics
         self._lanes = lanes
         self._idle: set[asyncio.Task[None]] = set()
@@ -68,7 +74,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
     async def Apply(self, request: processing_pb2.ApplyRequest, context: Context) -> processing_pb2.ApplyResponse:
         async with _statuses(context):
             started = time.perf_counter()
-            response = await asyncio.to_thread(apply, request, self._open_session)
+            response = await asyncio.wrap_future(self._threads.submit(apply, request, self._open_session))
             self._metrics.step(response, time.perf_counter() - started, "unary")
             return response
 
@@ -77,6 +83,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         assert task is not None  # noqa: S101 - a coroutine always runs in one
         async with _statuses(context):
             stream = SessionStream(self._open_session, self._metrics, self._lanes)
+            working: Future[processing_pb2.SessionResponse] | None = None
             try:
                 while not self._draining:
                     self._idle.add(task)
@@ -85,7 +92,8 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
                     if frame is grpc.aio.EOF:
                         return
                     if stream.may_take_long(frame):
-                        reply = await asyncio.to_thread(stream.answer, frame, "grpc")
+                        working = self._threads.submit(stream.answer, frame, "grpc")
+                        reply = await asyncio.wrap_future(working)
                     else:
                         reply = stream.answer(frame, "grpc")
                     await context.write(reply)
@@ -94,7 +102,10 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
                     raise
             finally:
                 self._idle.discard(task)
-                stream.close()
+                if working is None:
+                    stream.close()
+                else:  # a call that was given up may still be running
+                    working.add_done_callback(lambda _: stream.close())
         if self._draining:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down; open a session with another")
 

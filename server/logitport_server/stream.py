@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
 from typing import TYPE_CHECKING
@@ -34,6 +35,8 @@ class SessionStream:
         self._metrics = metrics
         self._lanes = lanes
         self._lane: Lane | None = None
+        self._lock = threading.Lock()
+        self._closed = False
         self._token = b""
         self._session: Session | None = None
         self._descriptors: list[int] = []
@@ -67,24 +70,42 @@ class SessionStream:
         return reply
 
     def close(self) -> None:
-        """Forget the session and all its state."""
-        if self._session is not None:
-            self._metrics.session_closed()
-            self._session.close()
-            self._session = None
+        """The gRPC stream has ended, and the session with it; the frame that its lane has in hand is still answered."""
         if self._lanes is not None:
             self._lanes.withdraw(self._token)
-        if self._lane is not None:
-            self._lane.close()
+        with self._lock:
+            self._closed = True
+            lane = self._lane
+        if lane is not None:
+            lane.close()
+        else:
+            self._forget()
 
-    def take_lane(self, lane: Lane) -> None:
-        """From now on frames come by this lane, and by gRPC no more."""
-        self._lane = lane
+    def take_lane(self, lane: Lane) -> bool:
+        """From now on frames come by this lane, and by gRPC no more; False if the session has ended."""
+        with self._lock:
+            if not self._closed:
+                self._lane = lane
+            return not self._closed
+
+    def leave_lane(self) -> None:
+        """The lane has ended."""
+        with self._lock:
+            self._lane = None
+            ended = self._closed
+        if ended:
+            self._forget()
 
     def take_descriptors(self) -> list[int]:
         """The file descriptors that travel with the last reply."""
         descriptors, self._descriptors = self._descriptors, []
         return descriptors
+
+    def _forget(self) -> None:
+        if self._session is not None:
+            self._metrics.session_closed()
+            self._session.close()
+            self._session = None
 
     def _dispatch(
         self, frame: processing_pb2.SessionRequest, reply: processing_pb2.SessionResponse, transport: str
