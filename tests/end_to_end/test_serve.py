@@ -1,0 +1,194 @@
+"""The life of a server: ready, many clients at once, drained, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+import torch
+
+from logitport import AsyncClient, Client, CustomLogitProcessor, Request, ServerUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.conftest import RunningServer
+
+VOCAB = 16
+FLAG = "--enable-custom-logit-processor"
+Lane = Literal["grpc", "local"]
+
+
+class Slow(CustomLogitProcessor):
+    """Tells that it has begun by making a file, and takes its time."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        Path(custom_param_list[0]["begun"]).touch()
+        time.sleep(custom_param_list[0]["seconds"])
+        return logits.add_(1)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(16) as executor:
+        yield executor
+
+
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
+
+
+def step(session: Any, handle: Any) -> torch.Tensor:
+    logits = torch.zeros(1, VOCAB)
+    session.step({handle: [1]}).apply(logits)
+    return logits
+
+
+def test_the_line_that_tells_that_it_is_ready(server: RunningServer, client: Client) -> None:
+    host, port = server.target.split(":")
+    assert host == "127.0.0.1"
+    assert int(port) > 0
+    assert client.processors()
+
+
+def three_calls(
+    client: Client, pool: ThreadPoolExecutor, folder: Path, seconds: float
+) -> Iterator[Future[torch.Tensor]]:
+    """An Apply and a step on each lane, all begun, that take so long."""
+    for name in ("apply", "grpc", "local"):
+        request = Request([1], processors=[(Slow, {"begun": str(folder / name), "seconds": seconds})])
+        if name == "apply":
+            yield pool.submit(lambda asked=request: client.apply(torch.zeros(1, VOCAB), [asked]).logits)
+        else:
+            session = client.session(vocab_size=VOCAB, dtype=torch.float32, transport=name)  # type: ignore[arg-type]
+            assert session.transport == name
+            yield pool.submit(step, session, session.add(request))
+        wait_for(folder / name)
+
+
+def test_steps_in_flight_are_finished(
+    start_server: Callable[..., RunningServer], pool: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    running = start_server(FLAG)
+    with Client(running.target) as client:
+        calls = list(three_calls(client, pool, tmp_path, 1.0))
+        assert running.stop() == 0
+        assert all(torch.equal(call.result(), torch.ones(1, VOCAB)) for call in calls)
+    assert "Traceback" not in running.log.read_text()
+
+
+def test_steps_that_do_not_end_do_not_keep_the_server(
+    start_server: Callable[..., RunningServer], pool: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    running = start_server(FLAG, "--drain-seconds", "0.2")
+    with Client(running.target) as client:
+        calls = list(three_calls(client, pool, tmp_path, 3600))
+        assert running.stop() == 0
+        for call in calls:
+            with pytest.raises(ServerUnavailable):
+                call.result()
+    assert "3 steps are still running after 0.2 s and are given up" in running.log.read_text()
+
+
+def test_a_second_signal_ends_it_at_once(
+    start_server: Callable[..., RunningServer], pool: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    running = start_server(FLAG, "--drain-seconds", "3600")
+    stuck = Request([1], processors=[(Slow, {"begun": str(tmp_path / "begun"), "seconds": 3600})])
+    with Client(running.target) as client:
+        under_way = pool.submit(client.apply, torch.zeros(1, VOCAB), [stuck])
+        wait_for(tmp_path / "begun")
+        running.process.send_signal(signal.SIGINT)
+        while "stopping" not in running.log.read_text():
+            time.sleep(0.01)
+        assert running.stop() != 0
+        with pytest.raises(ServerUnavailable):
+            under_way.result()
+
+
+def test_idle_sessions_are_ended(start_server: Callable[..., RunningServer]) -> None:
+    running = start_server("--drain-seconds", "3600")
+    with Client(running.target) as client:
+        lanes: list[Lane] = ["grpc", "local"]
+        sessions = [client.session(vocab_size=VOCAB, dtype=torch.float32, transport=lane) for lane in lanes]
+        handles = [session.add(Request([1])) for session in sessions]
+        assert running.stop() == 0
+        for session, handle in zip(sessions, handles, strict=True):
+            with pytest.raises(ServerUnavailable):
+                step(session, handle)
+
+
+def test_no_client_no_wait(start_server: Callable[..., RunningServer]) -> None:
+    running = start_server("--drain-seconds", "3600")
+    running.process.send_signal(signal.SIGINT)
+    assert running.process.wait(30) == 0
+    assert "Traceback" not in running.log.read_text()
+
+
+def test_there_is_no_server() -> None:
+    with Client("127.0.0.1:1", timeout=5) as client:
+        for call in (client.processors, lambda: client.session(vocab_size=VOCAB)):
+            with pytest.raises(ServerUnavailable, match=r"no connection to 127\.0\.0\.1:1"):
+                call()
+
+
+def test_many_clients_at_once_in_threads(server: RunningServer, pool: ThreadPoolExecutor) -> None:
+    def generate(seed: int) -> bool:
+        lane: Lane = "grpc" if seed % 2 else "local"
+        with Client(server.target) as client, client.session(vocab_size=VOCAB, dtype="float32", transport=lane) as s:
+            handle = s.add(Request([seed], processors=[("no_repeat_ngram", {"ngram_size": 1, "window_size": 99})]))
+            for token_id in range(8, 14):
+                logits = torch.zeros(1, VOCAB)
+                s.step({handle: [token_id]}).apply(logits)
+                denied = (logits[0] == float("-inf")).nonzero().flatten().tolist()
+                assert denied == sorted([seed, *range(8, token_id + 1)])
+        return True
+
+    assert all(pool.map(generate, range(8)))
+
+
+def test_many_calls_at_once_in_asyncio(server: RunningServer) -> None:
+    async def ban(client: AsyncClient, token_id: int) -> list[int]:
+        request = Request(processors=[("disallowed_tokens", {"token_ids": [token_id]})])
+        result = await client.apply(torch.zeros(1, VOCAB), [request])
+        denied: list[int] = (result.logits[0] == float("-inf")).nonzero().flatten().tolist()
+        return denied
+
+    async def all_at_once() -> list[list[int]]:
+        async with AsyncClient(server.target) as client:
+            return await asyncio.gather(*(ban(client, token_id) for token_id in range(VOCAB)))
+
+    assert asyncio.run(all_at_once()) == [[token_id] for token_id in range(VOCAB)]
+
+
+def test_slow_processors_do_not_hold_up_others(
+    server: RunningServer, client: Client, pool: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    """As many of them as there are threads to run them must not stop logits-free steps of other engines."""
+    waiting = tmp_path / "let go"
+
+    class Waits(CustomLogitProcessor):
+        def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+            Path(custom_param_list[0]["begun"]).touch()
+            while not Path(custom_param_list[0]["waits_for"]).exists():
+                time.sleep(0.01)
+            return logits
+
+    begun = [tmp_path / str(at) for at in range(12)]
+    requests = [Request(processors=[(Waits, {"begun": str(path), "waits_for": str(waiting)})]) for path in begun]
+    stuck = [pool.submit(client.apply, torch.zeros(1, VOCAB), [request]) for request in requests]
+    try:
+        for path in begun:
+            wait_for(path)
+        with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
+            handle = session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [2]})]))
+            assert step(session, handle)[0, 2] == float("-inf")
+    finally:
+        waiting.touch()
+    assert all(isinstance(call.result().logits, torch.Tensor) for call in stuck)
