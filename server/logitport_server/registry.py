@@ -126,7 +126,8 @@ class Registry:
         """Describe a built-in, a registered name or a digest. Raises UnknownProcessor."""
         if processor in BUILTINS:
             return _describe_builtin(processor)
-        return self._find(processor).info()
+        with self._lock:
+            return self._find(processor).info()
 
     def describe_all(self) -> list[registry_pb2.ProcessorInfo]:
         """Built-ins by name, then registered processors by first name."""

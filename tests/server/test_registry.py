@@ -1,0 +1,244 @@
+"""Processors by name and digest."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from logitport import (
+    CustomLogitProcessor,
+    InvalidArgument,
+    InvalidName,
+    LimitExceeded,
+    MalformedPayload,
+    NameTaken,
+    PayloadNotAllowed,
+    PythonMismatch,
+    UnknownProcessor,
+)
+from logitport_builtins import BUILTINS
+from logitport_proto import common_pb2
+from logitport_server.registry import Registry
+
+
+class One(CustomLogitProcessor):
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        return logits
+
+
+class Two(CustomLogitProcessor):
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        return logits + 1
+
+
+ONE, TWO = One.to_str(), Two.to_str()
+
+
+def registry(*, allow: bool = True, most: int = 8) -> Registry:
+    return Registry(allow_shipped=allow, max_registered=most)
+
+
+def named(**by: str) -> common_pb2.Processor:
+    return common_pb2.Processor(**by)
+
+
+def test_the_same_payload_is_kept_once() -> None:
+    kept = registry()
+    first = kept.register(ONE, "", replace=False)
+    again = kept.register(ONE, "team/one", replace=False)
+    label_less = kept.register(json.dumps({"callable": json.loads(ONE)["callable"]}), "team/uno", replace=False)
+    assert first.digest == again.digest == label_less.digest
+    assert list(label_less.names) == ["team/one", "team/uno"]
+    assert label_less.registered_at == first.registered_at > 0
+    assert len(kept.describe_all()) == len(BUILTINS) + 1
+
+
+def test_a_description() -> None:
+    info = registry().register(ONE, "team/one", replace=False)
+    assert info.python == f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert info.dill
+    assert info.size_bytes == len(json.loads(ONE)["callable"]) // 2
+    assert not info.builtin
+
+
+@pytest.mark.parametrize("name", ["a/b", "team/ban-french:v2", "a/b/c:1.0", "0/_x".replace("_", "0"), "a/" + "b" * 126])
+def test_names(name: str) -> None:
+    kept = registry()
+    digest = kept.register(ONE, name, replace=False).digest
+    assert kept.describe(name).digest == digest
+    assert kept.resolve(named(name=name)).key == digest
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("x", "thinking_budget", "Team/x", "team/", "/x", "a//b", "a/b:", "a/b:c:d", ":x", "a/b c", "a/é", "a/b\n"),
+        *("../x", "a/-b", "a/" + "b" * 127, "0123456789abcdef" * 4),
+    ],
+)
+def test_what_is_no_name(name: str) -> None:
+    kept = registry()
+    with pytest.raises(InvalidName, match=r"namespace/name\[:tag\]"):
+        kept.register(ONE, name, replace=False)
+    assert len(kept.describe_all()) == len(BUILTINS)
+
+
+def test_a_name_is_taken_until_it_is_replaced() -> None:
+    kept = registry()
+    one = kept.register(ONE, "team/x", replace=False).digest
+    assert kept.register(ONE, "team/x", replace=False).digest == one
+    with pytest.raises(NameTaken, match=f"'team/x' is bound to {one}; .* replace"):
+        kept.register(TWO, "team/x", replace=False)
+    two = kept.register(TWO, "team/x", replace=True)
+    assert kept.resolve(named(name="team/x")).key == two.digest
+    assert list(kept.describe(one).names) == []
+
+
+def test_a_name_that_is_refused_registers_nothing() -> None:
+    kept = registry()
+    kept.register(ONE, "team/x", replace=False)
+    with pytest.raises(NameTaken):
+        kept.register(TWO, "team/x", replace=False)
+    assert len(kept.describe_all()) == len(BUILTINS) + 1
+
+
+def test_the_registry_is_bounded() -> None:
+    kept = registry(most=1)
+    kept.register(ONE, "", replace=False)
+    kept.register(ONE, "team/again", replace=False)
+    with pytest.raises(LimitExceeded, match=r"holds 1 processors, .* max_registered_processors"):
+        kept.register(TWO, "", replace=False)
+    kept.delete(kept.register(ONE, "", replace=False).digest)
+    kept.register(TWO, "", replace=False)
+
+
+def test_built_ins_first_then_by_name() -> None:
+    kept = registry()
+    kept.register(TWO, "b/two", replace=False)
+    kept.register(ONE, "a/one", replace=False)
+    assert [next(iter(info.names)) for info in kept.describe_all()] == [*sorted(BUILTINS), "a/one", "b/two"]
+
+
+def test_deleting_a_name_keeps_the_digest() -> None:
+    kept = registry()
+    digest = kept.register(ONE, "team/x", replace=False).digest
+    assert kept.delete("team/x") == ["team/x"]
+    assert list(kept.describe(digest).names) == []
+    with pytest.raises(UnknownProcessor):
+        kept.resolve(named(name="team/x"))
+    assert kept.resolve(named(digest=digest)).key == digest
+
+
+def test_deleting_a_digest_takes_its_names_along() -> None:
+    kept = registry()
+    kept.register(ONE, "team/y", replace=False)
+    digest = kept.register(ONE, "team/x", replace=False).digest
+    assert kept.delete(digest) == ["team/x", "team/y"]
+    for gone in (named(digest=digest), named(name="team/x"), named(name="team/y")):
+        with pytest.raises(UnknownProcessor, match="register it first"):
+            kept.resolve(gone)
+
+
+def test_built_ins_stay() -> None:
+    with pytest.raises(InvalidArgument, match="built-ins cannot be deleted"):
+        registry().delete("thinking_budget")
+
+
+@pytest.mark.parametrize("processor", ["", "nobody", "team/nobody", "0" * 64])
+def test_unknown_everywhere(processor: str) -> None:
+    kept = registry()
+    for call in (kept.describe, kept.delete):
+        with pytest.raises(UnknownProcessor):
+            call(processor)
+    for by in ("builtin", "name", "digest"):
+        with pytest.raises(UnknownProcessor):
+            kept.resolve(named(**{by: processor}))
+
+
+def test_a_processor_that_is_not_named() -> None:
+    with pytest.raises(InvalidArgument, match="set one of builtin, name, digest, serialized"):
+        registry().resolve(common_pb2.Processor())
+
+
+def test_an_unknown_built_in_is_told_what_there_is() -> None:
+    with pytest.raises(UnknownProcessor, match=r"'thinking_bugdet'; there are .*thinking_budget"):
+        registry().resolve(named(builtin="thinking_bugdet"))
+
+
+def test_a_name_is_no_digest_and_a_digest_no_name() -> None:
+    kept = registry()
+    digest = kept.register(ONE, "team/x", replace=False).digest
+    for wrong in (named(name=digest), named(digest="team/x"), named(builtin="team/x")):
+        with pytest.raises(UnknownProcessor):
+            kept.resolve(wrong)
+
+
+@pytest.mark.parametrize("serialized", ["not JSON", "[]", "{}", '{"callable": "zz"}', '{"callable": "00"}', ""])
+def test_payloads_that_are_none(serialized: str) -> None:
+    kept = registry()
+    with pytest.raises(MalformedPayload):
+        kept.register(serialized, "", replace=False)
+    with pytest.raises(MalformedPayload):
+        kept.resolve(named(serialized=serialized))
+
+
+def test_code_of_another_python_is_not_registered() -> None:
+    with pytest.raises(PythonMismatch, match=r"3\.9"):
+        registry().register(json.dumps({**json.loads(ONE), "python": "3.9"}), "", replace=False)
+
+
+@pytest.mark.parametrize("serialized", [ONE, "not JSON"])
+def test_without_the_flag_nothing_that_is_shipped_is_looked_at(serialized: str) -> None:
+    kept = registry(allow=False)
+    with pytest.raises(PayloadNotAllowed, match="--enable-custom-logit-processor"):
+        kept.register(serialized, "", replace=False)
+    with pytest.raises(PayloadNotAllowed):
+        kept.resolve(named(serialized=serialized))
+    assert kept.resolve(named(builtin="disallowed_tokens")).builtin is BUILTINS["disallowed_tokens"]
+
+
+def test_looking_up_and_registering_unpickle_nothing() -> None:
+    """A payload whose unpickling would end the process."""
+    code = """
+import json, pickle, sys
+from logitport_proto import common_pb2
+from logitport_server.registry import Registry
+
+class Bomb:
+    def __reduce__(self):
+        import os
+        return os._exit, (3,)
+
+serialized = json.dumps({"callable": pickle.dumps(Bomb()).hex()})
+registry = Registry(allow_shipped=True, max_registered=8)
+digest = registry.register(serialized, "team/bomb", replace=False).digest
+for processor in ({"serialized": serialized}, {"name": "team/bomb"}, {"digest": digest}):
+    assert registry.resolve(common_pb2.Processor(**processor)).key == digest
+print("alive")
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "alive", done.stderr
+
+
+def test_many_threads() -> None:
+    kept = registry(most=2)
+
+    def use(at: int) -> None:
+        for turn in range(50):
+            name = f"team/x{(at + turn) % 5}"
+            kept.register(ONE if at % 2 else TWO, name, replace=True)
+            kept.describe_all()
+            with suppress(UnknownProcessor):  # another thread has deleted it
+                kept.describe(name)
+                kept.resolve(named(name=name))
+                kept.delete(name)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(use, range(8)))
+    assert len(kept.describe_all()) == len(BUILTINS) + 2
