@@ -34,7 +34,6 @@ def of_processor(error: BaseException, processor: str) -> LogitportError:
     if isinstance(error, _OURS):
         kind = next(cls for cls in type(error).__mro__ if cls.__module__ == LogitportError.__module__)
         message = _text(getattr(error, "message", error))
-        processor = _text(getattr(error, "processor", "")) or processor
         trace = _end(_text(getattr(error, "remote_traceback", "")))
     else:
         kind = ProcessorFailed

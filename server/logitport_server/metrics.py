@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
-from logitport_proto import common_pb2
+from logitport_proto import common_pb2, processing_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from logitport_proto import processing_pb2
     from logitport_server.loader import Loader
+    from logitport_server.session import Session
 
     StepReply = processing_pb2.StepEdits | processing_pb2.StepLogitsEdited | processing_pb2.ApplyResponse
 
@@ -21,15 +19,27 @@ _BUCKETS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.
 
 _MOST_LABELS = 1024
 
+_PARTS = {
+    processing_pb2.StepEdits: "edits",
+    processing_pb2.StepLogitsEdited: "logits",
+    processing_pb2.ApplyResponse: "apply",
+}
+
 
 class Metrics:
-    """The metrics of one server, in a registry of its own."""
+    """The metrics of one server.
 
-    def __init__(self, loader: Loader, count_requests: Callable[[], int]) -> None:
-        self._collected = registry = CollectorRegistry()
-        self._sessions = Gauge("logitport_sessions", "Sessions that are open", registry=registry)
+    Attributes:
+        registry: where they are collected; this server's own.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._sessions: set[Session] = set()
+        sessions = Gauge("logitport_sessions", "Sessions that are open", registry=registry)
+        sessions.set_function(lambda: len(self._sessions))
         requests = Gauge("logitport_requests", "Requests that open sessions hold", registry=registry)
-        requests.set_function(count_requests)
+        requests.set_function(lambda: sum(map(len, tuple(self._sessions))))
         self._steps = Counter("logitport_steps", "Steps answered, by transport", ["transport"], registry=registry)
         self._applied = Counter("logitport_rows_applied", "Rows by processor", ["processor"], registry=registry)
         self._failed = Counter(
@@ -40,15 +50,17 @@ class Metrics:
         )
         self._seconds = Histogram(
             "logitport_step_seconds",
-            "Time to answer a step, in seconds",
-            ["transport"],
+            "Time to answer a step, or the part of it that hands over logits, in seconds",
+            ["transport", "part"],
             buckets=_BUCKETS,
             registry=registry,
         )
         # Looking up a child by its label costs more than counting.
-        self._of_transport = {
-            transport: (self._steps.labels(transport), self._seconds.labels(transport))
-            for transport in ("unary", "grpc", "local")
+        self._steps_by = {transport: self._steps.labels(transport) for transport in ("unary", "grpc", "local")}
+        self._seconds_by = {
+            (transport, reply): self._seconds.labels(transport, part)
+            for transport in self._steps_by
+            for reply, part in _PARTS.items()
         }
         self._counters: dict[str, Counter] = {}
         self._labels: set[str] = set()
@@ -60,27 +72,29 @@ class Metrics:
     def listen(self, address: str) -> int:
         """Serve the metrics over HTTP at HOST:PORT; returns the port. Raises OSError if the address is taken."""
         host, _, port = address.rpartition(":")
-        server, _ = start_http_server(int(port), host, self._collected)
+        server, _ = start_http_server(int(port), host, self.registry)
         return int(server.server_port)
 
-    def session_opened(self) -> None:
+    def session_opened(self, session: Session) -> None:
         """One more session."""
-        self._sessions.inc()
+        self._sessions.add(session)
 
-    def session_closed(self) -> None:
+    def session_closed(self, session: Session) -> None:
         """One session less."""
-        self._sessions.dec()
+        self._sessions.discard(session)
 
     def step(self, reply: StepReply, seconds: float, transport: str) -> None:
-        """A step was answered; its reply tells what was applied and what failed."""
-        steps, step_seconds = self._of_transport[transport]
-        steps.inc()
-        step_seconds.observe(seconds)
+        """A step was answered, or the part of it that hands over logits; the reply tells what came of it."""
+        if type(reply) is not processing_pb2.StepLogitsEdited:
+            self._steps_by[transport].inc()
+        self._seconds_by[transport, type(reply)].observe(seconds)
         for applied in reply.applied:
             self._applied_to(applied.processor).inc(applied.rows)
         for failure in reply.failures:
-            code = common_pb2.ErrorCode.Name(failure.error.code)
-            self._failed.labels(self._label(failure.error.processor), code).inc()
+            code = failure.error.code
+            # A name that nothing stands for is the client's invention.
+            named = "" if code == common_pb2.ERROR_CODE_UNKNOWN_PROCESSOR else failure.error.processor
+            self._failed.labels(self._label(named), common_pb2.ErrorCode.Name(code)).inc()
 
     def _applied_to(self, processor: str) -> Counter:
         counter = self._counters.get(processor)

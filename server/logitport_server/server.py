@@ -10,7 +10,6 @@ import signal
 import sys
 import time
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
 import grpc
 import torch
@@ -57,8 +56,7 @@ class Server:
             allow_shipped=config.enable_custom_logit_processor, max_registered=config.max_registered_processors
         )
         self._executor = InlineExecutor(loader)
-        self._sessions: WeakSet[Session] = WeakSet()
-        self._metrics = Metrics(loader, lambda: sum(map(len, list(self._sessions))))
+        self._metrics = Metrics(loader)
         self._lanes = LaneListener(config.max_message_bytes) if config.local_lane and LANES_AVAILABLE else None
         self._threads = Threads()
         self._processing = ProcessingService(self._open_session, self._threads, self._metrics, self._lanes)
@@ -111,9 +109,7 @@ class Server:
         return running
 
     def _open_session(self, opening: processing_pb2.OpenSession) -> Session:
-        session = Session(opening, self._registry, self._executor, self._device, self._config)
-        self._sessions.add(session)
-        return session
+        return Session(opening, self._registry, self._executor, self._device, self._config)
 
 
 def choose_device(wanted: str) -> torch.device:

@@ -103,7 +103,7 @@ class SessionStream:
 
     def _forget(self) -> None:
         if self._session is not None:
-            self._metrics.session_closed()
+            self._metrics.session_closed(self._session)
             self._session.close()
             self._session = None
 
@@ -145,7 +145,7 @@ class SessionStream:
         if self._session is not None:
             raise InvalidArgument("the session is open already; OpenSession is the first frame, and only the first")
         self._session = self._open_session(opening)
-        self._metrics.session_opened()
+        self._metrics.session_opened(self._session)
         opened.session_id = uuid.uuid4().hex
         opened.max_requests = self._session.max_requests
         opened.server_version = VERSION

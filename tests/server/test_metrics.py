@@ -1,0 +1,103 @@
+"""What operators watch."""
+
+from __future__ import annotations
+
+import urllib.request
+from typing import Any
+
+import pytest
+
+from logitport import LoadFailed, payload
+from logitport_proto import common_pb2, processing_pb2
+from logitport_server.loader import Loader
+from logitport_server.metrics import Metrics
+
+DIGEST = "0123456789abcdef" * 4
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(Loader(1))
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def failure(code: Any, processor: str) -> common_pb2.Failure:
+    return common_pb2.Failure(error=common_pb2.Error(code=code, processor=processor))
+
+
+def test_sessions_and_the_requests_that_they_hold(metrics: Metrics, open_engine: Any) -> None:
+    engines = [open_engine(8), open_engine(8)]
+    for engine in engines:
+        metrics.session_opened(engine.session)
+        engine.add(0, [])
+    engines[0].add(1, [])
+    assert (value(metrics, "logitport_sessions"), value(metrics, "logitport_requests")) == (2, 3)
+    metrics.session_closed(engines[0].session)
+    assert (value(metrics, "logitport_sessions"), value(metrics, "logitport_requests")) == (1, 1)
+
+
+def test_a_step_that_reads_logits_is_one_step(metrics: Metrics) -> None:
+    rows = [common_pb2.RowsApplied(processor="thinking_budget", rows=3)]
+    metrics.step(processing_pb2.StepEdits(applied=rows), 0.001, "local")
+    metrics.step(processing_pb2.StepLogitsEdited(applied=rows), 0.002, "local")
+    metrics.step(processing_pb2.ApplyResponse(applied=rows), 0.003, "unary")
+    assert value(metrics, "logitport_steps_total", transport="local") == 1
+    assert value(metrics, "logitport_steps_total", transport="unary") == 1
+    assert value(metrics, "logitport_rows_applied_total", processor="thinking_budget") == 9
+    assert value(metrics, "logitport_step_seconds_count", transport="local", part="edits") == 1
+    assert value(metrics, "logitport_step_seconds_sum", transport="local", part="logits") == 0.002
+    assert value(metrics, "logitport_step_seconds_count", transport="unary", part="apply") == 1
+
+
+def test_failures_by_processor_and_code(metrics: Metrics) -> None:
+    failures = [
+        failure(common_pb2.ERROR_CODE_PROCESSOR_FAILED, DIGEST),
+        failure(common_pb2.ERROR_CODE_NEED_SYNC, ""),
+        failure(common_pb2.ERROR_CODE_NEED_SYNC, ""),
+    ]
+    metrics.step(processing_pb2.StepEdits(failures=failures), 0.001, "grpc")
+    name = "logitport_requests_failed_total"
+    assert value(metrics, name, processor=DIGEST, code="ERROR_CODE_PROCESSOR_FAILED") == 1
+    assert value(metrics, name, processor="", code="ERROR_CODE_NEED_SYNC") == 2
+
+
+def test_names_that_a_client_makes_up_make_no_time_series(metrics: Metrics) -> None:
+    for at in range(20):
+        unknown = failure(common_pb2.ERROR_CODE_UNKNOWN_PROCESSOR, f"made-up-{at}")
+        metrics.step(processing_pb2.ApplyResponse(failures=[unknown]), 0.001, "unary")
+    name = "logitport_requests_failed_total"
+    assert value(metrics, name, processor="", code="ERROR_CODE_UNKNOWN_PROCESSOR") == 20
+    assert value(metrics, name, processor="made-up-0", code="ERROR_CODE_UNKNOWN_PROCESSOR") is None
+
+
+def test_hits_and_misses_of_the_loader() -> None:
+    loader = Loader(1)
+    metrics = Metrics(loader)
+    broken = payload.parse('{"callable": "' + b"cnowhere\nNobody\n.".hex() + '"}')
+    with pytest.raises(LoadFailed):
+        loader.load(broken)
+    assert (value(metrics, "logitport_loader_hits"), value(metrics, "logitport_loader_misses")) == (0, 1)
+
+
+def test_two_servers_in_one_process() -> None:
+    Metrics(Loader(1))
+    Metrics(Loader(1))
+
+
+def test_over_http(server: Any, client: Any) -> None:
+    client.processors()
+    with urllib.request.urlopen(server.metrics_url, timeout=10) as response:
+        text = response.read().decode()
+    for name in (
+        *("logitport_sessions", "logitport_requests", "logitport_steps_total", "logitport_rows_applied_total"),
+        *(
+            "logitport_requests_failed_total",
+            "logitport_step_seconds",
+            "logitport_loader_hits",
+            "logitport_loader_misses",
+        ),
+    ):
+        assert f"# TYPE {name} " in text or f"# TYPE {name.removesuffix('_total')} " in text
