@@ -23,17 +23,20 @@ class LogitsBuffer:
         self._datatype = datatype
         self._with_torch = with_torch
         self._region_id = 0
+        self._connection = 0
         self._logits: Any = None
 
     def rows(self, rows: int) -> Any:
         """float[rows, vocab_size]: the first rows of the buffer. Raises LimitExceeded."""
-        if self._logits is None or len(self._logits) < rows:
+        if self._logits is None or len(self._logits) < rows or self._connection != self._conversation.connections:
             self._grow(rows)
         return self._logits[:rows]
 
     def locate(self, logits: Any, message: common_pb2.Tensor) -> bool:
         """Make the message name these logits, if they are rows of this region that lie one after the other."""
-        if not self._region_id or tensors.is_torch(logits) != self._with_torch:
+        if not self._region_id or self._connection != self._conversation.connections:
+            return False
+        if tensors.is_torch(logits) != self._with_torch:
             return False
         byte_offset = tensors.byte_offset(logits, self._logits)
         if byte_offset is None:
@@ -46,6 +49,8 @@ class LogitsBuffer:
 
     def _grow(self, rows: int) -> None:
         size_bytes = max(1, rows) * self._vocab_size * tensors.DATATYPES[self._datatype][1]
+        if self._connection != self._conversation.connections:
+            self._connection, self._region_id = self._conversation.connections, 0
         opened = self._conversation.open_region(size_bytes, self._region_id)
         self._region_id, memory = opened or (0, bytearray(size_bytes))
         self._logits = tensors.view(memory, self._datatype, (rows, self._vocab_size), with_torch=self._with_torch)
@@ -55,11 +60,13 @@ class LogitsDelivery:
     """Puts logits where the server finds them, the cheapest way there is, and fetches what became of them.
 
     Attributes:
+        datatype: of the logits: "FP32", "FP16" or "BF16".
         buffer: what `Session.logits_buffer` hands out.
     """
 
     def __init__(self, conversation: Conversation, vocab_size: int, datatype: str, *, with_torch: bool) -> None:
         self._conversation = conversation
+        self.datatype = datatype
         self._shape = (vocab_size, datatype)
         self._staging: dict[bool, LogitsBuffer] = {}
         self.buffer = LogitsBuffer(conversation, *self._shape, with_torch=with_torch)

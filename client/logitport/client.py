@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from logitport.calls import ApplyResult
     from logitport.request import ProcessorLike, ProcessorRef, Request
+    from logitport.transports.base import Transport
 
 
 class Client:
@@ -100,6 +101,7 @@ class Client:
         max_draft_tokens: int = 0,
         engine: str = "",
         transport: Literal["auto", "grpc", "local"] = "auto",
+        reconnect_seconds: float | None = None,
     ) -> Session:
         """Open a session: one engine's persistent batch.
 
@@ -115,6 +117,8 @@ class Client:
             engine: the engine and its version, for people.
             transport: how frames travel. "local" is a Unix socket and shared memory, for an engine on the server's
                 host; "grpc" works everywhere; "auto" is "local" where that is possible.
+            reconnect_seconds: how long a step waits for a server after the connection broke; 0 to fail at once.
+                By default the client's timeout.
 
         Raises:
             InvalidArgument, InvalidLogits: what the engine says about itself is wrong.
@@ -123,8 +127,18 @@ class Client:
         opening = calls.open_session(
             vocab_size, dtype, device, model_name, tokenizer_id, eos_token_ids, max_requests, max_draft_tokens, engine
         )
-        stream = GrpcStream(self._processing, self.target, self.timeout)
-        return Session(stream, opening, with_torch=tensors.is_torch(dtype), lane=transport, timeout=self.timeout)
+
+        def connect(wait_seconds: float) -> Transport:
+            return GrpcStream(self._processing, self.target, self.timeout, wait_seconds=wait_seconds)
+
+        return Session(
+            connect,
+            opening,
+            with_torch=tensors.is_torch(dtype),
+            lane=transport,
+            timeout=self.timeout,
+            reconnect_seconds=self.timeout if reconnect_seconds is None else reconnect_seconds,
+        )
 
     def close(self) -> None:
         """Close the connection, and with it every session."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from logitport.errors import InvalidArgument, ServerUnavailable, from_proto
+from logitport.errors import DeadlineExceeded, InvalidArgument, ServerUnavailable, from_proto
 from logitport.transports.local import LocalLane
 from logitport_proto import processing_pb2
 
@@ -20,14 +20,31 @@ class Conversation:
     """Numbers the frames, and sees to it that one at a time is unanswered.
 
     The reply to a step may be taken in early, on a thread of the transport's own, while the engine is busy elsewhere.
+
+    Attributes:
+        opened: what the server said when the session was opened.
+        connections: how many have been made; regions belong to one of them.
     """
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-        self._seq = 0
+    def __init__(
+        self,
+        connect: Callable[[float], Transport],
+        opening: processing_pb2.OpenSession,
+        *,
+        timeout: float,
+        reconnect_seconds: float,
+        lane: Literal["auto", "grpc", "local"],
+    ) -> None:
+        self._connect = connect
+        self._opening = opening
+        self._timeout = timeout
+        self._reconnect_seconds = reconnect_seconds
+        self._lane = lane
         # Held while a reply is awaited: by the engine's thread, or by the one that takes in replies early.
         self._receiving = threading.RLock()
         self._take_reply: Callable[[processing_pb2.SessionResponse | Exception], None] | None = None
+        self.connections = 0
+        self._open(0.0)
 
     @property
     def transport(self) -> str:
@@ -39,21 +56,18 @@ class Conversation:
         """Whether logits can lie in memory that the server reaches."""
         return self._transport.shares_memory
 
-    def take_lane(self, opened: processing_pb2.SessionOpened, timeout: float, *, required: bool) -> None:
-        """Move to the local lane, if the server offers one and it can be reached from here.
+    def reopen(self) -> None:
+        """Connect again, as soon as there is a server, and open the session anew: it holds nothing.
 
         Raises:
-            ServerUnavailable: it is required, and that is impossible.
+            ServerUnavailable: there is none within `reconnect_seconds`.
         """
-        try:
-            if not opened.HasField("lane"):
-                raise ConnectionRefusedError("the server offers none")
-            self._transport = LocalLane.connect(opened.lane, self._transport, timeout)
-        except OSError as error:
-            if required:
-                raise ServerUnavailable(f"no local lane to {self._transport.target}: {error}") from error
-        else:
-            self._transport.on_readable(self._take_in)
+        with self._receiving:
+            self._transport.close()
+            try:
+                self._open(self._reconnect_seconds)
+            except DeadlineExceeded as error:
+                raise ServerUnavailable(f"the connection broke, and no server came within the time: {error}") from None
 
     def exchange(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
         """Send a frame and wait for its reply. Raises the error, if the frame was refused."""
@@ -69,8 +83,12 @@ class Conversation:
     ) -> None:
         """Send a frame and return; `take_reply` is called once, with its reply or with what was raised instead."""
         self.settle()
-        self.send(frame)
-        self._take_reply = take_reply
+        try:
+            self.send(frame)
+        except ServerUnavailable as error:
+            take_reply(error)
+        else:
+            self._take_reply = take_reply
 
     def settle(self) -> None:
         """Take in the reply to the frame that `begin` sent, if that has not been done."""
@@ -110,6 +128,32 @@ class Conversation:
     def close(self) -> None:
         """End the session. May be called twice."""
         self._transport.close()
+
+    def _open(self, wait_seconds: float) -> None:
+        self._transport = self._connect(wait_seconds)
+        self._seq = 0
+        self._take_reply = None
+        self.connections += 1
+        try:
+            self.send(processing_pb2.SessionRequest(open=self._opening))
+            self.opened = self.receive().opened
+            if self._lane != "grpc":
+                self._try_lane()
+        except BaseException:
+            self._transport.close()
+            raise
+
+    def _try_lane(self) -> None:
+        """Move to the local lane, if the server offers one and it can be reached from here."""
+        try:
+            if not self.opened.HasField("lane"):
+                raise ConnectionRefusedError("the server offers none")
+            self._transport = LocalLane.connect(self.opened.lane, self._transport, self._timeout)
+        except OSError as error:
+            if self._lane == "local":
+                raise ServerUnavailable(f"no local lane to {self._transport.target}: {error}") from error
+        else:
+            self._transport.on_readable(self._take_in)
 
     def _check(self, reply: processing_pb2.SessionResponse) -> None:
         if reply.seq != self._seq:

@@ -24,9 +24,10 @@ class Handle:
         reads_logits: whether its chain reads logits, which then travel at each step.
         history: its tokens, as the session has been told.
         crc: checksum of the history.
+        processed: whether a processor has been handed logits of it.
     """
 
-    __slots__ = ("crc", "generation", "history", "reads_logits", "request", "request_id", "slot")
+    __slots__ = ("crc", "generation", "history", "processed", "reads_logits", "request", "request_id", "slot")
 
     def __init__(self, slot: int, generation: int, request: Request) -> None:
         self.slot = slot
@@ -36,6 +37,7 @@ class Handle:
         self.history = History(request.prompt_token_ids, request.output_token_ids)
         self.crc = self.history.crc()
         self.reads_logits = False
+        self.processed = False
 
     def extend(self, token_ids: Sequence[int]) -> None:
         """These ids, oldest first, join the history."""

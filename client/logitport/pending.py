@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any
 from logitport import tensors
 from logitport.calls import int32_column, rows_applied, split_failures
 from logitport.edits import Edits
-from logitport.errors import InvalidArgument, InvalidLogits, LogitportError, RequestsFailed, from_proto
-from logitport.frames import Handle, add_frame, step_frame
+from logitport.errors import (
+    InvalidArgument,
+    InvalidLogits,
+    LogitportError,
+    RequestsFailed,
+    ServerUnavailable,
+    StateLost,
+)
+from logitport.frames import Handle, step_frame
 from logitport.ops import apply_edits
 from logitport_proto import common_pb2, processing_pb2
 
@@ -18,6 +25,7 @@ if TYPE_CHECKING:
 
     from logitport.buffers import LogitsDelivery
     from logitport.conversation import Conversation
+    from logitport.roster import Roster
 
 
 @dataclass(frozen=True)
@@ -43,17 +51,17 @@ class PendingStep:
     def __init__(
         self,
         conversation: Conversation,
+        roster: Roster,
         delivery: LogitsDelivery,
         handles: Sequence[Handle],
         drafts: Mapping[Handle, Sequence[int]],
         rows: Sequence[tuple[Handle, int]],
         vocab_size: int,
-        datatype: str,
     ) -> None:
         self._conversation = conversation
+        self._roster = roster
         self._delivery = delivery
         self._vocab_size = vocab_size
-        self._datatype = datatype
         self._handles = handles
         self._drafts = drafts
         self._rows = rows
@@ -77,16 +85,13 @@ class PendingStep:
         self._check(logits)
         answer = self._settled()
         self._applied = True
-        if not answer.wanted:
-            apply_edits(answer.edits, logits)
-            return _checked(answer.result, check=check)
-        frame = processing_pb2.SessionRequest()
-        staged = self._delivery.put(logits, answer.wanted, frame.logits.logits)
-        self._conversation.send(frame)
         apply_edits(answer.edits, logits)
-        edited = self._conversation.receive().logits
-        self._delivery.fetch(logits, answer.wanted, staged, edited.logits)
-        return _checked(_combine(answer.result, self._result(edited)), check=check)
+        result = answer.result
+        if answer.wanted:
+            result = _combine(result, self._process(logits, answer.wanted))
+        if check and result.failures:
+            raise RequestsFailed(result.failures, result)
+        return result
 
     def edits(self) -> Edits:
         """Wait for the edits and return them without applying any, for an engine that broadcasts them to its ranks."""
@@ -100,21 +105,42 @@ class PendingStep:
             self._answer = self._read(reply.edits)
 
     def _settled(self) -> _Answer:
-        """The answer, after every history on which the two sides differ has been sent again."""
+        """The answer, after every history that the server does not have, or has otherwise, has been sent again."""
         conversation = self._conversation
         if self._answer is None:
             conversation.settle()
+        if isinstance(self._error, ServerUnavailable):
+            self._roster.recover()
+            self._answer, self._error = self._ask_again(), None
         if self._error is not None:
             raise self._error
         assert self._answer is not None  # noqa: S101 - take_reply() leaves one of the two
         if self._answer.out_of_sync:
-            again = add_frame(self._answer.out_of_sync)
-            for failure in conversation.exchange(processing_pb2.SessionRequest(add=again)).added.failures:
-                raise from_proto(failure.error)
-            nothing_new: dict[Handle, Sequence[int]] = dict.fromkeys(self._handles, ())
-            frame = step_frame(nothing_new, self._drafts, self._rows, self._vocab_size)
-            self._answer = self._read(conversation.exchange(processing_pb2.SessionRequest(step=frame)).edits)
+            self._roster.resend(self._answer.out_of_sync)
+            self._answer = self._ask_again()
         return self._answer
+
+    def _ask_again(self) -> _Answer:
+        """The answer to this step from histories that hold its new ids already."""
+        nothing_new: dict[Handle, Sequence[int]] = dict.fromkeys(self._handles, ())
+        frame = step_frame(nothing_new, self._drafts, self._rows, self._vocab_size)
+        return self._read(self._conversation.exchange(processing_pb2.SessionRequest(step=frame)).edits)
+
+    def _process(self, logits: Any, wanted: Sequence[int]) -> StepResult:
+        """Have the wanted rows processed. If the connection breaks here, nobody knows how far that came."""
+        handles = dict.fromkeys(self._rows[row][0] for row in wanted)
+        frame = processing_pb2.SessionRequest()
+        try:
+            staged = self._delivery.put(logits, wanted, frame.logits.logits)
+            for handle in handles:
+                handle.processed = True
+            self._conversation.send(frame)
+            edited = self._conversation.receive().logits
+        except ServerUnavailable as error:
+            lost = StateLost(f"the connection broke while logits of this request were being processed: {error}")
+            return StepResult(dict.fromkeys(handles, lost), {}, {}, ())
+        self._delivery.fetch(logits, wanted, staged, edited.logits)
+        return self._result(edited)
 
     def _read(self, reply: processing_pb2.StepEdits) -> _Answer:
         """Parse and check everything that the engine's next moments depend on."""
@@ -133,17 +159,19 @@ class PendingStep:
             raise InvalidArgument("this step was applied already; begin the next one with Session.step")
         rows, width = tensors.check_matrix(logits)
         datatype = tensors.datatype_of(logits.dtype)
-        if rows != len(self._rows) or width != self._vocab_size or datatype != self._datatype:
+        wanted = self._delivery.datatype
+        if rows != len(self._rows) or width != self._vocab_size or datatype != wanted:
             raise InvalidLogits(
                 f"logits are {datatype}[{rows}, {width}]; this step wants "
-                f"{self._datatype}[{len(self._rows)}, {self._vocab_size}]"
+                f"{wanted}[{len(self._rows)}, {self._vocab_size}]"
             )
 
     def _result(self, reply: processing_pb2.StepEdits | processing_pb2.StepLogitsEdited) -> StepResult:
         failures, skipped = split_failures(reply.failures) if reply.failures else ({}, {})
         by_slot = {handle.slot: handle for handle in self._handles} if failures or skipped else {}
+        lost = self._roster.lost
         return StepResult(
-            {by_slot[slot]: error for slot, error in failures.items()},
+            {by_slot[slot]: lost.get(by_slot[slot], error) for slot, error in failures.items()},
             {by_slot[slot]: error for slot, error in skipped.items()},
             rows_applied(reply.applied),
             tuple(int32_column(reply.all_denied_rows).tolist()),
@@ -171,9 +199,3 @@ def _combine(first: StepResult, second: StepResult) -> StepResult:
         applied,
         tuple(sorted(first.all_denied_rows + second.all_denied_rows)),
     )
-
-
-def _checked(result: StepResult, *, check: bool) -> StepResult:
-    if check and result.failures:
-        raise RequestsFailed(result.failures, result)
-    return result

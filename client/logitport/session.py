@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
 
 from logitport.buffers import LogitsDelivery
 from logitport.conversation import Conversation
-from logitport.errors import LimitExceeded, UnknownRequest, from_proto
-from logitport.frames import Handle, RowLike, add_frame, place_rows, step_frame
+from logitport.frames import Handle, RowLike, place_rows, step_frame
 from logitport.pending import PendingStep
+from logitport.roster import Roster
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from logitport.request import Request
@@ -27,37 +24,46 @@ class Session:
 
     Made by `Client.session`. Not safe to use from several threads. Close it, or use it in a `with` statement.
 
+    If the connection breaks, it is made again, and every request whose state follows from its history goes on as if
+    nothing had been; one whose processors have read logits fails with StateLost.
+
     Attributes:
         vocab_size: width of the logits.
         datatype: of the logits: "FP32", "FP16" or "BF16".
-        session_id: the server's name for it, for logs.
     """
 
     def __init__(
         self,
-        transport: Transport,
+        connect: Callable[[float], Transport],
         opening: processing_pb2.OpenSession,
         *,
         timeout: float,
+        reconnect_seconds: float = 0.0,
         lane: Literal["auto", "grpc", "local"] = "auto",
         with_torch: bool = True,
     ) -> None:
         self.vocab_size = opening.vocab_size
         self.datatype = opening.datatype
-        self._conversation = Conversation(transport)
-        self._handles: dict[int, Handle] = {}
-        self._generation = 0
-        try:
-            opened = self._conversation.exchange(processing_pb2.SessionRequest(open=opening)).opened
-            if lane != "grpc":
-                self._conversation.take_lane(opened, timeout, required=lane == "local")
-        except BaseException:
-            transport.close()
-            raise
-        self.session_id = opened.session_id
-        self._free_slots = list(range(opened.max_requests))
-        self._max_requests = opened.max_requests
+        self._conversation = Conversation(
+            connect, opening, timeout=timeout, reconnect_seconds=reconnect_seconds, lane=lane
+        )
+        self._roster = Roster(self._conversation)
         self._delivery = LogitsDelivery(self._conversation, self.vocab_size, self.datatype, with_torch=with_torch)
+
+    @property
+    def session_id(self) -> str:
+        """The server's name for it, for logs; another one after a reconnect."""
+        return self._conversation.opened.session_id
+
+    @property
+    def reconnects(self) -> int:
+        """How often the connection broke and was made again."""
+        return self._conversation.connections - 1
+
+    @property
+    def resyncs(self) -> int:
+        """How often a request's history was sent again because the server's was another one."""
+        return self._roster.resyncs
 
     @property
     def transport(self) -> str:
@@ -68,7 +74,8 @@ class Session:
         """Logits that the server can reach: float[rows, vocab_size] of the session's dtype, in shared memory.
 
         A step applied to them, or to their first rows, moves no logits. The buffer is the same memory at each call;
-        asking for more rows than before makes a new one, and what was in the old one is not copied.
+        asking for more rows than before, or after a reconnect, makes a new one, and what was in the old one is not
+        copied. (Steps may still be applied to the old one, as to any other logits.)
 
         Returns:
             A torch tensor on the CPU if the session was opened with a torch dtype, else a numpy array. Ordinary memory
@@ -77,7 +84,7 @@ class Session:
         Raises:
             LimitExceeded: more than the server's max_region_bytes.
         """
-        return self._delivery.buffer.rows(rows)
+        return self._roster.healing(lambda: self._delivery.buffer.rows(rows))
 
     def add(self, request: Request) -> Handle:
         """Admit a request, with its whole history; its processors are found and their state is built now.
@@ -86,29 +93,11 @@ class Session:
             UnknownProcessor, InvalidParams, PayloadError, InvalidTokenId: the request is refused; see docs/protocol.md.
             LimitExceeded: the session holds as many requests as it may.
         """
-        if not self._free_slots:
-            raise LimitExceeded(
-                f"all {self._max_requests} slots are taken; remove requests that have ended, or raise max_requests"
-            )
-        handle = Handle(self._free_slots[0], self._generation, request)
-        added = self._conversation.exchange(processing_pb2.SessionRequest(add=add_frame([handle]))).added
-        for failure in added.failures:
-            raise from_proto(failure.error)
-        handle.reads_logits = bool(added.reads_logits[0])
-        self._generation += 1
-        heapq.heappop(self._free_slots)
-        self._handles[handle.slot] = handle
-        return handle
+        return self._roster.add(request)
 
     def remove(self, handle: Handle) -> None:
         """Drop a request and its state. Raises UnknownRequest if it is not of this session, or was removed."""
-        self._check(handle)
-        del self._handles[handle.slot]
-        heapq.heappush(self._free_slots, handle.slot)
-        removal = processing_pb2.RemoveRequests(
-            slots=np.array([handle.slot], "<i4").tobytes(), generations=np.array([handle.generation], "<i4").tobytes()
-        )
-        self._conversation.exchange(processing_pb2.SessionRequest(remove=removal))
+        self._roster.remove(handle)
 
     def step(
         self,
@@ -133,17 +122,11 @@ class Session:
         """
         drafts = drafts or {}
         for handle in new_token_ids:
-            self._check(handle)
+            self._roster.check(handle)
         placed = place_rows(new_token_ids, drafts, rows)
         frame = step_frame(new_token_ids, drafts, placed, self.vocab_size)
         pending = PendingStep(
-            self._conversation,
-            self._delivery,
-            list(new_token_ids),
-            drafts,
-            placed,
-            self.vocab_size,
-            self.datatype,
+            self._conversation, self._roster, self._delivery, list(new_token_ids), drafts, placed, self.vocab_size
         )
         self._conversation.begin(processing_pb2.SessionRequest(step=frame), pending.take_reply)
         for handle, token_ids in new_token_ids.items():
@@ -157,12 +140,12 @@ class Session:
             UnknownRequest: not a request of this session.
             InvalidArgument: longer than the history, or into the prompt.
         """
-        self._check(handle)
+        self._roster.check(handle)
         handle.rewind(length)
 
     def close(self) -> None:
         """End the session; the server forgets its requests. May be called twice."""
-        self._handles.clear()
+        self._roster.clear()
         self._conversation.close()
 
     def __enter__(self) -> Session:
@@ -174,8 +157,4 @@ class Session:
         self.close()
 
     def __len__(self) -> int:
-        return len(self._handles)
-
-    def _check(self, handle: Handle) -> None:
-        if self._handles.get(getattr(handle, "slot", -1)) is not handle:
-            raise UnknownRequest(f"{handle!r} is no request of this session: never added, removed, or of another one")
+        return len(self._roster)

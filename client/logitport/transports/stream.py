@@ -20,15 +20,30 @@ if TYPE_CHECKING:
 
 
 class GrpcStream(Transport):
-    """The stream of `LogitProcessing.Session`."""
+    """The stream of `LogitProcessing.Session`.
+
+    Args:
+        stub: of the client's channel.
+        target: the server's address, for messages.
+        timeout: the longest that a reply may take, in seconds.
+        wait_seconds: how long to wait for a server; gRPC tries again with backoff and jitter. With 0 there must be one.
+    """
 
     name = "grpc"
 
-    def __init__(self, stub: processing_pb2_grpc.LogitProcessingStub, target: str, timeout: float) -> None:
+    def __init__(
+        self,
+        stub: processing_pb2_grpc.LogitProcessingStub,
+        target: str,
+        timeout: float,
+        *,
+        wait_seconds: float = 0.0,
+    ) -> None:
         self.target = target
         self._timeout = timeout
         self._frames: queue.SimpleQueue[processing_pb2.SessionRequest | None] = queue.SimpleQueue()
-        self._replies = stub.Session(self._outgoing())
+        self._replies = stub.Session(self._outgoing(), wait_for_ready=wait_seconds > 0)
+        self._first_timeout = wait_seconds or timeout
         self._deadline = _Deadline(self._replies.cancel)
         self._closed = False
 
@@ -40,7 +55,8 @@ class GrpcStream(Transport):
     def receive(self) -> processing_pb2.SessionResponse:
         if self._closed:
             raise SessionClosed("the session is closed; open another with Client.session")
-        self._deadline.set(self._timeout)
+        timeout, self._first_timeout = self._first_timeout, self._timeout
+        self._deadline.set(timeout)
         try:
             reply: processing_pb2.SessionResponse = next(self._replies)
         except StopIteration:
@@ -51,7 +67,7 @@ class GrpcStream(Transport):
             self.close()
             if passed:
                 raise DeadlineExceeded(
-                    f"{self.target} did not answer a frame within {self._timeout} s; the session is closed"
+                    f"{self.target} did not answer a frame within {timeout} s; the session is closed"
                 ) from None
             raise calls.translate(error, self.target) from None
         self._deadline.clear()

@@ -1,0 +1,115 @@
+"""The requests that a session holds, and what becomes of them when the server forgets."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable, StateLost, UnknownRequest, from_proto
+from logitport.frames import Handle, add_frame
+from logitport_proto import processing_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from logitport.conversation import Conversation
+    from logitport.request import Request
+
+_T = TypeVar("_T")
+
+
+class Roster:
+    """Handles by slot.
+
+    Attributes:
+        lost: why requests that the server no longer holds could not be brought back.
+        resyncs: how often a history was sent again because the server's was another one.
+    """
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._handles: dict[int, Handle] = {}
+        self._free_slots = list(range(conversation.opened.max_requests))
+        self._generation = 0
+        self.lost: dict[Handle, LogitportError] = {}
+        self.resyncs = 0
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    def check(self, handle: Handle) -> None:
+        """Raises UnknownRequest if the handle is not on the roster."""
+        if self._handles.get(getattr(handle, "slot", -1)) is not handle:
+            raise UnknownRequest(f"{handle!r} is no request of this session: never added, removed, or of another one")
+
+    def add(self, request: Request) -> Handle:
+        """Admit a request. Raises as `Session.add`."""
+        if not self._free_slots:
+            raise LimitExceeded(
+                f"all {len(self._handles)} slots are taken; remove requests that have ended, or raise max_requests"
+            )
+        handle = Handle(self._free_slots[0], self._generation, request)
+        added = self.exchange(processing_pb2.SessionRequest(add=add_frame([handle]))).added
+        for failure in added.failures:
+            raise from_proto(failure.error)
+        handle.reads_logits = bool(added.reads_logits[0])
+        self._generation += 1
+        heapq.heappop(self._free_slots)
+        self._handles[handle.slot] = handle
+        return handle
+
+    def remove(self, handle: Handle) -> None:
+        """Drop a request. Raises UnknownRequest."""
+        self.check(handle)
+        del self._handles[handle.slot]
+        self.lost.pop(handle, None)
+        heapq.heappush(self._free_slots, handle.slot)
+        removal = processing_pb2.RemoveRequests(
+            slots=np.array([handle.slot], "<i4").tobytes(), generations=np.array([handle.generation], "<i4").tobytes()
+        )
+        self.exchange(processing_pb2.SessionRequest(remove=removal))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._handles.clear()
+
+    def exchange(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
+        """As `Conversation.exchange`; if the connection breaks, once more on a new one."""
+        return self.healing(lambda: self._conversation.exchange(frame))
+
+    def healing(self, call: Callable[[], _T]) -> _T:
+        """What `call` returns; if the connection breaks, what it returns on a new one."""
+        try:
+            return call()
+        except ServerUnavailable:
+            self.recover()
+            return call()
+
+    def resend(self, handles: Sequence[Handle]) -> None:
+        """Send these requests again with the histories that they have now; who is refused is `lost`."""
+        self.resyncs += len(handles)
+        self._send(handles)
+
+    def recover(self) -> None:
+        """Connect again, and bring back every request whose state follows from its history; the others are `lost`.
+
+        Raises:
+            ServerUnavailable: there is no server within the session's `reconnect_seconds`.
+        """
+        self._conversation.reopen()
+        for handle in self._handles.values():
+            if handle.processed:
+                self.lost[handle] = StateLost(
+                    f"request {handle.request_id!r}: the server that processed its logits is gone, and what its "
+                    "processors remembered with it; remove the request and add it again"
+                )
+        self._send([handle for handle in self._handles.values() if handle not in self.lost])
+
+    def _send(self, handles: Sequence[Handle]) -> None:
+        if not handles:
+            return
+        added = self._conversation.exchange(processing_pb2.SessionRequest(add=add_frame(handles))).added
+        for failure in added.failures:
+            self.lost[self._handles[failure.slot]] = from_proto(failure.error)

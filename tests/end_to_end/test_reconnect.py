@@ -1,0 +1,182 @@
+"""A server that dies and comes back: what follows from a history goes on, what does not is never guessed."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from logitport import (
+    Client,
+    CustomLogitProcessor,
+    Handle,
+    Request,
+    ServerUnavailable,
+    Session,
+    StateLost,
+    UnknownProcessor,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+VOCAB = 50
+CHAIN = [
+    ("no_repeat_ngram", {"ngram_size": 2, "window_size": 100}),
+    ("thinking_budget", {"thinking_budget": 3, "thinking_start_ids": [7], "thinking_end_ids": [8, 9], "newline_id": 5}),
+]
+
+
+class Half(CustomLogitProcessor):
+    def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
+        return logits.mul_(0.5)
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+@pytest.fixture
+def serve(start_server: Callable[..., Any], port: int) -> Callable[[], Any]:
+    return lambda: start_server("--listen", f"127.0.0.1:{port}", "--enable-custom-logit-processor")
+
+
+@pytest.fixture(params=["grpc", "local"])
+def session(request: pytest.FixtureRequest, serve: Callable[[], Any], port: int) -> Iterator[tuple[Session, list[Any]]]:
+    servers = [serve()]
+    with Client(f"127.0.0.1:{port}", timeout=30) as client:
+        with client.session(vocab_size=VOCAB, dtype=torch.float32, transport=request.param) as opened:
+            yield opened, servers
+
+
+def kill(servers: list[Any]) -> None:
+    servers[-1].process.kill()
+    servers[-1].process.wait()
+
+
+def generate(session: Session, handle: Handle, steps: int, disturb: Callable[[int], None]) -> list[int]:
+    """Greedy ids over logits that depend on the step alone."""
+    chosen: list[int] = []
+    new: list[int] = []
+    for step in range(steps):
+        pending = session.step({handle: new})
+        disturb(step)
+        logits = torch.from_numpy(np.random.default_rng(step % 3).normal(size=(1, VOCAB)).astype(np.float32))
+        pending.apply(logits)
+        new = [int(logits.argmax())]
+        chosen += new
+    return chosen
+
+
+def test_generation_goes_on_with_the_same_tokens(session: tuple[Session, list[Any]], serve: Callable[[], Any]) -> None:
+    opened, servers = session
+
+    def disturb(step: int) -> None:
+        if step in (4, 9):
+            kill(servers)
+            servers.append(serve())
+
+    request = Request([1, 2, 7, 3], processors=CHAIN)
+    undisturbed = generate(opened, opened.add(request), 14, lambda _: None)
+    assert generate(opened, opened.add(request), 14, disturb) == undisturbed
+    assert opened.reconnects == 2
+
+
+def test_it_waits_for_a_server_that_is_not_back_yet(
+    session: tuple[Session, list[Any]], serve: Callable[[], Any]
+) -> None:
+    opened, servers = session
+    handle = opened.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})]))
+    kill(servers)
+    threading.Timer(1.0, lambda: servers.append(serve())).start()
+    logits = opened.logits_buffer(1) if opened.transport == "grpc" else torch.zeros(1, VOCAB)
+    opened.step({handle: []}).apply(logits)
+    assert logits[0, 3] == -torch.inf
+    while len(servers) < 2:
+        time.sleep(0.05)
+
+
+def test_what_had_read_logits_is_lost_and_nothing_else(
+    session: tuple[Session, list[Any]], serve: Callable[[], Any]
+) -> None:
+    opened, servers = session
+    read, fresh = (opened.add(Request([1], processors=[(Half, {})])) for _ in range(2))
+    free = opened.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})]))
+    opened.step({read: []}).apply(torch.ones(1, VOCAB))
+    kill(servers)
+    servers.append(serve())
+    logits = opened.logits_buffer(3)
+    logits.fill_(1.0)
+    result = opened.step({read: [2], fresh: [], free: [2]}).apply(logits, check=False)
+    assert [type(error) for error in result.failures.values()] == [StateLost]
+    assert list(result.failures) == [read]
+    assert (logits[1] == 0.5).all()
+    assert logits[2, 3] == -torch.inf
+    assert isinstance(opened.step({read: [4]}).apply(logits[:1], check=False).failures[read], StateLost)
+    opened.remove(read)
+    again = opened.add(Request([1], [2, 4], processors=[(Half, {})]))
+    opened.step({again: []}).apply(logits[:1])
+
+
+def test_a_buffer_outlives_the_server(session: tuple[Session, list[Any]], serve: Callable[[], Any]) -> None:
+    opened, servers = session
+    old = opened.logits_buffer(1)
+    handle = opened.add(Request([1], processors=[(Half, {})]))
+    kill(servers)
+    servers.append(serve())
+    old.fill_(4.0)
+    opened.step({handle: []}).apply(old)
+    assert (old == 2.0).all()
+    new = opened.logits_buffer(1)
+    new.fill_(4.0)
+    opened.step({handle: [1]}).apply(new)
+    assert (new == 2.0).all()
+
+
+def test_what_the_new_server_does_not_know_costs_its_own_request(
+    session: tuple[Session, list[Any]], serve: Callable[[], Any], port: int
+) -> None:
+    opened, servers = session
+    with Client(f"127.0.0.1:{port}") as client:
+        client.register(Half, name="test/half")
+    named = opened.add(Request([1], processors=[("test/half", {})]))
+    free = opened.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})]))
+    kill(servers)
+    servers.append(serve())
+    logits = torch.ones(2, VOCAB)
+    result = opened.step({named: [], free: []}).apply(logits, check=False)
+    assert [type(error) for error in result.failures.values()] == [UnknownProcessor]
+    assert logits[1, 3] == -torch.inf
+
+
+def test_requests_come_and_go_over_a_reconnect(session: tuple[Session, list[Any]], serve: Callable[[], Any]) -> None:
+    opened, servers = session
+    first = opened.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})]))
+    kill(servers)
+    servers.append(serve())
+    second = opened.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [4]})]))
+    kill(servers)
+    servers.append(serve())
+    opened.remove(first)
+    logits = torch.ones(1, VOCAB)
+    opened.step({second: []}).apply(logits)
+    assert torch.isinf(logits[0]).nonzero().flatten().tolist() == [4]
+
+
+def test_no_server_comes_back(serve: Callable[[], Any], port: int) -> None:
+    server = serve()
+    with Client(f"127.0.0.1:{port}") as client, client.session(vocab_size=VOCAB, reconnect_seconds=0.3) as opened:
+        handle = opened.add(Request([1]))
+        kill([server])
+        began = time.monotonic()
+        with pytest.raises(ServerUnavailable):
+            opened.step({handle: []}).apply(np.zeros((1, VOCAB), np.float32))
+        assert time.monotonic() - began < 10
