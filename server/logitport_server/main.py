@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
 def main() -> None:
     """Run the command line; say what to install where the server's libraries are missing."""
+    # What gRPC would print beside an error of ours; an operator who wants it sets the variable.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from logitport_server.cli import run
     except ModuleNotFoundError as error:

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import grpc
@@ -29,6 +30,8 @@ from logitport_server.session import Session
 from logitport_server.threads import Threads
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from logitport_server.config import ServerConfig
 
 logger = logging.getLogger(__name__)
@@ -79,15 +82,12 @@ class Server:
         processing_pb2_grpc.add_LogitProcessingServicer_to_server(self._processing, self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc)
-        try:
+        with _listening("--listen", self._config.listen):
             port = self._grpc.add_insecure_port(self._config.listen)
-            if self._config.metrics_listen is not None:
+        if self._config.metrics_listen is not None:
+            with _listening("--metrics-listen", self._config.metrics_listen):
                 metrics_port = self._metrics.listen(self._config.metrics_listen)
-                logger.info("metrics on port %d", metrics_port)
-        except (RuntimeError, OSError) as error:
-            raise StartupError(
-                f"cannot listen: {error}; choose other addresses with --listen, --metrics-listen"
-            ) from error
+            logger.info("metrics on port %d", metrics_port)
         await self._grpc.start()
         for service in ("", *_SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
@@ -110,6 +110,17 @@ class Server:
 
     def _open_session(self, opening: processing_pb2.OpenSession) -> Session:
         return Session(opening, self._registry, self._executor, self._device, self._config)
+
+
+@contextmanager
+def _listening(option: str, address: str) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        raise StartupError(
+            f"cannot listen on {address}, which is taken or not of this machine: {error}; "
+            f"choose another address with {option}"
+        ) from error
 
 
 def choose_device(wanted: str) -> torch.device:

@@ -1,0 +1,103 @@
+"""The command: what is wrong with an option is told in one line."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from logitport_server.cli import run
+from logitport_server.config import ServerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+COMMAND = str(Path(sys.executable).with_name("logitport"))
+NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+
+
+@pytest.fixture
+def logitport(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int | str | None, str]]:
+    """Runs the command to its end, in this process; exit status and stderr."""
+
+    def run_to_its_end(*arguments: str) -> tuple[int | str | None, str]:
+        with pytest.raises(SystemExit) as ended:
+            run(list(arguments))
+        return ended.value.code, capsys.readouterr().err
+
+    return run_to_its_end
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--listen", "x"], "--listen: 'x' is not HOST:PORT; write, for example, 127.0.0.1:50051"),
+        (["--device", "tpu"], "--device: 'tpu' is not a device; write auto, cpu, cuda or cuda:INDEX"),
+        (["--max-message-bytes", "5"], "--max-message-bytes: Input should be greater than or equal to 65536"),
+        (["--drain-seconds", "soon"], "--drain-seconds: Input should be a valid number"),
+        (["--log-level", "loud"], "--log-level: Input should be 'debug', 'info', 'warning' or 'error'"),
+    ],
+)
+def test_a_wrong_option(logitport: Any, arguments: list[str], line: str) -> None:
+    status, errors = logitport("serve", *arguments)
+    assert status == 2
+    assert errors.startswith(f"logitport: {line}")
+    assert errors.count("\n") == 1
+
+
+def test_a_wrong_variable(logitport: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGITPORT_DEVICE", "tpu")
+    status, errors = logitport("serve")
+    assert (status, errors.count("\n")) == (2, 1)
+    assert "'tpu' is not a device" in errors
+
+
+@pytest.mark.parametrize("arguments", [["serve", "--nonsense"], ["nonsense"], ["serve", "nonsense"]])
+def test_what_is_no_option(logitport: Any, arguments: list[str]) -> None:
+    status, errors = logitport(*arguments)
+    assert status == 2
+    assert "nonsense" in errors
+
+
+@NO_CUDA
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_a_device_that_is_not_there(logitport: Any, device: str) -> None:
+    message, _ = logitport("serve", "--device", device, "--listen", "127.0.0.1:0")
+    assert message == f"logitport: --device {device}: torch sees 0 CUDA devices; use auto or cpu"
+
+
+@pytest.mark.parametrize("option", ["--listen", "--metrics-listen"])
+def test_an_address_that_is_taken(option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        options = {"--listen": "127.0.0.1:0", "--device": "cpu", option: address}
+        done = subprocess.run(
+            [COMMAND, "serve", *(part for pair in options.items() for part in pair)],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith(f"logitport: cannot listen on {address}")
+    assert f"choose another address with {option}" in done.stderr
+
+
+def test_help_tells_of_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(["serve", "--help"])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert all(f"--{name.replace('_', '-')}" in told for name in ServerConfig.model_fields)
+
+
+def test_without_the_servers_libraries_it_says_what_to_install() -> None:
+    code = "import sys; sys.modules['pydantic'] = None; from logitport_server.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "logitport: pydantic is not installed; the command needs: pip install 'logitport[server]'\n"

@@ -1,0 +1,76 @@
+"""What an operator can set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from logitport import calls
+from logitport_server.config import ServerConfig
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ServerConfig.model_fields:
+        monkeypatch.delenv(f"LOGITPORT_{name.upper()}", raising=False)
+
+
+def test_defaults_are_safe() -> None:
+    config = ServerConfig()
+    assert not config.enable_custom_logit_processor
+    assert config.listen.startswith("127.0.0.1:")
+    assert config.metrics_listen is None
+
+
+def test_both_sides_take_messages_of_the_same_size() -> None:
+    assert ServerConfig().max_message_bytes == calls.DEFAULT_MAX_MESSAGE_BYTES
+
+
+def test_it_does_not_change() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        ServerConfig().device = "cuda"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("listen", value) for value in ("", "x", ":1", "x:", "x:-1", "x:65536", "x:1.0", "x:port")),
+        *(("device", value) for value in ("", "CPU", "cuda:", "cuda:-1", "cuda:x", "mps", "cpu\n")),
+        *(("max_message_bytes", value) for value in (0, 1 << 31, "x", None)),
+        *((field, 0) for field in ("max_requests_per_session", "max_registered_processors", "loader_cache_size")),
+        *(("drain_seconds", value) for value in (-1, float("nan"), "x")),
+        *(("max_region_bytes", value) for value in (-1, 1.5)),
+        ("nonsense", 1),
+    ],
+)
+def test_what_cannot_be(field: str, value: Any) -> None:
+    with pytest.raises(ValidationError):
+        ServerConfig(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("listen", value) for value in ("127.0.0.1:0", "[::]:50051", "0.0.0.0:65535", "my-host.example:1")),
+        *(("device", value) for value in ("auto", "cpu", "cuda", "cuda:0", "cuda:12")),
+        ("drain_seconds", 0),
+        ("max_message_bytes", (1 << 31) - 1),
+    ],
+)
+def test_what_can_be(field: str, value: Any) -> None:
+    assert getattr(ServerConfig(**{field: value}), field) == value
+
+
+def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGITPORT_ENABLE_CUSTOM_LOGIT_PROCESSOR", "true")
+    monkeypatch.setenv("LOGITPORT_LISTEN", "127.0.0.1:1")
+    monkeypatch.setenv("LOGITPORT_OF_SOMEBODY_ELSE", "x")
+    config = ServerConfig()
+    assert config.enable_custom_logit_processor
+    assert config.listen == "127.0.0.1:1"
+
+
+def test_every_option_is_described() -> None:
+    assert all(field.description for field in ServerConfig.model_fields.values())
