@@ -37,11 +37,11 @@ __all__ = [
     "DeepseekOCRNoRepeatNGramLogitProcessor",
 ]
 
-# The names by which a request asks for them.
+# By the names by which a request asks for them. The SDK sends the name instead of a class that has one of its own.
 BUILTINS: Mapping[str, type[EditProcessor]] = MappingProxyType(
     {
-        "disallowed_tokens": DisallowedTokens,
-        "thinking_budget": ThinkingBudget,
-        "no_repeat_ngram": NoRepeatNGram,
+        DisallowedTokens.builtin_name: DisallowedTokens,
+        ThinkingBudget.builtin_name: ThinkingBudget,
+        NoRepeatNGram.builtin_name: NoRepeatNGram,
     }
 )

@@ -27,6 +27,8 @@ class DisallowedTokens(EditProcessor):
     have the same list, and takes a negative id as counted from the end of the vocabulary.
     """
 
+    builtin_name = "disallowed_tokens"
+
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
         """Raises InvalidParams."""

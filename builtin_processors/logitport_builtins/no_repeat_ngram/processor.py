@@ -31,6 +31,8 @@ class NoRepeatNGram(EditProcessor):
     Ids of the history outside the vocabulary (an engine's stand-ins for images) are ignored; there they are an error.
     """
 
+    builtin_name = "no_repeat_ngram"
+
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
         """Raises InvalidParams."""

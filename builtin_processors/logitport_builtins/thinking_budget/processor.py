@@ -32,6 +32,8 @@ class ThinkingBudget(EditProcessor):
     `ThinkingBudgetLogitProcessor` does. A block whose last ids begin the end tag gets the rest of it, and no newline.
     """
 
+    builtin_name = "thinking_budget"
+
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
         """Raises InvalidParams."""

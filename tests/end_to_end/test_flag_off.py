@@ -1,0 +1,120 @@
+"""Without --enable-custom-logit-processor nothing that a client ships is accepted, or unpickled."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+import pytest
+
+from logitport import Client, CustomLogitProcessor, PayloadNotAllowed, Request, RequestsFailed
+from logitport_builtins import DisallowedTokens
+from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VOCAB = 8
+
+
+class Idle(CustomLogitProcessor):
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        return logits
+
+
+class Touch:
+    """Unpickling it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+@pytest.fixture
+def closed(server_without_flag: Any) -> Iterator[Client]:
+    with Client(server_without_flag.target) as client:
+        yield client
+
+
+@pytest.fixture
+def trap(tmp_path: Path) -> Iterator[str]:
+    """A payload that leaves a trace where it is unpickled."""
+    trace = tmp_path / "unpickled"
+    data = pickle.dumps(Touch(trace))
+    pickle.loads(data)
+    assert trace.exists(), "the trap does not work"
+    trace.unlink()
+    yield json.dumps({"callable": data.hex()})
+    assert not trace.exists(), "the server has unpickled a payload that it must not even look at"
+
+
+def logits(rows: int = 1) -> np.ndarray[Any, Any]:
+    return np.zeros((rows, VOCAB), np.float32)
+
+
+def test_register(closed: Client, trap: str) -> None:
+    for processor in (trap, Idle):
+        with pytest.raises(PayloadNotAllowed, match="--enable-custom-logit-processor"):
+            closed.register(processor, name="team/x")
+    assert all(ref.builtin for ref in closed.processors())
+
+
+@pytest.mark.parametrize("on_error", ["abort", "skip"])
+def test_inline_in_apply_costs_its_request_alone(closed: Client, trap: str, on_error: Any) -> None:
+    requests = [
+        Request(processors=[(trap, {})], on_error=on_error),
+        Request(processors=[("disallowed_tokens", {"token_ids": [3]})]),
+    ]
+    result = closed.apply(logits(2), requests, check=False)
+    told = result.failures if on_error == "abort" else result.skipped
+    assert {index: type(error) for index, error in told.items()} == {0: PayloadNotAllowed}
+    assert np.flatnonzero(result.logits == -np.inf).tolist() == [VOCAB + 3]
+    assert not result.logits[0].any()
+
+
+@pytest.mark.parametrize("transport", ["grpc", "local"])
+def test_inline_in_a_session(closed: Client, trap: str, transport: Any) -> None:
+    with closed.session(vocab_size=VOCAB, transport=transport) as session:
+        for processor in (trap, Idle):
+            with pytest.raises(PayloadNotAllowed):
+                session.add(Request(processors=[(processor, {})]))
+        handle = session.add(Request(processors=[("disallowed_tokens", {"token_ids": [3]})]))
+        row = logits()
+        session.step({handle: []}).apply(row)
+        assert np.flatnonzero(row == -np.inf).tolist() == [3]
+
+
+def test_the_status_is_permission_denied(server_without_flag: Any, trap: str) -> None:
+    with grpc.insecure_channel(server_without_flag.target) as channel:
+        stub = registry_pb2_grpc.ProcessorRegistryStub(channel)
+        with pytest.raises(grpc.RpcError) as raised:
+            stub.Register(registry_pb2.RegisterRequest(serialized=trap), timeout=10)
+        assert raised.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        processing = processing_pb2_grpc.LogitProcessingStub(channel)
+        response = processing.Apply(
+            processing_pb2.ApplyRequest(
+                logits={"datatype": "FP32", "shape": [1, VOCAB], "raw": bytes(4 * VOCAB)},
+                requests=[Request(processors=[(trap, {})]).to_proto()],
+            ),
+            timeout=10,
+        )
+        assert [failure.error.code for failure in response.failures] == [9]
+
+
+def test_built_ins_work_by_name_class_and_reference(closed: Client) -> None:
+    reference = closed.processor("disallowed_tokens")
+    for processor in ("disallowed_tokens", DisallowedTokens, DisallowedTokens(), reference):
+        result = closed.apply(logits(), [Request(processors=[(processor, {"token_ids": [3]})])])
+        assert np.flatnonzero(result.logits == -np.inf).tolist() == [3]
+
+
+def test_the_others_are_told_apart(closed: Client, trap: str) -> None:
+    with pytest.raises(RequestsFailed) as raised:
+        closed.apply(logits(), [Request(processors=[(trap, {})])])
+    assert "the others got their result" in str(raised.value)
