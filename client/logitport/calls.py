@@ -164,7 +164,9 @@ def rows_applied(applied: Iterable[common_pb2.RowsApplied]) -> dict[str, int]:
 
 
 def int32_column(column: bytes) -> NDArray[np.int32]:
-    """int32[n] from a column."""
+    """int32[n] from a column. Raises InvalidArgument if its bytes are no whole number of them."""
+    if len(column) % 4:
+        raise InvalidArgument(f"a column of {len(column)} bytes came; a whole number of int32 is wanted")
     return np.frombuffer(column, "<i4")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Literal
 
-from logitport.errors import DeadlineExceeded, InvalidArgument, ServerUnavailable, from_proto
+from logitport.errors import DeadlineExceeded, InternalError, ServerUnavailable, from_proto
 from logitport.transports.local import LocalLane
 from logitport_proto import processing_pb2
 
@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport.transports.base import Transport
+
+# The kind of reply that each kind of frame gets.
+_REPLIES = {
+    "open": "opened",
+    "add": "added",
+    "remove": "removed",
+    "step": "edits",
+    "logits": "logits",
+    "open_region": "region",
+}
 
 
 class Conversation:
@@ -44,6 +54,8 @@ class Conversation:
         self._receiving = threading.RLock()
         self._take_reply: Callable[[processing_pb2.SessionResponse | Exception], None] | None = None
         self.connections = 0
+        self._seq = 0
+        self._expected = ""
         self._open(0.0)
 
     @property
@@ -115,9 +127,10 @@ class Conversation:
 
     def send(self, frame: processing_pb2.SessionRequest) -> None:
         """Send a frame; the next thing to do is to `receive` its reply."""
-        self._seq += 1
-        frame.seq = self._seq
+        frame.seq = self._seq + 1
         self._transport.send(frame)
+        self._seq = frame.seq
+        self._expected = _REPLIES[frame.WhichOneof("frame")]
 
     def receive(self) -> processing_pb2.SessionResponse:
         """The reply to the frame that was sent last. Raises the error, if it was refused."""
@@ -156,9 +169,13 @@ class Conversation:
             self._transport.on_readable(self._take_in)
 
     def _check(self, reply: processing_pb2.SessionResponse) -> None:
-        if reply.seq != self._seq:
-            raise InvalidArgument(f"the server answered frame {reply.seq}, not frame {self._seq}; close the session")
-        if reply.WhichOneof("frame") == "error":
+        kind = reply.WhichOneof("frame")
+        if reply.seq != self._seq or kind not in (self._expected, "error"):
+            raise InternalError(
+                f"the server answered frame {reply.seq} with {kind}, where frame {self._seq} wants {self._expected}; "
+                "close the session"
+            )
+        if kind == "error":
             raise from_proto(reply.error)
 
     def _take_in(self) -> bool:

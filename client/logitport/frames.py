@@ -25,9 +25,13 @@ class Handle:
         history: its tokens, as the session has been told.
         crc: checksum of the history.
         processed: whether a processor has been handed logits of it.
+        removed: whether the session has dropped it.
     """
 
-    __slots__ = ("crc", "generation", "history", "processed", "reads_logits", "request", "request_id", "slot")
+    __slots__ = (
+        *("crc", "generation", "history", "processed", "reads_logits", "removed"),
+        *("request", "request_id", "slot"),
+    )
 
     def __init__(self, slot: int, generation: int, request: Request) -> None:
         self.slot = slot
@@ -38,6 +42,7 @@ class Handle:
         self.crc = self.history.crc()
         self.reads_logits = False
         self.processed = False
+        self.removed = False
 
     def extend(self, token_ids: Sequence[int]) -> None:
         """These ids, oldest first, join the history."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
-from logitport.errors import InvalidArgument
+from logitport.errors import InvalidArgument, InvalidTokenId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,24 +24,31 @@ class History:
     """Prompt and output ids of one request in one growing array; appended to, and cut back, at the end.
 
     Both ends of a session keep one for each request, and compare checksums to know that they agree.
+
+    Attributes:
+        length: how many ids there are; read it, do not write it.
+        prompt_length: how many of them are the prompt's.
     """
 
-    __slots__ = ("_buffer", "_length", "prompt_length")
+    __slots__ = ("_buffer", "length", "prompt_length")
 
     def __init__(self, prompt_token_ids: TokenIds = (), output_token_ids: TokenIds = ()) -> None:
         self.prompt_length = len(prompt_token_ids)
-        self._length = self.prompt_length + len(output_token_ids)
-        self._buffer = np.empty(max(_SMALLEST_CAPACITY, self._length + self._length // 8), np.int32)
-        self._buffer[: self.prompt_length] = prompt_token_ids
-        self._buffer[self.prompt_length : self._length] = output_token_ids
+        self.length = self.prompt_length + len(output_token_ids)
+        self._buffer = np.empty(max(_SMALLEST_CAPACITY, self.length + self.length // 8), np.int32)
+        try:
+            self._buffer[: self.prompt_length] = prompt_token_ids
+            self._buffer[self.prompt_length : self.length] = output_token_ids
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidTokenId(f"token ids must be integers of 32 bits ({error})") from error
 
     def __len__(self) -> int:
-        return self._length
+        return self.length
 
     @property
     def token_ids(self) -> NDArray[np.int32]:
         """Prompt, then output, int32[len(self)]. A view: read it, do not write it, and do not keep it."""
-        return self._buffer[: self._length]
+        return self._buffer[: self.length]
 
     @property
     def prompt_token_ids(self) -> NDArray[np.int32]:
@@ -51,19 +58,19 @@ class History:
     @property
     def output_token_ids(self) -> NDArray[np.int32]:
         """int32[len(self) - prompt_length], a view like `token_ids`."""
-        return self._buffer[self.prompt_length : self._length]
+        return self._buffer[self.prompt_length : self.length]
 
     @property
     def last_output(self) -> int | None:
         """The id sampled last; None if nothing has been sampled."""
-        return int(self._buffer[self._length - 1]) if self._length > self.prompt_length else None
+        return int(self._buffer[self.length - 1]) if self.length > self.prompt_length else None
 
     def append(self, token_id: int) -> None:
         """Add one output id."""
-        if self._length == len(self._buffer):
+        if self.length == len(self._buffer):
             self._buffer = np.concatenate([self._buffer, np.empty_like(self._buffer)])
-        self._buffer[self._length] = token_id
-        self._length += 1
+        self._buffer[self.length] = token_id
+        self.length += 1
 
     def extend(self, token_ids: Sequence[int]) -> None:
         """Add output ids, oldest first."""
@@ -76,12 +83,12 @@ class History:
         Raises:
             InvalidArgument: `length` is longer than the history, or would cut into the prompt.
         """
-        if not self.prompt_length <= length <= self._length:
+        if not self.prompt_length <= length <= self.length:
             raise InvalidArgument(
-                f"cannot rewind a history of {self._length} ids to {length}: the length must lie between "
-                f"{self.prompt_length} (the prompt) and {self._length}"
+                f"cannot rewind a history of {self.length} ids to {length}: the length must lie between "
+                f"{self.prompt_length} (the prompt) and {self.length}"
             )
-        self._length = length
+        self.length = length
 
     def crc(self) -> int:
         """`extend_crc` of all ids; reads the whole history."""

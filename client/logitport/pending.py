@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from logitport import tensors
 from logitport.calls import int32_column, rows_applied, split_failures
 from logitport.edits import Edits
 from logitport.errors import (
+    InternalError,
     InvalidArgument,
     InvalidLogits,
     LogitportError,
@@ -68,6 +69,7 @@ class PendingStep:
         self._answer: _Answer | None = None
         self._error: Exception | None = None
         self._applied = False
+        self._superseded = False
 
     def apply(self, logits: Any, *, check: bool = True) -> StepResult:
         """Finish the step: collect the edits, and process `logits` in place.
@@ -104,20 +106,25 @@ class PendingStep:
         else:
             self._answer = self._read(reply.edits)
 
+    def supersede(self) -> None:
+        """Another step was begun; this one cannot be finished any more."""
+        self._superseded = True
+
     def _settled(self) -> _Answer:
         """The answer, after every history that the server does not have, or has otherwise, has been sent again."""
-        conversation = self._conversation
+        if self._superseded:
+            raise InvalidArgument("another step was begun; finish a step before the next one")
         if self._answer is None:
-            conversation.settle()
+            self._conversation.settle()
         if isinstance(self._error, ServerUnavailable):
             self._roster.recover()
             self._answer, self._error = self._ask_again(), None
         if self._error is not None:
             raise self._error
         assert self._answer is not None  # noqa: S101 - take_reply() leaves one of the two
-        if self._answer.out_of_sync:
-            self._roster.resend(self._answer.out_of_sync)
-            self._answer = self._ask_again()
+        if out_of_sync := [handle for handle in self._answer.out_of_sync if not handle.removed]:
+            self._roster.resend(out_of_sync)
+            self._answer = replace(self._ask_again(), out_of_sync=[])
         return self._answer
 
     def _ask_again(self) -> _Answer:
@@ -136,6 +143,8 @@ class PendingStep:
                 handle.processed = True
             self._conversation.send(frame)
             edited = self._conversation.receive().logits
+            if not frame.logits.logits.HasField("region"):
+                self._check_edited(edited.logits, len(wanted))
         except ServerUnavailable as error:
             lost = StateLost(f"the connection broke while logits of this request were being processed: {error}")
             return StepResult(dict.fromkeys(handles, lost), {}, {}, ())
@@ -147,9 +156,14 @@ class PendingStep:
         out_of_sync = {
             failure.slot for failure in reply.failures if failure.error.code == common_pb2.ERROR_CODE_NEED_SYNC
         }
+        wanted = int32_column(reply.logits_rows).tolist()
+        if wanted and not (wanted[0] >= 0 and wanted[-1] < len(self._rows) and wanted == sorted(set(wanted))):
+            raise InternalError(
+                f"StepEdits.logits_rows: {wanted} are no rows of a step of {len(self._rows)}, ascending"
+            )
         return _Answer(
             edits=Edits.from_proto(reply.edits, len(self._rows), self._vocab_size),
-            wanted=int32_column(reply.logits_rows).tolist(),
+            wanted=wanted,
             out_of_sync=[handle for handle in self._handles if handle.slot in out_of_sync] if out_of_sync else [],
             result=self._result(reply),
         )
@@ -166,13 +180,22 @@ class PendingStep:
                 f"{wanted}[{len(self._rows)}, {self._vocab_size}]"
             )
 
+    def _check_edited(self, edited: common_pb2.Tensor, rows: int) -> None:
+        datatype = self._delivery.datatype
+        if edited.datatype != datatype or list(edited.shape) != [rows, self._vocab_size]:
+            raise InvalidLogits(
+                f"the server returned {edited.datatype}{list(edited.shape)} for {datatype}[{rows}, {self._vocab_size}]"
+            )
+
     def _result(self, reply: processing_pb2.StepEdits | processing_pb2.StepLogitsEdited) -> StepResult:
         failures, skipped = split_failures(reply.failures) if reply.failures else ({}, {})
         by_slot = {handle.slot: handle for handle in self._handles} if failures or skipped else {}
+        if strangers := [slot for slot in (*failures, *skipped) if slot not in by_slot]:
+            raise InternalError(f"the server told of failures in slots {strangers}, which take no part in the step")
         lost = self._roster.lost
         return StepResult(
             {by_slot[slot]: lost.get(by_slot[slot], error) for slot, error in failures.items()},
-            {by_slot[slot]: error for slot, error in skipped.items()},
+            {by_slot[slot]: lost.get(by_slot[slot], error) for slot, error in skipped.items()},
             rows_applied(reply.applied),
             tuple(int32_column(reply.all_denied_rows).tolist()),
         )

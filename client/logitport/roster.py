@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable, StateLost, UnknownRequest, from_proto
+from logitport.errors import (
+    InternalError,
+    LimitExceeded,
+    LogitportError,
+    ServerUnavailable,
+    SessionClosed,
+    StateLost,
+    UnknownRequest,
+    from_proto,
+)
 from logitport.frames import Handle, add_frame
 from logitport_proto import processing_pb2
 
@@ -31,7 +40,10 @@ class Roster:
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
         self._handles: dict[int, Handle] = {}
-        self._free_slots = list(range(conversation.opened.max_requests))
+        self._closed = False
+        # Slots that were used and are free again; the next one that never was is `_unused_slot`.
+        self._free_slots: list[int] = []
+        self._unused_slot = 0
         self._generation = 0
         self.lost: dict[Handle, LogitportError] = {}
         self.resyncs = 0
@@ -40,23 +52,29 @@ class Roster:
         return len(self._handles)
 
     def check(self, handle: Handle) -> None:
-        """Raises UnknownRequest if the handle is not on the roster."""
-        if self._handles.get(getattr(handle, "slot", -1)) is not handle:
+        """Raises UnknownRequest if the handle is not on the roster, SessionClosed after `clear`."""
+        if self._closed:
+            raise SessionClosed("the session is closed; open another with Client.session")
+        if not isinstance(handle, Handle) or self._handles.get(handle.slot) is not handle:
             raise UnknownRequest(f"{handle!r} is no request of this session: never added, removed, or of another one")
 
     def add(self, request: Request) -> Handle:
         """Admit a request. Raises as `Session.add`."""
-        if not self._free_slots:
-            raise LimitExceeded(
-                f"all {len(self._handles)} slots are taken; remove requests that have ended, or raise max_requests"
-            )
-        handle = Handle(self._free_slots[0], self._generation, request)
+        most = self._conversation.opened.max_requests
+        if len(self._handles) >= most:
+            raise LimitExceeded(f"all {most} slots are taken; remove requests that have ended, or raise max_requests")
+        handle = Handle(self._free_slots[0] if self._free_slots else self._unused_slot, self._generation, request)
         added = self.exchange(processing_pb2.SessionRequest(add=add_frame([handle]))).added
         for failure in added.failures:
             raise from_proto(failure.error)
+        if len(added.reads_logits) != 1:
+            raise InternalError(f"one request was added, and the server answered for {len(added.reads_logits)}")
         handle.reads_logits = bool(added.reads_logits[0])
         self._generation += 1
-        heapq.heappop(self._free_slots)
+        if handle.slot == self._unused_slot:
+            self._unused_slot += 1
+        else:
+            heapq.heappop(self._free_slots)
         self._handles[handle.slot] = handle
         return handle
 
@@ -64,6 +82,7 @@ class Roster:
         """Drop a request. Raises UnknownRequest."""
         self.check(handle)
         del self._handles[handle.slot]
+        handle.removed = True
         self.lost.pop(handle, None)
         heapq.heappush(self._free_slots, handle.slot)
         removal = processing_pb2.RemoveRequests(
@@ -72,8 +91,9 @@ class Roster:
         self.exchange(processing_pb2.SessionRequest(remove=removal))
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget everything; the session is closed."""
         self._handles.clear()
+        self._closed = True
 
     def exchange(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
         """As `Conversation.exchange`; if the connection breaks, once more on a new one."""
@@ -112,4 +132,5 @@ class Roster:
             return
         added = self._conversation.exchange(processing_pb2.SessionRequest(add=add_frame(handles))).added
         for failure in added.failures:
-            self.lost[self._handles[failure.slot]] = from_proto(failure.error)
+            if failure.slot in self._handles:
+                self.lost[self._handles[failure.slot]] = from_proto(failure.error)

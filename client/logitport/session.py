@@ -49,6 +49,7 @@ class Session:
         )
         self._roster = Roster(self._conversation)
         self._delivery = LogitsDelivery(self._conversation, self.vocab_size, self.datatype, with_torch=with_torch)
+        self._begun: PendingStep | None = None
 
     @property
     def session_id(self) -> str:
@@ -129,6 +130,9 @@ class Session:
             self._conversation, self._roster, self._delivery, list(new_token_ids), drafts, placed, self.vocab_size
         )
         self._conversation.begin(processing_pb2.SessionRequest(step=frame), pending.take_reply)
+        if self._begun is not None:
+            self._begun.supersede()
+        self._begun = pending
         for handle, token_ids in new_token_ids.items():
             handle.extend(token_ids)
         return pending

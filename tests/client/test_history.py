@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from logitport import History, InvalidArgument
+from logitport import History, InvalidArgument, InvalidTokenId
 
 IDS = st.integers(0, 2**31 - 1)
 
@@ -70,3 +71,10 @@ def test_crc_after_a_rewind_below_what_was_read_and_new_ids() -> None:
     history.rewind(3)
     history.append(9)
     assert history.crc() == zlib.crc32(np.array([1, 2, 3, 9], "<i4").tobytes())
+
+
+@pytest.mark.parametrize("ids", [["x"], [2**40], [None], [[1, 2], [3]]])
+def test_ids_that_are_none(ids: Any) -> None:
+    for prompt, output in ((ids, []), ([], ids)):
+        with pytest.raises(InvalidTokenId, match="integers of 32 bits"):
+            History(prompt, output)

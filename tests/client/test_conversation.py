@@ -1,0 +1,296 @@
+"""A session against a server that is scripted: what it believes, and what it does not."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from logitport import (
+    InvalidArgument,
+    InvalidLogits,
+    InvalidTokenId,
+    LimitExceeded,
+    LogitportError,
+    NeedSync,
+    Request,
+    RequestsFailed,
+    SessionClosed,
+    StateLost,
+    UnknownProcessor,
+    UnknownRequest,
+)
+from logitport.errors import to_proto
+from logitport_proto import common_pb2, processing_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+VOCAB = 4
+
+
+def failure(slot: int, error: LogitportError, *, skipped: bool = False) -> common_pb2.Failure:
+    return common_pb2.Failure(slot=slot, error=to_proto(error), skipped=skipped)
+
+
+def edits_reply(**fields: Any) -> dict[str, Any]:
+    return {"edits": processing_pb2.StepEdits(**fields)}
+
+
+def int32(*values: int) -> bytes:
+    return np.array(values, "<i4").tobytes()
+
+
+def zeros(rows: int = 1) -> np.ndarray[Any, Any]:
+    return np.zeros((rows, VOCAB), np.float32)
+
+
+def kinds(script: Any) -> list[str | None]:
+    return [frame.WhichOneof("frame") for frame in script.frames]
+
+
+def test_frames_are_numbered_from_one(opened: Any) -> None:
+    session, script = opened()
+    handle = session.add(Request([1]))
+    session.step({handle: [2]}).apply(zeros())
+    session.remove(handle)
+    assert kinds(script) == ["open", "add", "step", "remove"]
+    assert [frame.seq for frame in script.frames] == [1, 2, 3, 4]
+
+
+def test_slots_are_used_again_with_another_generation(opened: Any) -> None:
+    session, _ = opened()
+    first, second = session.add(Request()), session.add(Request())
+    session.remove(first)
+    third = session.add(Request())
+    assert (first.slot, second.slot, third.slot) == (0, 1, 0)
+    assert len({first.generation, second.generation, third.generation}) == 3
+    session.add(Request())
+    with pytest.raises(LimitExceeded, match="all 3 slots are taken; remove requests"):
+        session.add(Request())
+    assert len(session) == 3
+
+
+def test_a_session_of_very_many_requests_costs_nothing_beforehand(opened: Any) -> None:
+    script = type(opened()[1])()
+    script.answer = lambda frame: {"opened": processing_pb2.SessionOpened(max_requests=1_000_000)}
+    tracemalloc.start()
+    try:
+        opened(script)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_request_that_is_refused_takes_no_slot(opened: Any) -> None:
+    session, script = opened()
+    script.answer = lambda frame: {
+        "added": processing_pb2.RequestsAdded(failures=[failure(0, UnknownProcessor("none"))], reads_logits=b"\0")
+    }
+    with pytest.raises(UnknownProcessor):
+        session.add(Request())
+    script.answer = script.honest
+    assert session.add(Request()).slot == 0
+    assert len(session) == 1
+
+
+def test_a_request_that_cannot_be_sent_takes_nothing(opened: Any) -> None:
+    session, script = opened()
+    with pytest.raises(InvalidTokenId):
+        session.add(Request([2**40]))
+    assert kinds(script) == ["open"]
+
+
+def test_a_step_that_cannot_be_sent_leaves_the_histories_and_the_numbers(opened: Any) -> None:
+    session, script = opened()
+    handle = session.add(Request([1]))
+    for wrong in ([VOCAB], [-1], [1.5], ["x"]):
+        with pytest.raises(InvalidTokenId):
+            session.step({handle: wrong})  # type: ignore[dict-item]
+    script.refuse_to_send = LimitExceeded("too large")
+    with pytest.raises(LimitExceeded):
+        session.step({handle: [2]})
+    script.refuse_to_send = None
+    assert handle.history.token_ids.tolist() == [1]
+    session.step({handle: [2]}).apply(zeros())
+    assert [frame.seq for frame in script.frames] == [1, 2, 3]
+    assert handle.history.token_ids.tolist() == [1, 2]
+
+
+# Handles
+
+
+def test_handles_of_no_request_of_this_session(opened: Any) -> None:
+    session, _ = opened()
+    other, _ = opened()
+    here, there, gone = session.add(Request()), other.add(Request()), session.add(Request())
+    session.remove(gone)
+    for wrong in (there, gone, None, "handle", 0):
+        for call in (
+            session.remove,
+            lambda handle: session.step({handle: []}),
+            lambda handle: session.rewind(handle, 0),
+        ):
+            with pytest.raises(UnknownRequest, match="no request of this session"):
+                call(wrong)  # type: ignore[operator]
+    session.step({here: []}).apply(zeros())
+
+
+def test_after_close(opened: Any) -> None:
+    session, _ = opened()
+    handle = session.add(Request([1]))
+    pending = session.step({handle: []})
+    session.close()
+    session.close()
+    calls: list[Callable[[], Any]] = [
+        lambda: session.add(Request()),
+        lambda: session.remove(handle),
+        lambda: session.step({handle: []}),
+        lambda: session.step({}),
+        lambda: session.rewind(handle, 1),
+        lambda: pending.apply(zeros()),
+    ]
+    for call in calls:
+        with pytest.raises(SessionClosed):
+            call()
+
+
+# Steps
+
+
+def test_a_step_is_applied_once(opened: Any) -> None:
+    session, _ = opened()
+    pending = session.step({session.add(Request()): []})
+    pending.apply(zeros())
+    with pytest.raises(InvalidArgument, match="applied already"):
+        pending.apply(zeros())
+
+
+def test_a_step_is_over_when_another_is_begun(opened: Any) -> None:
+    session, _ = opened()
+    handle = session.add(Request())
+    first = session.step({handle: []})
+    second = session.step({handle: []})
+    with pytest.raises(InvalidArgument, match="another step was begun"):
+        first.apply(zeros())
+    second.apply(zeros())
+
+
+def test_requests_may_come_and_go_between_a_step_and_its_logits(opened: Any) -> None:
+    session, script = opened()
+    script.answer = lambda frame: (
+        edits_reply(logits_rows=int32(0)) if frame.WhichOneof("frame") == "step" else script.honest(frame)
+    )
+    handle = session.add(Request())
+    pending = session.step({handle: []})
+    session.add(Request())
+    session.remove(handle)
+    pending.apply(zeros())
+    assert kinds(script) == ["open", "add", "step", "add", "remove", "logits"]
+
+
+@pytest.mark.parametrize(
+    "logits",
+    [
+        zeros(2),
+        np.zeros((1, VOCAB + 1), np.float32),
+        np.zeros((1, VOCAB), np.float16),
+        np.zeros(VOCAB),
+        [[0.0] * VOCAB],
+    ],
+)
+def test_logits_that_do_not_fit(opened: Any, logits: Any) -> None:
+    session, _ = opened()
+    pending = session.step({session.add(Request()): []})
+    with pytest.raises(InvalidLogits):
+        pending.apply(logits)
+    pending.apply(zeros())
+
+
+def test_a_frame_that_was_refused(opened: Any) -> None:
+    session, script = opened()
+    handle = session.add(Request())
+    script.answer = lambda frame: {"error": to_proto(InvalidArgument("refused"))}
+    pending = session.step({handle: [1]})
+    for _ in range(2):
+        with pytest.raises(InvalidArgument, match="refused"):
+            pending.apply(zeros())
+    script.answer = script.honest
+    session.step({handle: []}).apply(zeros())
+
+
+def test_failures_are_told_by_handle(opened: Any) -> None:
+    session, script = opened()
+    first, second = session.add(Request()), session.add(Request())
+    script.answer = lambda frame: edits_reply(
+        failures=[failure(1, StateLost("a")), failure(0, InvalidArgument("b"), skipped=True)],
+        applied=[common_pb2.RowsApplied(processor="x", rows=2)],
+        all_denied_rows=int32(1),
+    )
+    result = session.step({first: [], second: []}).apply(zeros(2), check=False)
+    assert {handle: str(error) for handle, error in result.failures.items()} == {second: "a"}
+    assert {handle: str(error) for handle, error in result.skipped.items()} == {first: "b"}
+    assert (result.rows_applied, result.all_denied_rows) == ({"x": 2}, (1,))
+    with pytest.raises(RequestsFailed) as raised:
+        session.step({first: [], second: []}).apply(zeros(2))
+    assert list(raised.value.failures) == [second]
+
+
+# Histories that differ
+
+
+def healing(script: Any, refusals: dict[int, LogitportError]) -> Callable[[Any], dict[str, Any]]:
+    """A server that wants the histories of slots 0 and 1 once, refuses some of them, and has other replies ready."""
+    synced: set[int] = set()
+
+    def answer(frame: Any) -> dict[str, Any]:
+        if frame.WhichOneof("frame") == "add":
+            slots = [asked.slot for asked in frame.add.requests]
+            synced.update(slot for slot in slots if slot not in refusals)
+            refused = [failure(slot, refusals[slot]) for slot in slots if slot in refusals]
+            return {"added": processing_pb2.RequestsAdded(failures=refused, reads_logits=bytes(len(slots)))}
+        if frame.WhichOneof("frame") == "step":
+            slots = [
+                slot for slot in np.frombuffer(frame.step.slots, "<i4").tolist() if slot < 2 and slot not in synced
+            ]
+            return edits_reply(failures=[failure(slot, NeedSync("differs")) for slot in slots])
+        return script.honest(frame)
+
+    return answer
+
+
+def test_histories_that_differ_are_sent_again(opened: Any) -> None:
+    session, script = opened()
+    handles = [session.add(Request([1])) for _ in range(3)]
+    script.answer = healing(script, {})
+    result = session.step({handle: [2, 3] for handle in handles}).apply(zeros(3))
+    assert result.failures == {}
+    assert kinds(script)[4:] == ["step", "add", "step"]
+    again, step = script.frames[-2].add, script.frames[-1].step
+    assert [(asked.slot, list(asked.request.output_token_ids)) for asked in again.requests] == [
+        (0, [2, 3]),
+        (1, [2, 3]),
+    ]
+    assert step.base_lengths == int32(3, 3, 3)
+    assert step.new_token_ids == b""
+
+
+def test_a_history_that_cannot_be_sent_again_costs_its_request_alone(opened: Any) -> None:
+    session, script = opened()
+    handles = [session.add(Request([1])) for _ in range(3)]
+    script.answer = healing(script, {1: StateLost("state is gone")})
+    result = session.step({handle: [2] for handle in handles}).apply(zeros(3), check=False)
+    assert {handle: type(error) for handle, error in result.failures.items()} == {handles[1]: StateLost}
+
+
+def test_a_request_that_was_removed_is_not_sent_again(opened: Any) -> None:
+    session, script = opened()
+    first, second = session.add(Request([1])), session.add(Request([1]))
+    script.answer = healing(script, {})
+    pending = session.step({first: [], second: []})
+    session.remove(first)
+    result = pending.apply(zeros(2), check=False)
+    assert [asked.slot for asked in script.frames[-2].add.requests] == [second.slot]
+    assert {handle: type(error) for handle, error in result.failures.items()} == {first: NeedSync}

@@ -1,0 +1,102 @@
+"""What a session does not believe of its server."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitport import (
+    InternalError,
+    InvalidArgument,
+    LogitportError,
+    Request,
+)
+from logitport.errors import to_proto
+from logitport_proto import common_pb2, processing_pb2
+
+VOCAB = 4
+
+
+def failure(slot: int, error: LogitportError, *, skipped: bool = False) -> common_pb2.Failure:
+    return common_pb2.Failure(slot=slot, error=to_proto(error), skipped=skipped)
+
+
+def edits_reply(**fields: Any) -> dict[str, Any]:
+    return {"edits": processing_pb2.StepEdits(**fields)}
+
+
+def int32(*values: int) -> bytes:
+    return np.array(values, "<i4").tobytes()
+
+
+def zeros(rows: int = 1) -> np.ndarray[Any, Any]:
+    return np.zeros((rows, VOCAB), np.float32)
+
+
+def kinds(script: Any) -> list[str | None]:
+    return [frame.WhichOneof("frame") for frame in script.frames]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"seq": 99, "edits": processing_pb2.StepEdits()},
+        {"added": processing_pb2.RequestsAdded()},
+        {},
+        edits_reply(failures=[failure(2, InvalidArgument("of nobody"))]),
+        edits_reply(logits_rows=int32(1)),
+        edits_reply(logits_rows=int32(-1)),
+        edits_reply(logits_rows=int32(0, 0)),
+        edits_reply(logits_rows=b"\0"),
+        edits_reply(all_denied_rows=b"\0\0\0"),
+        edits_reply(edits=common_pb2.Edits(rows=int32(1), kinds=b"\1", offsets=int32(0, 1), ids=int32(0))),
+        edits_reply(edits=common_pb2.Edits(rows=int32(0), kinds=b"\1", offsets=int32(0, 1), ids=int32(VOCAB))),
+    ],
+)
+def test_lies_about_a_step_leave_the_logits_alone(opened: Any, answer: dict[str, Any]) -> None:
+    session, script = opened()
+    handle = session.add(Request())
+    script.answer = lambda frame: answer
+    logits = zeros()
+    with pytest.raises(LogitportError):
+        session.step({handle: []}).apply(logits)
+    assert not logits.any()
+
+
+@pytest.mark.parametrize(
+    "logits",
+    [
+        common_pb2.Tensor(datatype="FP32", shape=[2, VOCAB], raw=bytes(8 * VOCAB)),
+        common_pb2.Tensor(datatype="FP32", shape=[1, VOCAB], raw=bytes(3)),
+        common_pb2.Tensor(datatype="FP16", shape=[1, VOCAB], raw=bytes(2 * VOCAB)),
+        common_pb2.Tensor(),
+    ],
+)
+def test_lies_about_logits(opened: Any, logits: common_pb2.Tensor) -> None:
+    session, script = opened()
+    handle = session.add(Request())
+    script.answer = lambda frame: (
+        edits_reply(logits_rows=int32(0))
+        if frame.WhichOneof("frame") == "step"
+        else {"logits": processing_pb2.StepLogitsEdited(logits=logits)}
+    )
+    with pytest.raises(LogitportError):
+        session.step({handle: []}).apply(np.ones((1, VOCAB), np.float32))
+
+
+@pytest.mark.parametrize("answer", [{"added": processing_pb2.RequestsAdded()}, {"removed": {}}, {}])
+def test_lies_about_an_admission(opened: Any, answer: dict[str, Any]) -> None:
+    session, script = opened()
+    script.answer = lambda frame: answer
+    with pytest.raises(InternalError):
+        session.add(Request())
+
+
+def test_no_thread_is_left_behind(opened: Any) -> None:
+    before = threading.active_count()
+    session, _ = opened()
+    session.close()
+    assert threading.active_count() == before
