@@ -53,7 +53,18 @@ class ActiveRequest:
         failure: why it failed; None as long as it has not.
     """
 
-    __slots__ = ("_advancers", "chain", "crc", "failure", "generation", "history", "reads_logits", "skip", "slot")
+    __slots__ = (
+        "_advancers",
+        "_disturbed",
+        "chain",
+        "crc",
+        "failure",
+        "generation",
+        "history",
+        "reads_logits",
+        "skip",
+        "slot",
+    )
 
     def __init__(self, slot: int, generation: int, history: History, chain: list[Link], *, skip: bool) -> None:
         self.slot = slot
@@ -64,6 +75,8 @@ class ActiveRequest:
         self.reads_logits = any(link.dialect.reads_logits for link in chain)
         self.skip = skip
         self.failure: LogitportError | None = None
+        # Whether the next step must look at what this one left: a failure, or state that is behind.
+        self._disturbed = False
         advancers = ((link.dialect.advancer(link.state), link) for link in chain)
         self._advancers = [(advance, link) for advance, link in advancers if advance is not None]
 
@@ -74,22 +87,9 @@ class ActiveRequest:
             NeedSync: that cannot be: the engine's history is another one.
             LogitportError: why the request has failed before, or what a processor raises now.
         """
-        if self.failure is not None:
-            if not self.skip:
-                raise self.failure
-            self.failure = None
         failure = None
-        length = len(self.history)
-        if told.base_length != length:
-            if not self.history.prompt_length <= told.base_length < length:
-                raise NeedSync(
-                    f"slot {told.slot}: the engine's history has {told.base_length} ids, the server's {length}"
-                )
-            self.history.rewind(told.base_length)
-            self.crc = self.history.crc()
-            failure = self._follow(self.chain)
-        elif behind := [link for link in self.chain if link.behind]:
-            failure = self._follow(behind)
+        if self._disturbed or told.base_length != self.history.length:
+            failure = self._return_to(told.base_length)
         if self.crc != told.history_crc:
             raise NeedSync(f"slot {told.slot}: the first {told.base_length} ids differ between engine and server")
         if told.new_token_ids:
@@ -97,6 +97,11 @@ class ActiveRequest:
             failure = self._extend(told.new_token_ids) or failure
         if failure is not None:
             raise failure
+
+    def fail(self, failure: LogitportError) -> None:
+        """The request goes no further in this step; nor in later ones, unless it asked to be skipped."""
+        self.failure = failure
+        self._disturbed = True
 
     def append(self, token_ids: Sequence[int]) -> None:
         """Draft tokens join the history, until `rewind`. Raises what a processor raises, once all are told."""
@@ -111,6 +116,31 @@ class ActiveRequest:
         if failure is not None:
             raise failure
 
+    def _return_to(self, length: int) -> LogitportError | None:
+        """Be ready for a step from this length: forget a failure, if that is allowed, and cut the history back.
+
+        Returns:
+            What the first processor raised that raises.
+
+        Raises:
+            NeedSync, LogitportError: as `synchronise`.
+        """
+        if self.failure is not None:
+            if not self.skip:
+                raise self.failure
+            self.failure = None
+        own_length = self.history.length
+        if length == own_length:
+            failure = self._follow([link for link in self.chain if link.behind])
+        elif self.history.prompt_length <= length < own_length:
+            self.history.rewind(length)
+            self.crc = self.history.crc()
+            failure = self._follow(self.chain)
+        else:
+            raise NeedSync(f"the engine's history has {length} ids, the server's {own_length}")
+        self._disturbed = failure is not None
+        return failure
+
     def _extend(self, token_ids: Sequence[int]) -> LogitportError | None:
         """Ids join the history, and every processor is told; what the first one raised that raises."""
         failure = None
@@ -122,7 +152,7 @@ class ActiveRequest:
                 try:
                     advance(token_id)
                 except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
-                    link.behind = True
+                    link.behind = self._disturbed = True
                     failure = failure or failures.of_processor(error, link.dialect.name)
         return failure
 

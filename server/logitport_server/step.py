@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -33,7 +34,7 @@ class Outcome:
 
     Attributes:
         served: the groups that went well, in order, and what each one's processor said of its rows, if it says edits.
-        edits: what the processors said of each row.
+        edits: what the processors said, of each row of which they said anything.
         applied: rows by processor.
         failures: the requests that failed in this step, by slot.
     """
@@ -45,19 +46,23 @@ class Outcome:
 
     def fail(self, request: ActiveRequest, error: LogitportError) -> None:
         """The request goes no further in this step."""
-        request.failure = error
+        request.fail(error)
         self.failures[request.slot] = Failed(error, request.skip)
 
     def settle(self) -> None:
         """Draw up `edits` and `applied`: what was served to the requests that have not failed since."""
         self.edits, self.applied = {}, Counter()
         for members, said in self.served:
-            alive = [place for place, row in enumerate(members.rows) if row.request.failure is None]
-            if alive:
-                self.applied[members.dialect.name] += len(alive)
-            for place in alive if said else ():
-                index = members.rows[place].index
-                self.edits[index] = _joined(self.edits[index], said[place]) if index in self.edits else said[place]
+            rows: Sequence[Row] = members.rows
+            if self.failures:
+                alive = [row.request.failure is None for row in rows]
+                rows, said = list(compress(rows, alive)), list(compress(said, alive))  # noqa: PLW2901
+            if rows:
+                self.applied[members.dialect.name] += len(rows)
+            for row, edits in zip(rows, said, strict=False):  # a processor that reads logits says nothing
+                if edits:
+                    before = self.edits.get(row.index)
+                    self.edits[row.index] = edits if before is None else _joined(before, edits)
 
     def all_denied(self, vocab_size: int) -> list[int]:
         """Rows in which edits left no id allowed, ascending."""
