@@ -38,6 +38,7 @@ class Client:
     ) -> None:
         self.target = target
         self.timeout = timeout
+        self._max_message_bytes = max_message_bytes
         self._channel = grpc.insecure_channel(target, options=calls.channel_options(max_message_bytes))
         self._registry = registry_pb2_grpc.ProcessorRegistryStub(self._channel)
         self._processing = processing_pb2_grpc.LogitProcessingStub(self._channel)
@@ -129,7 +130,13 @@ class Client:
         )
 
         def connect(wait_seconds: float) -> Transport:
-            return GrpcStream(self._processing, self.target, self.timeout, wait_seconds=wait_seconds)
+            return GrpcStream(
+                self._processing,
+                self.target,
+                self.timeout,
+                max_message_bytes=self._max_message_bytes,
+                wait_seconds=wait_seconds,
+            )
 
         return Session(
             connect,

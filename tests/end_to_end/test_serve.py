@@ -66,7 +66,7 @@ def three_calls(
         if name == "apply":
             yield pool.submit(lambda asked=request: client.apply(torch.zeros(1, VOCAB), [asked]).logits)
         else:
-            session = client.session(vocab_size=VOCAB, dtype=torch.float32, transport=name)  # type: ignore[arg-type]
+            session = client.session(vocab_size=VOCAB, dtype=torch.float32, transport=name, reconnect_seconds=0)  # type: ignore[arg-type]
             assert session.transport == name
             yield pool.submit(step, session, session.add(request))
         wait_for(folder / name)
@@ -116,7 +116,9 @@ def test_idle_sessions_are_ended(start_server: Callable[..., RunningServer]) -> 
     running = start_server("--drain-seconds", "3600")
     with Client(running.target) as client:
         lanes: list[Lane] = ["grpc", "local"]
-        sessions = [client.session(vocab_size=VOCAB, dtype=torch.float32, transport=lane, reconnect_seconds=0) for lane in lanes]
+        sessions = [
+            client.session(vocab_size=VOCAB, dtype=torch.float32, transport=lane, reconnect_seconds=0) for lane in lanes
+        ]
         handles = [session.add(Request([1])) for session in sessions]
         assert running.stop() == 0
         for session, handle in zip(sessions, handles, strict=True):

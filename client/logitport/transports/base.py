@@ -5,10 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from logitport.errors import LimitExceeded
+
 if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable
 
+    from logitport.errors import LogitportError
     from logitport_proto import processing_pb2
 
 
@@ -19,19 +22,23 @@ class Transport(ABC):
         name: "grpc" or "local".
         target: the server's address, for messages.
         shares_memory: whether `receive_region` works, so that logits need not travel.
+        max_message_bytes: the largest frame that may be sent.
     """
 
     name: str
     target: str
     shares_memory = False
+    max_message_bytes: int
+    _ended: LogitportError | None = None
 
     @abstractmethod
     def send(self, frame: processing_pb2.SessionRequest) -> None:
         """Send and return at once.
 
         Raises:
-            SessionClosed: after `close`.
-            ServerUnavailable: the connection broke.
+            LimitExceeded: the frame is larger than `max_message_bytes`; nothing was sent.
+            SessionClosed: after `close`, or after a reply that did not come in time.
+            ServerUnavailable: the connection broke, now or before.
         """
 
     @abstractmethod
@@ -40,7 +47,7 @@ class Transport(ABC):
 
         Raises:
             DeadlineExceeded: it did not come in time; the transport is of no more use.
-            ServerUnavailable: the connection broke.
+            SessionClosed, ServerUnavailable: as `send`.
             LogitportError: the server ended the session, and said why.
         """
 
@@ -57,3 +64,23 @@ class Transport(ABC):
     @abstractmethod
     def close(self) -> None:
         """End the session. May be called twice."""
+
+    # What the implementations share.
+
+    def _end(self, error: LogitportError) -> LogitportError:
+        """Remember the first reason why the transport is of no more use, which is returned."""
+        if self._ended is None:
+            self._ended = error
+        return error
+
+    def _check_open(self) -> None:
+        if self._ended is not None:
+            raise type(self._ended)(self._ended.message)
+
+    def _check_size(self, size_bytes: int) -> None:
+        if size_bytes > self.max_message_bytes:
+            raise LimitExceeded(
+                f"a frame of {size_bytes} bytes is over max_message_bytes ({self.max_message_bytes}): raise it on the "
+                "client (Client(..., max_message_bytes=)) and on the server (--max-message-bytes), or send fewer rows "
+                "at once"
+            )

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from logitport.errors import DeadlineExceeded, LimitExceeded, ServerUnavailable, SessionClosed
+from logitport.errors import DeadlineExceeded, ServerUnavailable, SessionClosed
 from logitport.transports.base import Transport
 from logitport_proto import processing_pb2
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from typing_extensions import Self
+
+    from logitport.errors import LogitportError
 
 _WELCOME = b"\1"
 _LENGTH = struct.Struct("<I")
@@ -40,6 +42,7 @@ class LocalLane(Transport):
 
     def __init__(self, connection: socket.socket, stream: Transport, timeout: float) -> None:
         self.target = stream.target
+        self.max_message_bytes = stream.max_message_bytes
         self._stream = stream
         self._timeout = timeout
         self._connection = connection
@@ -71,11 +74,10 @@ class LocalLane(Transport):
     def send(self, frame: processing_pb2.SessionRequest) -> None:
         self._check_open()
         octets = frame.SerializeToString()
-        if len(octets) >= 1 << 32:
-            raise LimitExceeded(f"a frame of {len(octets)} bytes; a local lane takes less than 4 GiB")
+        self._check_size(len(octets))
         try:
             self._connection.sendall(_LENGTH.pack(len(octets)) + octets)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._broken(error) from None
 
     def receive(self) -> processing_pb2.SessionResponse:
@@ -83,7 +85,7 @@ class LocalLane(Transport):
         try:
             header = self._incoming.read(_LENGTH.size)
             return self._read_reply(header)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._broken(error) from None
 
     def receive_region(self, size_bytes: int) -> tuple[processing_pb2.SessionResponse, mmap.mmap | None]:
@@ -95,7 +97,7 @@ class LocalLane(Transport):
             rest = self._incoming.read(_LENGTH.size - 1) if first else b""
             reply = self._read_reply(first + (rest or b""))
             memory = mmap.mmap(descriptors[0], size_bytes) if descriptors else None
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._broken(error) from None
         finally:
             for descriptor in descriptors:
@@ -107,6 +109,10 @@ class LocalLane(Transport):
         self._reader.start()
 
     def close(self) -> None:
+        self._ended = SessionClosed("the session is closed; open another with Client.session")
+        self._release()
+
+    def _release(self) -> None:
         if not self._closed:
             self._closed = True
             with suppress(OSError):
@@ -135,14 +141,13 @@ class LocalLane(Transport):
             raise BlockingIOError
         raise ConnectionResetError("the server closed the lane")
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise SessionClosed("the session is closed; open another with Client.session")
-
-    def _broken(self, error: OSError) -> DeadlineExceeded | ServerUnavailable:
-        self.close()
+    def _broken(self, error: OSError | ValueError) -> LogitportError:
         if isinstance(error, BlockingIOError):
+            self.close()
             return DeadlineExceeded(
                 f"{self.target} did not answer a frame within {self._timeout} s; the session is closed"
             )
-        return ServerUnavailable(f"the local lane to {self.target} broke: {error}; open another session")
+        broken = ServerUnavailable(f"the local lane to {self.target} broke: {error}")
+        self._end(broken)
+        self._release()
+        return broken

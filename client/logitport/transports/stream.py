@@ -16,6 +16,7 @@ from logitport.transports.base import Transport
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from logitport.errors import LogitportError
     from logitport_proto import processing_pb2, processing_pb2_grpc
 
 
@@ -26,6 +27,7 @@ class GrpcStream(Transport):
         stub: of the client's channel.
         target: the server's address, for messages.
         timeout: the longest that a reply may take, in seconds.
+        max_message_bytes: the largest frame that the channel sends.
         wait_seconds: how long to wait for a server; gRPC tries again with backoff and jitter. With 0 there must be one.
     """
 
@@ -37,48 +39,54 @@ class GrpcStream(Transport):
         target: str,
         timeout: float,
         *,
+        max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
         wait_seconds: float = 0.0,
     ) -> None:
         self.target = target
+        self.max_message_bytes = max_message_bytes
         self._timeout = timeout
         self._frames: queue.SimpleQueue[processing_pb2.SessionRequest | None] = queue.SimpleQueue()
         self._replies = stub.Session(self._outgoing(), wait_for_ready=wait_seconds > 0)
         self._first_timeout = wait_seconds or timeout
         self._deadline = _Deadline(self._replies.cancel)
-        self._closed = False
 
     def send(self, frame: processing_pb2.SessionRequest) -> None:
-        if self._closed:
-            raise SessionClosed("the session is closed; open another with Client.session")
+        self._check_open()
+        self._check_size(frame.ByteSize())
         self._frames.put(frame)
 
     def receive(self) -> processing_pb2.SessionResponse:
-        if self._closed:
-            raise SessionClosed("the session is closed; open another with Client.session")
+        self._check_open()
         timeout, self._first_timeout = self._first_timeout, self._timeout
         self._deadline.set(timeout)
         try:
             reply: processing_pb2.SessionResponse = next(self._replies)
         except StopIteration:
-            self.close()
-            raise ServerUnavailable(f"{self.target} ended the session; open another with Client.session") from None
+            broken = ServerUnavailable(f"{self.target} ended the session; open another with Client.session")
+            raise self._broken(broken) from None
         except grpc.RpcError as error:
-            passed = self._deadline.passed
-            self.close()
-            if passed:
+            if self._deadline.passed:
+                self.close()
                 raise DeadlineExceeded(
                     f"{self.target} did not answer a frame within {timeout} s; the session is closed"
                 ) from None
-            raise calls.translate(error, self.target) from None
+            raise self._broken(calls.translate(error, self.target)) from None
         self._deadline.clear()
         return reply
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._frames.put(None)
-            self._deadline.close()
-            self._replies.cancel()
+        self._ended = SessionClosed("the session is closed; open another with Client.session")
+        self._release()
+
+    def _broken(self, error: LogitportError) -> LogitportError:
+        self._end(ServerUnavailable(f"the connection to {self.target} broke before: {error.message}"))
+        self._release()
+        return error
+
+    def _release(self) -> None:
+        self._frames.put(None)
+        self._deadline.close()
+        self._replies.cancel()
 
     def _outgoing(self) -> Iterator[processing_pb2.SessionRequest]:
         while (frame := self._frames.get()) is not None:

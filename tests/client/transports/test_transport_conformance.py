@@ -1,0 +1,178 @@
+"""What every transport of frames must do. A new transport joins by adding itself to `connected`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from logitport import DeadlineExceeded, LimitExceeded, LogitportError, ServerUnavailable, SessionClosed
+from logitport.calls import channel_options
+from logitport.transports.local import LocalLane
+from logitport.transports.stream import GrpcStream
+from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from logitport.transports.base import Transport
+
+VOCAB = 1000
+TRANSPORTS = ["grpc", "local"]
+every_transport = pytest.mark.parametrize("kind", TRANSPORTS)
+
+
+@contextmanager
+def connected(
+    kind: str, target: str, *, timeout: float = 10.0, max_message_bytes: int = 64 << 20
+) -> Iterator[Transport]:
+    """A transport whose session is open; its next frame has seq 2."""
+    with grpc.insecure_channel(target, options=channel_options(max_message_bytes)) as channel:
+        stub = processing_pb2_grpc.LogitProcessingStub(channel)
+        transport: Transport = GrpcStream(stub, target, timeout, max_message_bytes=max_message_bytes)
+        opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
+        transport.send(processing_pb2.SessionRequest(seq=1, open=opening))
+        opened = transport.receive().opened
+        if kind == "local":
+            transport = LocalLane.connect(opened.lane, transport, timeout)
+        try:
+            yield transport
+        finally:
+            transport.close()
+
+
+def frame(seq: int, prompt_length: int = 0) -> processing_pb2.SessionRequest:
+    request = common_pb2.Request(prompt_token_ids=[7] * prompt_length)
+    asked = processing_pb2.SlottedRequest(slot=seq % 100, request=request)
+    return processing_pb2.SessionRequest(seq=seq, add=processing_pb2.AddRequests(requests=[asked]))
+
+
+@every_transport
+def test_it_says_what_it_is(server: Any, kind: str) -> None:
+    with connected(kind, server.target) as transport:
+        assert (transport.name, transport.target) == (kind, server.target)
+
+
+@every_transport
+def test_one_reply_a_frame_in_order(server: Any, kind: str) -> None:
+    with connected(kind, server.target) as transport:
+        for seq in range(2, 22):
+            transport.send(frame(seq))
+        for seq in range(2, 22):
+            reply = transport.receive()
+            assert (reply.seq, reply.WhichOneof("frame")) == (seq, "added")
+
+
+@every_transport
+def test_frames_of_any_size(server: Any, kind: str) -> None:
+    with connected(kind, server.target) as transport:
+        for seq, length in enumerate([0, 1, 5_000_000, 1], 2):
+            transport.send(frame(seq, length))
+            assert transport.receive().seq == seq
+
+
+@every_transport
+def test_a_frame_over_the_limit_is_not_sent_and_costs_nothing(server: Any, kind: str) -> None:
+    with connected(kind, server.target, max_message_bytes=1 << 16) as transport:
+        with pytest.raises(
+            LimitExceeded, match=r"max_message_bytes .*Client\(\.\.\., max_message_bytes=\).*--max-message"
+        ):
+            transport.send(frame(2, 1 << 16))
+        transport.send(frame(2))
+        assert transport.receive().seq == 2
+
+
+@every_transport
+def test_no_reply_in_time_ends_it(server: Any, kind: str) -> None:
+    with connected(kind, server.target, timeout=0.3) as transport:
+        with pytest.raises(DeadlineExceeded, match=r"did not answer a frame within 0\.3 s"):
+            transport.receive()
+        for call in uses(transport):
+            with pytest.raises(SessionClosed):
+                call()
+
+
+def uses(transport: Transport) -> list[Callable[[], Any]]:
+    return [lambda: transport.send(frame(2)), transport.receive]
+
+
+@every_transport
+def test_after_close(server: Any, kind: str) -> None:
+    with connected(kind, server.target) as transport:
+        transport.close()
+        transport.close()
+        for call in uses(transport):
+            with pytest.raises(SessionClosed):
+                call()
+
+
+@every_transport
+def test_close_wakes_who_waits(server: Any, kind: str) -> None:
+    with connected(kind, server.target) as transport:
+        raised: list[LogitportError] = []
+
+        def wait() -> None:
+            try:
+                transport.receive()
+            except LogitportError as error:
+                raised.append(error)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        time.sleep(0.1)
+        transport.close()
+        waiting.join(5)
+        assert not waiting.is_alive()
+        assert raised
+
+
+@every_transport
+def test_a_server_that_is_gone(start_server: Callable[..., Any], kind: str) -> None:
+    """It stays ServerUnavailable, so that a session knows that it may connect again, until it is closed."""
+    server = start_server()
+    with connected(kind, server.target) as transport:
+        server.process.kill()
+        server.process.wait()
+        with suppress(ServerUnavailable):  # the first frame may still fit into a buffer
+            transport.send(frame(2))
+        with pytest.raises(ServerUnavailable):
+            transport.receive()
+        for call in uses(transport):
+            with pytest.raises(ServerUnavailable):
+                call()
+        transport.close()
+        for call in uses(transport):
+            with pytest.raises(SessionClosed):
+                call()
+
+
+@every_transport
+def test_threads_end_with_it(server: Any, kind: str) -> None:
+    before = {thread for thread in threading.enumerate() if thread.name.startswith("logitport")}
+    with connected(kind, server.target) as transport:
+        transport.on_readable(lambda: False)
+    for _ in range(100):
+        if {thread for thread in threading.enumerate() if thread.name.startswith("logitport")} <= before:
+            return
+        time.sleep(0.05)
+    pytest.fail(f"threads are left: {threading.enumerate()}")
+
+
+@every_transport
+def test_replies_are_told_of(server: Any, kind: str) -> None:
+    """Where a transport can, it calls as long as a reply is there; where it cannot, nobody calls."""
+    with connected(kind, server.target) as transport:
+        told = threading.Event()
+
+        def take_in() -> bool:
+            told.set()
+            return False
+
+        transport.on_readable(take_in)
+        transport.send(frame(2))
+        assert told.wait(5 if kind == "local" else 0.1) == (kind == "local")
+        assert transport.receive().seq == 2
