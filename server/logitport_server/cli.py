@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from pydantic import BaseModel, ValidationError
@@ -18,6 +19,8 @@ class Serve(ServerConfig):
 
     def cli_cmd(self) -> None:
         """Start up and serve."""
+        # torch's threads spin for a while when they have nothing to do, on cores that the engine could use.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         from logitport_server.server import run  # torch takes a second, and --help should not
 
         run(self)

@@ -18,6 +18,7 @@ from logitport_server.grouping import Group, Row, group, longest_chain
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from logitport_server.dialects import Dialect
     from logitport_server.requests import ActiveRequest
 
 
@@ -145,15 +146,25 @@ def _process(members: Group, logits: torch.Tensor) -> None:
     indices = [row.index for row in members.rows]
     first, end = indices[0], indices[-1] + 1
     adjacent = end - first == len(indices)
-    selected = logits[first:end] if adjacent else logits[indices]
+    selected = logits[first:end] if adjacent else _gather(members.dialect, logits, indices)
     shape = selected.shape  # the processor may reshape its tensor in place
     with torch.no_grad():
         result = members.dialect.process(members.states, selected)
         _check(result, shape, members.dialect.name)
         if not adjacent:
-            logits[indices] = result.to(logits.dtype)
+            logits.index_copy_(0, torch.tensor(indices, device=logits.device), result.to(logits.dtype))
         elif not result.is_set_to(logits[first:end]):
             logits[first:end].copy_(result)
+
+
+def _gather(dialect: Dialect, logits: torch.Tensor, indices: Sequence[int]) -> torch.Tensor:
+    """A copy of some rows, in memory that this processor alone gets, step after step: to find new costs more."""
+    scratch = dialect.scratch
+    if scratch is None or len(scratch) < len(indices) or scratch.dtype != logits.dtype:
+        scratch = dialect.scratch = torch.empty(
+            (len(indices), logits.shape[1]), dtype=logits.dtype, device=logits.device
+        )
+    return torch.index_select(logits, 0, torch.tensor(indices, device=logits.device), out=scratch[: len(indices)])
 
 
 def _check(result: object, shape: torch.Size, processor: str) -> None:

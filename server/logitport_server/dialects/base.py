@@ -42,6 +42,7 @@ class Dialect(ABC):
         processor: the instance.
         name: a built-in's name, or a digest.
         shipped: whether a client sent the processor's code.
+        scratch: memory for rows that do not lie together, float[rows, vocab_size]; None as long as there were none.
     """
 
     reads_logits: ClassVar[bool]
@@ -50,6 +51,7 @@ class Dialect(ABC):
         self.processor = processor
         self.name = name
         self.shipped = shipped
+        self.scratch: torch.Tensor | None = None
 
     def validate(self, params: dict[str, Any]) -> None:
         """Raises whatever the processor's own `validate_params` raises, if it has one."""
