@@ -29,6 +29,7 @@ class AsyncClient:
     ) -> None:
         self.target = target
         self.timeout = timeout
+        self._closed = False
         self._channel = grpc.aio.insecure_channel(target, options=calls.channel_options(max_message_bytes))
         self._registry = registry_pb2_grpc.ProcessorRegistryStub(self._channel)
         self._processing = processing_pb2_grpc.LogitProcessingStub(self._channel)
@@ -40,7 +41,7 @@ class AsyncClient:
 
     async def processor(self, name: str) -> ProcessorRef:
         """See `Client.processor`."""
-        message = registry_pb2.GetRequest(processor=name)
+        message = calls.message(registry_pb2.GetRequest, processor=name)
         return calls.refs([(await self._call(self._registry.Get, message)).processor])[0]
 
     async def processors(self) -> list[ProcessorRef]:
@@ -49,7 +50,9 @@ class AsyncClient:
 
     async def delete(self, name: str) -> tuple[str, ...]:
         """See `Client.delete`."""
-        return tuple((await self._call(self._registry.Delete, registry_pb2.DeleteRequest(processor=name))).names)
+        return tuple(
+            (await self._call(self._registry.Delete, calls.message(registry_pb2.DeleteRequest, processor=name))).names
+        )
 
     async def apply(
         self, logits: Any, requests: Sequence[Request], *, num_tokens_in_batch: int = 1, check: bool = True
@@ -60,6 +63,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connection."""
+        self._closed = True
         await self._channel.close()
 
     async def __aenter__(self) -> AsyncClient:
@@ -71,6 +75,8 @@ class AsyncClient:
         await self.close()
 
     async def _call(self, method: Any, message: Any) -> Any:
+        if self._closed:
+            raise calls.client_closed(self.target)
         try:
             return await method(message, timeout=self.timeout)
         except grpc.RpcError as error:

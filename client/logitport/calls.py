@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import grpc
 import numpy as np
+from google.protobuf.message import Message
 
 from logitport import tensors
 from logitport.errors import (
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
+
+_Message = TypeVar("_Message", bound=Message)
 
 DEFAULT_TIMEOUT = 30.0
 DEFAULT_MAX_MESSAGE_BYTES = 256 << 20
@@ -82,9 +85,22 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
     ]
 
 
+def message(kind: type[_Message], **fields: Any) -> _Message:
+    """A message of these fields. Raises InvalidArgument, which names the one that cannot be sent."""
+    try:
+        return kind(**fields)
+    except (TypeError, ValueError):
+        for name, value in fields.items():
+            try:
+                kind(**{name: value})
+            except (TypeError, ValueError) as error:
+                raise InvalidArgument(f"{name} is {value!r}, which cannot be sent ({error})") from error
+        raise
+
+
 def register_request(processor: ProcessorLike, name: str, *, replace: bool) -> registry_pb2.RegisterRequest:
-    """The message for `Client.register`. Raises PayloadNotPortable."""
-    return registry_pb2.RegisterRequest(serialized=serialize(processor), name=name, replace=replace)
+    """The message for `Client.register`. Raises PayloadNotPortable, InvalidArgument."""
+    return message(registry_pb2.RegisterRequest, serialized=serialize(processor), name=name, replace=replace)
 
 
 def apply_request(logits: Any, requests: Sequence[Request], num_tokens_in_batch: int) -> processing_pb2.ApplyRequest:
@@ -100,11 +116,11 @@ def apply_request(logits: Any, requests: Sequence[Request], num_tokens_in_batch:
             f"{rows} rows of logits for {len(requests)} requests with num_tokens_in_batch={num_tokens_in_batch}; "
             "pass that many rows for each request, request by request"
         )
-    message = processing_pb2.ApplyRequest(
+    asked = processing_pb2.ApplyRequest(
         requests=[request.to_proto() for request in requests], num_tokens_in_batch=num_tokens_in_batch
     )
-    tensors.write(message.logits, logits)
-    return message
+    tensors.write(asked.logits, logits)
+    return asked
 
 
 def apply_result(response: processing_pb2.ApplyResponse, logits: Any, *, check: bool) -> ApplyResult:
@@ -133,8 +149,9 @@ def open_session(
     max_draft_tokens: int,
     engine: str,
 ) -> processing_pb2.OpenSession:
-    """The message for `Client.session`. Raises InvalidLogits for a dtype that cannot travel."""
-    return processing_pb2.OpenSession(
+    """The message for `Client.session`. Raises InvalidLogits for a dtype that cannot travel, InvalidArgument."""
+    return message(
+        processing_pb2.OpenSession,
         vocab_size=vocab_size,
         datatype=tensors.datatype_of(dtype),
         device=device,
@@ -191,3 +208,8 @@ def translate(error: grpc.RpcError, target: str) -> LogitportError:
     if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return ServerUnavailable(f"no connection to {target}, or it broke: {details}")
     return LogitportError(f"{target}: {status.name}: {details}")
+
+
+def client_closed(target: str) -> ServerUnavailable:
+    """What a client says after its end."""
+    return ServerUnavailable(f"the client of {target} is closed; make another")

@@ -39,6 +39,7 @@ class Client:
         self.target = target
         self.timeout = timeout
         self._max_message_bytes = max_message_bytes
+        self._closed = False
         self._channel = grpc.insecure_channel(target, options=calls.channel_options(max_message_bytes))
         self._registry = registry_pb2_grpc.ProcessorRegistryStub(self._channel)
         self._processing = processing_pb2_grpc.LogitProcessingStub(self._channel)
@@ -61,7 +62,9 @@ class Client:
 
     def processor(self, name: str) -> ProcessorRef:
         """Look up a built-in's name, a registered name or a digest. Raises UnknownProcessor."""
-        return calls.refs([self._call(self._registry.Get, registry_pb2.GetRequest(processor=name)).processor])[0]
+        return calls.refs(
+            [self._call(self._registry.Get, calls.message(registry_pb2.GetRequest, processor=name)).processor]
+        )[0]
 
     def processors(self) -> list[ProcessorRef]:
         """All built-ins, then all registered processors, by name."""
@@ -69,7 +72,7 @@ class Client:
 
     def delete(self, name: str) -> tuple[str, ...]:
         """Forget a registered name, or a digest with all its names; returns those names. Raises UnknownProcessor."""
-        return tuple(self._call(self._registry.Delete, registry_pb2.DeleteRequest(processor=name)).names)
+        return tuple(self._call(self._registry.Delete, calls.message(registry_pb2.DeleteRequest, processor=name)).names)
 
     def apply(
         self, logits: Any, requests: Sequence[Request], *, num_tokens_in_batch: int = 1, check: bool = True
@@ -130,6 +133,8 @@ class Client:
         )
 
         def connect(wait_seconds: float) -> Transport:
+            if self._closed:
+                raise calls.client_closed(self.target)
             return GrpcStream(
                 self._processing,
                 self.target,
@@ -149,6 +154,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connection, and with it every session."""
+        self._closed = True
         self._channel.close()
 
     def __enter__(self) -> Client:
@@ -160,6 +166,8 @@ class Client:
         self.close()
 
     def _call(self, method: Any, message: Any) -> Any:
+        if self._closed:
+            raise calls.client_closed(self.target)
         try:
             return method(message, timeout=self.timeout)
         except grpc.RpcError as error:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Bytes. gRPC carries 8 KiB of metadata, percent-encodes a status's details, and base64-encodes what is binary.
+_LONGEST_TEXT = 1024
+
 
 class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
     """The four calls of ProcessorRegistry."""
@@ -131,5 +134,8 @@ async def _statuses(context: Context) -> AsyncIterator[None]:
 
 
 async def _abort(context: Context, error: LogitportError) -> None:
-    metadata = ((METADATA_KEY, to_proto(error).SerializeToString()),)
-    await context.abort(grpc.StatusCode[status_name(error)], error.message, metadata)
+    told = to_proto(error)
+    told.message = told.message.encode()[:_LONGEST_TEXT].decode(errors="ignore")
+    told.remote_traceback = told.remote_traceback.encode()[-_LONGEST_TEXT:].decode(errors="ignore")
+    metadata = ((METADATA_KEY, told.SerializeToString()),)
+    await context.abort(grpc.StatusCode[status_name(error)], told.message, metadata)

@@ -1,0 +1,211 @@
+"""Calls that are wrong as a whole: the exception, the gRPC status, and that nothing else is hurt."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import grpc
+import pytest
+import torch
+
+from logitport import (
+    Client,
+    CustomLogitProcessor,
+    InvalidArgument,
+    InvalidLogits,
+    InvalidName,
+    InvalidTokenId,
+    LogitportError,
+    Request,
+    ServerUnavailable,
+    UnknownProcessor,
+)
+from logitport.errors import METADATA_KEY
+from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
+
+VOCAB = 32
+GOOD = Request([3], processors=[("no_repeat_ngram", {"ngram_size": 1})])
+
+
+class AddOne(CustomLogitProcessor):
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        return logits + 1
+
+
+LABELLED = json.dumps({**json.loads(AddOne.to_str()), "python": "3.9"})
+
+
+@pytest.mark.parametrize(
+    ("logits", "requests", "each", "expected"),
+    [
+        (torch.zeros(2, VOCAB), 3, 1, InvalidArgument),
+        (torch.zeros(2, VOCAB), 2, 2, InvalidArgument),
+        (torch.zeros(2, VOCAB), 2, 0, InvalidArgument),
+        (torch.zeros(0, VOCAB), 1, 1, InvalidArgument),
+        (torch.zeros(1, VOCAB), 0, 1, InvalidArgument),
+        (torch.zeros(0, 0), 0, 1, InvalidArgument),
+        (torch.zeros(1, VOCAB, dtype=torch.float64), 1, 1, InvalidLogits),
+        (torch.zeros(1, VOCAB, dtype=torch.int32), 1, 1, InvalidLogits),
+        (torch.zeros(VOCAB), 1, 1, InvalidLogits),
+        ([[0.0] * VOCAB], 1, 1, InvalidLogits),
+    ],
+)
+def test_logits_and_requests_that_do_not_fit(
+    client: Client, logits: Any, requests: int, each: int, expected: type[LogitportError]
+) -> None:
+    with pytest.raises(expected):
+        client.apply(logits, [GOOD] * requests, num_tokens_in_batch=each)
+
+
+def test_nothing_to_do_is_no_error(client: Client) -> None:
+    assert client.apply(torch.zeros(0, VOCAB), []).logits.shape == (0, VOCAB)
+    logits = torch.randn(2, VOCAB)
+    assert torch.equal(client.apply(logits, [Request([1]), Request()]).logits, logits)
+    with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
+        session.step({}).apply(torch.zeros(0, VOCAB))
+        before = logits.clone()
+        session.step({session.add(Request()): [], session.add(Request([1])): [2]}).apply(logits)
+        assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize(
+    ("opening", "expected"),
+    [
+        ({"vocab_size": 0}, InvalidArgument),
+        ({"vocab_size": 2**31}, InvalidArgument),
+        ({"vocab_size": "many"}, InvalidArgument),
+        ({"dtype": torch.float64}, InvalidLogits),
+        ({"dtype": None}, InvalidLogits),
+        ({"max_requests": -1}, InvalidArgument),
+        ({"max_draft_tokens": -1}, InvalidArgument),
+        ({"eos_token_ids": [VOCAB]}, InvalidTokenId),
+        ({"eos_token_ids": ["x"]}, InvalidArgument),
+        ({"model_name": 5}, InvalidArgument),
+    ],
+)
+def test_an_engine_that_says_what_cannot_be(client: Client, opening: Any, expected: type[LogitportError]) -> None:
+    with pytest.raises(expected):
+        client.session(**{"vocab_size": VOCAB, **opening})
+
+
+@pytest.mark.parametrize("name", [5, "\ud800"])
+def test_names_that_are_no_text(client: Client, name: Any) -> None:
+    for call in (client.processor, client.delete, lambda wrong: client.register(AddOne, name=wrong)):
+        with pytest.raises(InvalidArgument):
+            call(name)
+
+
+def test_after_close(server: Any) -> None:
+    client = Client(server.target)
+    client.close()
+    client.close()
+    calls = (client.processors, lambda: client.apply(torch.zeros(0, 1), []), lambda: client.session(vocab_size=VOCAB))
+    for call in calls:
+        with pytest.raises(ServerUnavailable, match="closed"):
+            call()
+
+
+# As any language sees it
+
+
+def raw(processor: str) -> dict[str, Any]:
+    return {"processors": [{"processor": {"builtin": processor}}]}
+
+
+ZEROS = {"datatype": "FP32", "shape": [1, VOCAB], "raw": bytes(4 * VOCAB)}
+
+
+@pytest.mark.parametrize(
+    ("method", "message", "status", "code"),
+    [
+        ("Register", {"serialized": "x"}, "INVALID_ARGUMENT", "MALFORMED_PAYLOAD"),
+        ("Register", {"serialized": AddOne.to_str(), "name": "x"}, "INVALID_ARGUMENT", "INVALID_NAME"),
+        ("Register", {"serialized": LABELLED}, "FAILED_PRECONDITION", "PYTHON_MISMATCH"),
+        ("Get", {"processor": "nobody"}, "NOT_FOUND", "UNKNOWN_PROCESSOR"),
+        ("Get", {}, "NOT_FOUND", "UNKNOWN_PROCESSOR"),
+        ("Delete", {"processor": "nobody"}, "NOT_FOUND", "UNKNOWN_PROCESSOR"),
+        ("Delete", {"processor": "thinking_budget"}, "INVALID_ARGUMENT", "INVALID_ARGUMENT"),
+        ("Apply", {}, "INVALID_ARGUMENT", "INVALID_LOGITS"),
+        ("Apply", {"logits": ZEROS}, "INVALID_ARGUMENT", "INVALID_ARGUMENT"),
+        ("Apply", {"logits": {**ZEROS, "raw": b""}, "requests": [{}]}, "INVALID_ARGUMENT", "INVALID_LOGITS"),
+        ("Apply", {"logits": {**ZEROS, "datatype": "FP8"}, "requests": [{}]}, "INVALID_ARGUMENT", "INVALID_ARGUMENT"),
+        (
+            "Apply",
+            {"logits": {"datatype": "FP32", "shape": [5000, 1], "raw": bytes(20000)}, "requests": [{}] * 5000},
+            "RESOURCE_EXHAUSTED",
+            "LIMIT_EXCEEDED",
+        ),
+    ],
+)
+def test_the_status_and_the_error_beside_it(
+    server: Any, method: str, message: dict[str, Any], status: str, code: str
+) -> None:
+    with grpc.insecure_channel(server.target) as channel:
+        stubs = (registry_pb2_grpc.ProcessorRegistryStub(channel), processing_pb2_grpc.LogitProcessingStub(channel))
+        kind = getattr(registry_pb2, f"{method}Request", None) or getattr(processing_pb2, f"{method}Request")
+        call = next(getattr(stub, method) for stub in stubs if hasattr(stub, method))
+        with pytest.raises(grpc.RpcError) as raised:
+            call(kind(**message), timeout=10)
+    assert raised.value.code().name == status
+    metadata = dict(raised.value.trailing_metadata())
+    error = common_pb2.Error.FromString(metadata[METADATA_KEY])
+    assert common_pb2.ErrorCode.Name(error.code) == f"ERROR_CODE_{code}"
+    assert error.message == raised.value.details()
+
+
+@pytest.mark.parametrize("length", [5_000, 100_000])
+def test_a_message_as_long_as_what_was_wrong_still_arrives(client: Client, length: int) -> None:
+    """gRPC bounds what travels in place of an answer."""
+    with pytest.raises(InvalidName, match="'xxx"):
+        client.register(AddOne, name="x" * length)
+    with pytest.raises(UnknownProcessor, match="'ééé"):
+        client.processor("é" * length)
+
+
+def test_bytes_that_are_no_message(server: Any, client: Client) -> None:
+    with grpc.insecure_channel(server.target) as channel:
+        for method in ("LogitProcessing/Apply", "ProcessorRegistry/Register"):
+            call = channel.unary_unary(f"/logitport.v1.{method}")
+            with pytest.raises(grpc.RpcError):
+                call(b"\xff\xff\xff", timeout=10)
+        stream = channel.stream_stream("/logitport.v1.LogitProcessing/Session")
+        with pytest.raises(grpc.RpcError):
+            list(stream(iter([b"\xff\xff\xff"]), timeout=10))
+    assert client.processors()
+
+
+def test_frames_that_are_refused_leave_the_session_open(server: Any) -> None:
+    opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
+    frames = [
+        {"remove": {}},
+        {"open": {"vocab_size": 0, "datatype": "FP32"}},
+        {"open": opening},
+        {"open": opening},
+        {},
+        {"step": {"slots": b"123"}},
+        {"logits": {"logits": ZEROS}},
+        {"add": {"requests": [{"slot": 0, "request": raw("disallowed_tokens")}]}},
+        {
+            "add": {
+                "requests": [{"slot": 0, "request": raw("no_repeat_ngram")}, {"slot": 1}, {"slot": 1, "generation": 1}]
+            }
+        },
+        {"step": {}},
+    ]
+    with grpc.insecure_channel(server.target) as channel:
+        stub = processing_pb2_grpc.LogitProcessingStub(channel)
+        numbered = (processing_pb2.SessionRequest(seq=seq, **frame) for seq, frame in enumerate(frames, 1))
+        replies = list(stub.Session(numbered, timeout=10))
+    told = [
+        common_pb2.ErrorCode.Name(reply.error.code).removeprefix("ERROR_CODE_")
+        if reply.WhichOneof("frame") == "error"
+        else reply.WhichOneof("frame")
+        for reply in replies
+    ]
+    assert told == [
+        *("SESSION_CLOSED", "INVALID_ARGUMENT", "opened", "INVALID_ARGUMENT", "INVALID_ARGUMENT"),
+        *("INVALID_ARGUMENT", "INVALID_ARGUMENT", "added", "added", "edits"),
+    ]
+    codes = [[common_pb2.ErrorCode.Name(failure.error.code) for failure in replies[at].added.failures] for at in (7, 8)]
+    assert codes == [["ERROR_CODE_INVALID_PARAMS"], ["ERROR_CODE_INVALID_PARAMS", "ERROR_CODE_DUPLICATE_REQUEST"]]

@@ -1,0 +1,261 @@
+"""Bad input costs its own request: which exception it is, what it says, and that the others got their result."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dill
+import pytest
+import torch
+
+from logitport import (
+    CustomLogitProcessor,
+    InvalidParams,
+    InvalidTokenId,
+    LoadFailed,
+    LogitportError,
+    MalformedPayload,
+    ProcessorFailed,
+    PythonMismatch,
+    Request,
+    RequestsFailed,
+    UnknownProcessor,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from logitport import Client
+
+VOCAB = 32
+INF = float("inf")
+MADE_ELSEWHERE = Path(__file__).parents[1] / "client" / "payload" / "data"
+ANOTHER_PYTHON = "3.12" if sys.version_info[:2] == (3, 13) else "3.13"
+
+
+class AddOne(CustomLogitProcessor):
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        return logits + 1
+
+
+class RaisesInInit(CustomLogitProcessor):
+    def __init__(self) -> None:
+        raise ValueError("no table for me")
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        return logits
+
+
+class PickyParams(AddOne):
+    @classmethod
+    def validate_params(cls, params: Mapping[str, Any]) -> None:
+        if not isinstance(params["strength"], float):
+            raise InvalidParams("strength must be a number with a point")
+
+
+# As if it were of a script: dill ships it by value.
+WrongArity = type("WrongArity", (), {"__module__": "__main__", "__call__": lambda self, logits: logits})
+
+
+def code_of_another_python() -> str:
+    serialized: str = json.loads((MADE_ELSEWHERE / f"python{ANOTHER_PYTHON}.json").read_text())["Comprehension"][0]
+    return serialized
+
+
+class AddTwo(AddOne):
+    """Never loaded: only its label is wrong, and the bytes of a class that runs are not looked at again."""
+
+
+LABELLED = json.dumps({**json.loads(AddTwo.to_str()), "python": "3.9"})
+
+REFUSED: dict[str, tuple[dict[str, Any], type[LogitportError], str]] = {
+    "unknown built-in": ({"processors": [("nobody", {})]}, UnknownProcessor, "'nobody'; there are .*thinking_budget"),
+    "unknown name": ({"processors": [("team/nobody", {})]}, UnknownProcessor, "'team/nobody'; register it first"),
+    "unknown digest": ({"processors": [("0" * 64, {})]}, UnknownProcessor, "register it first"),
+    "bad hex": ({"processors": [('{"callable": "zz"}', {})]}, MalformedPayload, '"callable" must hold hexadecimal'),
+    "no pickle": ({"processors": [('{"callable": "00ff"}', {})]}, MalformedPayload, "not a pickle"),
+    "not JSON": ({"processors": [("{callable", {})]}, MalformedPayload, "not JSON"),
+    "no callable": ({"processors": [('{"klass": ""}', {})]}, MalformedPayload, 'no "callable": make it with .*to_str'),
+    "not a class": (
+        {"processors": [(json.dumps({"callable": pickle.dumps(7).hex()}), {})]},
+        LoadFailed,
+        "not a class, but a int: 7",
+    ),
+    "no such module": (
+        {"processors": [(json.dumps({"callable": b"cnowhere\nNobody\n.".hex()}), {})]},
+        LoadFailed,
+        r"nowhere\.Nobody, which is not here .* install it on the server",
+    ),
+    "raising __init__": ({"processors": [(RaisesInInit, {})]}, LoadFailed, "RaisesInInit raised .*no table for me"),
+    "another Python, labelled": (
+        {"processors": [(LABELLED, {})]},
+        PythonMismatch,
+        r"Python 3\.9 .*ship it from Python",
+    ),
+    "another Python, no label": (
+        {"processors": [(code_of_another_python(), {})]},
+        PythonMismatch,
+        "ship it from Python",
+    ),
+    "parameters": ({"processors": [("disallowed_tokens", {"token_ids": "x"})]}, InvalidParams, "token_ids"),
+    "parameters that are missing": ({"processors": [("disallowed_tokens", {})]}, InvalidParams, "token_ids"),
+    "parameters that a class refuses": (
+        {"processors": [(PickyParams, {"strength": 1})]},
+        InvalidParams,
+        "strength must be a number",
+    ),
+    "validate_params that raises": ({"processors": [(PickyParams, {})]}, ProcessorFailed, "KeyError: 'strength'"),
+    "a parameter outside the vocabulary": (
+        {"processors": [("disallowed_tokens", {"token_ids": [VOCAB]})]},
+        InvalidTokenId,
+        str(VOCAB),
+    ),
+    "id outside the vocabulary": ({"prompt_token_ids": [1, VOCAB]}, InvalidTokenId, r"prompt_token_ids\[1\] is 32"),
+    "id -1": ({"output_token_ids": [-1]}, InvalidTokenId, r"output_token_ids\[0\] is -1: .*\[0, 32\)"),
+}
+refused = pytest.mark.parametrize("name", REFUSED)
+
+
+def check(error: LogitportError, expected: type[LogitportError], message: str) -> None:
+    assert type(error) is expected
+    with pytest.raises(expected, match=message):
+        raise error
+
+
+GOOD = Request([3], processors=[("no_repeat_ngram", {"ngram_size": 1}), (AddOne, {})])
+
+
+def good_row(row: torch.Tensor) -> bool:
+    return row.tolist() == [-INF if token_id == 3 else 1.0 for token_id in range(VOCAB)]
+
+
+@refused
+@pytest.mark.parametrize("on_error", ["abort", "skip"])
+def test_a_request_that_is_refused_in_apply(client: Client, name: str, on_error: Any) -> None:
+    fields, expected, message = REFUSED[name]
+    result = client.apply(torch.zeros(3, VOCAB), [GOOD, Request(**fields, on_error=on_error), GOOD], check=False)
+    told = {"abort": result.failures, "skip": result.skipped}
+    assert list(told[on_error]) == [1]
+    assert sum(map(len, told.values())) == 1
+    check(told[on_error][1], expected, message)
+    assert good_row(result.logits[0])
+    assert good_row(result.logits[2])
+    if on_error == "skip":
+        assert not result.logits[1].any()
+
+
+@refused
+def test_a_request_that_is_refused_in_a_session(client: Client, name: str) -> None:
+    fields, expected, message = REFUSED[name]
+    with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
+        good = session.add(GOOD)
+        with pytest.raises(expected) as raised:
+            session.add(Request(**fields))
+        check(raised.value, expected, message)
+        logits = torch.zeros(1, VOCAB)
+        session.step({good: []}).apply(logits)
+        assert good_row(logits[0])
+
+
+def test_a_class_of_the_wrong_arity_is_refused_on_both_sides(client: Client) -> None:
+    with pytest.raises(LogitportError, match="wrong arity of"):
+        client.apply(torch.zeros(1, VOCAB), [Request(processors=[(WrongArity, {})])])
+    with pytest.raises(RequestsFailed) as raised:
+        client.apply(
+            torch.zeros(1, VOCAB),
+            [Request(processors=[(json.dumps({"callable": dill.dumps(WrongArity, recurse=True).hex()}), {})])],
+        )
+    check(raised.value.failures[0], LoadFailed, "wrong arity of")
+
+
+# Processors that fail in a step
+
+
+class Fails(CustomLogitProcessor):
+    """In the way that its parameters say."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> Any:
+        way = custom_param_list[0]["way"]
+        logits[:, :8] = float("nan")
+        if way == "raises":
+            return self.look_up(custom_param_list[0])
+        if way == "exits":
+            sys.exit(1)
+        return {
+            "None": None,
+            "shape": logits[:, :-1],
+            "int": logits.int(),
+            "list": [[0.0]],
+        }[way]
+
+    def look_up(self, params: dict[str, Any]) -> Any:
+        return params["banned"]
+
+
+FAILS = {
+    "raises": "raised KeyError: 'banned'",
+    "exits": "raised SystemExit: 1",
+    "None": "returned NoneType; return the logits",
+    "shape": r"returned a tensor of shape \[1, 31\]; .*\[1, 32\]",
+    "int": r"returned a tensor of dtype torch\.int32; return the logits, a floating-point tensor",
+    "list": "returned list; return the logits",
+}
+
+
+@pytest.mark.parametrize("way", FAILS)
+@pytest.mark.parametrize("on_error", ["abort", "skip"])
+@pytest.mark.parametrize("by", ["apply", "grpc", "local"])
+def test_a_processor_that_fails(client: Client, way: str, on_error: Any, by: Any) -> None:
+    digest = client.register(Fails).digest
+    bad = Request([1], processors=[(AddOne, {}), (Fails, {"way": way})], on_error=on_error)
+    if by == "apply":
+        result: Any = client.apply(torch.zeros(3, VOCAB), [GOOD, bad, GOOD], check=False)
+        logits, culprit = result.logits, 1
+    else:
+        logits = torch.zeros(3, VOCAB)
+        with client.session(vocab_size=VOCAB, dtype=torch.float32, transport=by) as session:
+            handles = [session.add(request) for request in (GOOD, bad, GOOD)]
+            result, culprit = session.step({handle: [] for handle in handles}).apply(logits, check=False), handles[1]
+    told = {"abort": result.failures, "skip": result.skipped}
+    assert list(told[on_error]) == [culprit]
+    assert sum(map(len, told.values())) == 1
+    error = told[on_error][culprit]
+    check(error, ProcessorFailed, f"processor {digest} {FAILS[way]}")
+    assert error.processor == digest
+    if way == "raises":
+        assert "in look_up" in error.remote_traceback
+        assert error.remote_traceback.rstrip().endswith("KeyError: 'banned'")
+        assert "Remote traceback" in str(error)
+    assert good_row(logits[0])
+    assert good_row(logits[2])
+    if on_error == "skip":
+        assert not logits[1].any()
+
+
+class Doubles(CustomLogitProcessor):
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        return logits.double() / 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_float64_result_is_cast_back(client: Client, dtype: torch.dtype) -> None:
+    logits = torch.linspace(-4, 4, VOCAB).to(dtype)[None]
+    result = client.apply(logits, [Request(processors=[(Doubles, {})])])
+    assert torch.equal(result.logits, (logits.double() / 3).to(dtype))
+
+
+def test_a_request_that_failed_stays_failed_and_the_others_go_on(client: Client) -> None:
+    with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
+        bad, good = session.add(Request(processors=[(Fails, {"way": "raises"})])), session.add(GOOD)
+        for _ in range(2):
+            logits = torch.zeros(2, VOCAB)
+            with pytest.raises(RequestsFailed, match="KeyError") as raised:
+                session.step({bad: [], good: []}).apply(logits)
+            assert list(raised.value.failures) == [bad]
+            assert good_row(logits[1])
+        session.remove(bad)
+        session.step({good: []}).apply(torch.zeros(1, VOCAB))
