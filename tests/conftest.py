@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,7 +57,7 @@ def environment() -> dict[str, str]:
 
 
 @contextmanager
-def serving(*options: str) -> Iterator[RunningServer]:
+def run_server(*options: str) -> Iterator[RunningServer]:
     """A server with these options, on a free port unless they say otherwise, for as long as the context lasts."""
     defaults = {"--listen": "127.0.0.1:0", "--device": "cpu"}
     given = [part for name, value in defaults.items() if name not in options for part in (name, value)]
@@ -84,22 +84,28 @@ def serving(*options: str) -> Iterator[RunningServer]:
 @pytest.fixture(scope="session")
 def server() -> Iterator[RunningServer]:
     """A server that accepts shipped processors and serves metrics; shared by all tests."""
-    with serving("--enable-custom-logit-processor", "--metrics-listen", "127.0.0.1:0") as running:
+    with run_server("--enable-custom-logit-processor", "--metrics-listen", "127.0.0.1:0") as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def server_without_flag() -> Iterator[RunningServer]:
     """A server that accepts no shipped processors; shared by all tests."""
-    with serving() as running:
+    with run_server() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def serving() -> Callable[..., AbstractContextManager[RunningServer]]:
+    """A server with the options given, as a context: for fixtures that several tests share."""
+    return run_server
 
 
 @pytest.fixture
 def start_server() -> Iterator[Callable[..., RunningServer]]:
     """Starts a server with the options given; it ends with the test."""
     with ExitStack() as stack:
-        yield lambda *options: stack.enter_context(serving(*options))
+        yield lambda *options: stack.enter_context(run_server(*options))
 
 
 @pytest.fixture

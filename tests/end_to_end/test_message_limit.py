@@ -1,0 +1,96 @@
+"""How large a message may be, on either side, and what a larger one costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from logitport import Client, CustomLogitProcessor, LimitExceeded, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+
+WIDE = 128 * 1024
+SMALL_LIMIT = 1 << 20
+ADVICE = r"Client\(\.\.\., max_message_bytes=\)\).*--max-message-bytes.*fewer rows"
+
+
+class AddOne(CustomLogitProcessor):
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        return logits + 1
+
+
+@pytest.fixture(scope="module")
+def small(serving: Callable[..., Any]) -> Iterator[Any]:
+    """A server that takes messages of 1 MiB."""
+    with serving("--max-message-bytes", str(SMALL_LIMIT), "--enable-custom-logit-processor") as running:
+        yield running
+
+
+def too_many() -> np.ndarray[Any, Any]:
+    return np.zeros((9, WIDE), np.float32)
+
+
+def few() -> np.ndarray[Any, Any]:
+    return np.zeros((1, WIDE), np.float32)
+
+
+def test_grpcs_own_limit_is_not_ours(client: Client) -> None:
+    """4 MiB hold 8 rows of 128k float32, and nothing beside them."""
+    out = client.apply(too_many(), [Request(processors=[(AddOne, {})])] * 9)
+    assert (out.logits == 1).all()
+    with client.session(vocab_size=WIDE, transport="grpc") as session:
+        handles = [session.add(Request(processors=[(AddOne, {})])) for _ in range(9)]
+        logits = too_many()
+        session.step({handle: [] for handle in handles}).apply(logits)
+        assert (logits == 1).all()
+
+
+def test_over_the_servers_limit(small: Any) -> None:
+    with Client(small.target) as client:
+        with pytest.raises(LimitExceeded, match=ADVICE):
+            client.apply(too_many(), [Request()] * 9)
+        client.apply(few(), [Request()])
+
+
+def test_over_the_clients_limit(server: Any) -> None:
+    with Client(server.target, max_message_bytes=SMALL_LIMIT) as client:
+        with pytest.raises(LimitExceeded, match=ADVICE):
+            client.apply(too_many(), [Request()] * 9)
+        client.apply(few(), [Request()])
+
+
+def test_a_session_over_the_clients_limit_goes_on(server: Any) -> None:
+    with Client(server.target, max_message_bytes=SMALL_LIMIT) as client:
+        session_goes_on(client, reconnects=0)
+
+
+def test_a_session_over_the_servers_limit_comes_back(small: Any) -> None:
+    with Client(small.target) as client:
+        session_goes_on(client, reconnects=1)
+
+
+def session_goes_on(client: Client, *, reconnects: int) -> None:
+    with client.session(vocab_size=WIDE, transport="grpc") as session:
+        free = session.add(Request([5], processors=[("no_repeat_ngram", {"ngram_size": 1})]))
+        reads = [session.add(Request(processors=[(AddOne, {})])) for _ in range(9)]
+        with pytest.raises(LimitExceeded, match=ADVICE):
+            session.step({handle: [] for handle in reads}).apply(too_many())
+        for handle in reads:
+            session.remove(handle)
+        logits = few()
+        session.step({free: [6]}).apply(logits)
+        assert np.flatnonzero(logits == -np.inf).tolist() == [5, 6]
+        assert session.reconnects == reconnects
+
+
+def test_logits_in_shared_memory_have_no_such_limit(small: Any) -> None:
+    with Client(small.target) as client, client.session(vocab_size=WIDE, transport="local") as session:
+        handles = [session.add(Request(processors=[(AddOne, {})])) for _ in range(9)]
+        logits = too_many()
+        session.step({handle: [] for handle in handles}).apply(logits)
+        assert (logits == 1).all()
