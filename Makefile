@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-peers lint proto clean
+.PHONY: help demo test test-peers bench bench-bar bench-publish lint proto clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -19,6 +19,15 @@ test: $(VENV)/.installed .venv-proto/.installed ## all tests but the peers'
 
 test-peers: $(VENV)/.installed .peers/sglang/.unpacked ## built-ins and payloads against the real SGLang classes
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m pytest -q -m peers
+
+bench: $(VENV)/.bench .peers/sglang/.unpacked ## peers and logitport side by side: a table, JSON and a plot; 10 minutes
+	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m benchmarks
+
+bench-bar: $(VENV)/.bench .peers/sglang/.unpacked ## the bar of docs/performance.md alone; 3 minutes
+	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m benchmarks bar
+
+bench-publish: $(VENV)/.bench ## write the latest results into README.md and docs/performance.md
+	$(BIN)/python -m benchmarks publish
 
 lint: $(VENV)/.installed ## ruff and mypy
 	$(BIN)/ruff check .
@@ -36,6 +45,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt torch
 	$(BIN)/pip install -q -c constraints.txt -e '.[server,transformers,demo,test]'
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.installed
+	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'
 	touch $@
 
 # The oldest grpcio and protobuf that logitport supports: what they generate runs on all later ones.

@@ -1,0 +1,73 @@
+"""The command: `python -m benchmarks` runs everything.
+
+`python -m benchmarks bar` runs the bar alone and saves nothing; `python -m benchmarks publish` writes the latest
+results into README.md and docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks import axes, bar, costs, engines, overlap, plot, publish, report
+from benchmarks.machine import Bystanders, describe
+from benchmarks.servers import connected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.records import Findings
+
+_BAR = (
+    bar.pipelined,
+    bar.not_overlapped,
+    bar.histories,
+    bar.logits_reading,
+    bar.half_of_the_rows,
+    bar.round_trips,
+    costs.server_cpu,
+    costs.server_memory,
+)
+_REST = (
+    overlap.few_ids,
+    overlap.whole_rows,
+    axes.processor,
+    axes.rows,
+    axes.history,
+    axes.vocabulary,
+    axes.dtype,
+    axes.distinct_processors,
+    engines.engines,
+)
+_RESULTS = Path(__file__).with_name("results")
+
+
+def run(parts: tuple[Callable[..., Findings], ...]) -> report.Report:
+    """One after the other, each with a server of its own."""
+    found = report.Report(describe(), time.strftime("%Y-%m-%d %H:%M"))
+    for part in parts:
+        started, bystanders = time.monotonic(), Bystanders()
+        with connected() as (server, client):
+            findings = part(server, client)
+        found.add(part.__name__, findings, time.monotonic() - started, bystanders.share())
+        print(f"{part.__name__}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    return found
+
+
+def main(arguments: list[str]) -> None:
+    if arguments == ["publish"]:
+        publish.publish(report.load_latest(_RESULTS), Path(__file__).parents[1])
+        return
+    only_bar = arguments == ["bar"]
+    found = run(_BAR if only_bar else _BAR + _REST)
+    report.show(found)
+    if not only_bar:
+        path = _RESULTS / f"{found.machine.slug}-{found.started[:10]}.json"
+        report.save(found, path)
+        plot.draw(found, path.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,144 @@
+"""logitport: its built-ins without a service, and its sessions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from benchmarks.kinds import FIRST_ORDINARY
+from benchmarks.measure import Contestant
+from logitport import EditProcessor, EditRequest, Edits, History, Request, RowEdits
+from logitport.frames import step_frame
+from logitport.ops import apply_edits
+from logitport_proto import common_pb2 as common
+from logitport_proto import processing_pb2 as processing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import torch
+
+    from benchmarks.workloads import Workload
+    from logitport import Client, Handle, PendingStep, Session
+
+Transport = Literal["grpc", "local"]
+
+
+class InProcess(Contestant):
+    """Our built-ins with their incremental state, in the engine's process, and no service at all.
+
+    It computes the edits before the forward pass, so its exposed time is that of applying them; whoever looks at its
+    blocking time sees the algorithm without the cost of the service.
+    """
+
+    name = "built-ins in process"
+
+    def __init__(self, workload: Workload) -> None:
+        prompt = workload.history // 2
+        histories = workload.histories()
+        self._rows = workload.rows
+        self._vocab_size = workload.vocab_size
+        self._groups: list[tuple[EditProcessor, list[int], list[EditRequest]]] = []
+        for kind, rows in workload.rows_by_kind().items():
+            if kind is None:
+                continue
+            processor = kind.ours()
+            assert isinstance(processor, EditProcessor)
+            requests = []
+            for row in rows:
+                history = History(histories[row, :prompt], histories[row, prompt:])
+                requests.append(EditRequest(kind.params, history, workload.vocab_size))
+                processor.start(requests[-1])
+            self._groups.append((processor, rows, requests))
+        self.edits = Edits.pack([], workload.vocab_size)
+
+    def begin(self, token_ids: Sequence[int]) -> None:
+        said: list[tuple[int, RowEdits]] = []
+        for processor, rows, requests in self._groups:
+            for row, request in zip(rows, requests, strict=True):
+                request.history.append(token_ids[row])
+                processor.advance(request, token_ids[row])
+            collected = [RowEdits() for _ in requests]
+            processor.edit_batch(requests, collected)
+            said += zip(rows, collected, strict=True)
+        said.sort(key=lambda row_and_edits: row_and_edits[0])
+        self.edits = Edits.pack(said, self._vocab_size)
+
+    def finish(self, logits: torch.Tensor) -> None:
+        apply_edits(self.edits, logits)
+
+
+class InProcessChecked(InProcess):
+    """The same, and the edits are checked as those that came over a wire are."""
+
+    name = "built-ins in process, edits checked"
+
+    def finish(self, logits: torch.Tensor) -> None:
+        self.edits.check(self._rows, self._vocab_size)
+        apply_edits(self.edits, logits)
+
+
+class Service(Contestant):
+    """A session with a server."""
+
+    def __init__(self, client: Client, workload: Workload, transport: Transport, *, in_buffer: bool = False) -> None:
+        """With `in_buffer`, the engine's logits lie in the session's logits buffer."""
+        self.name = f"service, {transport}" + (", logits in its buffer" if in_buffer else "")
+        self.session = client.session(
+            vocab_size=workload.vocab_size, dtype=workload.dtype, transport=transport, max_requests=workload.rows
+        )
+        self.handles = add_requests(self.session, workload)
+        # A request's first step tells no new ids.
+        self._pending: PendingStep = self.session.step({handle: [] for handle in self.handles})
+        self._rows_applied = self._pending.apply(workload.logits()).rows_applied
+        if in_buffer:
+            self.logits = self.session.logits_buffer(workload.rows)
+
+    def begin(self, token_ids: Sequence[int]) -> None:
+        new_token_ids = {handle: (token_id,) for handle, token_id in zip(self.handles, token_ids, strict=True)}
+        self._pending = self.session.step(new_token_ids)
+
+    def finish(self, logits: torch.Tensor) -> None:
+        self._pending.apply(logits)
+
+    def step(self, token_ids: Sequence[int]) -> None:
+        """Until the edits are at hand, parsed and checked; nothing is applied."""
+        self.begin(token_ids)
+        self._pending.edits()
+
+    def close(self) -> None:
+        self.session.close()
+
+
+class RoundTrip(Service):
+    """Until the edits are at hand, parsed and checked; they are not applied."""
+
+    def finish(self, logits: torch.Tensor) -> None:  # noqa: ARG002 - not touched
+        self._pending.edits()
+
+    def frame_and_reply(self, workload: Workload) -> tuple[bytes, bytes]:
+        """What travels at such a step, up and down."""
+        new_token_ids = dict.fromkeys(self.handles, (FIRST_ORDINARY,))
+        frame = step_frame(new_token_ids, {}, [(handle, 0) for handle in self.handles], workload.vocab_size)
+        rows_applied = [common.RowsApplied(processor=name, rows=rows) for name, rows in self._rows_applied.items()]
+        reply = processing.StepEdits(edits=self._pending.edits().to_proto(), applied=rows_applied)
+        return (
+            processing.SessionRequest(seq=1000, step=frame).SerializeToString(),
+            processing.SessionResponse(seq=1000, edits=reply).SerializeToString(),
+        )
+
+
+def add_requests(session: Session, workload: Workload) -> list[Handle]:
+    """Every row's request, in order."""
+    prompt = workload.history // 2
+    handles = []
+    for row, ids in enumerate(workload.histories().tolist()):
+        kind = workload.kind(row)
+        chain = [] if kind is None else [(kind.ours, kind.params)]
+        handles.append(session.add(Request(ids[:prompt], ids[prompt:], chain)))
+    return handles
+
+
+def close_all(contestants: Iterable[Contestant]) -> None:
+    """When a race is over."""
+    for contestant in contestants:
+        contestant.close()

@@ -1,0 +1,158 @@
+"""Contestants take turns, step by step, in one process; medians, 99th percentiles, spread, ratios."""
+
+from __future__ import annotations
+
+import gc
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from benchmarks.workloads import Workload
+
+ROUNDS = 5
+_WARM_UP = 5
+
+
+class Contestant(ABC):
+    """One way to have a batch's logits processed.
+
+    Attributes:
+        name: what the tables call it.
+        logits: where this engine's model writes its logits, if they must lie in a place of the contestant's own.
+    """
+
+    name: str
+    logits: torch.Tensor | None = None
+
+    def begin(self, token_ids: Sequence[int]) -> None:
+        """These ids were sampled, one a row; the forward pass comes next."""
+
+    @abstractmethod
+    def finish(self, logits: torch.Tensor) -> None:
+        """The logits are ready: process them, in place."""
+
+    def close(self) -> None:
+        """Give up what it holds."""
+
+
+class Timing(NamedTuple):
+    """Microseconds.
+
+    Attributes:
+        median: of all steps.
+        p99: 99th percentile of all steps.
+        low: the lowest median of a round.
+        high: the highest.
+        steps: how many were measured.
+    """
+
+    median: float
+    p99: float
+    low: float
+    high: float
+    steps: int
+
+
+class Ratio(NamedTuple):
+    """A quotient of medians, round by round: the median of the rounds, the lowest and the highest."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Seconds of one contestant, float64[rounds, steps].
+
+    Attributes:
+        begin: to tell what was sampled; before the forward pass.
+        forward: the forward pass, slowed down by what goes on beside it.
+        exposed: from logits that are ready to logits that are processed.
+    """
+
+    begin: NDArray[np.float64]
+    forward: NDArray[np.float64]
+    exposed: NDArray[np.float64]
+
+    @property
+    def blocking(self) -> NDArray[np.float64]:
+        """What the engine's thread spends, the forward pass left out."""
+        return self.begin + self.exposed
+
+    @property
+    def step(self) -> NDArray[np.float64]:
+        """All of it."""
+        return self.begin + self.forward + self.exposed
+
+
+def race(
+    contestants: Sequence[Contestant],
+    workload: Workload,
+    forward: Callable[[], object],
+    *,
+    steps: int,
+    refill: bool = True,
+) -> dict[str, Samples]:
+    """Run the contestants in turn, in one order and then in the other, and take the time.
+
+    Args:
+        contestants: each gets the same ids at the same step.
+        workload: the batch.
+        forward: runs between a contestant's begin and finish.
+        steps: how many a round; there are ROUNDS rounds.
+        refill: write the logits anew before each turn, by one thread, so that each contestant finds the same values and
+            the same caches (and none finds the threads of torch still spinning). Not timed.
+    """
+    fresh, common = workload.logits(), workload.logits()
+    timed = ROUNDS * steps
+    table = np.empty((len(contestants), _WARM_UP + timed, 3))
+    clock = time.perf_counter
+    gc.collect()
+    gc.freeze()
+    for step, token_ids in enumerate(workload.sampled(_WARM_UP + timed)):
+        order = range(len(contestants))
+        for place in order if step % 2 else reversed(order):
+            contestant = contestants[place]
+            logits = common if contestant.logits is None else contestant.logits
+            if refill:
+                np.copyto(_octets(logits), _octets(fresh))
+            started = clock()
+            contestant.begin(token_ids)
+            begun = clock()
+            forward()
+            ready = clock()
+            contestant.finish(logits)
+            table[place, step] = begun - started, ready - begun, clock() - ready
+    gc.unfreeze()
+    measured = table[:, _WARM_UP:].reshape(len(contestants), ROUNDS, steps, 3)
+    return {
+        contestant.name: Samples(*np.moveaxis(rows, -1, 0))
+        for contestant, rows in zip(contestants, measured, strict=True)
+    }
+
+
+def timing(seconds: NDArray[np.float64]) -> Timing:
+    """Of float64[rounds, steps]."""
+    rounds = np.median(seconds, axis=1) * 1e6
+    median, p99 = np.median(seconds) * 1e6, np.percentile(seconds, 99) * 1e6
+    return Timing(float(median), float(p99), float(rounds.min()), float(rounds.max()), seconds.size)
+
+
+def ratio(seconds: NDArray[np.float64], reference: NDArray[np.float64]) -> Ratio:
+    """Of two float64[rounds, steps] that were measured in turn."""
+    rounds = np.median(seconds, axis=1) / np.median(reference, axis=1)
+    return Ratio(float(np.median(rounds)), float(rounds.min()), float(rounds.max()))
+
+
+def _octets(logits: torch.Tensor) -> Any:
+    return logits.view(torch.uint8).numpy()

@@ -1,0 +1,142 @@
+"""The others: SGLang's real processors, transformers', and what a machine can do at best."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import weakref
+from array import array
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from benchmarks.echo import EchoStream
+from benchmarks.measure import Contestant
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.contestants import RoundTrip
+    from benchmarks.workloads import Workload
+
+_MODULE = "sglang.srt.sampling.custom_logit_processor"
+
+
+@cache
+def sglang() -> ModuleType:
+    """SGLang's own file, from the unpacked wheel that LOGITPORT_SGLANG names; its packages are put up empty."""
+    folder = os.environ.get("LOGITPORT_SGLANG", "")
+    if not Path(folder, *_MODULE.split(".")).with_suffix(".py").is_file():
+        sys.exit("LOGITPORT_SGLANG must name the folder of an unpacked SGLang wheel; `make bench` sets it")
+    for name in ("sglang", "sglang.srt", "sglang.srt.sampling"):
+        package = ModuleType(name)
+        package.__path__ = [str(Path(folder, *name.split(".")))]
+        sys.modules[name] = package
+    return importlib.import_module(_MODULE)
+
+
+class _Req:
+    """What processors see of SGLang's `Req`: its ids are such arrays."""
+
+    def __init__(self, rid: str, origin_input_ids: Sequence[int], output_ids: Sequence[int]) -> None:
+        self.rid = rid
+        self.origin_input_ids = array("q", origin_input_ids)
+        self.output_ids = array("q", output_ids)
+
+
+class SGLang(Contestant):
+    """SGLang 0.5.23's processors in the engine's process, called as its sampler calls them."""
+
+    name = "SGLang in process"
+
+    def __init__(self, workload: Workload) -> None:
+        prompt = workload.history // 2
+        histories = workload.histories().tolist()
+        self._reqs = [_Req(str(row), ids[:prompt], ids[prompt:]) for row, ids in enumerate(histories)]
+        # As in `Req`: the dict lives as long as the request, and refers to it weakly.
+        self._params = [
+            {**kind.params, "__req__": weakref.proxy(req)} if (kind := workload.kind(row)) else None
+            for row, req in enumerate(self._reqs)
+        ]
+        self._entries = [
+            (kind.theirs(sglang())(), rows, torch.tensor(rows))
+            for kind, rows in workload.rows_by_kind().items()
+            if kind is not None and rows
+        ]
+
+    def begin(self, token_ids: Sequence[int]) -> None:
+        for req, token_id in zip(self._reqs, token_ids, strict=True):
+            req.output_ids.append(token_id)
+
+    def finish(self, logits: torch.Tensor) -> None:
+        """As `apply_custom_logit_processor` in sglang/srt/layers/sampler.py does: gather, process, scatter."""
+        for processor, rows, indices in self._entries:
+            selected = logits.index_select(0, indices)
+            result = processor(selected, [self._params[row] for row in rows])
+            logits.index_copy_(0, indices, result.to(logits.dtype))
+
+
+class Transformers(Contestant):
+    """transformers' NoRepeatNGramLogitsProcessor, on every row; no other processor of the workload is run."""
+
+    name = "transformers in process"
+
+    def __init__(self, workload: Workload, ngram_size: int, steps: int) -> None:
+        from transformers import NoRepeatNGramLogitsProcessor
+
+        self._processor = NoRepeatNGramLogitsProcessor(ngram_size)
+        # In `generate` the ids are one tensor, which is concatenated at each step; that is not counted here.
+        self._ids = torch.empty(workload.rows, workload.history + steps, dtype=torch.int64)
+        self._ids[:, : workload.history] = torch.from_numpy(workload.histories())
+        self._length = workload.history
+
+    def begin(self, token_ids: Sequence[int]) -> None:
+        self._ids[:, self._length] = torch.tensor(token_ids)
+        self._length += 1
+
+    def finish(self, logits: torch.Tensor) -> None:
+        self._processor(self._ids[:, : self._length], logits)
+
+
+class Echo(Contestant):
+    """A bare gRPC stream that carries as many bytes as the steps of a session do."""
+
+    name = "gRPC echo of the same bytes"
+
+    def __init__(self, target: str, workload: Workload, session: RoundTrip) -> None:
+        self._frame, reply = session.frame_and_reply(workload)
+        self._stream = EchoStream(target, reply)
+
+    def begin(self, token_ids: Sequence[int]) -> None:  # noqa: ARG002 - the same frame at each step
+        self._stream.send(self._frame)
+
+    def finish(self, logits: torch.Tensor) -> None:  # noqa: ARG002 - there are no edits
+        self._stream.receive()
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class Copy(Contestant):
+    """memcpy of the logits, by all of torch's threads: what to touch them once costs."""
+
+    name = "memcpy of the logits"
+
+    def __init__(self, workload: Workload) -> None:
+        self._target = workload.logits()
+
+    def finish(self, logits: torch.Tensor) -> None:
+        self._target.copy_(logits)
+
+
+class Nothing(Contestant):
+    """An engine without processors: what the others' steps are compared with."""
+
+    name = "no processors"
+
+    def finish(self, logits: Any) -> None:
+        pass

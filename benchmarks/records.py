@@ -1,0 +1,74 @@
+"""What the benchmarks find: rows of the table, lines of the bar."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from benchmarks.measure import Ratio, Samples, Timing, ratio, timing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+class Row(NamedTuple):
+    """One line of the table.
+
+    Attributes:
+        section: what is varied.
+        case: one value of it.
+        contestant: who was measured.
+        quantity: "begin", "exposed", "blocking", "step" or "forward", as in `Samples`.
+        timing: microseconds.
+        ratio: to the reference of the case, at the same quantity; None for the reference itself.
+    """
+
+    section: str
+    case: str
+    contestant: str
+    quantity: str
+    timing: Timing
+    ratio: Ratio | None
+
+
+class BarLine(NamedTuple):
+    """One line of the bar in docs/performance.md.
+
+    Attributes:
+        case: what was measured.
+        measured: a ratio, or a number of `unit`.
+        bar: what it should be at most.
+        unit: "" for a ratio.
+    """
+
+    case: str
+    measured: Ratio
+    bar: float
+    unit: str = ""
+
+    @property
+    def met(self) -> bool:
+        """Whether the measured median is within the bar."""
+        return self.measured.value <= self.bar
+
+
+class Findings(NamedTuple):
+    """What one part of the suite found."""
+
+    rows: list[Row]
+    bar: list[BarLine]
+
+
+def rows_of(
+    section: str,
+    case: str,
+    raced: Mapping[str, Samples],
+    quantities: Sequence[str],
+    reference: str = "",
+) -> Iterator[Row]:
+    """Each contestant at each quantity, with its ratio to the reference."""
+    for quantity in quantities:
+        for name, samples in raced.items():
+            seconds = getattr(samples, quantity)
+            against = raced.get(reference)
+            compared = None if against is None or name == reference else ratio(seconds, getattr(against, quantity))
+            yield Row(section, case, name, quantity, timing(seconds), compared)

@@ -1,0 +1,155 @@
+"""What was found: as one table on the terminal, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.machine import Machine
+from benchmarks.measure import Ratio, Timing
+from benchmarks.records import BarLine, Row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.records import Findings
+
+# Above this share of the processors' time, bystanders are pointed out.
+QUIET = 0.05
+
+
+class Part(NamedTuple):
+    """One part of the run.
+
+    Attributes:
+        name: the function that ran.
+        seconds: how long it took.
+        bystanders: the share of all cores that processes of others used meanwhile, 0.0 to 1.0.
+    """
+
+    name: str
+    seconds: float
+    bystanders: float
+
+
+@dataclass
+class Report:
+    """One run."""
+
+    machine: Machine
+    started: str
+    parts: list[Part] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    bar: list[BarLine] = field(default_factory=list)
+
+    def add(self, part: str, findings: Findings, seconds: float, bystanders: float) -> None:
+        """What one part found."""
+        self.parts.append(Part(part, seconds, bystanders))
+        self.rows += findings.rows
+        self.bar += findings.bar
+
+    @property
+    def conditions(self) -> str:
+        """Whether it was alone on the machine."""
+        worst = max(self.parts, key=lambda part: part.bystanders)
+        return f"other processes used up to {worst.bystanders:.0%} of the processors' time (during {worst.name})"
+
+
+def show(report: Report) -> None:
+    """Print everything."""
+    console = Console(width=None if Console().is_terminal else 180)
+    table = Table("", "", "", "", "median", "p99", "spread of medians", "ratio", "its spread", title="Steps")
+    for column in table.columns[4:]:
+        column.justify = "right"
+    for section, rows in groupby(report.rows, key=lambda row: row.section):
+        table.add_section()
+        title = f"[bold]{section}[/]"
+        for (case, quantity), compared in groupby(rows, key=lambda row: (row.case, row.quantity)):
+            heads = [(title, case, quantity), *[("", "", "")] * len(report.rows)]
+            for head, row in zip(heads, compared, strict=False):
+                table.add_row(*head, row.contestant, *_timing_cells(row))
+            title = ""
+    console.print(table)
+    bar = Table("", "measured", "spread", "bar", "", title="The bar")
+    for line in report.bar:
+        bar.add_row(line.case, *bar_cells(line))
+    console.print(bar)
+    console.print(report.machine.described, report.conditions, sep="\n")
+    for part in report.parts:
+        if part.bystanders > QUIET:
+            console.print(f"{part.name}: others used {part.bystanders:.0%} of the processors' time; run it again alone")
+
+
+def _timing_cells(row: Row) -> tuple[str, ...]:
+    median, p99, low, high = map(duration, row.timing[:4])
+    ratios = ("", "") if row.ratio is None else (quotient(row.ratio.value), spread(row.ratio))
+    return median, p99, f"{low} to {high}", *ratios
+
+
+def save(report: Report, path: Path) -> None:
+    """As JSON; one line a row."""
+    document = {
+        "machine": report.machine._asdict(),
+        "started": report.started,
+        "parts": [part._asdict() for part in report.parts],
+        "bar": [{**line._asdict(), "measured": line.measured._asdict(), "met": line.met} for line in report.bar],
+        "rows": [
+            {**row._asdict(), "timing": row.timing._asdict(), "ratio": row.ratio and row.ratio._asdict()}
+            for row in report.rows
+        ],
+    }
+    path.parent.mkdir(exist_ok=True)
+    members = (f" {json.dumps(name)}: {_lines(value)}" for name, value in document.items())
+    path.write_text("{\n" + ",\n".join(members) + "\n}\n")
+
+
+def load_latest(folder: Path) -> Report:
+    """The latest of the results in a folder."""
+    document = json.loads(max(folder.glob("*.json"), key=lambda path: path.stem[-10:]).read_text())
+    rows = [
+        Row(**{**row, "timing": Timing(**row["timing"]), "ratio": row["ratio"] and Ratio(**row["ratio"])})
+        for row in document["rows"]
+    ]
+    bar = [BarLine(line["case"], Ratio(**line["measured"]), line["bar"], line["unit"]) for line in document["bar"]]
+    parts = [Part(**part) for part in document["parts"]]
+    return Report(Machine(**document["machine"]), document["started"], parts, rows, bar)
+
+
+def duration(microseconds: float) -> str:
+    """With a unit, to three digits."""
+    if microseconds < 999.5:
+        return f"{microseconds:.3g} µs"
+    milliseconds = microseconds / 1e3
+    return f"{milliseconds:.0f} ms" if milliseconds > 999 else f"{milliseconds:.3g} ms"
+
+
+def quotient(value: float) -> str:
+    """Small ones as fractions."""
+    if not 0 < value < 0.1:
+        return f"{value:.2f}"
+    return f"1/{1 / value:.0f}" if value < 0.01 else f"1/{1 / value:.3g}"
+
+
+def spread(ratio: Ratio) -> str:
+    """The lowest and the highest of the rounds."""
+    return f"{quotient(ratio.low)} to {quotient(ratio.high)}"
+
+
+def bar_cells(line: BarLine) -> tuple[str, str, str, str]:
+    """Measured, spread, bar, verdict."""
+    verdict = "met" if line.met else "missed"
+    if not line.unit:
+        return quotient(line.measured.value), spread(line.measured), f"≤ {quotient(line.bar)}", verdict
+    low, high = line.measured.low, line.measured.high
+    return f"{line.measured.value:.2f} {line.unit}", f"{low:.2f} to {high:.2f}", f"≤ {line.bar} {line.unit}", verdict
+
+
+def _lines(value: object) -> str:
+    if not isinstance(value, list):
+        return json.dumps(value, ensure_ascii=False)
+    return "[\n" + ",\n".join(f"  {json.dumps(item, ensure_ascii=False)}" for item in value) + "\n ]"

@@ -1,0 +1,81 @@
+"""What an engine's batch looks like: whose rows, which histories, which ids are sampled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from benchmarks.kinds import BAN, FIRST_ORDINARY, NGRAM, START, THINKING, Kind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_SEED = 20260731
+_WORDS = 2000
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A batch; by default that of the bar in docs/performance.md.
+
+    Every contestant gets the same histories and the same sampled ids: they are functions of these fields alone.
+
+    Attributes:
+        rows: requests in the batch, a row each.
+        history: ids that each request has before the first step: half prompt, half output.
+        vocab_size: width of the logits.
+        dtype: of the logits.
+        kinds: row i has kinds[i % len(kinds)]; None for a request without processors.
+    """
+
+    rows: int = 64
+    history: int = 4096
+    vocab_size: int = 151_936
+    dtype: torch.dtype = torch.float32
+    kinds: tuple[Kind | None, ...] = (THINKING, NGRAM, BAN)
+
+    @property
+    def name(self) -> str:
+        """As tables call it."""
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{self.rows} rows, history {self.history}, vocabulary {self.vocab_size}, {dtype}"
+
+    def kind(self, row: int) -> Kind | None:
+        """What a row's request asks for."""
+        return self.kinds[row % len(self.kinds)]
+
+    def rows_by_kind(self) -> dict[Kind | None, list[int]]:
+        """The rows of each kind, ascending; kinds that share a processor class are kinds of their own."""
+        return {kind: [row for row in range(self.rows) if self.kind(row) is kind] for kind in dict.fromkeys(self.kinds)}
+
+    def histories(self) -> NDArray[np.int32]:
+        """Prompts and outputs, int32[rows, history]; a thinking block is open from the first id on."""
+        ids = _draw(np.random.default_rng(_SEED), (self.rows, self.history), self.vocab_size)
+        ids[:, 0] = START
+        return ids
+
+    def sampled(self, steps: int) -> list[list[int]]:
+        """The id that each row gets at each step, [steps][rows]."""
+        drawn: list[list[int]] = _draw(np.random.default_rng(_SEED + 1), (steps, self.rows), self.vocab_size).tolist()
+        return drawn
+
+    def logits(self) -> torch.Tensor:
+        """As a model might have written them, dtype[rows, vocab_size]."""
+        generator = torch.Generator().manual_seed(_SEED)
+        return torch.randn(self.rows, self.vocab_size, generator=generator).to(self.dtype)
+
+
+def _draw(rng: np.random.Generator, shape: tuple[int, int], vocab_size: int) -> NDArray[np.int32]:
+    """Ordinary ids, as frequent as words are: by Zipf's law as Mandelbrot (1953) has it, p(rank) ~ 1 / (rank + 2.7).
+
+    Of few words, so that two ids in a row have stood together before about as often as in text, whose words depend on
+    each other: 0.25 times on average in a history of 4096.
+    """
+    cumulated = np.cumsum(1 / (np.arange(1, _WORDS + 1) + 2.7))
+    words = np.random.default_rng(_SEED).choice(
+        np.arange(FIRST_ORDINARY, vocab_size, dtype=np.int32), _WORDS, replace=False
+    )
+    return words[np.searchsorted(cumulated / cumulated[-1], rng.random(shape))]
