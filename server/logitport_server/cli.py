@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import BaseSettings, CliApp, CliSubCommand, SettingsConfigDict
 from rich.console import Console
 from rich.table import Column, Table
@@ -50,8 +50,8 @@ class Logitport(BaseSettings):
         cli_prog_name="logitport", cli_implicit_flags=True, cli_kebab_case=True, cli_enforce_required=True
     )
 
-    serve: CliSubCommand[Serve]
-    ops: CliSubCommand[Ops]
+    serve: CliSubCommand[Serve] = Field(description="run the service")
+    ops: CliSubCommand[Ops] = Field(description="list the ops that edits run on, and what runs where")
 
     def cli_cmd(self) -> None:
         """Run the subcommand."""

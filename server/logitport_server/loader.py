@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,8 @@ from logitport import payload
 
 if TYPE_CHECKING:
     from logitport.payload import Payload
+
+logger = logging.getLogger(__name__)
 
 
 class Loader:
@@ -34,4 +37,5 @@ class Loader:
 
 
 def _unpickle(shipped: Payload) -> type:
+    logger.info("loading shipped processor %s, %d bytes", shipped.digest, len(shipped.data))
     return payload.loads(shipped)

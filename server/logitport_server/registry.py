@@ -112,7 +112,7 @@ class Registry:
                 if len(self._by_digest) >= self._max_registered:
                     raise LimitExceeded(
                         f"the registry holds {self._max_registered} processors, its limit: delete some, or raise "
-                        "max_registered_processors"
+                        "--max-registered-processors"
                     )
                 kept = self._by_digest[shipped.digest] = _Registered(shipped, time.time())
             if name:

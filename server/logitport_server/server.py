@@ -53,7 +53,7 @@ class Server:
     def __init__(self, config: ServerConfig) -> None:
         ops.configure(config.custom_ops)
         self._config = config
-        self._device = choose_device(config.device)
+        self.device = choose_device(config.device)
         loader = Loader(config.loader_cache_size)
         self._registry = Registry(
             allow_shipped=config.enable_custom_logit_processor, max_registered=config.max_registered_processors
@@ -109,7 +109,7 @@ class Server:
         return running
 
     def _open_session(self, opening: processing_pb2.OpenSession) -> Session:
-        return Session(opening, self._registry, self._executor, self._device, self._config)
+        return Session(opening, self._registry, self._executor, self.device, self._config)
 
 
 @contextmanager
@@ -154,6 +154,8 @@ async def _serve(config: ServerConfig) -> int:
     for number in _SIGNALS:
         loop.add_signal_handler(number, stopping.set)
     host = config.listen.rpartition(":")[0]
+    shipped = "accepted, and run in this process" if config.enable_custom_logit_processor else "refused"
+    logger.info("logitport %s on %s; shipped processors are %s", VERSION, server.device, shipped)
     print(f"logitport listening on {host}:{port}", flush=True)  # noqa: T201 - what a starter waits for
     await stopping.wait()
     for number in _SIGNALS:
