@@ -120,7 +120,10 @@ def pack(vocab_size: int, outcome: Outcome) -> Edits:
 
 
 def _serve(members: Group, vocab_size: int, logits: torch.Tensor | None, outcome: Outcome) -> None:
-    """One call. If it fails, it fails the requests that it served, and no other."""
+    """One call. If it fails, it fails the requests that it served, and no other.
+
+    A logits-free processor is then called again for each row alone, which changes nothing: it follows from the history.
+    """
     said: Sequence[RowEdits] = ()
     try:
         if members.dialect.reads_logits:
@@ -130,6 +133,10 @@ def _serve(members: Group, vocab_size: int, logits: torch.Tensor | None, outcome
             said = tuple(RowEdits() for _ in members.rows)
             members.dialect.edit(members.states, said)
     except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
+        if len(members.rows) > 1 and not members.dialect.reads_logits:
+            for row, state in zip(members.rows, members.states, strict=True):
+                _serve(Group(members.dialect, [row], [state]), vocab_size, logits, outcome)
+            return
         failure = of_processor(error, members.dialect.name)
         for row in members.rows:
             outcome.fail(row.request, failure)

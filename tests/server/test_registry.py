@@ -112,7 +112,7 @@ def test_the_registry_is_bounded() -> None:
     kept = registry(most=1)
     kept.register(ONE, "", replace=False)
     kept.register(ONE, "team/again", replace=False)
-    with pytest.raises(LimitExceeded, match=r"holds 1 processors, .* max_registered_processors"):
+    with pytest.raises(LimitExceeded, match=r"holds 1 processors, .* --max-registered-processors"):
         kept.register(TWO, "", replace=False)
     kept.delete(kept.register(ONE, "", replace=False).digest)
     kept.register(TWO, "", replace=False)

@@ -18,8 +18,9 @@ from logitport import (
     RowEdits,
 )
 from logitport.errors import to_proto
+from logitport.ops import apply_edits
 from logitport_server.grouping import Row
-from logitport_server.step import Outcome, run
+from logitport_server.step import Outcome, pack, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -162,6 +163,29 @@ def test_whatever_is_raised_fails_its_requests_and_travels(admission: Any, kind:
             assert type(error).__name__ in travels.message
             assert "in explode" in travels.remote_traceback
             assert "logitport_server" not in travels.remote_traceback
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_what_one_history_makes_a_logits_free_processor_raise_costs_that_request_alone(
+    admission: Any, here: bool
+) -> None:
+    admit = admission(VOCAB)
+
+    def trip(request: EditRequest, edits: RowEdits) -> None:
+        edits.deny([request.history.last_output])
+        if request.history.last_output == 5:
+            raise ValueError("five")
+
+    trips = Says(trip)
+    requests = [admit((trips, {}), output=[token_id]) for token_id in (4, 5, 6)]
+    rows = [Row(at, request) for at, request in enumerate(requests)]
+    logits, outcome = logits_of(3), Outcome()
+    run(rows, {}, VOCAB, logits if here else None, outcome)
+    if not here:
+        apply_edits(pack(VOCAB, outcome), logits)
+    assert failed(outcome) == {1: (ProcessorFailed, False)}
+    assert [row for row in (logits == -INF).nonzero().tolist() if row[0] != 1] == [[0, 4], [2, 6]]
+    assert outcome.applied == {"Says": 2}
 
 
 def test_a_failed_request_goes_no_further(admission: Any) -> None:

@@ -135,7 +135,7 @@ def steps(draw: st.DrawFn, kinds: tuple[type, ...]) -> tuple[list[Asked], list[t
 
 
 def naive(asked: list[Asked], rows: list[tuple[int, int]], logits: list[Values]) -> tuple[list[Values], set[int]]:
-    """The rows after their chains, and which requests failed: one row at a time, group by group only for failures."""
+    """The rows after their chains, and which requests failed: one row at a time, but for who fails together."""
     result, failed = [list(row) for row in logits], set[int]()
     for offset in range(1 + max(len(request.drafts) for request in asked)):
         here = [(index, at) for index, (at, seen) in enumerate(rows) if seen == offset]
@@ -146,8 +146,8 @@ def naive(asked: list[Asked], rows: list[tuple[int, int]], logits: list[Values])
                     for index, at in here
                     if at not in failed and place < len(asked[at].chain) and asked[at].chain[place][0] is kind
                 ]
-                if any(asked[at].chain[place][1].get("boom") for _, at in members):
-                    failed |= {at for _, at in members}
+                booms = {at for _, at in members if asked[at].chain[place][1].get("boom")}
+                failed |= booms if kind in LOGITS_FREE or not booms else {at for _, at in members}
                 for index, at in members:
                     seen = asked[at].output + asked[at].drafts[:offset]
                     state = (sum(asked[at].prompt) + sum(seen)) % VOCAB

@@ -1,0 +1,178 @@
+"""Engines at work: requests come and go, and every row is what a model of it in this process says."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pytest
+import torch
+
+from logitport import Client, CustomLogitProcessor, EditProcessor, EditRequest, Handle, Request, RowEdits
+
+if TYPE_CHECKING:
+    from logitport import Session
+
+VOCAB = 48
+INF = float("inf")
+WINDOW = 7
+
+
+class DenySeen(EditProcessor):
+    """Denies what a window of the history holds, counted as it grows."""
+
+    def start(self, request: EditRequest) -> None:
+        request.state = request.history.token_ids.tolist()
+
+    def advance(self, request: EditRequest, token_id: int) -> None:
+        request.state.append(token_id)
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.deny(request.state[-request.params["window"] :])
+
+
+class AddLength(CustomLogitProcessor):
+    """Adds the number of outputs, times a factor."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        amounts = [len(params["__req__"].output_ids) * params["factor"] for params in custom_param_list]
+        return logits + torch.tensor(amounts, dtype=logits.dtype)[:, None]
+
+
+class CountCalls(CustomLogitProcessor):
+    """Adds how often it was called for this request, which it keeps in the request's parameters."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        for row, params in enumerate(custom_param_list):
+            params["calls"] = params.get("calls", 0) + 1
+            logits[row] += params["calls"]
+        return logits
+
+
+class Trips(EditProcessor):
+    """Raises whenever the last id is 13."""
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        if request.history.last_output == 13:
+            raise ValueError("thirteen")
+        edits.bias([0], [1.0])
+
+
+CHAINS: list[list[tuple[Any, dict[str, Any]]]] = [
+    [],
+    [("disallowed_tokens", {"token_ids": [1, 5]})],
+    [(DenySeen, {"window": WINDOW}), ("disallowed_tokens", {"token_ids": [2]})],
+    [(AddLength, {"factor": 2.0})],
+    [(DenySeen, {"window": WINDOW}), (AddLength, {"factor": 3.0}), (CountCalls, {})],
+    [(CountCalls, {})],
+    [(Trips, {})],
+]
+
+
+class Model:
+    """One request, the slow way."""
+
+    def __init__(self, chain: list[tuple[Any, dict[str, Any]]], prompt: list[int]) -> None:
+        self.chain, self.prompt, self.output = chain, prompt, list[int]()
+        self.calls = 0
+
+    def process(self, row: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        before = row.copy()
+        for processor, params in self.chain:
+            if processor == "disallowed_tokens":
+                row[params["token_ids"]] = -INF
+            elif processor is DenySeen:
+                row[(self.prompt + self.output)[-WINDOW:]] = -INF
+            elif processor is AddLength:
+                row += len(self.output) * params["factor"]
+            elif processor is CountCalls:
+                self.calls += 1
+                row += self.calls
+            elif self.output[-1:] == [13]:
+                return before
+            else:
+                row[0] += 1
+        return row
+
+
+def churn(client: Client, seed: int, transport: Literal["grpc", "local"]) -> Session:
+    """Random adds, removes, steps of some requests in any order, and ids that come several at once."""
+    random = np.random.default_rng(seed)
+    session = client.session(vocab_size=VOCAB, dtype=torch.float32, transport=transport, max_requests=6)
+    models: dict[Handle, Model] = {}
+    for _ in range(60):
+        if len(models) < 6 and random.random() < 0.5:
+            chain = CHAINS[random.integers(len(CHAINS))]
+            prompt = random.integers(VOCAB, size=random.integers(10)).tolist()
+            handle = session.add(Request(prompt, processors=chain, on_error="skip"))
+            models[handle] = Model(chain, prompt)
+        elif models and random.random() < 0.15:
+            session.remove(gone := list(models)[random.integers(len(models))])
+            del models[gone]
+        part = [handle for handle in models if random.random() < 0.8]
+        random.shuffle(part)  # type: ignore[arg-type]
+        told = {handle: random.integers(VOCAB, size=random.integers(4)).tolist() for handle in part}
+        logits = torch.from_numpy(random.integers(-9, 9, (len(part), VOCAB)).astype(np.float32))
+        expected = logits.numpy().copy()
+        result = session.step(told).apply(logits)
+        tripped = []
+        for row, handle in enumerate(part):
+            models[handle].output += told[handle]
+            expected[row] = models[handle].process(expected[row])
+            if models[handle].chain == [(Trips, {})] and models[handle].output[-1:] == [13]:
+                tripped.append(handle)
+        np.testing.assert_array_equal(logits.numpy(), expected)
+        assert result.failures == {}
+        assert set(result.skipped) == set(tripped)
+        assert len(session) == len(models)
+    assert session.resyncs == session.reconnects == 0
+    return session
+
+
+@pytest.mark.parametrize("transport", ["grpc", "local"])
+def test_several_engines_at_once(server: Any, transport: Any) -> None:
+    with Client(server.target) as client, ThreadPoolExecutor(4) as pool:
+        for session in pool.map(lambda seed: churn(client, seed, transport), range(4)):
+            session.close()
+
+
+def test_one_engine_does_not_see_another(client: Client) -> None:
+    """The same slot, the same registered class, the same parameters: each session has its own state."""
+    with client.session(vocab_size=VOCAB) as first, client.session(vocab_size=VOCAB) as second:
+        handles = {session: session.add(Request([1], processors=[(CountCalls, {})])) for session in (first, second)}
+        for turn, session in enumerate([first, first, second, first], 1):
+            logits = np.zeros((1, VOCAB), np.float32)
+            session.step({handles[session]: []}).apply(logits)
+            assert logits[0, 0] == (1 if session is second else turn - (turn > 3))
+
+
+def test_a_server_forgets_sessions_that_end(server: Any, client: Client) -> None:
+    import re
+    import time
+    import urllib.request
+
+    def gauge(name: str) -> float:
+        with urllib.request.urlopen(server.metrics_url, timeout=10) as response:
+            return float(re.search(rf"^{name} (\S+)$", response.read().decode(), re.MULTILINE)[1])  # type: ignore[index]
+
+    def settles(name: str, wanted: float) -> bool:
+        """A server hears of the end of a stream a little later."""
+        for _ in range(100):
+            if gauge(name) == wanted:
+                return True
+            time.sleep(0.05)
+        return False
+
+    assert settles("logitport_sessions", 0), "of other tests"
+    sessions = [client.session(vocab_size=VOCAB, transport=lane) for lane in ("grpc", "local")]
+    for session in sessions:
+        session.add(Request([1]))
+        session.add(Request([1]))
+    assert (gauge("logitport_sessions"), gauge("logitport_requests")) == (2, 4)
+    sessions[0].remove(next(iter(sessions[0]._roster._handles.values())))
+    assert gauge("logitport_requests") == 3
+    for session in sessions:
+        session.close()
+    assert settles("logitport_sessions", 0)
+    assert gauge("logitport_requests") == 0
