@@ -28,6 +28,7 @@ from logitport_server.registry import Registry
 from logitport_server.service import ProcessingService, RegistryService
 from logitport_server.session import Session
 from logitport_server.threads import Threads
+from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
