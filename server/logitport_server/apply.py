@@ -40,7 +40,7 @@ def apply(
     if len(message.requests) > session.max_requests:
         raise LimitExceeded(
             f"{len(message.requests)} requests in one Apply; the server takes {session.max_requests}: send fewer, "
-            "or raise max_requests_per_session"
+            "or raise --max-requests-per-session"
         )
     asked = [processing_pb2.SlottedRequest(slot=slot, request=request) for slot, request in enumerate(message.requests)]
     admission = processing_pb2.RequestsAdded()

@@ -203,7 +203,7 @@ class Session:
         if not 0 <= slot < self.max_requests:
             raise InvalidArgument(
                 f"slot {slot} is outside [0, {self.max_requests}), the places of this session; remove requests that "
-                "have ended, or raise max_requests_per_session"
+                "have ended, or raise --max-requests-per-session"
             )
         occupant = self._requests.get(slot)
         if occupant is not None and occupant.generation != generation:
