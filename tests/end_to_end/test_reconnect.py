@@ -52,9 +52,11 @@ def serve(start_server: Callable[..., Any], port: int) -> Callable[[], Any]:
 @pytest.fixture(params=["grpc", "local"])
 def session(request: pytest.FixtureRequest, serve: Callable[[], Any], port: int) -> Iterator[tuple[Session, list[Any]]]:
     servers = [serve()]
-    with Client(f"127.0.0.1:{port}", timeout=30) as client:
-        with client.session(vocab_size=VOCAB, dtype=torch.float32, transport=request.param) as opened:
-            yield opened, servers
+    with (
+        Client(f"127.0.0.1:{port}", timeout=30) as client,
+        client.session(vocab_size=VOCAB, dtype=torch.float32, transport=request.param) as opened,
+    ):
+        yield opened, servers
 
 
 def kill(servers: list[Any]) -> None:
