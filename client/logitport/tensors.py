@@ -70,7 +70,8 @@ def put_rows(logits: Any, rows: Sequence[int], values: Any) -> None:
     if len(rows) == len(logits):
         logits[...] = values
     else:
-        logits[list(rows)] = values
+        # Scattered rows, unlike a copy of all, must come from the same device.
+        logits[list(rows)] = values.to(logits.device) if is_torch(values) else values
 
 
 def view(memory: Any, datatype: str, shape: tuple[int, int], *, with_torch: bool) -> Any:

@@ -159,7 +159,7 @@ def _process(members: Group, logits: torch.Tensor) -> None:
         result = members.dialect.process(members.states, selected)
         _check(result, shape, members.dialect.name)
         if not adjacent:
-            logits.index_copy_(0, torch.tensor(indices, device=logits.device), result.to(logits.dtype))
+            logits.index_copy_(0, torch.tensor(indices, device=logits.device), result.to(logits))
         elif not result.is_set_to(logits[first:end]):
             logits[first:end].copy_(result)
 
