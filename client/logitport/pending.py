@@ -60,6 +60,7 @@ class PendingStep:
         vocab_size: int,
     ) -> None:
         self._conversation = conversation
+        self._connection = conversation.connections
         self._roster = roster
         self._delivery = delivery
         self._vocab_size = vocab_size
@@ -116,22 +117,29 @@ class PendingStep:
             raise InvalidArgument("another step was begun; finish a step before the next one")
         if self._answer is None:
             self._conversation.settle()
-        if isinstance(self._error, ServerUnavailable):
-            self._roster.recover()
-            self._answer, self._error = self._ask_again(), None
+        if isinstance(self._error, ServerUnavailable) or self._wants_logits_elsewhere():
+            self._answer, self._error = self._roster.healing(self._ask_again), None
         if self._error is not None:
             raise self._error
         assert self._answer is not None  # noqa: S101 - take_reply() leaves one of the two
         if out_of_sync := [handle for handle in self._answer.out_of_sync if not handle.removed]:
-            self._roster.resend(out_of_sync)
-            self._answer = replace(self._ask_again(), out_of_sync=[])
+            answer = self._roster.healing(lambda: self._ask_again(out_of_sync))
+            self._answer = replace(answer, out_of_sync=[])
         return self._answer
 
-    def _ask_again(self) -> _Answer:
-        """The answer to this step from histories that hold its new ids already."""
+    def _wants_logits_elsewhere(self) -> bool:
+        """Whether the server that asked for this step's logits is gone: the one that came since knows nothing of it."""
+        wanted = self._answer is not None and self._answer.wanted
+        return bool(wanted) and self._connection != self._conversation.connections
+
+    def _ask_again(self, out_of_sync: Sequence[Handle] = ()) -> _Answer:
+        """The answer to this step from histories that hold its new ids already; these are sent before."""
+        self._roster.resend(out_of_sync)
         nothing_new: dict[Handle, Sequence[int]] = dict.fromkeys(self._handles, ())
         frame = step_frame(nothing_new, self._drafts, self._rows, self._vocab_size)
-        return self._read(self._conversation.exchange(processing_pb2.SessionRequest(step=frame)).edits)
+        answer = self._read(self._conversation.exchange(processing_pb2.SessionRequest(step=frame)).edits)
+        self._connection = self._conversation.connections
+        return answer
 
     def _process(self, logits: Any, wanted: Sequence[int]) -> StepResult:
         """Have the wanted rows processed. If the connection breaks here, nobody knows how far that came."""
