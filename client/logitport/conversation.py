@@ -122,7 +122,8 @@ class Conversation:
             self.send(processing_pb2.SessionRequest(open_region=opening))
             reply, memory = self._transport.receive_region(size_bytes)
         self._check(reply)
-        assert memory is not None  # noqa: S101 - a reply that is no error brings it
+        if memory is None:
+            raise InternalError("the server opened a region, and no memory came; has this process descriptors left?")
         return reply.region.region_id, memory
 
     def send(self, frame: processing_pb2.SessionRequest) -> None:

@@ -101,12 +101,14 @@ class SessionOpened(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., max_requests: _Optional[int] = ..., server_version: _Optional[str] = ..., lane: _Optional[_Union[LocalLane, _Mapping]] = ...) -> None: ...
 
 class LocalLane(_message.Message):
-    __slots__ = ("socket_path", "token")
+    __slots__ = ("socket_path", "token", "max_message_bytes")
     SOCKET_PATH_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     socket_path: str
     token: bytes
-    def __init__(self, socket_path: _Optional[str] = ..., token: _Optional[bytes] = ...) -> None: ...
+    max_message_bytes: int
+    def __init__(self, socket_path: _Optional[str] = ..., token: _Optional[bytes] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
 
 class OpenRegion(_message.Message):
     __slots__ = ("size_bytes", "replaces")

@@ -53,7 +53,7 @@ class LaneListener:
         token = secrets.token_bytes(_TOKEN_BYTES)
         with self._lock:
             self._invited[token] = stream
-        return processing_pb2.LocalLane(socket_path=self.path, token=token)
+        return processing_pb2.LocalLane(socket_path=self.path, token=token, max_message_bytes=self._max_message_bytes)
 
     def withdraw(self, token: bytes) -> None:
         """The token admits nobody any more."""

@@ -95,6 +95,17 @@ def test_lies_about_an_admission(opened: Any, answer: dict[str, Any]) -> None:
         session.add(Request())
 
 
+def test_memory_that_does_not_come(opened: Any) -> None:
+    session, script = opened()
+    script.shares_memory = True
+    script.receive_region = lambda size_bytes: (
+        processing_pb2.SessionResponse(seq=script.frames[-1].seq, region={"region_id": 1}),
+        None,
+    )
+    with pytest.raises(InternalError, match="no memory came"):
+        session.logits_buffer(1)
+
+
 def test_no_thread_is_left_behind(opened: Any) -> None:
     before = threading.active_count()
     session, _ = opened()

@@ -218,6 +218,12 @@ def test_a_server_may_offer_none(start_server: Any) -> None:
             client.session(vocab_size=VOCAB, transport="local")
 
 
+def test_where_there_are_no_unix_sockets(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(socket, "AF_UNIX")  # as on Windows
+    with client.session(vocab_size=VOCAB) as session:
+        assert session.transport == "grpc"
+
+
 def test_nothing_is_left_behind(client: Client, server: Any) -> None:
     def held() -> tuple[int, int]:
         process = Path(f"/proc/{server.process.pid}")

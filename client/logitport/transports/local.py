@@ -40,9 +40,9 @@ class LocalLane(Transport):
     name = "local"
     shares_memory = True
 
-    def __init__(self, connection: socket.socket, stream: Transport, timeout: float) -> None:
+    def __init__(self, connection: socket.socket, stream: Transport, timeout: float, max_message_bytes: int) -> None:
         self.target = stream.target
-        self.max_message_bytes = stream.max_message_bytes
+        self.max_message_bytes = max_message_bytes
         self._stream = stream
         self._timeout = timeout
         self._connection = connection
@@ -59,6 +59,8 @@ class LocalLane(Transport):
     @classmethod
     def connect(cls, lane: processing_pb2.LocalLane, stream: Transport, timeout: float) -> Self:
         """Take the lane. Raises OSError if that is impossible from here, as from another host or container."""
+        if not hasattr(socket, "AF_UNIX"):
+            raise OSError("this platform's Python has no Unix sockets")
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.settimeout(_HANDSHAKE_SECONDS)
@@ -69,7 +71,7 @@ class LocalLane(Transport):
         except OSError:
             connection.close()
             raise
-        return cls(connection, stream, timeout)
+        return cls(connection, stream, timeout, min(stream.max_message_bytes, lane.max_message_bytes))
 
     def send(self, frame: processing_pb2.SessionRequest) -> None:
         self._check_open()
@@ -127,9 +129,12 @@ class LocalLane(Transport):
         poll = select.poll()
         poll.register(self._connection, select.POLLIN)
         while not self._closed:
-            poll.poll()
-            if not self._closed and not take_in():
-                time.sleep(_LET_THE_ENGINE_READ)
+            ((_, events),) = poll.poll()
+            if self._closed or take_in():
+                continue
+            if events & select.POLLHUP:  # the engine will find that out by itself
+                return
+            time.sleep(_LET_THE_ENGINE_READ)
 
     def _read_reply(self, header: bytes | None) -> processing_pb2.SessionResponse:
         if header is not None and len(header) == _LENGTH.size:

@@ -176,3 +176,16 @@ def test_replies_are_told_of(server: Any, kind: str) -> None:
         transport.send(frame(2))
         assert told.wait(5 if kind == "local" else 0.1) == (kind == "local")
         assert transport.receive().seq == 2
+
+
+@every_transport
+def test_nobody_watches_a_connection_that_is_gone(start_server: Callable[..., Any], kind: str) -> None:
+    server = start_server()
+    with connected(kind, server.target) as transport:
+        transport.on_readable(lambda: False)
+        server.process.kill()
+        for _ in range(100):
+            if not any(thread.name == "logitport-reader" for thread in threading.enumerate()):
+                return
+            time.sleep(0.05)
+        pytest.fail("the reader goes on")
