@@ -33,14 +33,23 @@ _LENGTH = struct.Struct("<I")
 
 
 class LaneListener:
-    """Accepts connections that bring the token of a session, and serves each on a thread of its own."""
+    """Accepts connections that bring the token of a session, and serves each on a thread of its own.
+
+    Raises:
+        OSError: there can be no socket in the folder for temporary files.
+    """
 
     def __init__(self, max_message_bytes: int) -> None:
         self._max_message_bytes = max_message_bytes
         self._folder = tempfile.TemporaryDirectory(prefix="logitport-")  # mode 0700
         self.path = str(Path(self._folder.name, "lane.sock"))
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(self.path)
+        try:
+            self._socket.bind(self.path)
+        except OSError:
+            self._socket.close()
+            self._folder.cleanup()
+            raise
         self._socket.listen()
         self._closed = False
         self._invited: dict[bytes, SessionStream] = {}
@@ -139,10 +148,9 @@ class Lane:
     def _reply(self, reply: processing_pb2.SessionResponse) -> None:
         octets = reply.SerializeToString()
         message = _LENGTH.pack(len(octets)) + octets
-        descriptors = self._stream.take_descriptors()
-        if descriptors:
+        if self._stream.descriptors:
             # Descriptors ride on the first byte; the rest follows as usual.
-            sent = socket.send_fds(self._connection, [message], descriptors)
+            sent = socket.send_fds(self._connection, [message], self._stream.descriptors)
             message = message[sent:]
         self._connection.sendall(message)
 

@@ -72,7 +72,7 @@ class Metrics:
     def listen(self, address: str) -> int:
         """Serve the metrics over HTTP at HOST:PORT; returns the port. Raises OSError if the address is taken."""
         host, _, port = address.rpartition(":")
-        server, _ = start_http_server(int(port), host, self.registry)
+        server, _ = start_http_server(int(port), host.strip("[]"), self.registry)
         return int(server.server_port)
 
     def session_opened(self, session: Session) -> None:

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -61,7 +62,7 @@ class Server:
         )
         self._executor = InlineExecutor(loader)
         self._metrics = Metrics(loader)
-        self._lanes = LaneListener(config.max_message_bytes) if config.local_lane and LANES_AVAILABLE else None
+        self._lanes = open_lanes(config.max_message_bytes) if config.local_lane and LANES_AVAILABLE else None
         self._threads = Threads()
         self._processing = ProcessingService(self._open_session, self._threads, self._metrics, self._lanes)
         self._health = health.aio.HealthServicer()
@@ -121,6 +122,17 @@ def _listening(option: str, address: str) -> Iterator[None]:
         raise StartupError(
             f"cannot listen on {address}, which is taken or not of this machine: {error}; "
             f"choose another address with {option}"
+        ) from error
+
+
+def open_lanes(max_message_bytes: int) -> LaneListener:
+    """The socket for local lanes. Raises StartupError if it cannot be had."""
+    try:
+        return LaneListener(max_message_bytes)
+    except OSError as error:
+        raise StartupError(
+            f"no local lane below {tempfile.gettempdir()}: {error}; set TMPDIR to a folder that may be written and has "
+            "a shorter name, or serve with --no-local-lane"
         ) from error
 
 

@@ -135,7 +135,8 @@ class Session:
         if not in_region:
             tensors.write(reply.logits, logits)
         elif self._device.type != "cpu":
-            self.regions.tensor(frame.logits).copy_(logits)
+            read = [place.index for place in places]
+            self.regions.tensor(frame.logits)[read] = logits[read].cpu()
         number = {place.index: row.index for place, row in zip(places, awaited, strict=True)}
         replies.write_outcome(reply, outcome, [number[at] for at in outcome.all_denied(self.vocab_size)])
 

@@ -23,7 +23,11 @@ logger = logging.getLogger(__name__)
 
 
 class SessionStream:
-    """One engine's stream: opens its session, answers frame after frame."""
+    """One engine's stream: opens its session, answers frame after frame.
+
+    Attributes:
+        descriptors: the file descriptors that travel with the last answer.
+    """
 
     def __init__(
         self,
@@ -39,7 +43,7 @@ class SessionStream:
         self._closed = False
         self._token = b""
         self._session: Session | None = None
-        self._descriptors: list[int] = []
+        self.descriptors: list[int] = []
         self._last = processing_pb2.SessionResponse()
 
     def may_take_long(self, frame: processing_pb2.SessionRequest) -> bool:
@@ -53,6 +57,7 @@ class SessionStream:
         """The reply to one frame, which came by `transport`; a frame that is refused as a whole changes nothing."""
         if frame.seq == self._last.seq != 0:
             return self._last
+        self.descriptors = []
         reply = processing_pb2.SessionResponse(seq=frame.seq)
         if frame.seq < 1 or (self._last.seq and frame.seq != self._last.seq + 1):
             last = f"frame {self._last.seq}" if self._last.seq else "no frame"
@@ -96,11 +101,6 @@ class SessionStream:
         if ended:
             self._forget()
 
-    def take_descriptors(self) -> list[int]:
-        """The file descriptors that travel with the last reply."""
-        descriptors, self._descriptors = self._descriptors, []
-        return descriptors
-
     def _forget(self) -> None:
         if self._session is not None:
             self._metrics.session_closed(self._session)
@@ -137,7 +137,7 @@ class SessionStream:
             reply.region.region_id, region = session.regions.open(
                 frame.open_region.size_bytes, frame.open_region.replaces
             )
-            self._descriptors = [region.fd]
+            self.descriptors = [region.fd]
         else:
             raise InvalidArgument("a frame must set one of open, add, remove, step, logits, open_region")
 

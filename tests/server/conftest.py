@@ -138,14 +138,16 @@ class Known:
 class Engine:
     """Speaks to a server's session in frames."""
 
-    def __init__(self, vocab_size: int, *toys: type, max_requests_per_session: int = 4, **opening: Any) -> None:
+    def __init__(
+        self, vocab_size: int, *toys: type, max_requests_per_session: int = 4, device: str = "cpu", **opening: Any
+    ) -> None:
         self.vocab_size = vocab_size
         self.registry = Toys(*(toys or (DenyHistory, AddOutputs, CountCalls)))
         self.session = Session(
             processing_pb2.OpenSession(**{"vocab_size": vocab_size, "datatype": "FP32", **opening}),
             self.registry,  # type: ignore[arg-type]
             InlineExecutor(Loader(4)),
-            torch.device("cpu"),
+            torch.device(device),
             ServerConfig(max_requests_per_session=max_requests_per_session),
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,19 @@ def test_what_is_no_option(logitport: Any, arguments: list[str]) -> None:
 def test_a_device_that_is_not_there(logitport: Any, device: str) -> None:
     message, _ = logitport("serve", "--device", device, "--listen", "127.0.0.1:0")
     assert message == f"logitport: --device {device}: torch sees 0 CUDA devices; use auto or cpu"
+
+
+def test_a_folder_with_too_long_a_name_for_a_socket(
+    logitport: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    message, _ = logitport("serve", "--device", "cpu", "--listen", "127.0.0.1:0")
+    assert message.startswith(f"logitport: no local lane below {folder}")
+    assert "TMPDIR" in message
+    assert "--no-local-lane" in message
+    assert not any(folder.iterdir())
 
 
 @pytest.mark.parametrize("option", ["--listen", "--metrics-listen"])

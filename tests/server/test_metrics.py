@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import urllib.request
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,18 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 def failure(code: Any, processor: str) -> common_pb2.Failure:
     return common_pb2.Failure(error=common_pb2.Error(code=code, processor=processor))
+
+
+def test_an_address_of_ipv6(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def start(*arguments: Any) -> Any:
+        asked.extend(arguments[:2])
+        return SimpleNamespace(server_port=9), None
+
+    monkeypatch.setattr("logitport_server.metrics.start_http_server", start)
+    assert metrics.listen("[::1]:0") == 9
+    assert asked == [0, "::1"]
 
 
 def test_sessions_and_the_requests_that_they_hold(metrics: Metrics, open_engine: Any) -> None:

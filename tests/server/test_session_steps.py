@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import InvalidArgument, InvalidLogits, NeedSync, ProcessorFailed, UnknownRequest, tensors
-from logitport_proto import processing_pb2
+from logitport import (
+    CustomLogitProcessor,
+    InvalidArgument,
+    InvalidLogits,
+    NeedSync,
+    ProcessorFailed,
+    UnknownRequest,
+    tensors,
+)
+from logitport_proto import common_pb2, processing_pb2
 
 VOCAB = 10
 INF = float("inf")
@@ -132,6 +140,38 @@ def test_logits_that_do_not_fit_can_be_sent_again(open_engine: Any, logits: torc
     with pytest.raises(InvalidLogits, match=r"FP32\[2, 10\] is wanted"):
         engine.session.edit_logits(message, processing_pb2.StepLogitsEdited())
     assert engine.process(2)[0].tolist() == [[1.0] * VOCAB] * 2
+
+
+class Meddler(CustomLogitProcessor):
+    """Adds 1, while the engine is at work on row 1 of the region."""
+
+    region: Any = None
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        self.region[1] = 7
+        return logits + 1
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda", marks=[pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]
+        ),
+    ],
+)
+def test_rows_of_a_region_that_no_chain_reads_are_not_written(
+    open_engine: Any, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    engine = open_engine(VOCAB, Meddler, device=device)
+    engine.step({engine.add(0, [("Meddler", {})]): [], engine.add(1, []): []})
+    number, region = engine.session.regions.open(2 * VOCAB * 4, 0)
+    rows = region.tensor(0, (2, VOCAB), torch.float32)
+    monkeypatch.setattr(Meddler, "region", rows)
+    tensor = common_pb2.Tensor(datatype="FP32", shape=[2, VOCAB], region={"region_id": number})
+    engine.session.edit_logits(processing_pb2.StepLogits(logits=tensor), processing_pb2.StepLogitsEdited())
+    assert rows.tolist() == [[1.0] * VOCAB, [7.0] * VOCAB]
 
 
 def test_logits_that_nobody_asked_for(open_engine: Any) -> None:

@@ -128,6 +128,16 @@ def test_logits_that_come_twice_are_not_processed_twice(stream: SessionStream) -
     assert answer(stream, 5, **step(3, base=2)).edits.logits_rows == int32(0)
 
 
+def test_memory_comes_again_with_the_reply_that_comes_again(stream: SessionStream) -> None:
+    answer(stream, 1, **OPEN)
+    asking = Frame(seq=2, open_region=processing_pb2.OpenRegion(size_bytes=8))
+    first = stream.answer(asking, "local"), list(stream.descriptors)
+    assert len(first[1]) == 1
+    assert (stream.answer(asking, "local"), list(stream.descriptors)) == first
+    stream.answer(Frame(seq=3, **add("DenyHistory")), "local")
+    assert stream.descriptors == []
+
+
 @pytest.mark.parametrize("seq", [0, 1, 4, 5, 2**64 - 1])
 def test_numbers_grow_by_one(stream: SessionStream, seq: int) -> None:
     answer(stream, 1, **OPEN)
