@@ -94,7 +94,8 @@ class ActiveRequest:
             raise NeedSync(f"slot {told.slot}: the first {told.base_length} ids differ between engine and server")
         if told.new_token_ids:
             self.crc = extend_crc(self.crc, told.new_token_ids)
-            failure = self._extend(told.new_token_ids) or failure
+            later = self._extend(told.new_token_ids)
+            failure = failure or later
         if failure is not None:
             raise failure
 

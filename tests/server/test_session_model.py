@@ -1,0 +1,151 @@
+"""A session through whatever an engine may do to it, against a model that keeps nothing but lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from logitport import NeedSync, ProcessorFailed, StateLost
+
+VOCAB = 40
+BOMB = 13
+INF = float("inf")
+IDS = st.lists(st.integers(0, 30), max_size=4)
+CHAINS: list[list[tuple[str, dict[str, Any]]]] = [
+    [("DenyHistory", {"bomb": BOMB})],
+    [("AddOutputs", {})],
+    [("CountCalls", {})],
+    [("AddOutputs", {}), ("DenyHistory", {"bomb": BOMB})],
+    [("DenyHistory", {"bomb": BOMB}), ("CountCalls", {})],
+]
+
+
+class Model:
+    """One request: what it should do next."""
+
+    def __init__(self, known: Any, chain: list[tuple[str, dict[str, Any]]]) -> None:
+        self.known = known
+        self.names = [name for name, _ in chain]
+        self.calls = 0
+        self.lost = False
+        self.on_server = list(known.history)
+
+    @property
+    def reads_logits(self) -> bool:
+        return self.names != ["DenyHistory"]
+
+    def row(self) -> list[float]:
+        """Zeros, after the chain."""
+        outputs = len(self.known.history) - len(self.known.request.prompt_token_ids)
+        value = outputs * ("AddOutputs" in self.names) + self.calls * ("CountCalls" in self.names)
+        denied = set(self.known.history) if "DenyHistory" in self.names else set()
+        return [-INF if token_id in denied else float(value) for token_id in range(VOCAB)]
+
+
+class Machine(RuleBasedStateMachine):
+    """All requests ask to be skipped, so that none ends of a failure."""
+
+    open_engine: Any
+
+    @initialize()
+    def open(self) -> None:
+        self.engine = self.open_engine(VOCAB, max_draft_tokens=2)
+        self.models: dict[int, Model] = {}
+        self.generation = 0
+
+    @precondition(lambda self: len(self.models) < 4)
+    @rule(chain=st.sampled_from(CHAINS), prompt=IDS, data=st.data())
+    def add(self, chain: Any, prompt: list[int], data: st.DataObject) -> None:
+        slot = data.draw(st.sampled_from([slot for slot in range(4) if slot not in self.models]))
+        self.generation += 1
+        known = self.engine.add(slot, chain, prompt, self.generation, on_error="skip")
+        self.models[slot] = Model(known, chain)
+
+    @precondition(lambda self: self.models)
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        self.engine.remove(self.models.pop(data.draw(st.sampled_from(sorted(self.models)))).known)
+
+    @precondition(lambda self: self.models)
+    @rule(data=st.data())
+    def rewind(self, data: st.DataObject) -> None:
+        """The engine cuts a history back; the server hears of it with the next step."""
+        model = self.models[data.draw(st.sampled_from(sorted(self.models)))]
+        prompt = len(model.known.request.prompt_token_ids)
+        length = data.draw(st.integers(prompt, len(model.known.history)))
+        if length < len(model.known.history):
+            del model.known.history[length:]
+            model.lost = model.lost or model.calls > 0
+
+    @precondition(lambda self: self.models)
+    @rule(data=st.data())
+    def diverge(self, data: st.DataObject) -> None:
+        """A step that never arrived: the engine's history is longer, and must be sent again."""
+        model = self.models[data.draw(st.sampled_from(sorted(self.models)))]
+        if model.lost:
+            return  # it fails of that, whatever its history
+        model.known.history += [1, 2]
+        if model.on_server[: len(model.known.history)] == model.known.history:
+            return  # after a rewind, these are the very ids that the server has
+        failures = self.engine.failures(self.engine.step({model.known: []}))
+        assert failures == {model.known.slot: (NeedSync, True)}
+        model.on_server = list(model.known.history)
+        if model.calls:
+            with pytest.raises(StateLost):
+                self.engine.add_again(model.known)
+            self.engine.remove(model.known)
+            del self.models[model.known.slot]
+        else:
+            self.engine.add_again(model.known)
+
+    @rule(data=st.data())
+    def step(self, data: st.DataObject) -> None:
+        part = data.draw(st.permutations(sorted(self.models)))[: data.draw(st.integers(0, 4))]
+        models = [self.models[slot] for slot in part]
+        told = {model.known: data.draw(st.one_of(IDS, st.just([5, BOMB, 6]), st.just([BOMB]))) for model in models}
+        reply = self.engine.step(told)
+        failures = self.engine.failures(reply)
+        for model in models:
+            model.on_server = list(model.known.history)
+            if model.lost:
+                # STATE_LOST where the cut was; a length that the server cannot cut back to is NEED_SYNC.
+                assert failures.pop(model.known.slot)[0] in (StateLost, NeedSync)
+            elif "DenyHistory" in model.names and BOMB in told[model.known]:
+                assert failures.pop(model.known.slot) == (ProcessorFailed, True)
+            else:
+                self.check_row(models, model, reply)
+        assert failures == {}
+        self.process(models, told, reply)
+
+    def check_row(self, models: list[Model], model: Model, reply: Any) -> None:
+        if not model.reads_logits:
+            denied = self.engine.denied(reply, len(models))[models.index(model)]
+            assert denied == sorted(set(model.known.history))
+
+    def process(self, models: list[Model], told: dict[Any, list[int]], reply: Any) -> None:
+        """Hand over the logits that were asked for, and compare what comes."""
+        wanted = memoryview(reply.logits_rows).cast("i").tolist() if reply.logits_rows else []
+        well = [
+            model
+            for model in models
+            if not model.lost and not ("DenyHistory" in model.names and BOMB in told[model.known])
+        ]
+        assert [models[row] for row in wanted] == [model for model in well if model.reads_logits]
+        if wanted:
+            logits, edited = self.engine.process(len(wanted))
+            assert not edited.failures
+            for row, at in zip(logits.tolist(), wanted, strict=True):
+                models[at].calls += "CountCalls" in models[at].names
+                assert row == models[at].row()
+
+
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
+def test_whatever_an_engine_does(open_engine: Any) -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    machine = type("Bound", (Machine,), {"open_engine": staticmethod(open_engine)})
+    run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=25, deadline=None))
