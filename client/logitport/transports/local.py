@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 import time
+import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from io import BufferedReader
 
     from typing_extensions import Self
 
@@ -53,6 +55,8 @@ class LocalLane(Transport):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         self._incoming = connection.makefile("rb")
+        # A session that nobody closed gives its descriptor back when it is collected.
+        self._close_files = weakref.finalize(self, _close_both, self._incoming, connection)
         self._closed = False
         self._reader: threading.Thread | None = None
 
@@ -121,8 +125,7 @@ class LocalLane(Transport):
                 self._connection.shutdown(socket.SHUT_RDWR)
             if self._reader is not None and self._reader is not threading.current_thread():
                 self._reader.join()
-            self._incoming.close()
-            self._connection.close()
+            self._close_files()
             self._stream.close()
 
     def _watch(self, take_in: Callable[[], bool]) -> None:
@@ -156,3 +159,8 @@ class LocalLane(Transport):
         self._end(broken)
         self._release()
         return broken
+
+
+def _close_both(incoming: BufferedReader, connection: socket.socket) -> None:
+    incoming.close()
+    connection.close()
