@@ -172,6 +172,7 @@ def serving() -> Iterator[str]:
         finally:
             too_late.cancel()
             server.terminate()
+            server.wait()  # on Ctrl-C, Popen itself would not wait for long
 
 
 def build_model() -> Qwen3ForCausalLM:
