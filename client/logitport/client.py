@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakSet
 
 import grpc
 
@@ -40,6 +41,7 @@ class Client:
         self.timeout = timeout
         self._max_message_bytes = max_message_bytes
         self._closed = False
+        self._sessions: WeakSet[Session] = WeakSet()
         self._channel = grpc.insecure_channel(target, options=calls.channel_options(max_message_bytes))
         self._registry = registry_pb2_grpc.ProcessorRegistryStub(self._channel)
         self._processing = processing_pb2_grpc.LogitProcessingStub(self._channel)
@@ -143,7 +145,7 @@ class Client:
                 wait_seconds=wait_seconds,
             )
 
-        return Session(
+        session = Session(
             connect,
             opening,
             with_torch=tensors.is_torch(dtype),
@@ -151,10 +153,14 @@ class Client:
             timeout=self.timeout,
             reconnect_seconds=self.timeout if reconnect_seconds is None else reconnect_seconds,
         )
+        self._sessions.add(session)
+        return session
 
     def close(self) -> None:
         """Close the connection, and with it every session."""
         self._closed = True
+        for session in list(self._sessions):
+            session.close()
         self._channel.close()
 
     def __enter__(self) -> Client:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from typing import Any
 
 import grpc
@@ -19,6 +21,7 @@ from logitport import (
     LogitportError,
     Request,
     ServerUnavailable,
+    SessionClosed,
     UnknownProcessor,
 )
 from logitport.errors import METADATA_KEY
@@ -94,6 +97,21 @@ def test_names_that_are_no_text(client: Client, name: Any) -> None:
     for call in (client.processor, client.delete, lambda wrong: client.register(AddOne, name=wrong)):
         with pytest.raises(InvalidArgument):
             call(name)
+
+
+@pytest.mark.parametrize("transport", ["grpc", "local"])
+def test_sessions_end_with_their_client(server: Any, transport: Any) -> None:
+    before = threading.active_count()
+    with Client(server.target) as client:
+        session = client.session(vocab_size=VOCAB, transport=transport)
+        handle = session.add(GOOD)
+    with pytest.raises(SessionClosed):
+        session.step({handle: []})
+    for _ in range(100):
+        if threading.active_count() <= before:
+            return
+        time.sleep(0.05)
+    pytest.fail(f"threads are left: {threading.enumerate()}")
 
 
 def test_after_close(server: Any) -> None:
