@@ -6,6 +6,9 @@
     │   ├── InvalidLogits              wrong width, dtype, row count or size
     │   ├── InvalidParams              parameters that the processor cannot use
     │   └── InvalidName                a name that is not namespace/name[:tag]
+    ├── AccessError
+    │   ├── NotAuthenticated           no token or certificate, or one that the server does not know
+    │   └── NotPermitted               the caller is known, and lacks the scope
     ├── RegistryError
     │   ├── UnknownProcessor           no such built-in, name or digest
     │   └── NameTaken                  the name is bound to another digest
@@ -13,9 +16,12 @@
     │   ├── PayloadNotPortable         the class cannot travel (raised by the client alone)
     │   ├── PayloadNotAllowed          the operator does not allow shipped processors
     │   ├── MalformedPayload           not JSON, no "callable", not hex of a pickle
+    │   ├── SignatureRefused           unsigned, expired, tampered with, or signed by an unknown key
     │   ├── PythonMismatch             code of another Python minor version
     │   └── LoadFailed                 unpickling or creating the instance raised, or not a processor class
     ├── ProcessorFailed                a processor raised, or returned no logits of its rows
+    │   ├── ProcessorTimedOut          it did not answer within the server's time for a call
+    │   └── ProcessorQuarantined       it failed too often, and is not called until an operator releases it
     ├── SessionError
     │   ├── UnknownRequest             the handle names no request of this session
     │   ├── DuplicateRequest           the slot is taken
@@ -82,6 +88,18 @@ class InvalidName(InvalidArgument):
     """A registered name that is not of the form namespace/name[:tag]."""
 
 
+class AccessError(LogitportError):
+    """The server does not let this caller do this."""
+
+
+class NotAuthenticated(AccessError):
+    """The caller showed no token or certificate, or one that the server does not know."""
+
+
+class NotPermitted(AccessError):
+    """The caller is known, and may not do this."""
+
+
 class RegistryError(LogitportError):
     """Looking up or binding a processor went wrong."""
 
@@ -110,6 +128,10 @@ class MalformedPayload(PayloadError):
     """Not JSON, without "callable", or not the hexadecimal digits of a pickle."""
 
 
+class SignatureRefused(PayloadError):
+    """The payload is unsigned, expired, tampered with, or signed by a key that the server does not trust."""
+
+
 class PythonMismatch(PayloadError):
     """The payload carries code of another Python minor version."""
 
@@ -120,6 +142,14 @@ class LoadFailed(PayloadError):
 
 class ProcessorFailed(LogitportError):
     """A processor raised, or returned something that is no logits of its rows."""
+
+
+class ProcessorTimedOut(ProcessorFailed):
+    """A processor did not answer within the server's time for a call; its worker was ended."""
+
+
+class ProcessorQuarantined(ProcessorFailed):
+    """A processor failed too often, and is not called until an operator releases it."""
 
 
 class SessionError(LogitportError):
@@ -198,6 +228,11 @@ _TABLE: tuple[tuple[type[LogitportError], common_pb2.ErrorCode, str], ...] = (
     (StateLost, common_pb2.ERROR_CODE_STATE_LOST, "DATA_LOSS"),
     (SessionClosed, common_pb2.ERROR_CODE_SESSION_CLOSED, "FAILED_PRECONDITION"),
     (LimitExceeded, common_pb2.ERROR_CODE_LIMIT_EXCEEDED, "RESOURCE_EXHAUSTED"),
+    (NotAuthenticated, common_pb2.ERROR_CODE_NOT_AUTHENTICATED, "UNAUTHENTICATED"),
+    (NotPermitted, common_pb2.ERROR_CODE_NOT_PERMITTED, "PERMISSION_DENIED"),
+    (SignatureRefused, common_pb2.ERROR_CODE_SIGNATURE_REFUSED, "PERMISSION_DENIED"),
+    (ProcessorTimedOut, common_pb2.ERROR_CODE_PROCESSOR_TIMED_OUT, "ABORTED"),
+    (ProcessorQuarantined, common_pb2.ERROR_CODE_PROCESSOR_QUARANTINED, "FAILED_PRECONDITION"),
 )
 
 _BY_CLASS = {error: (code, status) for error, code, status in _TABLE}

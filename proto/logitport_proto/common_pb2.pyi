@@ -43,6 +43,11 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_STATE_LOST: _ClassVar[ErrorCode]
     ERROR_CODE_SESSION_CLOSED: _ClassVar[ErrorCode]
     ERROR_CODE_LIMIT_EXCEEDED: _ClassVar[ErrorCode]
+    ERROR_CODE_NOT_AUTHENTICATED: _ClassVar[ErrorCode]
+    ERROR_CODE_NOT_PERMITTED: _ClassVar[ErrorCode]
+    ERROR_CODE_SIGNATURE_REFUSED: _ClassVar[ErrorCode]
+    ERROR_CODE_PROCESSOR_TIMED_OUT: _ClassVar[ErrorCode]
+    ERROR_CODE_PROCESSOR_QUARANTINED: _ClassVar[ErrorCode]
 ON_ERROR_UNSPECIFIED: OnError
 ON_ERROR_ABORT: OnError
 ON_ERROR_SKIP: OnError
@@ -72,6 +77,11 @@ ERROR_CODE_NEED_SYNC: ErrorCode
 ERROR_CODE_STATE_LOST: ErrorCode
 ERROR_CODE_SESSION_CLOSED: ErrorCode
 ERROR_CODE_LIMIT_EXCEEDED: ErrorCode
+ERROR_CODE_NOT_AUTHENTICATED: ErrorCode
+ERROR_CODE_NOT_PERMITTED: ErrorCode
+ERROR_CODE_SIGNATURE_REFUSED: ErrorCode
+ERROR_CODE_PROCESSOR_TIMED_OUT: ErrorCode
+ERROR_CODE_PROCESSOR_QUARANTINED: ErrorCode
 
 class Tensor(_message.Message):
     __slots__ = ("datatype", "shape", "raw", "region")

@@ -141,12 +141,22 @@ class SlottedRequest(_message.Message):
     def __init__(self, slot: _Optional[int] = ..., generation: _Optional[int] = ..., request: _Optional[_Union[_common_pb2.Request, _Mapping]] = ...) -> None: ...
 
 class RequestsAdded(_message.Message):
-    __slots__ = ("failures", "reads_logits")
+    __slots__ = ("failures", "reads_logits", "chains", "regions_retired")
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     READS_LOGITS_FIELD_NUMBER: _ClassVar[int]
+    CHAINS_FIELD_NUMBER: _ClassVar[int]
+    REGIONS_RETIRED_FIELD_NUMBER: _ClassVar[int]
     failures: _containers.RepeatedCompositeFieldContainer[_common_pb2.Failure]
     reads_logits: bytes
-    def __init__(self, failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., reads_logits: _Optional[bytes] = ...) -> None: ...
+    chains: _containers.RepeatedCompositeFieldContainer[AdmittedChain]
+    regions_retired: bool
+    def __init__(self, failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., reads_logits: _Optional[bytes] = ..., chains: _Optional[_Iterable[_Union[AdmittedChain, _Mapping]]] = ..., regions_retired: bool = ...) -> None: ...
+
+class AdmittedChain(_message.Message):
+    __slots__ = ("processors",)
+    PROCESSORS_FIELD_NUMBER: _ClassVar[int]
+    processors: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, processors: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RemoveRequests(_message.Message):
     __slots__ = ("slots", "generations")

@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ProcessorInfo(_message.Message):
-    __slots__ = ("digest", "names", "builtin", "python", "dill", "size_bytes", "registered_at")
+    __slots__ = ("digest", "names", "builtin", "python", "dill", "size_bytes", "registered_at", "owner", "shared", "quarantined")
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
     BUILTIN_FIELD_NUMBER: _ClassVar[int]
@@ -14,6 +14,9 @@ class ProcessorInfo(_message.Message):
     DILL_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     REGISTERED_AT_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     digest: str
     names: _containers.RepeatedScalarFieldContainer[str]
     builtin: bool
@@ -21,17 +24,22 @@ class ProcessorInfo(_message.Message):
     dill: str
     size_bytes: int
     registered_at: float
-    def __init__(self, digest: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., builtin: bool = ..., python: _Optional[str] = ..., dill: _Optional[str] = ..., size_bytes: _Optional[int] = ..., registered_at: _Optional[float] = ...) -> None: ...
+    owner: str
+    shared: bool
+    quarantined: str
+    def __init__(self, digest: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., builtin: bool = ..., python: _Optional[str] = ..., dill: _Optional[str] = ..., size_bytes: _Optional[int] = ..., registered_at: _Optional[float] = ..., owner: _Optional[str] = ..., shared: bool = ..., quarantined: _Optional[str] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("serialized", "name", "replace")
+    __slots__ = ("serialized", "name", "replace", "shared")
     SERIALIZED_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
     serialized: str
     name: str
     replace: bool
-    def __init__(self, serialized: _Optional[str] = ..., name: _Optional[str] = ..., replace: bool = ...) -> None: ...
+    shared: bool
+    def __init__(self, serialized: _Optional[str] = ..., name: _Optional[str] = ..., replace: bool = ..., shared: bool = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
     __slots__ = ("processor",)
@@ -72,3 +80,15 @@ class DeleteResponse(_message.Message):
     NAMES_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ReleaseRequest(_message.Message):
+    __slots__ = ("processor",)
+    PROCESSOR_FIELD_NUMBER: _ClassVar[int]
+    processor: str
+    def __init__(self, processor: _Optional[str] = ...) -> None: ...
+
+class ReleaseResponse(_message.Message):
+    __slots__ = ("processor",)
+    PROCESSOR_FIELD_NUMBER: _ClassVar[int]
+    processor: ProcessorInfo
+    def __init__(self, processor: _Optional[_Union[ProcessorInfo, _Mapping]] = ...) -> None: ...

@@ -35,6 +35,11 @@ class ProcessorRegistryStub(object):
                 request_serializer=logitport__proto_dot_registry__pb2.DeleteRequest.SerializeToString,
                 response_deserializer=logitport__proto_dot_registry__pb2.DeleteResponse.FromString,
                 )
+        self.Release = channel.unary_unary(
+                '/logitport.v1.ProcessorRegistry/Release',
+                request_serializer=logitport__proto_dot_registry__pb2.ReleaseRequest.SerializeToString,
+                response_deserializer=logitport__proto_dot_registry__pb2.ReleaseResponse.FromString,
+                )
 
 
 class ProcessorRegistryServicer(object):
@@ -69,6 +74,13 @@ class ProcessorRegistryServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Release(self, request, context):
+        """Lets a processor be called again that failed too often. Takes the scope "admin".
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ProcessorRegistryServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -91,6 +103,11 @@ def add_ProcessorRegistryServicer_to_server(servicer, server):
                     servicer.Delete,
                     request_deserializer=logitport__proto_dot_registry__pb2.DeleteRequest.FromString,
                     response_serializer=logitport__proto_dot_registry__pb2.DeleteResponse.SerializeToString,
+            ),
+            'Release': grpc.unary_unary_rpc_method_handler(
+                    servicer.Release,
+                    request_deserializer=logitport__proto_dot_registry__pb2.ReleaseRequest.FromString,
+                    response_serializer=logitport__proto_dot_registry__pb2.ReleaseResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -168,5 +185,22 @@ class ProcessorRegistry(object):
         return grpc.experimental.unary_unary(request, target, '/logitport.v1.ProcessorRegistry/Delete',
             logitport__proto_dot_registry__pb2.DeleteRequest.SerializeToString,
             logitport__proto_dot_registry__pb2.DeleteResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Release(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/logitport.v1.ProcessorRegistry/Release',
+            logitport__proto_dot_registry__pb2.ReleaseRequest.SerializeToString,
+            logitport__proto_dot_registry__pb2.ReleaseResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -45,6 +45,12 @@ class ProcessorRegistryStub:
     ]
     """Forgets a name, or a digest with all its names. Requests that were admitted with it go on."""
 
+    Release: grpc.UnaryUnaryMultiCallable[
+        logitport_proto.registry_pb2.ReleaseRequest,
+        logitport_proto.registry_pb2.ReleaseResponse,
+    ]
+    """Lets a processor be called again that failed too often. Takes the scope "admin"."""
+
 class ProcessorRegistryAsyncStub:
     """Registers, describes and forgets processors."""
 
@@ -71,6 +77,12 @@ class ProcessorRegistryAsyncStub:
         logitport_proto.registry_pb2.DeleteResponse,
     ]
     """Forgets a name, or a digest with all its names. Requests that were admitted with it go on."""
+
+    Release: grpc.aio.UnaryUnaryMultiCallable[
+        logitport_proto.registry_pb2.ReleaseRequest,
+        logitport_proto.registry_pb2.ReleaseResponse,
+    ]
+    """Lets a processor be called again that failed too often. Takes the scope "admin"."""
 
 class ProcessorRegistryServicer(metaclass=abc.ABCMeta):
     """Registers, describes and forgets processors."""
@@ -106,5 +118,13 @@ class ProcessorRegistryServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[logitport_proto.registry_pb2.DeleteResponse, collections.abc.Awaitable[logitport_proto.registry_pb2.DeleteResponse]]:
         """Forgets a name, or a digest with all its names. Requests that were admitted with it go on."""
+
+    @abc.abstractmethod
+    def Release(
+        self,
+        request: logitport_proto.registry_pb2.ReleaseRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[logitport_proto.registry_pb2.ReleaseResponse, collections.abc.Awaitable[logitport_proto.registry_pb2.ReleaseResponse]]:
+        """Lets a processor be called again that failed too often. Takes the scope "admin"."""
 
 def add_ProcessorRegistryServicer_to_server(servicer: ProcessorRegistryServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

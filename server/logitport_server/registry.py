@@ -12,10 +12,12 @@ from logitport import payload
 from logitport.errors import InvalidArgument, InvalidName, LimitExceeded, NameTaken, PayloadNotAllowed, UnknownProcessor
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2, registry_pb2
+from logitport_server.principals import ANYONE, Domain
 
 if TYPE_CHECKING:
     from logitport.payload import Payload
     from logitport.processors import EditProcessor
+    from logitport_server.principals import Principal
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)+(:[a-z0-9][a-z0-9._-]*)?")
 _LONGEST_NAME = 128
@@ -29,22 +31,26 @@ class Source:
         key: a built-in's name, or the payload's digest.
         builtin: the class; None if the processor was shipped.
         payload: the payload; None if the processor is a built-in. Nobody has unpickled it yet.
+        domain: whose code it is; None for a built-in.
     """
 
     key: str
     builtin: type[EditProcessor] | None = None
     payload: Payload | None = None
+    domain: Domain | None = None
 
 
 @dataclass
 class _Registered:
     payload: Payload
+    owner: str
     registered_at: float
     names: set[str] = field(default_factory=set)
 
     def info(self) -> registry_pb2.ProcessorInfo:
         return registry_pb2.ProcessorInfo(
             digest=self.payload.digest,
+            owner=self.owner,
             names=sorted(self.names),
             python=self.payload.python,
             dill=self.payload.dill,
@@ -63,8 +69,13 @@ class Registry:
         self._by_name: dict[str, _Registered] = {}
         self._lock = threading.Lock()
 
-    def resolve(self, processor: common_pb2.Processor) -> Source:
+    def resolve(self, processor: common_pb2.Processor, principal: Principal = ANYONE, tenant: str = "") -> Source:
         """What a request's processor names. Does not unpickle.
+
+        Args:
+            processor: as the request names it.
+            principal: the engine that sent the request.
+            tenant: on whose behalf.
 
         Raises:
             InvalidArgument, UnknownProcessor, PayloadNotAllowed, MalformedPayload: see their classes.
@@ -79,15 +90,18 @@ class Registry:
             return Source(processor.builtin, builtin=BUILTINS[processor.builtin])
         if by == "serialized":
             shipped = self._accept(processor.serialized)
-        elif by == "name":
-            shipped = self._kept(self._by_name, processor.name).payload
+            return Source(shipped.digest, payload=shipped, domain=Domain(principal.name, tenant))
+        if by == "name":
+            kept = self._kept(self._by_name, processor.name)
         elif by == "digest":
-            shipped = self._kept(self._by_digest, processor.digest).payload
+            kept = self._kept(self._by_digest, processor.digest)
         else:
             raise InvalidArgument("a ProcessorCall names no processor: set one of builtin, name, digest, serialized")
-        return Source(shipped.digest, payload=shipped)
+        return Source(kept.payload.digest, payload=kept.payload, domain=Domain(kept.owner))
 
-    def register(self, serialized: str, name: str, *, replace: bool) -> registry_pb2.ProcessorInfo:
+    def register(
+        self, serialized: str, name: str, principal: Principal = ANYONE, *, replace: bool
+    ) -> registry_pb2.ProcessorInfo:
         """Keep a payload, and bind a name to it if one is given. Does not unpickle.
 
         Raises:
@@ -114,7 +128,7 @@ class Registry:
                         f"the registry holds {self._max_registered} processors, its limit: delete some, or raise "
                         "--max-registered-processors"
                     )
-                kept = self._by_digest[shipped.digest] = _Registered(shipped, time.time())
+                kept = self._by_digest[shipped.digest] = _Registered(shipped, principal.name, time.time())
             if name:
                 if bound:
                     bound.names.discard(name)
@@ -171,4 +185,4 @@ class Registry:
 
 
 def _describe_builtin(name: str) -> registry_pb2.ProcessorInfo:
-    return registry_pb2.ProcessorInfo(names=[name], builtin=True)
+    return registry_pb2.ProcessorInfo(names=[name], builtin=True, shared=True)

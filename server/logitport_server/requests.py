@@ -176,7 +176,7 @@ class ActiveRequest:
 def admit(
     asked: processing_pb2.SlottedRequest,
     vocab_size: int,
-    host: Callable[[common_pb2.Processor], Dialect],
+    host: Callable[[common_pb2.Processor, str], Dialect],
     occupant: ActiveRequest | None = None,
 ) -> ActiveRequest:
     """Check a request, find its processors and build their state.
@@ -184,7 +184,7 @@ def admit(
     Args:
         asked: the request and its place.
         vocab_size: width of the logits.
-        host: finds a processor.
+        host: finds a processor, for a tenant.
         occupant: the same request as it was, if only its history is replaced: a name keeps what it stood for then.
 
     Raises:
@@ -211,7 +211,7 @@ def admit(
         label = _label(call.processor)
         params = json_object(call.params, f"params of processor {place} ({label})")
         try:
-            dialect = before[place].dialect if _pinned(before, place, label) else host(call.processor)
+            dialect = before[place].dialect if _pinned(before, place, label) else host(call.processor, message.tenant)
             dialect.validate(params)
             chain.append(Link(dialect, dialect.start(context, params), label))
         except BaseException as error:

@@ -19,6 +19,7 @@ from logitport_proto import common_pb2, processing_pb2
 from logitport_server import replies
 from logitport_server.columns import StepColumns, int32_column
 from logitport_server.grouping import Row
+from logitport_server.principals import ANYONE
 from logitport_server.regions import Regions
 from logitport_server.requests import ActiveRequest, admit, check_token_ids
 from logitport_server.step import Failed, Outcome, pack
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from logitport_server.config import ServerConfig
     from logitport_server.dialects import Dialect
     from logitport_server.executors import Executor
+    from logitport_server.principals import Domain, Principal
     from logitport_server.registry import Registry
 
 
@@ -47,6 +49,7 @@ class Session:
         executor: Executor,
         device: torch.device,
         limits: ServerConfig,
+        principal: Principal = ANYONE,
     ) -> None:
         if opening.vocab_size < 1:
             raise InvalidArgument(f"vocab_size is {opening.vocab_size}; it is the width of the logits, 1 or more")
@@ -67,11 +70,12 @@ class Session:
         self._max_draft_tokens = opening.max_draft_tokens
         self._registry = registry
         self._executor = executor
+        self._principal = principal
         self._device = device
         self._requests: dict[int, ActiveRequest] = {}
         self._run_chains = PipelineStage.get("run_chains")
-        # One instance a processor and session, gone with the last request that uses it.
-        self._hosted: WeakValueDictionary[str, Dialect] = WeakValueDictionary()
+        # One instance a processor, trust domain and session, gone with the last request that uses it.
+        self._hosted: WeakValueDictionary[tuple[str, Domain | None], Dialect] = WeakValueDictionary()
         # The rows of the last step whose logits are still to come, of how many rows, and that step's drafts.
         self._awaited: tuple[list[Row], int, dict[ActiveRequest, Sequence[int]]] = ([], 0, {})
 
@@ -192,11 +196,12 @@ class Session:
         ]
         return rows, drafts
 
-    def _host(self, processor: common_pb2.Processor) -> Dialect:
-        source = self._registry.resolve(processor)
-        dialect = self._hosted.get(source.key)
+    def _host(self, processor: common_pb2.Processor, tenant: str) -> Dialect:
+        source = self._registry.resolve(processor, self._principal, tenant)
+        instance = (source.key, source.domain)
+        dialect = self._hosted.get(instance)
         if dialect is None:
-            dialect = self._hosted[source.key] = self._executor.host(source)
+            dialect = self._hosted[instance] = self._executor.host(source)
         return dialect
 
     def _occupant(self, slot: int, generation: int) -> ActiveRequest | None:

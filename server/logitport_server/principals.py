@@ -1,0 +1,37 @@
+"""Who calls, and whose code runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+# What a caller may do: call processors, ship code, manage what is others', have shipped code see CUDA memory.
+APPLY, REGISTER, ADMIN, CUDA = SCOPES = ("apply", "register", "admin", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A caller, as the server authenticated it.
+
+    Attributes:
+        name: unique; "" where the server asks nobody who they are.
+        scopes: which of `SCOPES` it has.
+    """
+
+    name: str
+    scopes: frozenset[str]
+
+
+ANYONE = Principal("", frozenset(SCOPES))
+
+
+class Domain(NamedTuple):
+    """A trust domain: code of one domain may see and disturb its own, and nothing of another.
+
+    Attributes:
+        owner: name of the principal that registered the processor, or whose engine forwarded it.
+        tenant: for a processor that an engine forwards with a request, on whose behalf the engine says it asks.
+    """
+
+    owner: str
+    tenant: str = ""
