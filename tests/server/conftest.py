@@ -36,6 +36,8 @@ from logitport_server.session import Session
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from logitport_server.principals import Principal
+
 
 @dataclass
 class Admission:
@@ -113,7 +115,7 @@ class Toys:
     def __init__(self, *toys: type) -> None:
         self.toys: dict[str, Any] = {toy.__name__: toy for toy in toys}
 
-    def resolve(self, processor: common_pb2.Processor) -> Source:
+    def resolve(self, processor: common_pb2.Processor, principal: Principal, tenant: str) -> Source:
         name = getattr(processor, processor.WhichOneof("by"))
         if name not in self.toys:
             raise UnknownProcessor(f"no {name}")
