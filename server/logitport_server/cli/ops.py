@@ -1,0 +1,26 @@
+"""`logitport ops`."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Column, Table
+
+from logitport_server.config import CUSTOM_OPS
+
+
+class Ops(BaseModel):
+    """List every op: what runs on each platform, whether this machine has it, and why that was chosen."""
+
+    custom_ops: list[str] = CUSTOM_OPS
+
+    def cli_cmd(self) -> None:
+        """Print the table."""
+        import logitport_builtins  # noqa: F401 - registers ops of its own, where it has any
+        from logitport import ops
+
+        ops.configure(self.custom_ops)
+        table = Table("op", "platform", "here", Column("runs", overflow="fold"), "why")
+        for row in ops.list_ops():
+            table.add_row(row.op, row.platform, "yes" if row.active else "", row.implementation, row.why)
+        Console().print(table)

@@ -1,0 +1,19 @@
+"""`logitport serve`."""
+
+from __future__ import annotations
+
+import os
+
+from logitport_server.config import ServerConfig
+
+
+class Serve(ServerConfig):
+    """Run the service until SIGTERM or SIGINT."""
+
+    def cli_cmd(self) -> None:
+        """Start up and serve."""
+        # torch's threads spin for a while when they have nothing to do, on cores that the engine could use.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        from logitport_server.server import run  # torch takes a second, and --help should not
+
+        run(self)
