@@ -55,6 +55,12 @@ class ServerConfig(BaseSettings):
     local_lane: bool = Field(True, description="offer engines on this host a Unix socket and shared memory")
     max_region_bytes: int = Field(2 << 30, ge=0, description="shared memory that one session may ask for, in bytes")
     max_registered_processors: int = Field(1024, ge=1, description="processors that the registry keeps")
+    max_processors_per_principal: int = Field(256, ge=1, description="of those, what one principal may register")
+    max_payload_bytes: int = Field(
+        16 << 20,
+        ge=1,
+        description="longest string of a shipped processor, whose hexadecimal digits take two bytes each",
+    )
     loader_cache_size: int = Field(128, ge=1, description="loaded processor classes that are kept, by digest")
     drain_seconds: float = Field(5.0, ge=0, description="how long SIGTERM lets steps in flight finish, in seconds")
     custom_ops: list[str] = CUSTOM_OPS

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from logitport.errors import NotPermitted
+
 # What a caller may do: call processors, ship code, manage what is others', have shipped code see CUDA memory.
 APPLY, REGISTER, ADMIN, CUDA = SCOPES = ("apply", "register", "admin", "cuda")
 
@@ -20,6 +22,22 @@ class Principal:
 
     name: str
     scopes: frozenset[str]
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return repr(self.name) if self.name else "the caller"
+
+    def may(self, scope: str) -> bool:
+        """Whether it has the scope."""
+        return scope in self.scopes
+
+    def check(self, scope: str, what: str) -> None:
+        """Raises NotPermitted if it lacks the scope that `what` takes."""
+        if scope not in self.scopes:
+            raise NotPermitted(
+                f"{self.title} may not {what}, which takes the scope {scope!r}; the server's operator grants scopes"
+            )
 
 
 ANYONE = Principal("", frozenset(SCOPES))

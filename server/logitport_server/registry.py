@@ -9,14 +9,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from logitport import payload
-from logitport.errors import InvalidArgument, InvalidName, LimitExceeded, NameTaken, PayloadNotAllowed, UnknownProcessor
+from logitport.errors import InvalidArgument, InvalidName, LimitExceeded, NameTaken, UnknownProcessor
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2, registry_pb2
-from logitport_server.principals import ANYONE, Domain
+from logitport_server.principals import ADMIN, ANYONE, REGISTER, Domain
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from logitport.payload import Payload
     from logitport.processors import EditProcessor
+    from logitport_server.payload_policy import PayloadPolicy
     from logitport_server.principals import Principal
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)+(:[a-z0-9][a-z0-9._-]*)?")
@@ -45,12 +48,14 @@ class _Registered:
     payload: Payload
     owner: str
     registered_at: float
+    shared: bool = False
     names: set[str] = field(default_factory=set)
 
     def info(self) -> registry_pb2.ProcessorInfo:
         return registry_pb2.ProcessorInfo(
             digest=self.payload.digest,
             owner=self.owner,
+            shared=self.shared,
             names=sorted(self.names),
             python=self.payload.python,
             dill=self.payload.dill,
@@ -60,12 +65,17 @@ class _Registered:
 
 
 class Registry:
-    """Safe to use from several threads."""
+    """Who registers a processor owns it: others cannot see, use or delete it, unless it is shared.
 
-    def __init__(self, *, allow_shipped: bool, max_registered: int) -> None:
-        self._allow_shipped = allow_shipped
+    The same payload of two principals is two registrations. Names are one namespace, and a name is its first
+    registrar's. Safe to use from several threads.
+    """
+
+    def __init__(self, policy: PayloadPolicy, *, max_registered: int, max_owned: int) -> None:
+        self._policy = policy
         self._max_registered = max_registered
-        self._by_digest: dict[str, _Registered] = {}
+        self._max_owned = max_owned
+        self._by_digest: dict[str, dict[str, _Registered]] = {}  # digest, then owner, in the order of registration
         self._by_name: dict[str, _Registered] = {}
         self._lock = threading.Lock()
 
@@ -78,7 +88,8 @@ class Registry:
             tenant: on whose behalf.
 
         Raises:
-            InvalidArgument, UnknownProcessor, PayloadNotAllowed, MalformedPayload: see their classes.
+            InvalidArgument, UnknownProcessor, NotPermitted, PayloadNotAllowed, LimitExceeded, MalformedPayload,
+            SignatureRefused: see their classes.
         """
         by = processor.WhichOneof("by")
         if by == "builtin":
@@ -89,46 +100,43 @@ class Registry:
                 )
             return Source(processor.builtin, builtin=BUILTINS[processor.builtin])
         if by == "serialized":
-            shipped = self._accept(processor.serialized)
+            principal.check(REGISTER, "ship a processor with a request")
+            shipped = self._policy.accept(processor.serialized)
             return Source(shipped.digest, payload=shipped, domain=Domain(principal.name, tenant))
-        if by == "name":
-            kept = self._kept(self._by_name, processor.name)
-        elif by == "digest":
-            kept = self._kept(self._by_digest, processor.digest)
-        else:
+        if by is None:
             raise InvalidArgument("a ProcessorCall names no processor: set one of builtin, name, digest, serialized")
+        with self._lock:
+            kept = self._find(getattr(processor, by), principal.name, names=by == "name", digests=by == "digest")
         return Source(kept.payload.digest, payload=kept.payload, domain=Domain(kept.owner))
 
     def register(
-        self, serialized: str, name: str, principal: Principal = ANYONE, *, replace: bool
+        self, serialized: str, name: str, principal: Principal = ANYONE, *, replace: bool, shared: bool = False
     ) -> registry_pb2.ProcessorInfo:
         """Keep a payload, and bind a name to it if one is given. Does not unpickle.
 
         Raises:
-            PayloadNotAllowed, MalformedPayload, PythonMismatch: the payload is refused.
+            PayloadNotAllowed, LimitExceeded, MalformedPayload, SignatureRefused, PythonMismatch: the payload is
+                refused.
             InvalidName, NameTaken, LimitExceeded: the name or the registry's size.
         """
-        shipped = self._accept(serialized)
-        payload.check_python(shipped)
         if name and not (len(name) <= _LONGEST_NAME and _NAME.fullmatch(name)):
             raise InvalidName(
                 f"{name!r} is not namespace/name[:tag] of at most {_LONGEST_NAME} characters out of a-z 0-9 . _ -; "
                 "write, for example, team/ban-french:v2"
             )
+        shipped = self._policy.accept(serialized)
+        payload.check_python(shipped)
         with self._lock:
             bound = self._by_name.get(name)
-            if bound and bound.payload != shipped and not replace:
-                raise NameTaken(
-                    f"{name!r} is bound to {bound.payload.digest}; choose another name or tag, or register with replace"
-                )
-            kept = self._by_digest.get(shipped.digest)
+            if bound is not None:
+                self._check_free(name, bound, shipped, principal, replace=replace)
+            kept = self._by_digest.get(shipped.digest, {}).get(principal.name)
             if kept is None:
-                if len(self._by_digest) >= self._max_registered:
-                    raise LimitExceeded(
-                        f"the registry holds {self._max_registered} processors, its limit: delete some, or raise "
-                        "--max-registered-processors"
-                    )
-                kept = self._by_digest[shipped.digest] = _Registered(shipped, principal.name, time.time())
+                self._check_room(principal)
+                kept = _Registered(shipped, principal.name, time.time())
+                self._by_digest.setdefault(shipped.digest, {})[principal.name] = kept
+            kept.payload = shipped  # its signature may be a newer one
+            kept.shared = shared
             if name:
                 if bound:
                     bound.names.discard(name)
@@ -136,52 +144,97 @@ class Registry:
                 kept.names.add(name)
             return kept.info()
 
-    def describe(self, processor: str) -> registry_pb2.ProcessorInfo:
+    def describe(self, processor: str, principal: Principal = ANYONE) -> registry_pb2.ProcessorInfo:
         """Describe a built-in, a registered name or a digest. Raises UnknownProcessor."""
         if processor in BUILTINS:
             return _describe_builtin(processor)
         with self._lock:
-            return self._find(processor).info()
+            return self._find(processor, principal.name, everyones=principal.may(ADMIN)).info()
 
-    def describe_all(self) -> list[registry_pb2.ProcessorInfo]:
+    def describe_all(self, principal: Principal = ANYONE) -> list[registry_pb2.ProcessorInfo]:
         """Built-ins by name, then registered processors by first name."""
         with self._lock:
-            registered = [kept.info() for kept in self._by_digest.values()]
+            registered = [kept.info() for kept in self._all() if self._sees(principal, kept)]
         registered.sort(key=lambda info: (list(info.names), info.digest))
         return [_describe_builtin(name) for name in sorted(BUILTINS)] + registered
 
-    def delete(self, processor: str) -> list[str]:
-        """Forget a name, or a digest with all its names; returns those names. Raises UnknownProcessor."""
+    def delete(self, processor: str, principal: Principal = ANYONE) -> list[str]:
+        """Forget a name, or a digest with all its names; returns those names.
+
+        A digest is forgotten for the principal alone that asks; for everyone if that one has not registered it and
+        has the scope "admin".
+
+        Raises:
+            UnknownProcessor: there is none, or the principal cannot see it.
+            NotPermitted: it is another's.
+        """
         if processor in BUILTINS:
             raise InvalidArgument(f"{processor!r} is a built-in, and built-ins cannot be deleted")
         with self._lock:
+            kept = self._find(processor, principal.name, everyones=principal.may(ADMIN))
+            if kept.owner != principal.name:
+                principal.check(ADMIN, f"delete {processor!r}, which is another principal's")
             if processor in self._by_name:
-                names = [processor]
-                self._by_name[processor].names.discard(processor)
-            else:
-                names = sorted(self._find(processor).names)
-                del self._by_digest[processor]
-            for name in names:
-                del self._by_name[name]
-        return names
+                kept.names.discard(processor)
+                del self._by_name[processor]
+                return [processor]
+            owners = self._by_digest[processor]
+            going = [owners[principal.name]] if principal.name in owners else list(owners.values())
+            return sorted(name for one in going for name in self._forget(one))
 
-    def _accept(self, serialized: str) -> Payload:
-        if not self._allow_shipped:
-            raise PayloadNotAllowed(
-                "this server does not accept shipped processors; its operator can allow them with "
-                "--enable-custom-logit-processor"
-            )
-        return payload.parse(serialized)
-
-    def _find(self, processor: str) -> _Registered:
-        return self._kept(self._by_name if processor in self._by_name else self._by_digest, processor)
+    def _all(self) -> Iterator[_Registered]:
+        return (kept for owners in self._by_digest.values() for kept in owners.values())
 
     @staticmethod
-    def _kept(table: dict[str, _Registered], processor: str) -> _Registered:
-        kept = table.get(processor)
-        if kept is None:
-            raise UnknownProcessor(f"no registered name or digest is {processor!r}; register it first")
-        return kept
+    def _sees(principal: Principal, kept: _Registered) -> bool:
+        return kept.shared or kept.owner == principal.name or principal.may(ADMIN)
+
+    def _find(
+        self, processor: str, asker: str, *, names: bool = True, digests: bool = True, everyones: bool = False
+    ) -> _Registered:
+        """One's own before what others share. Raises UnknownProcessor, which tells nothing of what is another's."""
+        found: Iterable[_Registered] = ()
+        if names and processor in self._by_name:
+            found = [self._by_name[processor]]
+        elif digests:
+            found = sorted(self._by_digest.get(processor, {}).values(), key=lambda kept: kept.owner != asker)
+        for kept in found:
+            if everyones or kept.shared or kept.owner == asker:
+                return kept
+        raise UnknownProcessor(
+            f"no registered name or digest is {processor!r}, or it is another's and not shared; register it first"
+        )
+
+    @staticmethod
+    def _check_free(name: str, bound: _Registered, shipped: Payload, principal: Principal, *, replace: bool) -> None:
+        if bound.owner != principal.name:
+            raise NameTaken(f"{name!r} is another principal's; choose another name")
+        if bound.payload != shipped and not replace:
+            raise NameTaken(
+                f"{name!r} is bound to {bound.payload.digest}; choose another name or tag, or register with replace"
+            )
+
+    def _check_room(self, principal: Principal) -> None:
+        registered = [kept.owner for kept in self._all()]
+        if registered.count(principal.name) >= self._max_owned:
+            raise LimitExceeded(
+                f"{principal.title} has registered {self._max_owned} processors, the most that one principal may: "
+                "delete some, or raise --max-processors-per-principal"
+            )
+        if len(registered) >= self._max_registered:
+            raise LimitExceeded(
+                f"the registry holds {self._max_registered} processors, its limit: delete some, or raise "
+                "--max-registered-processors"
+            )
+
+    def _forget(self, kept: _Registered) -> set[str]:
+        for name in kept.names:
+            del self._by_name[name]
+        owners = self._by_digest[kept.payload.digest]
+        del owners[kept.owner]
+        if not owners:
+            del self._by_digest[kept.payload.digest]
+        return kept.names
 
 
 def _describe_builtin(name: str) -> registry_pb2.ProcessorInfo:

@@ -25,6 +25,7 @@ from logitport_server.executors import InlineExecutor
 from logitport_server.lane import LANES_AVAILABLE, LaneListener
 from logitport_server.loader import Loader
 from logitport_server.metrics import Metrics
+from logitport_server.payload_policy import PayloadPolicy
 from logitport_server.registry import Registry
 from logitport_server.service import ProcessingService, RegistryService
 from logitport_server.session import Session
@@ -57,8 +58,11 @@ class Server:
         self._config = config
         self.device = choose_device(config.device)
         loader = Loader(config.loader_cache_size)
+        policy = PayloadPolicy(allow_shipped=config.enable_custom_logit_processor, max_bytes=config.max_payload_bytes)
         self._registry = Registry(
-            allow_shipped=config.enable_custom_logit_processor, max_registered=config.max_registered_processors
+            policy,
+            max_registered=config.max_registered_processors,
+            max_owned=config.max_processors_per_principal,
         )
         self._executor = InlineExecutor(loader)
         self._metrics = Metrics(loader)

@@ -18,12 +18,15 @@ from logitport import (
     LimitExceeded,
     MalformedPayload,
     NameTaken,
+    NotPermitted,
     PayloadNotAllowed,
     PythonMismatch,
     UnknownProcessor,
 )
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2
+from logitport_server.payload_policy import PayloadPolicy
+from logitport_server.principals import ADMIN, APPLY, REGISTER, Domain, Principal
 from logitport_server.registry import Registry
 
 
@@ -40,8 +43,9 @@ class Two(CustomLogitProcessor):
 ONE, TWO = One.to_str(), Two.to_str()
 
 
-def registry(*, allow: bool = True, most: int = 8) -> Registry:
-    return Registry(allow_shipped=allow, max_registered=most)
+def registry(*, allow: bool = True, most: int = 8, owned: int = 8, max_bytes: int = 1 << 20) -> Registry:
+    policy = PayloadPolicy(allow_shipped=allow, max_bytes=max_bytes)
+    return Registry(policy, max_registered=most, max_owned=owned)
 
 
 def named(**by: str) -> common_pb2.Processor:
@@ -208,6 +212,8 @@ def test_looking_up_and_registering_unpickle_nothing() -> None:
     code = """
 import json, pickle, sys
 from logitport_proto import common_pb2
+from logitport_server.payload_policy import PayloadPolicy
+from logitport_server.principals import ADMIN, APPLY, REGISTER, Domain, Principal
 from logitport_server.registry import Registry
 
 class Bomb:
@@ -216,7 +222,7 @@ class Bomb:
         return os._exit, (3,)
 
 serialized = json.dumps({"callable": pickle.dumps(Bomb()).hex()})
-registry = Registry(allow_shipped=True, max_registered=8)
+registry = Registry(PayloadPolicy(allow_shipped=True, max_bytes=1 << 20), max_registered=8, max_owned=8)
 digest = registry.register(serialized, "team/bomb", replace=False).digest
 for processor in ({"serialized": serialized}, {"name": "team/bomb"}, {"digest": digest}):
     assert registry.resolve(common_pb2.Processor(**processor)).key == digest
@@ -242,3 +248,115 @@ def test_many_threads() -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(use, range(8)))
     assert len(kept.describe_all()) == len(BUILTINS) + 2
+
+
+ALICE, BOB = (Principal(name, frozenset({APPLY, REGISTER})) for name in ("alice", "bob"))
+OPERATOR = Principal("operator", frozenset({ADMIN}))
+ENGINE = Principal("engine", frozenset({APPLY}))
+
+
+def test_what_is_anothers_is_as_if_it_were_not_there() -> None:
+    kept = registry()
+    digest = kept.register(ONE, "alice/x", ALICE, replace=False).digest
+    for by in (named(name="alice/x"), named(digest=digest)):
+        assert kept.resolve(by, ALICE).domain == Domain("alice")
+        with pytest.raises(UnknownProcessor):
+            kept.resolve(by, BOB)
+    for processor in ("alice/x", digest):
+        for refused in (kept.describe, kept.delete):
+            with pytest.raises(UnknownProcessor) as told:
+                refused(processor, BOB)
+            with pytest.raises(UnknownProcessor) as of_nothing:
+                refused(processor.replace("a", "b"), BOB)
+            assert str(told.value).replace(processor, "?") == str(of_nothing.value).replace(
+                processor.replace("a", "b"), "?"
+            )
+    assert len(kept.describe_all(BOB)) == len(BUILTINS)
+    assert kept.describe_all(ALICE)[-1].owner == "alice"
+
+
+def test_a_name_is_its_first_registrars() -> None:
+    kept = registry()
+    digest = kept.register(ONE, "team/x", ALICE, replace=False).digest
+    for serialized in (ONE, TWO):
+        for replace in (False, True):
+            with pytest.raises(NameTaken, match="'team/x' is another principal's") as told:
+                kept.register(serialized, "team/x", BOB, replace=replace)
+            assert digest not in str(told.value)
+            assert "alice" not in str(told.value)
+    assert len(kept.describe_all(OPERATOR)) == len(BUILTINS) + 1
+    kept.delete("team/x", ALICE)
+    assert kept.register(TWO, "team/x", BOB, replace=False).owner == "bob"
+
+
+def test_the_same_payload_of_two_is_two_registrations() -> None:
+    kept = registry()
+    digest = kept.register(ONE, "alice/x", ALICE, replace=False).digest
+    assert list(kept.register(ONE, "bob/x", BOB, replace=False).names) == ["bob/x"]
+    assert kept.resolve(named(digest=digest), BOB).domain == Domain("bob")
+    assert kept.delete(digest, ALICE) == ["alice/x"]
+    assert kept.resolve(named(name="bob/x"), BOB).key == digest
+    with pytest.raises(UnknownProcessor):
+        kept.resolve(named(digest=digest), ALICE)
+
+
+def test_what_is_shared_everyone_sees_and_uses_and_its_owner_alone_deletes() -> None:
+    kept = registry()
+    digest = kept.register(ONE, "alice/x", ALICE, replace=False, shared=True).digest
+    for by in (named(name="alice/x"), named(digest=digest)):
+        assert kept.resolve(by, BOB).domain == Domain("alice")
+    assert kept.describe("alice/x", BOB).shared
+    assert kept.describe_all(BOB)[-1].digest == digest
+    for processor in ("alice/x", digest):
+        with pytest.raises(NotPermitted, match=r"'bob' may not delete .* another principal's, .* scope 'admin'"):
+            kept.delete(processor, BOB)
+    kept.register(ONE, "", ALICE, replace=False)
+    with pytest.raises(UnknownProcessor):
+        kept.resolve(named(digest=digest), BOB)
+
+
+def test_ones_own_comes_before_what_others_share() -> None:
+    kept = registry()
+    digest = kept.register(ONE, "alice/x", ALICE, replace=False, shared=True).digest
+    kept.register(ONE, "", BOB, replace=False)
+    assert kept.resolve(named(digest=digest), BOB).domain == Domain("bob")
+    assert kept.resolve(named(name="alice/x"), BOB).domain == Domain("alice")
+
+
+def test_an_admin_sees_and_deletes_everything_and_uses_nothing_of_it() -> None:
+    kept = registry()
+    digest = kept.register(ONE, "alice/x", ALICE, replace=False).digest
+    kept.register(ONE, "bob/x", BOB, replace=False)
+    kept.register(TWO, "bob/y", BOB, replace=False)
+    assert len(kept.describe_all(OPERATOR)) == len(BUILTINS) + 3
+    assert kept.describe("bob/y", OPERATOR).owner == "bob"
+    with pytest.raises(UnknownProcessor):
+        kept.resolve(named(name="bob/y"), OPERATOR)
+    assert kept.delete("bob/y", OPERATOR) == ["bob/y"]
+    assert kept.delete(digest, OPERATOR) == ["alice/x", "bob/x"]
+
+
+def test_shipping_with_a_request_takes_the_scope() -> None:
+    kept = registry()
+    assert kept.resolve(named(serialized=ONE), ALICE, "tenant").domain == Domain("alice", "tenant")
+    with pytest.raises(NotPermitted, match=r"'engine' may not ship a processor .* scope 'register'"):
+        kept.resolve(named(serialized="not JSON"), ENGINE)
+
+
+def test_a_principal_has_a_share_of_the_registry() -> None:
+    kept = registry(most=3, owned=1)
+    kept.register(ONE, "", ALICE, replace=False)
+    with pytest.raises(LimitExceeded, match=r"'alice' has registered 1 processors, .* --max-processors-per-principal"):
+        kept.register(TWO, "", ALICE, replace=False)
+    kept.register(TWO, "", BOB, replace=False)
+
+
+def test_a_payload_that_is_too_long() -> None:
+    kept = registry(max_bytes=len(ONE))
+    kept.register(ONE, "", replace=False)
+    for refused in (
+        lambda: kept.register(ONE + " ", "", replace=False),
+        lambda: kept.resolve(named(serialized=ONE + " ")),
+    ):
+        with pytest.raises(LimitExceeded, match=rf"{len(ONE) + 1} characters .* {len(ONE)}: .* --max-payload-bytes"):
+            refused()
