@@ -29,7 +29,7 @@ class ApplyResponse(_message.Message):
     def __init__(self, logits: _Optional[_Union[_common_pb2.Tensor, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[_common_pb2.RowsApplied, _Mapping]]] = ..., all_denied_rows: _Optional[bytes] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
-    __slots__ = ("seq", "open", "add", "remove", "step", "logits", "open_region")
+    __slots__ = ("seq", "open", "add", "remove", "step", "logits", "open_region", "share_device_memory", "close_region")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     ADD_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,8 @@ class SessionRequest(_message.Message):
     STEP_FIELD_NUMBER: _ClassVar[int]
     LOGITS_FIELD_NUMBER: _ClassVar[int]
     OPEN_REGION_FIELD_NUMBER: _ClassVar[int]
+    SHARE_DEVICE_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_REGION_FIELD_NUMBER: _ClassVar[int]
     seq: int
     open: OpenSession
     add: AddRequests
@@ -44,10 +46,12 @@ class SessionRequest(_message.Message):
     step: Step
     logits: StepLogits
     open_region: OpenRegion
-    def __init__(self, seq: _Optional[int] = ..., open: _Optional[_Union[OpenSession, _Mapping]] = ..., add: _Optional[_Union[AddRequests, _Mapping]] = ..., remove: _Optional[_Union[RemoveRequests, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., logits: _Optional[_Union[StepLogits, _Mapping]] = ..., open_region: _Optional[_Union[OpenRegion, _Mapping]] = ...) -> None: ...
+    share_device_memory: ShareDeviceMemory
+    close_region: CloseRegion
+    def __init__(self, seq: _Optional[int] = ..., open: _Optional[_Union[OpenSession, _Mapping]] = ..., add: _Optional[_Union[AddRequests, _Mapping]] = ..., remove: _Optional[_Union[RemoveRequests, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., logits: _Optional[_Union[StepLogits, _Mapping]] = ..., open_region: _Optional[_Union[OpenRegion, _Mapping]] = ..., share_device_memory: _Optional[_Union[ShareDeviceMemory, _Mapping]] = ..., close_region: _Optional[_Union[CloseRegion, _Mapping]] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ("seq", "opened", "added", "removed", "edits", "logits", "error", "region")
+    __slots__ = ("seq", "opened", "added", "removed", "edits", "logits", "error", "region", "region_closed")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
     ADDED_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +60,7 @@ class SessionResponse(_message.Message):
     LOGITS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REGION_FIELD_NUMBER: _ClassVar[int]
+    REGION_CLOSED_FIELD_NUMBER: _ClassVar[int]
     seq: int
     opened: SessionOpened
     added: RequestsAdded
@@ -64,7 +69,8 @@ class SessionResponse(_message.Message):
     logits: StepLogitsEdited
     error: _common_pb2.Error
     region: RegionOpened
-    def __init__(self, seq: _Optional[int] = ..., opened: _Optional[_Union[SessionOpened, _Mapping]] = ..., added: _Optional[_Union[RequestsAdded, _Mapping]] = ..., removed: _Optional[_Union[RequestsRemoved, _Mapping]] = ..., edits: _Optional[_Union[StepEdits, _Mapping]] = ..., logits: _Optional[_Union[StepLogitsEdited, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., region: _Optional[_Union[RegionOpened, _Mapping]] = ...) -> None: ...
+    region_closed: RegionClosed
+    def __init__(self, seq: _Optional[int] = ..., opened: _Optional[_Union[SessionOpened, _Mapping]] = ..., added: _Optional[_Union[RequestsAdded, _Mapping]] = ..., removed: _Optional[_Union[RequestsRemoved, _Mapping]] = ..., edits: _Optional[_Union[StepEdits, _Mapping]] = ..., logits: _Optional[_Union[StepLogitsEdited, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., region: _Optional[_Union[RegionOpened, _Mapping]] = ..., region_closed: _Optional[_Union[RegionClosed, _Mapping]] = ...) -> None: ...
 
 class OpenSession(_message.Message):
     __slots__ = ("vocab_size", "datatype", "device", "model_name", "tokenizer_id", "eos_token_ids", "max_requests", "max_draft_tokens", "engine")
@@ -101,14 +107,16 @@ class SessionOpened(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., max_requests: _Optional[int] = ..., server_version: _Optional[str] = ..., lane: _Optional[_Union[LocalLane, _Mapping]] = ...) -> None: ...
 
 class LocalLane(_message.Message):
-    __slots__ = ("socket_path", "token", "max_message_bytes")
+    __slots__ = ("socket_path", "token", "max_message_bytes", "device_uuid")
     SOCKET_PATH_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_UUID_FIELD_NUMBER: _ClassVar[int]
     socket_path: str
     token: bytes
     max_message_bytes: int
-    def __init__(self, socket_path: _Optional[str] = ..., token: _Optional[bytes] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
+    device_uuid: bytes
+    def __init__(self, socket_path: _Optional[str] = ..., token: _Optional[bytes] = ..., max_message_bytes: _Optional[int] = ..., device_uuid: _Optional[bytes] = ...) -> None: ...
 
 class OpenRegion(_message.Message):
     __slots__ = ("size_bytes", "replaces")
@@ -117,6 +125,32 @@ class OpenRegion(_message.Message):
     size_bytes: int
     replaces: int
     def __init__(self, size_bytes: _Optional[int] = ..., replaces: _Optional[int] = ...) -> None: ...
+
+class ShareDeviceMemory(_message.Message):
+    __slots__ = ("memory_handle", "device_uuid", "byte_offset", "size_bytes", "ready_event", "edited_event")
+    MEMORY_HANDLE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_UUID_FIELD_NUMBER: _ClassVar[int]
+    BYTE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    READY_EVENT_FIELD_NUMBER: _ClassVar[int]
+    EDITED_EVENT_FIELD_NUMBER: _ClassVar[int]
+    memory_handle: bytes
+    device_uuid: bytes
+    byte_offset: int
+    size_bytes: int
+    ready_event: bytes
+    edited_event: bytes
+    def __init__(self, memory_handle: _Optional[bytes] = ..., device_uuid: _Optional[bytes] = ..., byte_offset: _Optional[int] = ..., size_bytes: _Optional[int] = ..., ready_event: _Optional[bytes] = ..., edited_event: _Optional[bytes] = ...) -> None: ...
+
+class CloseRegion(_message.Message):
+    __slots__ = ("region_id",)
+    REGION_ID_FIELD_NUMBER: _ClassVar[int]
+    region_id: int
+    def __init__(self, region_id: _Optional[int] = ...) -> None: ...
+
+class RegionClosed(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class RegionOpened(_message.Message):
     __slots__ = ("region_id",)
