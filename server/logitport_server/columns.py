@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from logitport.errors import InvalidArgument, InvalidTokenId
 
@@ -15,95 +15,128 @@ if TYPE_CHECKING:
     from logitport_proto import processing_pb2
 
 
-class RequestStep(NamedTuple):
-    """What a Step says of one request; the fields are named as the columns."""
-
-    slot: int
-    generation: int
-    base_length: int
-    history_crc: int
-    new_token_ids: Sequence[int]
-    draft_token_ids: Sequence[int]
-
-
 @dataclass(frozen=True, slots=True)
-class StepColumns:
-    """A Step frame, row by row.
+class StepLayout:
+    """What a Step frame says of the batch. An engine says the same in many steps on end.
 
     Attributes:
-        requests: the requests that take part.
-        rows: for each row of the logits the place of its request in `requests`, and its draft offset.
+        slots: of the requests that take part.
+        generations: of the same requests.
+        draft_counts: how many draft tokens each of them has.
+        rows: for each row of the logits the place of its request in `slots`, and its draft offset.
     """
 
-    requests: list[RequestStep]
-    rows: list[tuple[int, int]]
+    slots: tuple[int, ...]
+    generations: tuple[int, ...]
+    draft_counts: tuple[int, ...]
+    rows: tuple[tuple[int, int], ...]
+
+    @staticmethod
+    def columns(frame: processing_pb2.Step) -> tuple[bytes, ...]:
+        """All that `read` reads: frames in which these are equal have the same layout."""
+        return (frame.slots, frame.generations, frame.draft_counts, frame.row_requests, frame.row_draft_offsets)
 
     @classmethod
-    def read(cls, frame: processing_pb2.Step, vocab_size: int, max_draft_tokens: int) -> StepColumns:
-        """Check every column, its length and what must hold between columns.
-
-        Raises:
-            InvalidArgument: a column has the wrong length, or holds what it may not; names the column.
-            InvalidTokenId: an id is not in [0, vocab_size).
-        """
+    def read(cls, frame: processing_pb2.Step, max_draft_tokens: int) -> StepLayout:
+        """Check each column, its length and what must hold between columns. Raises InvalidArgument as `StepColumns`."""
         slots = int32_column(frame.slots, "Step.slots")
         n = len(slots)
         if len(set(slots)) != n:
             raise InvalidArgument("Step.slots: a slot stands twice; a request takes part in a step once")
         generations = int32_column(frame.generations, "Step.generations", n)
-        base_lengths = int32_column(frame.base_lengths, "Step.base_lengths", n)
-        crcs = _column(frame.history_crcs, "Step.history_crcs", "I", n)
-        new_token_ids = _split(
-            frame.new_token_counts, frame.new_token_ids, ("Step.new_token_counts", "Step.new_token_ids"), n, vocab_size
-        )
-        drafts = _split(
-            frame.draft_counts, frame.draft_token_ids, ("Step.draft_counts", "Step.draft_token_ids"), n, vocab_size
-        )
-        deepest = max(map(len, drafts), default=0)
+        draft_counts = _counts(frame.draft_counts, "Step.draft_counts", n)
+        deepest = max(draft_counts, default=0)
         if deepest > max_draft_tokens:
             raise InvalidArgument(
                 f"Step.draft_counts: {deepest} draft tokens; the session was opened for {max_draft_tokens} at most"
             )
-        columns = zip(slots, generations, base_lengths, crcs, new_token_ids, drafts, strict=True)
-        return cls(list(map(RequestStep._make, columns)), _rows(frame, drafts))
+        return cls(slots, generations, draft_counts, _rows(frame, draft_counts))
 
 
-def _rows(frame: processing_pb2.Step, drafts: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+@dataclass(frozen=True, slots=True)
+class StepColumns:
+    """What is new in a step, request by request.
+
+    Attributes:
+        base_lengths: length of each history before the new ids.
+        history_crcs: checksum of each history before the new ids.
+        new_token_ids: what joined each history.
+        draft_token_ids: what each request has been drafted.
+        invalid: why a request cannot take part: it was told of an id outside the vocabulary; None where it can.
+    """
+
+    base_lengths: Sequence[int]
+    history_crcs: Sequence[int]
+    new_token_ids: Sequence[Sequence[int]]
+    draft_token_ids: Sequence[Sequence[int]]
+    invalid: Sequence[InvalidTokenId | None]
+
+    @classmethod
+    def read(cls, frame: processing_pb2.Step, layout: StepLayout, vocab_size: int) -> StepColumns:
+        """Check every column and its length.
+
+        Raises:
+            InvalidArgument: a column has the wrong length, or holds what it may not; names the column.
+        """
+        n = len(layout.slots)
+        invalid: list[InvalidTokenId | None] = [None] * n
+        new_counts = _counts(frame.new_token_counts, "Step.new_token_counts", n)
+        return cls(
+            int32_column(frame.base_lengths, "Step.base_lengths", n),
+            _column(frame.history_crcs, "Step.history_crcs", "I", n),
+            _split(new_counts, frame.new_token_ids, "new", vocab_size, invalid),
+            _split(layout.draft_counts, frame.draft_token_ids, "draft", vocab_size, invalid),
+            invalid,
+        )
+
+
+def _rows(frame: processing_pb2.Step, draft_counts: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    n = len(draft_counts)
     if not frame.row_requests:
         if frame.row_draft_offsets:
             raise InvalidArgument("Step.row_draft_offsets: needs row_requests beside it")
-        return [(place, 0) for place in range(len(drafts))]
+        return tuple((place, 0) for place in range(n))
     places = int32_column(frame.row_requests, "Step.row_requests")
     if not frame.row_draft_offsets:
         offsets = (0,) * len(places)
     else:
         offsets = int32_column(frame.row_draft_offsets, "Step.row_draft_offsets", len(places))
     for row, (place, offset) in enumerate(zip(places, offsets, strict=True)):
-        if not 0 <= place < len(drafts):
-            raise InvalidArgument(f"Step.row_requests[{row}] is {place}; {len(drafts)} requests take part")
-        if not 0 <= offset <= len(drafts[place]):
+        if not 0 <= place < n:
+            raise InvalidArgument(f"Step.row_requests[{row}] is {place}; {n} requests take part")
+        if not 0 <= offset <= draft_counts[place]:
             raise InvalidArgument(
-                f"Step.row_draft_offsets[{row}] is {offset}; its request has {len(drafts[place])} draft tokens"
+                f"Step.row_draft_offsets[{row}] is {offset}; its request has {draft_counts[place]} draft tokens"
             )
-    return list(zip(places, offsets, strict=True))
+    return tuple(zip(places, offsets, strict=True))
+
+
+def _counts(column: bytes, name: str, n: int) -> tuple[int, ...]:
+    """How many ids each request has; none if there is no column."""
+    counts = int32_column(column, name, n) if column else (0,) * n
+    if counts and min(counts) < 0:
+        raise InvalidArgument(f"{name}: a count is negative")
+    return counts
 
 
 def _split(
-    counts_column: bytes, ids_column: bytes, names: tuple[str, str], n: int, vocab_size: int
+    counts: Sequence[int], ids_column: bytes, of: str, vocab_size: int, invalid: list[InvalidTokenId | None]
 ) -> Sequence[Sequence[int]]:
-    """The ids of each request, from how many there are of each and all of them."""
-    if not counts_column and not ids_column:
-        return ((),) * n
-    counts = int32_column(counts_column, names[0], n)
-    ids = int32_column(ids_column, names[1])
-    if counts and min(counts) < 0:
-        raise InvalidArgument(f"{names[0]}: a count is negative")
+    """The ids of each request, from how many there are of each and all of them; those that are none go to `invalid`."""
+    ids = int32_column(ids_column, f"Step.{of}_token_ids")
     if len(ids) != sum(counts):
-        raise InvalidArgument(f"{names[0]}: they add up to {sum(counts)}, but {len(ids)} ids came")
+        raise InvalidArgument(f"Step.{of}_token_ids: the counts add up to {sum(counts)}, but {len(ids)} ids came")
+    if counts.count(1) == len(counts):  # the usual step
+        per_request: list[tuple[int, ...]] = list(zip(ids))
+    else:
+        per_request = [ids[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
     if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
-        wrong = next(token_id for token_id in ids if not 0 <= token_id < vocab_size)
-        raise InvalidTokenId(f"{names[1]}: token id {wrong}; ids must lie in [0, {vocab_size})")
-    return [ids[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
+        for place, token_ids in enumerate(per_request):
+            if wrong := [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]:
+                invalid[place] = InvalidTokenId(
+                    f"Step.{of}_token_ids: token id {wrong[0]}; ids must lie in [0, {vocab_size})"
+                )
+    return per_request
 
 
 def int32_column(column: bytes, name: str, length: int | None = None) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,6 +35,15 @@ class Group:
     dialect: Dialect
     rows: list[Row] = field(default_factory=list)
     states: list[Any] = field(default_factory=list)
+
+
+class Rows(tuple[Row, ...]):
+    """Rows of a step in ascending order, and their groups, which are found once for as many steps as these serve."""
+
+    @cached_property
+    def groups(self) -> list[list[Group]]:
+        """By place in the chain, as long as no request has failed; else see `group`."""
+        return [group(self, place) for place in range(longest_chain(self))]
 
 
 def group(rows: Iterable[Row], place: int) -> list[Group]:

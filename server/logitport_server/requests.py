@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from logitport_proto import processing_pb2
-    from logitport_server.columns import RequestStep
 
 _LONGEST_REQUEST_ID = 256
 _INLINE = "(shipped inline)"
@@ -80,21 +79,21 @@ class ActiveRequest:
         advancers = ((link.dialect.advancer(link.state), link) for link in chain)
         self._advancers = [(advance, link) for advance, link in advancers if advance is not None]
 
-    def synchronise(self, told: RequestStep) -> None:
-        """Make the history what the engine says it is.
+    def synchronise(self, base_length: int, history_crc: int, new_token_ids: Sequence[int]) -> None:
+        """Make the history what the engine says it is: so long, with this checksum, and then these ids.
 
         Raises:
             NeedSync: that cannot be: the engine's history is another one.
             LogitportError: why the request has failed before, or what a processor raises now.
         """
         failure = None
-        if self._disturbed or told.base_length != self.history.length:
-            failure = self._return_to(told.base_length)
-        if self.crc != told.history_crc:
-            raise NeedSync(f"slot {told.slot}: the first {told.base_length} ids differ between engine and server")
-        if told.new_token_ids:
-            self.crc = extend_crc(self.crc, told.new_token_ids)
-            later = self._extend(told.new_token_ids)
+        if self._disturbed or base_length != self.history.length:
+            failure = self._return_to(base_length)
+        if self.crc != history_crc:
+            raise NeedSync(f"slot {self.slot}: the first {base_length} ids differ between engine and server")
+        if new_token_ids:
+            self.crc = extend_crc(self.crc, new_token_ids)
+            later = self._extend(new_token_ids)
             failure = failure or later
         if failure is not None:
             raise failure

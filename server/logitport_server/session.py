@@ -11,18 +11,18 @@ from logitport.errors import (
     InvalidArgument,
     InvalidLogits,
     LogitportError,
-    UnknownRequest,
     to_proto,
 )
 from logitport.ops import PipelineStage
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server import replies
-from logitport_server.columns import StepColumns, int32_column
-from logitport_server.grouping import Row
+from logitport_server.batch import Batch
+from logitport_server.columns import StepColumns, StepLayout, int32_column
+from logitport_server.grouping import Row, Rows
 from logitport_server.principals import ANYONE
 from logitport_server.regions import Regions
 from logitport_server.requests import ActiveRequest, admit, check_token_ids
-from logitport_server.step import Failed, Outcome, pack
+from logitport_server.step import Outcome, pack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,8 +76,11 @@ class Session:
         self._run_chains = PipelineStage.get("run_chains")
         # One instance a processor, trust domain and session, gone with the last request that uses it.
         self._hosted: WeakValueDictionary[tuple[str, Domain | None], Dialect] = WeakValueDictionary()
+        # Of the last step, as long as it can serve another one.
+        self._batch: Batch | None = None
+        self._batch_columns: tuple[bytes, ...] = ()
         # The rows of the last step whose logits are still to come, of how many rows, and that step's drafts.
-        self._awaited: tuple[list[Row], int, dict[ActiveRequest, Sequence[int]]] = ([], 0, {})
+        self._awaited: tuple[Rows, int, dict[ActiveRequest, Sequence[int]]] = (Rows(), 0, {})
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -99,6 +102,7 @@ class Session:
                 reads_logits.append(False)
             else:
                 self._requests[asked.slot] = request
+                self._batch = None
                 reads_logits.append(request.reads_logits)
         reply.reads_logits = bytes(reads_logits)
 
@@ -110,19 +114,22 @@ class Session:
             request = self._requests.get(slot)
             if request is not None and request.generation == generation:
                 del self._requests[slot]
+                self._batch = None
 
     def step(self, frame: processing_pb2.Step, reply: processing_pb2.StepEdits) -> None:
         """Take in what was sampled, and answer with the edits that follow from the histories alone."""
+        batch = self._batch_of(frame)
+        columns = StepColumns.read(frame, batch.layout, self.vocab_size)
         outcome = Outcome()
-        columns = StepColumns.read(frame, self.vocab_size, self._max_draft_tokens)
-        rows, drafts = self._collect(columns, outcome)
-        logits_free = [row for row in rows if not row.request.reads_logits]
-        self._run_chains(logits_free, drafts, self.vocab_size, None, outcome)
+        drafts = batch.synchronise(columns, outcome)
+        self._run_chains(batch.logits_free, drafts, self.vocab_size, None, outcome)
         reply.edits.CopyFrom(pack(self.vocab_size, outcome).to_proto())
-        awaited = [row for row in rows if row.request.reads_logits]
-        self._awaited = (awaited, len(columns.rows), drafts)
+        awaited = batch.reading(outcome)
+        self._awaited = (awaited, len(batch.layout.rows), drafts)
         reply.logits_rows = replies.int32_column(row.index for row in awaited)
         replies.write_outcome(reply, outcome, outcome.all_denied(self.vocab_size))
+        if outcome.failures:
+            self._batch = None
 
     def edit_logits(self, frame: processing_pb2.StepLogits, reply: processing_pb2.StepLogitsEdited) -> None:
         """Process the rows that the last step asked for."""
@@ -132,9 +139,12 @@ class Session:
         in_region = frame.logits.HasField("region")
         whole_step = in_region and frame.logits.shape[:1] == [step_rows]
         logits = self._decode(frame.logits, step_rows if whole_step else len(awaited))
-        self._awaited = ([], 0, {})
+        self._awaited = (Rows(), 0, {})
         outcome = Outcome()
-        places = awaited if whole_step else [Row(at, row.request, row.draft_offset) for at, row in enumerate(awaited)]
+        if whole_step:
+            places = awaited
+        else:
+            places = Rows(Row(at, row.request, row.draft_offset) for at, row in enumerate(awaited))
         self._run_chains(places, drafts, self.vocab_size, logits, outcome)
         if not in_region:
             tensors.write(reply.logits, logits)
@@ -148,7 +158,7 @@ class Session:
         """Process logits whose row i belongs to the request in `slots[i]`, if there is one."""
         logits = self._decode(tensor, len(slots))
         outcome = Outcome()
-        rows = [Row(index, self._requests[slot]) for index, slot in enumerate(slots) if slot in self._requests]
+        rows = Rows(Row(index, self._requests[slot]) for index, slot in enumerate(slots) if slot in self._requests)
         self._run_chains(rows, {}, self.vocab_size, logits, outcome)
         tensors.write(reply.logits, logits)
         replies.write_outcome(reply, outcome, outcome.all_denied(self.vocab_size))
@@ -167,34 +177,13 @@ class Session:
         """Give up what the session shares with its engine."""
         self.regions.close()
 
-    def _collect(self, columns: StepColumns, outcome: Outcome) -> tuple[list[Row], dict[ActiveRequest, Sequence[int]]]:
-        """Bring histories up to date; the rows and drafts of those requests that can take part."""
-        taking_part: list[ActiveRequest | None] = []
-        drafts: dict[ActiveRequest, Sequence[int]] = {}
-        for told in columns.requests:
-            request = self._requests.get(told.slot)
-            if request is None or request.generation != told.generation:
-                error: LogitportError = UnknownRequest(
-                    f"slot {told.slot} holds no request of generation {told.generation}; add the request first"
-                )
-                outcome.failures[told.slot] = Failed(error, skipped=False)
-                taking_part.append(None)
-                continue
-            try:
-                request.synchronise(told)
-            except LogitportError as error:
-                outcome.fail(request, error)
-                taking_part.append(None)
-            else:
-                taking_part.append(request)
-                if told.draft_token_ids:
-                    drafts[request] = told.draft_token_ids
-        rows = [
-            Row(index, request, offset)
-            for index, (place, offset) in enumerate(columns.rows)
-            if (request := taking_part[place]) is not None
-        ]
-        return rows, drafts
+    def _batch_of(self, frame: processing_pb2.Step) -> Batch:
+        """The batch of the last step, if this frame's is the same. Raises InvalidArgument as `StepLayout.read`."""
+        columns = StepLayout.columns(frame)
+        if self._batch is None or columns != self._batch_columns:
+            self._batch = Batch(StepLayout.read(frame, self._max_draft_tokens), self._requests)
+            self._batch_columns = columns
+        return self._batch
 
     def _host(self, processor: common_pb2.Processor, tenant: str) -> Dialect:
         source = self._registry.resolve(processor, self._principal, tenant)

@@ -13,7 +13,7 @@ from logitport.edits import Edits, RowEdits
 from logitport.errors import LogitportError, ProcessorFailed
 from logitport.ops import PipelineStage, apply_edits
 from logitport_server.failures import of_processor
-from logitport_server.grouping import Group, Row, group, longest_chain
+from logitport_server.grouping import Group, Row, Rows, group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -71,7 +71,7 @@ class Outcome:
 
 
 def run(
-    rows: Sequence[Row],
+    rows: Rows,
     drafts: Mapping[ActiveRequest, Sequence[int]],
     vocab_size: int,
     logits: torch.Tensor | None,
@@ -88,11 +88,11 @@ def run(
     """
     originals = _copy_rows_of_skippers(rows, logits)
     for rows_of_one_offset in _by_draft_offset(rows, drafts, outcome):
-        for place in range(longest_chain(rows_of_one_offset)):
-            for members in group(rows_of_one_offset, place):
+        for place, groups in enumerate(rows_of_one_offset.groups):
+            for members in group(rows_of_one_offset, place) if outcome.failures else groups:
                 _serve(members, vocab_size, logits, outcome)
     outcome.settle()
-    for row in rows:
+    for row in rows if originals else ():
         if logits is not None and row.request.failure is not None and row.index in originals:
             logits[row.index].copy_(originals[row.index])
 
@@ -198,9 +198,7 @@ def _joined(first: RowEdits, later: RowEdits) -> RowEdits:
     return joined
 
 
-def _by_draft_offset(
-    rows: Sequence[Row], drafts: Mapping[ActiveRequest, Sequence[int]], outcome: Outcome
-) -> Iterator[Sequence[Row]]:
+def _by_draft_offset(rows: Rows, drafts: Mapping[ActiveRequest, Sequence[int]], outcome: Outcome) -> Iterator[Rows]:
     """The rows by draft offset, while the histories grow by one draft token after the other; then they are cut back."""
     speculating = {row.request: drafts[row.request] for row in rows if row.request in drafts} if drafts else {}
     if not speculating:
@@ -214,7 +212,7 @@ def _by_draft_offset(
                     request.append(token_ids[offset - 1 : offset])
                 except LogitportError as error:
                     outcome.fail(request, error)
-        yield [row for row in rows if row.draft_offset == offset]
+        yield Rows(row for row in rows if row.draft_offset == offset)
     for request, length in lengths.items():
         try:
             if len(request.history) != length:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport import Handle, InvalidArgument, InvalidTokenId, Request
+from logitport import Handle, InvalidArgument, Request
 from logitport.frames import place_rows, step_frame
 from logitport_proto import processing_pb2
-from logitport_server.columns import StepColumns, int32_column
+from logitport_server.columns import StepColumns, StepLayout, int32_column
 
 VOCAB = 50
 MOST_DRAFTS = 4
@@ -23,8 +24,10 @@ def int32(*values: int) -> bytes:
     return np.array(values, "<i4").tobytes()
 
 
-def read(frame: processing_pb2.Step) -> StepColumns:
-    return StepColumns.read(processing_pb2.Step.FromString(frame.SerializeToString()), VOCAB, MOST_DRAFTS)
+def read(frame: processing_pb2.Step) -> tuple[StepLayout, StepColumns]:
+    arrived = processing_pb2.Step.FromString(frame.SerializeToString())
+    layout = StepLayout.read(arrived, MOST_DRAFTS)
+    return layout, StepColumns.read(arrived, layout, VOCAB)
 
 
 @st.composite
@@ -50,16 +53,17 @@ def test_what_the_client_writes_is_what_the_server_reads(
 ) -> None:
     told, drafts, rows = step
     placed = place_rows(told, drafts, rows)
-    columns = read(step_frame(told, drafts, placed, VOCAB))
-    assert [(*asked[:4], list(asked.new_token_ids), list(asked.draft_token_ids)) for asked in columns.requests] == [
-        (
-            *(handle.slot, handle.generation, len(handle.history), handle.history.crc()),
-            *(list(told[handle]), list(drafts.get(handle, ()))),
-        )
-        for handle in told
-    ]
+    layout, columns = read(step_frame(told, drafts, placed, VOCAB))
     handles = list(told)
-    assert [(handles[place], offset) for place, offset in columns.rows] == placed
+    assert layout.slots == tuple(handle.slot for handle in handles)
+    assert layout.generations == tuple(handle.generation for handle in handles)
+    assert layout.draft_counts == tuple(len(drafts.get(handle, ())) for handle in handles)
+    assert [(handles[place], offset) for place, offset in layout.rows] == placed
+    assert list(columns.base_lengths) == [len(handle.history) for handle in handles]
+    assert list(columns.history_crcs) == [handle.history.crc() for handle in handles]
+    assert [list(ids) for ids in columns.new_token_ids] == list(told.values())
+    assert [list(ids) for ids in columns.draft_token_ids] == [drafts.get(handle, []) for handle in handles]
+    assert not any(columns.invalid)
 
 
 def frame(**columns: bytes) -> processing_pb2.Step:
@@ -80,22 +84,29 @@ def frame(**columns: bytes) -> processing_pb2.Step:
 
 
 def test_the_valid_frame() -> None:
-    columns = read(frame())
-    assert [asked[:4] for asked in columns.requests] == [(3, 0, 4, 2**32 - 1), (1, 5, 0, 0)]
-    assert [list(asked.new_token_ids) for asked in columns.requests] == [[7, 8], []]
-    assert [list(asked.draft_token_ids) for asked in columns.requests] == [[], [9]]
-    assert columns.rows == [(1, 1), (0, 0), (1, 0)]
+    layout, columns = read(frame())
+    assert layout == StepLayout((3, 1), (0, 5), (0, 1), ((1, 1), (0, 0), (1, 0)))
+    assert columns == StepColumns((4, 0), (2**32 - 1, 0), [(7, 8), ()], [(), (9,)], [None, None])
 
 
 def test_an_empty_frame() -> None:
-    assert read(processing_pb2.Step()) == StepColumns([], [])
+    assert read(processing_pb2.Step()) == (StepLayout((), (), (), ()), StepColumns((), (), [], [], []))
 
 
 def test_optional_columns() -> None:
-    bare = read(frame(row_requests=b"", row_draft_offsets=b"", draft_counts=b"", draft_token_ids=b""))
-    assert bare.rows == [(0, 0), (1, 0)]
-    assert not any(asked.draft_token_ids for asked in bare.requests)
-    assert read(frame(row_draft_offsets=b"")).rows == [(1, 0), (0, 0), (1, 0)]
+    bare, columns = read(frame(row_requests=b"", row_draft_offsets=b"", draft_counts=b"", draft_token_ids=b""))
+    assert bare.rows == ((0, 0), (1, 0))
+    assert not any(columns.draft_token_ids)
+    assert read(frame(row_draft_offsets=b""))[0].rows == ((1, 0), (0, 0), (1, 0))
+    nothing_new = frame(new_token_counts=b"", new_token_ids=b"")
+    assert read(nothing_new)[1].new_token_ids == [(), ()]
+
+
+@pytest.mark.parametrize("column", ["slots", "generations", "draft_counts", "row_requests", "row_draft_offsets"])
+def test_a_layout_is_known_by_its_columns(column: str) -> None:
+    before = StepLayout.columns(frame())
+    assert before == StepLayout.columns(frame(base_lengths=int32(9, 9), new_token_ids=int32(1, 1)))
+    assert before != StepLayout.columns(frame(**{column: int32(1, 1, 1)}))
 
 
 @pytest.mark.parametrize(
@@ -108,14 +119,17 @@ def test_optional_columns() -> None:
         ({"base_lengths": b""}, "base_lengths: 0 bytes; 2 elements"),
         ({"history_crcs": int32(0, 0, 0)}, "history_crcs: 12 bytes; 2 elements"),
         ({"new_token_counts": int32(2)}, "new_token_counts: 4 bytes; 2 elements"),
-        ({"new_token_counts": b""}, "new_token_counts: 0 bytes; 2 elements"),
+        ({"new_token_counts": b""}, "new_token_ids: the counts add up to 0, but 2 ids came"),
         ({"new_token_counts": int32(3, -1)}, "new_token_counts: a count is negative"),
-        ({"new_token_counts": int32(2, 1)}, "new_token_counts: they add up to 3, but 2 ids came"),
-        ({"new_token_counts": int32(2**31 - 1, 2**31 - 1)}, f"new_token_counts: they add up to {2**32 - 2}, but 2 ids"),
-        ({"new_token_ids": b""}, "new_token_counts: they add up to 2, but 0 ids came"),
+        ({"new_token_counts": int32(2, 1)}, "new_token_ids: the counts add up to 3, but 2 ids came"),
+        (
+            {"new_token_counts": int32(2**31 - 1, 2**31 - 1)},
+            f"new_token_ids: the counts add up to {2**32 - 2}",
+        ),
+        ({"new_token_ids": b""}, "new_token_ids: the counts add up to 2, but 0 ids came"),
         ({"new_token_ids": int32(7, 8)[:-1]}, "new_token_ids: 7 bytes; a whole number"),
         ({"draft_counts": int32(1)}, "draft_counts: 4 bytes"),
-        ({"draft_counts": int32(1, 1)}, "draft_counts: they add up to 2, but 1 ids came"),
+        ({"draft_counts": int32(1, 1)}, "draft_token_ids: the counts add up to 2, but 1 ids came"),
         (
             {"draft_counts": int32(0, 5), "draft_token_ids": int32(*[1] * 5)},
             "draft_counts: 5 draft tokens; .* 4 at most",
@@ -139,19 +153,24 @@ def test_columns_that_do_not_fit(columns: dict[str, bytes], message: str) -> Non
 @pytest.mark.parametrize("column", ["new_token_ids", "draft_token_ids"])
 def test_ids_outside_the_vocabulary(column: str, token_id: int) -> None:
     ids = int32(7, token_id) if column == "new_token_ids" else int32(token_id)
-    with pytest.raises(InvalidTokenId, match=rf"^Step.{column}: token id {token_id}; .* \[0, 50\)"):
-        read(frame(**{column: ids}))
+    wrong = int(column == "draft_token_ids")
+    _, columns = read(frame(**{column: ids}))
+    assert columns.invalid[1 - wrong] is None
+    error = columns.invalid[wrong]
+    assert error is not None
+    assert re.match(rf"Step.{column}: token id {token_id}; .* \[0, 50\)", error.message)
 
 
 @pytest.mark.parametrize("column", [f.name for f in processing_pb2.Step.DESCRIPTOR.fields])
 @given(octets=st.binary(max_size=12))
 def test_whatever_comes_is_read_or_refused(column: str, octets: bytes) -> None:
     try:
-        columns = read(frame(**{column: octets}))
+        layout, columns = read(frame(**{column: octets}))
     except InvalidArgument:
         return
-    n = len(columns.requests)
-    assert all(0 <= place < n and 0 <= offset <= MOST_DRAFTS for place, offset in columns.rows)
+    n = len(layout.slots)
+    assert all(0 <= place < n and 0 <= offset <= MOST_DRAFTS for place, offset in layout.rows)
+    assert len(columns.new_token_ids) == len(columns.draft_token_ids) == len(columns.invalid) == n
 
 
 @given(st.binary(max_size=9), st.sampled_from([None, 0, 1, 2]))

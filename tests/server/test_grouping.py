@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport_server.grouping import Row, group, longest_chain
+from logitport_server.grouping import Row, Rows, group, longest_chain
 from logitport_server.requests import Link
 
 DIALECTS: list[Any] = [SimpleNamespace(name=name) for name in "abc"]
@@ -63,3 +63,10 @@ def test_order_is_kept(rows: list[Row], place: int) -> None:
 def test_every_place_is_visited(rows: list[Row]) -> None:
     assert longest_chain(rows) == max((len(row.request.chain) for row in rows), default=0)
     assert group(rows, longest_chain(rows)) == []
+
+
+@given(batches())
+def test_rows_know_their_groups(rows: list[Row]) -> None:
+    known = Rows(rows)
+    assert known.groups == [group(rows, place) for place in range(longest_chain(rows))]
+    assert known.groups is known.groups

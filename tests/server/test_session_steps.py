@@ -12,6 +12,7 @@ from logitport import (
     CustomLogitProcessor,
     InvalidArgument,
     InvalidLogits,
+    InvalidTokenId,
     NeedSync,
     ProcessorFailed,
     UnknownRequest,
@@ -63,6 +64,35 @@ def test_an_unknown_slot_costs_only_itself(open_engine: Any) -> None:
     reply = engine.step({stranger: [], here: [2]})
     assert engine.failures(reply) == {2: (UnknownRequest, False)}
     assert engine.denied(reply, 2) == [[], [1, 2]]
+
+
+@pytest.mark.parametrize("wrong", [-1, VOCAB, 2**31 - 1])
+@pytest.mark.parametrize("drafted", [False, True])
+def test_an_id_that_is_none_costs_its_request(open_engine: Any, wrong: int, drafted: bool) -> None:
+    engine = open_engine(VOCAB, max_draft_tokens=1)
+    guilty, other = engine.add(0, DENY, [1]), engine.add(1, DENY, [2])
+    engine.step({guilty: [3], other: [4]})
+    reply = engine.step(
+        {guilty: [5], other: [6]},
+        {guilty: [wrong]} if drafted else {},
+        **({} if drafted else {"new_token_ids": int32(wrong, 6)}),
+    )
+    assert engine.failures(reply) == {0: (InvalidTokenId, False)}
+    assert engine.denied(reply, 2) == [[], [2, 4, 6]]
+
+
+def test_a_batch_that_stays_the_same_and_then_does_not(open_engine: Any) -> None:
+    engine = open_engine(VOCAB)
+    first, second = engine.add(0, DENY, [1]), engine.add(1, DENY, [2])
+    for token_id in (3, 4):
+        engine.step({first: [token_id], second: [token_id]})
+    assert engine.denied(engine.step({first: [5], second: [5]}), 2) == [[1, 3, 4, 5], [2, 3, 4, 5]]
+    assert engine.denied(engine.step({first: [6]}), 1) == [[1, 3, 4, 5, 6]]
+    engine.remove(first)
+    reply = engine.step({first: [7], second: [7]})
+    assert engine.failures(reply) == {0: (UnknownRequest, False)}
+    again = engine.add(0, DENY, [9], generation=1)
+    assert engine.denied(engine.step({again: [], second: [8]}), 2) == [[9], [2, 3, 4, 5, 7, 8]]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from logitport import (
     RowEdits,
     StateLost,
 )
-from logitport_server.grouping import Row
+from logitport_server.grouping import Row, Rows
 from logitport_server.step import Outcome, run
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def process(
         logits = logits_of(len(rows))
     placed = [Row(at, *(row if isinstance(row, tuple) else (row,))) for at, row in enumerate(rows)]
     outcome = Outcome()
-    run(placed, drafts or {}, VOCAB, logits, outcome)
+    run(Rows(placed), drafts or {}, VOCAB, logits, outcome)
     return logits, outcome
 
 

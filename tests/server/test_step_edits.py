@@ -17,7 +17,7 @@ from logitport import (
     RowEdits,
 )
 from logitport.ops import apply_edits
-from logitport_server.grouping import Row
+from logitport_server.grouping import Row, Rows
 from logitport_server.step import Outcome, pack, run
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def test_edits_that_cannot_be_cost_their_request_alone(
     rows = [Row(0, wrong), Row(1, right)]
     logits = logits_of(2)
     outcome = Outcome()
-    run(rows, {}, VOCAB, logits if here else None, outcome)
+    run(Rows(rows), {}, VOCAB, logits if here else None, outcome)
     if not here:
         apply_edits(pack(VOCAB, outcome), logits)
     assert logits[1].tolist() == [8, 9, 10, -INF, 12, 13, 14, 15]
@@ -88,7 +88,7 @@ def test_edits_that_cannot_be_are_told_of_their_own_processor(admission: Any) ->
     request.chain[1].dialect.name = "the wrong one"
     rows = [Row(0, request)]
     outcome = Outcome()
-    run(rows, {}, VOCAB, None, outcome)
+    run(Rows(rows), {}, VOCAB, None, outcome)
     pack(VOCAB, outcome)
     assert outcome.failures[0].error.processor == "the wrong one"
 
@@ -102,7 +102,7 @@ def test_a_request_that_skips_gets_no_edits_in_any_of_its_rows(admission: Any) -
     request = admit((Says(wrong_after_a_draft), {}), prompt=[5], skip=True)
     rows = [Row(0, request), Row(1, request, 1), Row(2, admit((deny(2), {})))]
     outcome = Outcome()
-    run(rows, {request: [6]}, VOCAB, None, outcome)
+    run(Rows(rows), {request: [6]}, VOCAB, None, outcome)
     edits = pack(VOCAB, outcome)
     assert edits.rows.tolist() == [2]
     assert failed(outcome) == {0: (InvalidTokenId, True)}
@@ -141,7 +141,7 @@ def test_a_processor_that_meddles_costs_its_own_requests_alone(
     rows = [Row(0, admit((Meddles(act), {}))), Row(1, admit((deny(3), {})))]
     logits = logits_of(2)
     outcome = Outcome()
-    run(rows, {}, VOCAB, logits if here else None, outcome)
+    run(Rows(rows), {}, VOCAB, logits if here else None, outcome)
     if not here:
         apply_edits(pack(VOCAB, outcome), logits)
     assert logits[1].tolist() == [8, 9, 10, -INF, 12, 13, 14, 15]

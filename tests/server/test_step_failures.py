@@ -19,7 +19,7 @@ from logitport import (
 )
 from logitport.errors import to_proto
 from logitport.ops import apply_edits
-from logitport_server.grouping import Row
+from logitport_server.grouping import Row, Rows
 from logitport_server.step import Outcome, pack, run
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def process(
         logits = logits_of(len(rows))
     placed = [Row(at, *(row if isinstance(row, tuple) else (row,))) for at, row in enumerate(rows)]
     outcome = Outcome()
-    run(placed, drafts or {}, VOCAB, logits, outcome)
+    run(Rows(placed), drafts or {}, VOCAB, logits, outcome)
     return logits, outcome
 
 
@@ -180,7 +180,7 @@ def test_what_one_history_makes_a_logits_free_processor_raise_costs_that_request
     requests = [admit((trips, {}), output=[token_id]) for token_id in (4, 5, 6)]
     rows = [Row(at, request) for at, request in enumerate(requests)]
     logits, outcome = logits_of(3), Outcome()
-    run(rows, {}, VOCAB, logits if here else None, outcome)
+    run(Rows(rows), {}, VOCAB, logits if here else None, outcome)
     if not here:
         apply_edits(pack(VOCAB, outcome), logits)
     assert failed(outcome) == {1: (ProcessorFailed, False)}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, RowEdits
 from logitport.ops import apply_edits
-from logitport_server.grouping import Row
+from logitport_server.grouping import Row, Rows
 from logitport_server.step import Outcome, pack, run
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def check(
     rows = [Row(index, requests[at], offset) for index, (at, offset) in enumerate(placed)]
     drafts = {request: told.drafts for request, told in zip(requests, asked, strict=True) if told.drafts}
     logits, outcome = torch.tensor(before), Outcome()
-    run(rows, drafts, VOCAB, logits if logits_are_here else None, outcome)
+    run(Rows(rows), drafts, VOCAB, logits if logits_are_here else None, outcome)
     if not logits_are_here:
         apply_edits(pack(VOCAB, outcome), logits)
 
