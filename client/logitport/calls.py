@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -21,7 +22,7 @@ from logitport.errors import (
     ServerUnavailable,
     from_proto,
 )
-from logitport.request import ProcessorLike, ProcessorRef, Request, serialize
+from logitport.request import ProcessorLike, ProcessorRef, Request, serialize_anew
 from logitport_proto import common_pb2, processing_pb2, registry_pb2
 
 if TYPE_CHECKING:
@@ -98,27 +99,37 @@ def message(kind: type[_Message], **fields: Any) -> _Message:
         raise
 
 
+def count(value: object, name: str, least: int) -> int:
+    """A whole number of at least `least`. Raises InvalidArgument, which names it."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise InvalidArgument(f"{name} is {value!r}; pass a whole number, {least} or more")
+    return number
+
+
 def register_request(processor: ProcessorLike, name: str, *, replace: bool) -> registry_pb2.RegisterRequest:
     """The message for `Client.register`. Raises PayloadNotPortable, InvalidArgument."""
-    return message(registry_pb2.RegisterRequest, serialized=serialize(processor), name=name, replace=replace)
+    return message(registry_pb2.RegisterRequest, serialized=serialize_anew(processor), name=name, replace=replace)
 
 
 def apply_request(logits: Any, requests: Sequence[Request], num_tokens_in_batch: int) -> processing_pb2.ApplyRequest:
     """The message for `Client.apply`.
 
     Raises:
-        InvalidArgument: as many rows as requests times `num_tokens_in_batch` are wanted.
+        InvalidArgument: `num_tokens_in_batch` is no integer, or there are not that many rows for each request.
         InvalidLogits, InvalidTokenId, InvalidParams, PayloadNotPortable: what is wrong with the arguments.
     """
     rows, _ = tensors.check_matrix(logits)
-    if num_tokens_in_batch < 1 or rows != len(requests) * num_tokens_in_batch:
+    each = count(num_tokens_in_batch, "num_tokens_in_batch", 1)
+    if rows != len(requests) * each:
         raise InvalidArgument(
-            f"{rows} rows of logits for {len(requests)} requests with num_tokens_in_batch={num_tokens_in_batch}; "
+            f"{rows} rows of logits for {len(requests)} requests with num_tokens_in_batch={each}; "
             "pass that many rows for each request, request by request"
         )
-    asked = processing_pb2.ApplyRequest(
-        requests=[request.to_proto() for request in requests], num_tokens_in_batch=num_tokens_in_batch
-    )
+    asked = processing_pb2.ApplyRequest(requests=[request.to_proto() for request in requests], num_tokens_in_batch=each)
     tensors.write(asked.logits, logits)
     return asked
 

@@ -202,7 +202,12 @@ class RequestsFailed(LogitportError):
 
     def __init__(self, failures: Mapping[Any, LogitportError], result: object) -> None:
         listed = "\n".join(f"  {key}: {type(error).__name__}: {error}" for key, error in failures.items())
-        super().__init__(f"{len(failures)} request(s) failed; the others got their result:\n{listed}")
+        failed = (
+            "1 request failed; the others, if any,"
+            if len(failures) == 1
+            else f"{len(failures)} requests failed; the others"
+        )
+        super().__init__(f"{failed} got their result:\n{listed}")
         self.failures = dict(failures)
         self.result = result
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     TokenIds = Union[Sequence[int], NDArray[np.integer[Any]]]
 
 _SMALLEST_CAPACITY = 64
+_INT32 = np.iinfo(np.int32)
 
 
 class History:
@@ -36,11 +37,8 @@ class History:
         self.prompt_length = len(prompt_token_ids)
         self.length = self.prompt_length + len(output_token_ids)
         self._buffer = np.empty(max(_SMALLEST_CAPACITY, self.length + self.length // 8), np.int32)
-        try:
-            self._buffer[: self.prompt_length] = prompt_token_ids
-            self._buffer[self.prompt_length : self.length] = output_token_ids
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidTokenId(f"token ids must be integers of 32 bits ({error})") from error
+        self._buffer[: self.prompt_length] = _int32(prompt_token_ids)
+        self._buffer[self.prompt_length : self.length] = _int32(output_token_ids)
 
     def __len__(self) -> int:
         return self.length
@@ -93,6 +91,21 @@ class History:
     def crc(self) -> int:
         """`extend_crc` of all ids; reads the whole history."""
         return zlib.crc32(self.token_ids.astype("<i4", copy=False).tobytes())
+
+
+def _int32(token_ids: TokenIds) -> NDArray[np.integer[Any]]:
+    """The ids as an array, all of which fit int32; numpy by itself may wrap those that do not."""
+    try:
+        ids = np.asarray(token_ids)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidTokenId(f"token ids must be integers of 32 bits ({error})") from error
+    if not ids.size:
+        return np.empty(0, np.int32)
+    if ids.ndim != 1 or ids.dtype.kind not in "biu":
+        raise InvalidTokenId(f"token ids must be integers of 32 bits, not {ids.dtype}{list(ids.shape)}")
+    if ids.dtype != np.int32 and not (ids.min() >= _INT32.min and ids.max() <= _INT32.max):
+        raise InvalidTokenId(f"token ids must be integers of 32 bits, and go from {ids.min()} to {ids.max()}")
+    return ids
 
 
 def extend_crc(crc: int, token_ids: Sequence[int]) -> int:

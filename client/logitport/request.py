@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ON_ERROR = {"abort": common_pb2.ON_ERROR_ABORT, "skip": common_pb2.ON_ERROR_SKIP}
 
-# A class is pickled once, not once a request.
+# A class is pickled once, not once a request; `serialize_anew` renews it.
 _serialized: WeakKeyDictionary[type, str] = WeakKeyDictionary()
 
 
@@ -68,6 +68,7 @@ class Request:
         prompt_token_ids: ids of the prompt, without padding.
         output_token_ids: ids sampled so far, oldest first.
         processors: (processor, parameters) pairs, in the order in which they run. Parameters are what JSON can hold.
+            A class is pickled at its first use; one that was changed since is shipped anew by `Client.register`.
         request_id: the engine's name for it; need not be unique.
         sampling_params: the engine's (temperature, extra_args, ...); what JSON can hold.
         tenant: on whose behalf the engine asks; the trust domain of processors that are shipped with the request.
@@ -155,8 +156,14 @@ def serialize(processor: ProcessorLike) -> str:
         return processor
     if not isinstance(processor, type):
         return payload.dumps(processor)
-    if processor not in _serialized:
-        _serialized[processor] = payload.dumps(processor)
+    return _serialized.get(processor) or serialize_anew(processor)
+
+
+def serialize_anew(processor: ProcessorLike) -> str:
+    """As `serialize`, but a class is pickled as it is now, and travels so from now on."""
+    if not isinstance(processor, type):
+        return serialize(processor)
+    _serialized[processor] = payload.dumps(processor)
     return _serialized[processor]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from logitport.buffers import LogitsDelivery
+from logitport.calls import count
 from logitport.conversation import Conversation
 from logitport.frames import Handle, RowLike, place_rows, step_frame
 from logitport.pending import PendingStep
@@ -83,9 +84,11 @@ class Session:
             if the session has no local lane: then logits travel, and everything else is the same.
 
         Raises:
+            InvalidArgument: `rows` is no whole number, or negative.
             LimitExceeded: more than the server's max_region_bytes.
         """
-        return self._roster.healing(lambda: self._delivery.buffer.rows(rows))
+        wanted = count(rows, "rows", 0)
+        return self._roster.healing(lambda: self._delivery.buffer.rows(wanted))
 
     def add(self, request: Request) -> Handle:
         """Admit a request, with its whole history; its processors are found and their state is built now.
@@ -162,3 +165,6 @@ class Session:
 
     def __len__(self) -> int:
         return len(self._roster)
+
+    def __bool__(self) -> bool:
+        return True  # also while it holds no request

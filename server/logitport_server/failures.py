@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from typing import TYPE_CHECKING
 
 from logitport.errors import (
     InvalidArgument,
@@ -16,8 +17,14 @@ from logitport.errors import (
     UnknownProcessor,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Container
+    from types import TracebackType
+
 _LONGEST_MESSAGE = 1000
 _LONGEST_TRACEBACK = 4000
+
+_OUR_PACKAGES = ("logitport_server", "logitport_builtins", "logitport")
 
 # What a processor, or looking for it, may say in our own words.
 _OURS = (
@@ -34,7 +41,7 @@ def of_processor(error: BaseException, processor: str) -> LogitportError:
     if isinstance(error, _OURS):
         kind = next(cls for cls in type(error).__mro__ if cls.__module__ == LogitportError.__module__)
         message = _text(getattr(error, "message", error))
-        trace = _end(_text(getattr(error, "remote_traceback", "")))
+        trace = _end(_text(getattr(error, "remote_traceback", ""))) or _where_it_was_caused(error)
     else:
         kind = ProcessorFailed
         message = f"processor {processor} raised {type(error).__name__}: {_text(error)}"
@@ -44,12 +51,24 @@ def of_processor(error: BaseException, processor: str) -> LogitportError:
 
 
 def remote_traceback(error: BaseException) -> str:
-    """The frames below our own; the end of them, if they are very long."""
-    frames = error.__traceback__
-    while frames is not None and (frames.tb_frame.f_globals.get("__package__") or "").startswith("logitport_server"):
+    """The frames below the server's; the end of them, if they are very long."""
+    return _formatted(error, _below(error.__traceback__, {"logitport_server"}))
+
+
+def _where_it_was_caused(error: BaseException) -> str:
+    """The frames from the first that is not of our code; "" if all are, for then nobody else's is to blame."""
+    frames = _below(error.__traceback__, _OUR_PACKAGES)
+    return "" if frames is None else _formatted(error, frames)
+
+
+def _below(frames: TracebackType | None, packages: Container[str]) -> TracebackType | None:
+    while frames is not None and (frames.tb_frame.f_globals.get("__package__") or "").partition(".")[0] in packages:
         frames = frames.tb_next
-    parts = traceback.format_exception(type(error), error, frames)
-    return _end(_text("".join(map(_start, parts))))
+    return frames
+
+
+def _formatted(error: BaseException, frames: TracebackType | None) -> str:
+    return _end(_text("".join(map(_start, traceback.format_exception(type(error), error, frames)))))
 
 
 def _start(text: str) -> str:

@@ -60,6 +60,19 @@ def test_frames_are_numbered_from_one(opened: Any) -> None:
     assert [frame.seq for frame in script.frames] == [1, 2, 3, 4]
 
 
+def test_a_session_without_requests_is_true(opened: Any) -> None:
+    session, _ = opened()
+    assert not len(session)
+    assert session
+
+
+@pytest.mark.parametrize("rows", [-1, 1.5, "2", None])
+def test_a_buffer_of_as_many_rows_as_there_cannot_be(opened: Any, rows: Any) -> None:
+    session, _ = opened()
+    with pytest.raises(InvalidArgument, match=r"rows is .*; pass a whole number, 0 or more"):
+        session.logits_buffer(rows)
+
+
 def test_slots_are_used_again_with_another_generation(opened: Any) -> None:
     session, _ = opened()
     first, second = session.add(Request()), session.add(Request())

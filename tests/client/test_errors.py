@@ -87,8 +87,13 @@ def test_str_shows_the_remote_traceback() -> None:
 
 def test_requests_failed_names_each() -> None:
     failed = errors.RequestsFailed({3: errors.InvalidParams("no token_ids"), 5: errors.StateLost("gone")}, "result")
-    assert "2 request(s) failed" in str(failed)
+    assert str(failed).startswith("2 requests failed; the others got their result:")
     assert "3: InvalidParams: no token_ids" in str(failed)
     assert "5: StateLost: gone" in str(failed)
     assert failed.result == "result"
     assert isinstance(failed.failures[3], ValueError)
+
+
+def test_one_request_that_failed() -> None:
+    failed = errors.RequestsFailed({0: errors.InvalidParams("no token_ids")}, None)
+    assert str(failed).startswith("1 request failed; the others, if any, got their result:\n  0: Inv")

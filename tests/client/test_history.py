@@ -73,8 +73,14 @@ def test_crc_after_a_rewind_below_what_was_read_and_new_ids() -> None:
     assert history.crc() == zlib.crc32(np.array([1, 2, 3, 9], "<i4").tobytes())
 
 
-@pytest.mark.parametrize("ids", [["x"], [2**40], [None], [[1, 2], [3]]])
+@pytest.mark.parametrize("ids", [["x"], [2**40], [-(2**31) - 1], [2**70], [1.5], [None], [[1, 2], [3]]])
 def test_ids_that_are_none(ids: Any) -> None:
     for prompt, output in ((ids, []), ([], ids)):
         with pytest.raises(InvalidTokenId, match="integers of 32 bits"):
             History(prompt, output)
+
+
+def test_an_array_that_is_wider_than_ids_are() -> None:
+    assert History(np.array([5], np.uint64)).token_ids.tolist() == [5]
+    with pytest.raises(InvalidTokenId, match="integers of 32 bits"):
+        History(np.array([2**31], np.int64))

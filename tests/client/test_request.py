@@ -19,7 +19,9 @@ from logitport import (
     ProcessorRef,
     Request,
     UnknownProcessor,
+    payload,
 )
+from logitport.calls import register_request
 from logitport.request import name_processor, serialize
 from logitport_proto import common_pb2, registry_pb2
 
@@ -153,6 +155,20 @@ def test_a_class_is_pickled_once() -> None:
 
     assert serialize(Idle) is serialize(Idle)
     assert name_processor(Idle()).serialized == serialize(Idle)
+
+
+def test_a_class_that_changed_is_pickled_anew_when_it_is_registered() -> None:
+    class Adds(CustomLogitProcessor):
+        amount = 1
+
+        def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+            return logits + self.amount
+
+    before = name_processor(Adds).serialized
+    Adds.amount = 2
+    registered = register_request(Adds, "", replace=False).serialized
+    assert payload.loads(payload.parse(registered)).amount == 2  # type: ignore[attr-defined]
+    assert name_processor(Adds).serialized == registered != before
 
 
 def test_ref_from_a_message() -> None:

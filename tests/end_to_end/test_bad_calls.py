@@ -45,6 +45,9 @@ LABELLED = json.dumps({**json.loads(AddOne.to_str()), "python": "3.9"})
         (torch.zeros(2, VOCAB), 3, 1, InvalidArgument),
         (torch.zeros(2, VOCAB), 2, 2, InvalidArgument),
         (torch.zeros(2, VOCAB), 2, 0, InvalidArgument),
+        (torch.zeros(2, VOCAB), 1, "2", InvalidArgument),
+        (torch.zeros(2, VOCAB), 1, 2.0, InvalidArgument),
+        (torch.zeros(2, VOCAB), 1, None, InvalidArgument),
         (torch.zeros(0, VOCAB), 1, 1, InvalidArgument),
         (torch.zeros(1, VOCAB), 0, 1, InvalidArgument),
         (torch.zeros(0, 0), 0, 1, InvalidArgument),
@@ -55,7 +58,7 @@ LABELLED = json.dumps({**json.loads(AddOne.to_str()), "python": "3.9"})
     ],
 )
 def test_logits_and_requests_that_do_not_fit(
-    client: Client, logits: Any, requests: int, each: int, expected: type[LogitportError]
+    client: Client, logits: Any, requests: int, each: Any, expected: type[LogitportError]
 ) -> None:
     with pytest.raises(expected):
         client.apply(logits, [GOOD] * requests, num_tokens_in_batch=each)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,9 +49,12 @@ def _first_line_of(file: FileDescriptorProto) -> str:
 def _below(parent: Any, path: tuple[int, ...], name: str, comments: dict[tuple[int, ...], str]) -> Iterator[Part]:
     """Whatever has a name in this descriptor, at any depth. A path is of field numbers and indices, as in protoc."""
     for field in parent.DESCRIPTOR.fields:
-        if field.message_type is None or not field.is_repeated or "name" not in field.message_type.fields_by_name:
+        children = getattr(parent, field.name)
+        if field.message_type is None or "name" not in field.message_type.fields_by_name:
             continue
-        for index, child in enumerate(getattr(parent, field.name)):
+        if not isinstance(children, Sequence):  # one, not any number
+            continue
+        for index, child in enumerate(children):
             here = (*path, field.number, index)
             child_name = f"{name}.{child.name}"
             yield Part(child_name, child, comments.get(here, ""))

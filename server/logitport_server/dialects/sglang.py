@@ -46,11 +46,23 @@ class _State:
             return True
 
 
+def _copy_of_attributes(processor: object) -> dict[str, Any] | None:
+    """The instance's attributes, as deep as they go; None if that cannot be had."""
+    try:
+        return deepcopy(getattr(processor, "__dict__", {}))
+    except Exception:  # noqa: BLE001 - somebody else's code may raise anything
+        return None
+
+
 class SGLangDialect(Dialect):
     """Logits and one dict a row in, logits out."""
 
     reads_logits = True
     processor: CustomLogitProcessor
+
+    def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
+        super().__init__(processor, name, shipped=shipped)
+        self._attributes_at_first = _copy_of_attributes(processor)
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
         return _State(context, params)
@@ -67,11 +79,18 @@ class SGLangDialect(Dialect):
         self.rewind(state)
 
     def check_rebuildable(self, state: _State) -> None:
-        if state.kept_something() or getattr(self.processor, "__dict__", None):
+        if state.kept_something() or not self._is_as_at_first():
             raise StateLost(
                 f"request {state.req.rid!r}: its history was changed, and {self.name} keeps state of its own that "
                 "cannot follow; remove the request and add it again"
             )
+
+    def _is_as_at_first(self) -> bool:
+        """Whether no attribute of the instance has changed since its construction."""
+        try:
+            return bool(getattr(self.processor, "__dict__", {}) == self._attributes_at_first)
+        except Exception:  # noqa: BLE001 - as above
+            return False
 
     def process(self, states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor:
         return self.processor(logits, [state.custom_params for state in states])

@@ -80,6 +80,26 @@ def test_a_processor_without_base_class_and_without_validate_params() -> None:
     assert dialect.process([state], torch.zeros(1, 8)).shape == (1, 8)
 
 
+class Configured(CustomLogitProcessor):
+    """Attributes that `__init__` sets, and nobody changes."""
+
+    def __init__(self, keep: Callable[[Configured], object] = lambda _: None) -> None:
+        self.factor, self.stops, self._keep = 2.0, [1, 2], keep
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        self._keep(self)
+        return logits * self.factor
+
+
+def test_attributes_as_they_were_at_construction_are_no_state() -> None:
+    dialect, state, history = started(Configured(), {"given": [0]})
+    dialect.process([state], torch.zeros(1, 8))
+    dialect.check_rebuildable(state)
+    history.rewind(2)
+    dialect.rewind(state)
+    assert list(state.req.output_ids) == []
+
+
 class WithAttribute(CustomLogitProcessor):
     def __init__(self) -> None:
         self.calls = 0
@@ -91,6 +111,10 @@ class WithAttribute(CustomLogitProcessor):
 
 KEEPERS: list[CustomLogitProcessor] = [
     WithAttribute(),
+    Configured(lambda processor: processor.stops.append(3)),
+    Configured(lambda processor: setattr(processor, "seen", 1)),
+    Configured(lambda processor: delattr(processor, "stops")),
+    Configured(lambda processor: setattr(processor, "stops", torch.zeros(2))),
     Does(lambda params: params.update(calls=1)),
     Does(lambda params: params["given"].append(1)),
     Does(lambda params: params.update(given=torch.zeros(3))),

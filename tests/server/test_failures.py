@@ -1,0 +1,59 @@
+"""What is told of an error inside a processor."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport import EditProcessor, EditRequest, InvalidTokenId, ProcessorFailed, RowEdits
+from logitport_builtins import BUILTINS
+from logitport_server.failures import of_processor
+from logitport_server.payload_policy import PayloadPolicy
+from logitport_server.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logitport import LogitportError
+
+
+class Careless(EditProcessor):
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.deny(["x"])
+
+
+def told_of(call: Callable[[], Any]) -> LogitportError:
+    """What a server would tell that called this; the traceback begins in the call."""
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - whatever it is
+        call()
+    frames = raised.value.__traceback__
+    assert frames is not None
+    return of_processor(raised.value.with_traceback(frames.tb_next), "its name")
+
+
+def test_an_error_of_ours_that_a_processor_caused_tells_where() -> None:
+    error = told_of(partial(Careless().edit_batch, [None], [RowEdits()]))  # type: ignore[list-item]
+    assert isinstance(error, InvalidTokenId)
+    assert error.processor == "its name"
+    assert error.remote_traceback.startswith("Traceback")
+    assert 'edits.deny(["x"])' in error.remote_traceback
+    assert "edit_batch" not in error.remote_traceback, "nothing above the processor"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        partial(Registry(allow_shipped=False, max_registered=1).describe, "nobody"),
+        partial(BUILTINS["disallowed_tokens"].validate_params, {}),
+    ],
+)
+def test_an_error_of_ours_that_we_raise_has_no_traceback(call: Callable[[], Any]) -> None:
+    assert told_of(call).remote_traceback == ""
+
+
+def test_what_else_is_raised_comes_with_its_traceback() -> None:
+    error = told_of(partial(int, "no number"))
+    assert isinstance(error, ProcessorFailed)
+    assert "ValueError: invalid literal" in error.remote_traceback
