@@ -16,6 +16,9 @@ from logitport.errors import InvalidArgument, InvalidLogits, LimitExceeded
 if TYPE_CHECKING:
     from logitport_proto import common_pb2
 
+# Each takes two of the server's descriptors. An engine's client opens three at most.
+_MOST_REGIONS = 16
+
 
 class Region:
     """A memfd that the server made and sealed: nobody can shrink it under the server's feet, or let it grow.
@@ -55,7 +58,7 @@ class Region:
 
 
 class Regions:
-    """The regions of one session, up to a limit of bytes."""
+    """The regions of one session, up to a limit of bytes and of number."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -66,6 +69,8 @@ class Regions:
         """A new region and its id. Raises InvalidArgument, LimitExceeded."""
         if size_bytes < 1:
             raise InvalidArgument(f"OpenRegion.size_bytes is {size_bytes}; ask for 1 or more")
+        if len(self._regions) - (replaces in self._regions) >= _MOST_REGIONS:
+            raise LimitExceeded(f"the session holds {_MOST_REGIONS} regions, the most there can be; replace one")
         held = sum(region.size_bytes for number, region in self._regions.items() if number != replaces)
         if held + size_bytes > self._max_bytes:
             raise LimitExceeded(

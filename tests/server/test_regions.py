@@ -94,6 +94,15 @@ def test_a_session_holds_no_more_than_its_limit(regions: Regions) -> None:
     assert regions.tensor(named(third, 1, 1)).dtype == torch.float32
 
 
+def test_a_session_holds_no_more_regions_than_there_can_be() -> None:
+    regions = Regions(1 << 20)
+    numbers = [regions.open(1, 0)[0] for _ in range(16)]
+    with pytest.raises(LimitExceeded, match="the session holds 16 regions"):
+        regions.open(1, 0)
+    regions.open(1, numbers[0])
+    regions.close()
+
+
 def test_a_closed_region_leaves_no_descriptor(regions: Regions) -> None:
     before = set(os.listdir("/proc/self/fd"))
     _, region = regions.open(SIZE, 0)
