@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from logitport.edits import RowEdits
 from logitport.processors import EditProcessor
 from logitport_builtins.params import Params, check_in_vocabulary
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from logitport.edits import RowEdits
     from logitport.processors import EditRequest
 
 
@@ -40,14 +40,15 @@ class DisallowedTokens(EditProcessor):
         return Params("disallowed_tokens", params, ("token_ids",)).token_ids("token_ids")
 
     def start(self, request: EditRequest) -> None:
-        """Read the list; every step hands over this one array. Raises InvalidParams, InvalidTokenId."""
+        """Read the list; what is said of it is the same at every step. Raises InvalidParams, InvalidTokenId."""
         token_ids = self.token_ids(request.params)
         check_in_vocabulary("disallowed_tokens", token_ids, request.vocab_size)
-        request.state = token_ids
+        request.state = RowEdits()
+        request.state.deny(token_ids)
 
     def rewind(self, request: EditRequest) -> None:
         """Nothing depends on the history."""
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         """DENY of the list."""
-        edits.deny(request.state)
+        edits.extend(request.state)

@@ -31,7 +31,7 @@ class History:
         prompt_length: how many of them are the prompt's.
     """
 
-    __slots__ = ("_buffer", "length", "prompt_length")
+    __slots__ = ("_buffer", "_ids", "length", "prompt_length")
 
     def __init__(self, prompt_token_ids: TokenIds = (), output_token_ids: TokenIds = ()) -> None:
         self.prompt_length = len(prompt_token_ids)
@@ -39,6 +39,7 @@ class History:
         self._buffer = np.empty(max(_SMALLEST_CAPACITY, self.length + self.length // 8), np.int32)
         self._buffer[: self.prompt_length] = _int32(prompt_token_ids)
         self._buffer[self.prompt_length : self.length] = _int32(output_token_ids)
+        self._ids = self._buffer.data  # one by one, ids are read and written faster through a memoryview
 
     def __len__(self) -> int:
         return self.length
@@ -61,14 +62,20 @@ class History:
     @property
     def last_output(self) -> int | None:
         """The id sampled last; None if nothing has been sampled."""
-        return int(self._buffer[self.length - 1]) if self.length > self.prompt_length else None
+        return self._ids[self.length - 1] if self.length > self.prompt_length else None
+
+    def at(self, position: int) -> int:
+        """The id at a position in [0, len(self)), which is not checked."""
+        return self._ids[position]
 
     def append(self, token_id: int) -> None:
-        """Add one output id."""
-        if self.length == len(self._buffer):
+        """Add one output id, an integer of 32 bits."""
+        length = self.length
+        if length == len(self._ids):
             self._buffer = np.concatenate([self._buffer, np.empty_like(self._buffer)])
-        self._buffer[self.length] = token_id
-        self.length += 1
+            self._ids = self._buffer.data
+        self._ids[length] = token_id
+        self.length = length + 1
 
     def extend(self, token_ids: Sequence[int]) -> None:
         """Add output ids, oldest first."""

@@ -58,6 +58,7 @@ class AgainstAList(RuleBasedStateMachine):
         assert self.history.token_ids.tolist() == self.prompt + self.output
         assert self.history.prompt_token_ids.tolist() == self.prompt
         assert self.history.output_token_ids.tolist() == self.output
+        assert [self.history.at(position) for position in range(len(self.history))] == self.prompt + self.output
         assert self.history.last_output == (self.output[-1] if self.output else None)
         assert len(self.history) == len(self.prompt) + len(self.output)
 

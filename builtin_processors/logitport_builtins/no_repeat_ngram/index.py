@@ -38,7 +38,10 @@ class FollowerIndex:
     Memory at 32k ids: below 1 MB.
     """
 
-    __slots__ = ("_contexts", "_frozen", "_frozen_length", "_hash", "_recent", "_rule", "_vocab_size")
+    __slots__ = (
+        *("_contexts", "_frozen", "_frozen_length", "_hash"),
+        *("_rebuild_length", "_recent", "_rule", "_vocab_size"),
+    )
 
     def __init__(self, history: History, rule: NGramRule, vocab_size: int) -> None:
         """Index the whole of `history`, except ids that are whitelisted or not below `vocab_size`."""
@@ -49,14 +52,14 @@ class FollowerIndex:
 
     def append(self, history: History, token_id: int) -> None:
         """`token_id` has just joined the history."""
-        context = self._contexts[-1]
-        size, length = self._rule.size, len(history)
+        contexts, size, length = self._contexts, self._rule.size, history.length
+        context = contexts[-1]
         leaving_id = 0
         if length >= size:
             self._record(context, length - 1, token_id)
-            leaving_id = history.token_ids.item(length - size)
-        self._contexts.append(self._hash.roll(context, leaving_id, token_id))
-        if len(self._contexts) > _UNFROZEN + max(_MIN_RECENT, len(self._frozen) // 32):
+            leaving_id = history.at(length - size)
+        contexts.append(self._hash.roll(context, leaving_id, token_id))
+        if length >= self._rebuild_length:
             self._build(history)
 
     def rewind(self, history: History) -> None:
@@ -72,9 +75,10 @@ class FollowerIndex:
         """The ids that would complete an n-gram of the window again, int32[n], each once."""
         context = self._contexts[-1]
         positions = self._frozen.look_up(context)
-        if context in self._recent:
-            positions = np.concatenate([positions, self._recent[context]])
-        if not positions.size:
+        recent = self._recent.get(context)
+        if recent is not None:
+            positions = np.concatenate([positions, recent])
+        elif positions is NO_POSITIONS:
             return NO_POSITIONS
         token_ids = history.token_ids
         earliest = max(0, len(token_ids) - self._rule.window) + self._rule.size - 1
@@ -94,6 +98,7 @@ class FollowerIndex:
         self._frozen = FrozenIndex(token_ids, positions, contexts[positions - first], size)
         # The context of each position from the end of the frozen part on, the next id's included.
         self._contexts: list[int] = contexts[self._frozen_length - first :].tolist()
+        self._rebuild_length = self._frozen_length + _UNFROZEN + max(_MIN_RECENT, len(self._frozen) // 32)
         self._recent: dict[int, array[int]] = {}
         for position in range(max(self._frozen_length, size - 1), len(token_ids)):
             self._record(self._contexts[position - self._frozen_length], position, token_ids.item(position))
@@ -109,10 +114,11 @@ class FollowerIndex:
     def _record(self, context: int, position: int, token_id: int) -> None:
         if token_id >= self._vocab_size or token_id in self._rule.whitelist:
             return
-        if context in self._recent:
-            self._recent[context].append(position)
+        positions = self._recent.get(context)
+        if positions is None:
+            self._recent[context] = array("i", (position,))
         else:
-            self._recent[context] = array("i", [position])
+            positions.append(position)
 
     def _forget(self, context: int, position: int) -> None:
         positions = self._recent.get(context)

@@ -63,5 +63,5 @@ class ThinkingBudget(EditProcessor):
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         """FORCE, once the open block has used up its budget."""
         blocks: ThinkingBlocks = request.state
-        if len(request.history) >= blocks.due:
+        if request.history.length >= blocks.due:
             edits.force(blocks.closing_id(request.history))
