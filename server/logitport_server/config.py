@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+import limits
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from logitport_server.sandbox.layers import LAYER_NAMES
+
+
+class StartupError(Exception):
+    """The configuration cannot be served on this machine; the message says what to change."""
 
 
 def _address(value: str) -> str:
@@ -16,13 +24,42 @@ def _address(value: str) -> str:
     return value
 
 
+def _address_or_socket(value: str) -> str:
+    if value.startswith("unix:"):
+        if not value.startswith("unix:/"):
+            raise ValueError(f"{value!r} is not unix:PATH with an absolute path; write, for example, unix:/run/lp.sock")
+        return value
+    return _address(value)
+
+
+def _rate(value: str) -> str:
+    try:
+        limits.parse(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is not a rate; write, for example, 1000/second or 5000/minute") from None
+    return value
+
+
 def _device(value: str) -> str:
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
         raise ValueError(f"{value!r} is not a device; write auto, cpu, cuda or cuda:INDEX")
     return value
 
 
+def _layer(value: str) -> str:
+    if value not in LAYER_NAMES:
+        raise ValueError(f"{value!r} is no layer of the sandbox; write one of {', '.join(LAYER_NAMES)}")
+    return value
+
+
 Address = Annotated[str, AfterValidator(_address)]
+LayerName = Annotated[str, AfterValidator(_layer)]
+
+
+WITHOUT_LAYER: list[LayerName] = Field(
+    default=[],
+    description=f"a layer of the sandbox ({', '.join(LAYER_NAMES)}) to do without; may be given more than once",
+)
 
 
 CUSTOM_OPS: list[str] = Field(
@@ -37,8 +74,18 @@ class ServerConfig(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="LOGITPORT_", frozen=True, extra="forbid")
 
-    listen: Address = Field("127.0.0.1:50051", description="HOST:PORT of the gRPC service; port 0 takes a free one")
+    listen: Annotated[str, AfterValidator(_address_or_socket)] = Field(
+        "127.0.0.1:50051", description="HOST:PORT of the gRPC service, or unix:PATH; port 0 takes a free one"
+    )
     metrics_listen: Address | None = Field(None, description="HOST:PORT of Prometheus metrics; off if not given")
+    tokens: Path | None = Field(
+        None, description="file of those who may call, by the hash of a token or by certificate; read again on changes"
+    )
+    tls_cert: Path | None = Field(None, description="PEM certificate of the gRPC service, and its chain")
+    tls_key: Path | None = Field(None, description="PEM private key of that certificate")
+    tls_client_ca: Path | None = Field(
+        None, description="PEM certificates of authorities; clients must show a certificate that one of them signed"
+    )
     device: Annotated[str, AfterValidator(_device)] = Field(
         "auto", description="where processors that read logits run: auto, cpu, cuda or cuda:INDEX"
     )
@@ -52,6 +99,23 @@ class ServerConfig(BaseSettings):
         description="largest gRPC message either way; 256 rows of 152k float32 logits take 156 MB",
     )
     max_requests_per_session: int = Field(1024, ge=1, description="requests that one session may hold at once")
+    max_draft_tokens: int = Field(256, ge=0, description="draft tokens that a request may have in one step")
+    max_step_bytes: int = Field(
+        1 << 20, ge=1 << 10, description="largest frame with the columns of a step; 1024 rows of drafts take 40 kB"
+    )
+    max_tokens_per_request: int = Field(1 << 20, ge=1, description="token ids, drafts included, of one request")
+    max_sessions: int = Field(256, ge=1, description="sessions that are open at once")
+    max_sessions_per_principal: int = Field(64, ge=1, description="of those, what one principal may open")
+    max_calls_per_principal: int = Field(64, ge=1, description="other calls that a principal may have in flight")
+    max_call_rate: Annotated[str, AfterValidator(_rate)] = Field(
+        "1000/second", description="calls, and openings of sessions, that one principal may make; steps are not counted"
+    )
+    stall_seconds: float = Field(
+        60.0, gt=0, description="how long a client may take to send a call's message, or to take a reply, in seconds"
+    )
+    keepalive_seconds: float = Field(
+        30.0, ge=1, description="how often idle connections are asked, and how long they have to answer, in seconds"
+    )
     local_lane: bool = Field(True, description="offer engines on this host a Unix socket and shared memory")
     max_region_bytes: int = Field(2 << 30, ge=0, description="shared memory that one session may ask for, in bytes")
     max_registered_processors: int = Field(1024, ge=1, description="processors that the registry keeps")
@@ -61,7 +125,16 @@ class ServerConfig(BaseSettings):
         ge=1,
         description="longest string of a shipped processor, whose hexadecimal digits take two bytes each",
     )
+    without_layer: list[LayerName] = WITHOUT_LAYER
     loader_cache_size: int = Field(128, ge=1, description="loaded processor classes that are kept, by digest")
     drain_seconds: float = Field(5.0, ge=0, description="how long SIGTERM lets steps in flight finish, in seconds")
     custom_ops: list[str] = CUSTOM_OPS
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> ServerConfig:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("--tls-cert and --tls-key go together; give both")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("--tls-client-ca needs --tls-cert and --tls-key")
+        return self

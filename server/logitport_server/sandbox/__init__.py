@@ -1,0 +1,12 @@
+"""The walls around what clients ship: layers, and the two places where they are put up.
+
+The server calls `launch`, which starts a preloaded parent behind the outer wall. That one makes a `Parent` and forks
+workers, each behind walls of its own. `LAYERS` are the walls; `check` says whether this machine has them.
+"""
+
+from logitport_server.sandbox.launch import launch
+from logitport_server.sandbox.layers import LAYER_NAMES, LAYERS, check
+from logitport_server.sandbox.parent import Contained, Parent
+from logitport_server.sandbox.plan import Limits, SandboxError
+
+__all__ = ["launch", "Parent", "Contained", "Limits", "LAYERS", "LAYER_NAMES", "check", "SandboxError"]

@@ -1,0 +1,75 @@
+"""The outer wall: the preloaded parent, and so every worker, sees a file system made for it and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from logitport_server.sandbox.layer import Layer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from logitport_server.sandbox.plan import Plan
+
+_PROBE_SECONDS = 20
+
+# Folders that workers share only where the namespaces layer is waived; else each has its own above them.
+_TEMPORARY_BYTES = str(64 << 20)
+
+_NAMESPACES = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+_ROOT = [
+    *("--proc", "/proc", "--dev", "/dev"),
+    *("--perms", "1777", "--size", _TEMPORARY_BYTES, "--tmpfs", "/tmp"),  # noqa: S108 - a folder of the sandbox's own
+    *("--perms", "1777", "--size", _TEMPORARY_BYTES, "--tmpfs", "/dev/shm"),  # noqa: S108
+]
+
+
+class Bubblewrap(Layer):
+    """https://github.com/containers/bubblewrap, from 0.6 on."""
+
+    name = "bubblewrap"
+    does = "no file but Python's own, no network, no sight of the host's processes"
+
+    def missing(self) -> str | None:
+        found = shutil.which("bwrap")
+        if found is None:
+            return "there is no bwrap; install the package bubblewrap"
+        probe = [found, *_NAMESPACES, "--ro-bind", "/", "/", *_ROOT, sys.executable, "-I", "-S", "-c", ""]
+        try:
+            subprocess.run(probe, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=True)  # noqa: S603
+        except (OSError, subprocess.SubprocessError) as error:
+            said = (getattr(error, "stderr", None) or str(error)).strip()
+            return f"bwrap does not work here: {said}; it needs bubblewrap 0.6 and user namespaces, or root"
+        return None
+
+    def wrap(self, command: list[str], plan: Plan) -> list[str]:
+        binds = [argument for path in plan.readable for argument in ("--ro-bind", path, path)]
+        devices = [argument for path in plan.devices for argument in ("--dev-bind", path, path)]
+        return [
+            *(shutil.which("bwrap") or "bwrap", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+            # The preloaded parent of a server that runs as root becomes another user first of all.
+            *(("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID") if os.geteuid() == 0 else ()),
+            *_NAMESPACES,
+            *("--hostname", "logitport"),
+            *_ROOT,
+            *_parents(plan.readable),
+            *binds,
+            *devices,
+            *("--remount-ro", "/", "--chdir", "/tmp", "--"),  # noqa: S108
+            *command,
+        ]
+
+
+def _parents(paths: Iterable[str]) -> list[str]:
+    """Folders above the paths: bubblewrap would make them for root alone."""
+    folders = {parent for path in paths for parent in _above(path)}
+    return [argument for folder in sorted(folders) for argument in ("--dir", folder)]
+
+
+def _above(path: str) -> list[str]:
+    parent = os.path.dirname(path)
+    return [] if parent == "/" else [*_above(parent), parent]

@@ -1,0 +1,68 @@
+"""In the server: start a preloaded parent behind the outer wall."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+from logitport_server.sandbox.interpreter import readable_paths
+from logitport_server.sandbox.layers import LAYERS
+from logitport_server.sandbox.plan import Plan
+from logitport_server.sandbox.seccomp import compile_filter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+# All that a worker finds in its environment. One thread each for the BLAS of numpy, which would start them before the
+# fork; torch's are set by the worker.
+_ENVIRONMENT = {
+    "PATH": "",
+    "HOME": "/tmp",  # noqa: S108 - the worker's own
+    "TMPDIR": "/tmp",  # noqa: S108
+    "USER": "nobody",
+    "LANG": "C.UTF-8",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "4",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+
+
+def launch(
+    python: str,
+    arguments: Sequence[str],
+    *,
+    pass_fds: Sequence[int] = (),
+    without: Iterable[str] = (),
+    devices: Sequence[str] = (),
+) -> subprocess.Popen[bytes]:
+    """Start `python -I ARGUMENTS` as the preloaded parent of workers, behind the outer wall.
+
+    What runs there makes a `Parent`, which forks the workers. It dies with the thread that calls this, so that no
+    parent is left when a server is killed: call from a thread that lives as long as the server.
+
+    Args:
+        python: the interpreter, in which logitport[server] is installed.
+        arguments: such as `["-m", "a.module"]`.
+        pass_fds: descriptors that it inherits, under the same numbers.
+        without: names of the layers to do without.
+        devices: device nodes that workers may use, such as /dev/nvidia0 and its like; without any, workers have none.
+
+    Raises SandboxError if the interpreter cannot run workers, OSError if it cannot be started.
+    """
+    waived = frozenset(without)
+    filtered = b""
+    if "seccomp" not in waived:
+        filtered = compile_filter(in_pid_namespace="namespaces" not in waived, devices=bool(devices))
+    plan = Plan(waived, readable_paths(python), tuple(devices), filtered)
+    command = [python, "-I", *arguments]
+    for layer in LAYERS:
+        if layer.name not in waived:
+            command = layer.wrap(command, plan)
+    return subprocess.Popen(  # noqa: S603
+        command,
+        stdin=subprocess.DEVNULL,
+        env=_ENVIRONMENT | plan.environment(),
+        pass_fds=tuple(pass_fds),
+        start_new_session=True,
+    )

@@ -1,0 +1,55 @@
+"""What a worker may use up."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from typing import TYPE_CHECKING
+
+from logitport_server.sandbox.layer import Layer
+
+if TYPE_CHECKING:
+    from logitport_server.sandbox.plan import Limits, Plan
+
+# Address space that a thread takes without using it: its stack, and an arena of malloc's.
+_BYTES_PER_THREAD = 80 << 20
+
+
+class ResourceLimits(Layer):
+    """setrlimit(2).
+
+    There is none on CPU time: a worker lives as long as the server. How many CPUs it can keep busy is bounded by its
+    threads, and for how long by the server's time for a call.
+    """
+
+    name = "limits"
+    does = "no more memory, threads, open files or file space than the operator allows; no core dumps"
+
+    def missing(self) -> str | None:
+        return None if sys.platform == "linux" else "resource limits are those of Linux"
+
+    def apply(self, plan: Plan, limits: Limits) -> None:
+        mapped, own = _memory_in_use()
+        most = {
+            resource.RLIMIT_DATA: own + limits.memory_bytes,
+            resource.RLIMIT_AS: mapped + limits.memory_bytes + limits.region_bytes + limits.threads * _BYTES_PER_THREAD,
+            resource.RLIMIT_NOFILE: limits.open_files,
+            resource.RLIMIT_FSIZE: limits.temporary_bytes,
+            resource.RLIMIT_CORE: 0,
+            resource.RLIMIT_MEMLOCK: 0,
+            resource.RLIMIT_MSGQUEUE: 0,
+            resource.RLIMIT_RTPRIO: 0,
+        }
+        if "namespaces" not in plan.without:  # else every process of the user's counts, and the next worker fails
+            most[resource.RLIMIT_NPROC] = limits.threads
+        for kind, value in most.items():
+            hard = resource.getrlimit(kind)[1]
+            bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(kind, (bound, bound))
+
+
+def _memory_in_use() -> tuple[int, int]:
+    """Bytes of address space, and those of them that are private and written to; proc_pid_statm(5)."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        pages = [int(count) for count in file.read().split()]
+    return pages[0] * resource.getpagesize(), pages[5] * resource.getpagesize()

@@ -1,0 +1,101 @@
+"""The calls of Linux that Python has no function for. Constants are those of the kernel's headers."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+CLONE_NEWNS = 0x0002_0000
+CLONE_NEWCGROUP = 0x0200_0000
+CLONE_NEWUTS = 0x0400_0000
+CLONE_NEWIPC = 0x0800_0000
+CLONE_NEWUSER = 0x1000_0000
+CLONE_NEWPID = 0x2000_0000
+CLONE_NEWNET = 0x4000_0000
+
+MS_RDONLY = 0x1
+MS_NOSUID = 0x2
+MS_NODEV = 0x4
+MS_NOEXEC = 0x8
+MS_REMOUNT = 0x20
+MS_BIND = 0x1000
+MS_REC = 0x4000
+MS_PRIVATE = 0x4_0000
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_SET_SECCOMP = 22
+_PR_CAPBSET_DROP = 24
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
+_SECCOMP_MODE_FILTER = 2
+_CAPABILITY_VERSION_3 = 0x2008_0522
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _CapabilityHeader(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+class _SocketFilterProgram(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+
+def _checked(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def _prctl(what: str, option: int, *values: int | ctypes.c_void_p) -> None:
+    arguments = [value if isinstance(value, ctypes.c_void_p) else ctypes.c_ulong(value) for value in values]
+    arguments += [ctypes.c_ulong(0)] * (4 - len(arguments))
+    _checked(_libc.prctl(option, *arguments), what)
+
+
+def unshare(flags: int) -> None:
+    """Leave the namespaces that the flags name for new ones. Raises OSError."""
+    _checked(_libc.unshare(flags), "unshare")
+
+
+def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+    """Attach a file system of this kind to the tree. Raises OSError."""
+    strings = [text.encode() for text in (source, target, kind)]
+    _checked(_libc.mount(*strings, ctypes.c_ulong(flags), options.encode()), f"mount {target}")
+
+
+def no_new_privileges() -> None:
+    """From here on no program gives this process privileges that it has not."""
+    _prctl("no_new_privs", _PR_SET_NO_NEW_PRIVS, 1)
+
+
+def set_dumpable(dumpable: bool) -> None:
+    """Whether this process leaves core dumps, and others of its user may trace it."""
+    _prctl("dumpable", _PR_SET_DUMPABLE, int(dumpable))
+
+
+def die_with_parent(signal_number: int) -> None:
+    """Have the kernel send this signal when the parent ends."""
+    _prctl("parent death signal", _PR_SET_PDEATHSIG, signal_number)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends."""
+    _prctl("child subreaper", _PR_SET_CHILD_SUBREAPER, 1)
+
+
+def filter_system_calls(instructions: bytes) -> None:
+    """Load a seccomp filter, which is BPF of eight bytes an instruction, for this thread and those it starts."""
+    program = _SocketFilterProgram(len(instructions) // 8, instructions)
+    address = ctypes.cast(ctypes.pointer(program), ctypes.c_void_p)
+    _prctl("seccomp", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, address)
+
+
+def drop_capabilities() -> None:
+    """Give up every capability, and the right to gain one."""
+    for capability in range(64):
+        if _libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(capability), *[ctypes.c_ulong(0)] * 3) != 0:
+            break  # past the kernel's last one, or not ours to drop: then no_new_privs stands before it
+    header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
+    _checked(_libc.capset(ctypes.byref(header), (ctypes.c_uint32 * 6)()), "capset")

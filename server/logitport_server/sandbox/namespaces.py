@@ -1,0 +1,114 @@
+"""A worker's own view: no other process, no network, folders for temporary files that no other worker sees."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from logitport_server.sandbox import linux
+from logitport_server.sandbox.layer import Layer
+
+if TYPE_CHECKING:
+    from logitport_server.sandbox.plan import Limits, Plan
+
+# The user that a worker is to itself: "nobody" wherever that user has a name.
+NOBODY = 65534
+
+_PRIVATE = ("/tmp", "/dev/shm")  # noqa: S108 - each worker's own
+_PROBE_SECONDS = 20
+
+# Where kernels say that ordinary users may have no user namespaces, and what they say then.
+_SWITCHES = (
+    ("/proc/sys/kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"),
+    (
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+    ("/proc/sys/user/max_user_namespaces", "0", "sysctl user.max_user_namespaces=10000"),
+)
+
+
+class Namespaces(Layer):
+    """namespaces(7): user, pid, mount, ipc, network, uts and cgroup."""
+
+    name = "namespaces"
+    does = "workers cannot see, signal or trace one another; a private temporary folder, no /proc, no network"
+
+    def missing(self) -> str | None:
+        probe = [sys.executable, "-I", "-c", f"from {__name__} import Namespaces; Namespaces().split()"]
+        try:
+            tried = subprocess.run(  # noqa: S603
+                probe, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            return f"could not be tried: {error}"
+        if tried.returncode == 0:
+            return None
+        needs = [remedy for path, off, remedy in _SWITCHES if _read(path) == off]
+        said = tried.stderr.strip().rpartition("\n")[2]
+        return f"{said}; it needs {' and '.join(needs) or 'a kernel and a container that allow user namespaces'}"
+
+    def split(self) -> None:
+        user, group = os.geteuid(), os.getegid()
+        linux.unshare(
+            linux.CLONE_NEWUSER
+            | linux.CLONE_NEWPID
+            | linux.CLONE_NEWNS
+            | linux.CLONE_NEWIPC
+            | linux.CLONE_NEWNET
+            | linux.CLONE_NEWUTS
+            | linux.CLONE_NEWCGROUP
+        )
+        linux.set_dumpable(True)  # a process that changed its user may not open its own files in /proc else
+        for name, line in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{NOBODY} {user} 1"),
+            ("gid_map", f"{NOBODY} {group} 1"),
+        ):
+            with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+                file.write(line)
+
+    def apply(self, plan: Plan, limits: Limits) -> None:
+        linux.mount("", "/", "", linux.MS_REC | linux.MS_PRIVATE)
+        kept = [
+            (path, _handle(path)) for path in plan.readable if path.startswith(tuple(f"{top}/" for top in _PRIVATE))
+        ]
+        for folder in _PRIVATE:
+            _mount_empty(folder, f"mode=0700,size={limits.temporary_bytes},nr_inodes=4096")
+        for path, handle in kept:
+            _mount_again(path, handle)
+        if not plan.devices:  # the CUDA driver reads /proc
+            _mount_empty("/proc", "mode=0555,size=4k,nr_inodes=2", linux.MS_RDONLY)
+
+
+def _mount_empty(folder: str, options: str, flags: int = 0) -> None:
+    hardened = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+    linux.mount("tmpfs", folder, "tmpfs", hardened | flags, options)
+
+
+def _handle(path: str) -> int:
+    return os.open(path, os.O_PATH)
+
+
+def _mount_again(path: str, handle: int) -> None:
+    """Show what lay at the path before its parent was covered, read-only: Python may be installed below /tmp."""
+    if os.path.isdir(f"/proc/self/fd/{handle}"):
+        os.makedirs(path, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.close(os.open(path, os.O_CREAT, 0o400))
+    linux.mount(f"/proc/self/fd/{handle}", path, "", linux.MS_BIND | linux.MS_REC)
+    flags = linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
+    linux.mount("", path, "", flags)
+    os.close(handle)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
