@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING, Literal
+from weakref import WeakMethod
 
 from logitport.errors import DeadlineExceeded, InternalError, ServerUnavailable, from_proto
 from logitport.transports.local import LocalLane
@@ -167,7 +168,8 @@ class Conversation:
             if self._lane == "local":
                 raise ServerUnavailable(f"no local lane to {self._transport.target}: {error}") from error
         else:
-            self._transport.on_readable(self._take_in)
+            take_in = WeakMethod(self._take_in)  # the transport's thread must not keep a session alive
+            self._transport.on_readable(lambda: (call := take_in()) is not None and call())
 
     def _check(self, reply: processing_pb2.SessionResponse) -> None:
         kind = reply.WhichOneof("frame")

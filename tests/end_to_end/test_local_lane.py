@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import struct
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -243,6 +245,22 @@ def test_nothing_is_left_behind(client: Client, server: Any) -> None:
             return
         time.sleep(0.05)  # the server hears of the end of a stream a little later
     pytest.fail(f"descriptors and regions: {held()}, and {before} before")
+
+
+def test_a_session_that_nobody_closes_ends_as_it_is_collected(server: Any) -> None:
+    threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    with Client(server.target) as client:
+        session = client.session(vocab_size=VOCAB, transport="local")
+        session.step({session.add(Request([1])): []}).apply(np.zeros((1, VOCAB), np.float32))
+        ended = weakref.ref(session._conversation._transport)
+        del session
+        gc.collect()
+        assert ended() is None
+    for _ in range(100):
+        if threading.active_count() <= threads and len(os.listdir("/proc/self/fd")) <= descriptors:
+            return
+        time.sleep(0.05)
+    pytest.fail(f"threads or descriptors are left: {threading.enumerate()}")
 
 
 def test_wrong_logits_are_refused_before_anything_is_sent(client: Client) -> None:

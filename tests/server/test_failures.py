@@ -45,7 +45,7 @@ def test_an_error_of_ours_that_a_processor_caused_tells_where() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        partial(Registry(allow_shipped=False, max_registered=1).describe, "nobody"),
+        partial(Registry(PayloadPolicy(allow_shipped=False, max_bytes=1), max_registered=1, max_owned=1).describe, "nobody"),
         partial(BUILTINS["disallowed_tokens"].validate_params, {}),
     ],
 )

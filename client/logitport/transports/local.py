@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _WELCOME = b"\1"
 _LENGTH = struct.Struct("<I")
 _HANDSHAKE_SECONDS = 2.0
+_CLOSED_BY_SERVER = "the server closed the lane"
 
 # How long a reply that the engine's own thread is about to read is left alone; seconds.
 _LET_THE_ENGINE_READ = 0.0005
@@ -37,6 +38,9 @@ class LocalLane(Transport):
     """The lane that a server offered when it opened the session; made by `connect`.
 
     The gRPC stream on which the session was opened stays open beside it: its end is the session's.
+
+    Attributes:
+        closed: whether it is of no more use.
     """
 
     name = "local"
@@ -55,9 +59,9 @@ class LocalLane(Transport):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         self._incoming = connection.makefile("rb")
-        # A session that nobody closed gives its descriptor back when it is collected.
-        self._close_files = weakref.finalize(self, _close_both, self._incoming, connection)
-        self._closed = False
+        # Also when a session that nobody closed is collected.
+        self._end_both = weakref.finalize(self, _end_both, self._incoming, connection, stream)
+        self.closed = False
         self._reader: threading.Thread | None = None
 
     @classmethod
@@ -89,8 +93,7 @@ class LocalLane(Transport):
     def receive(self) -> processing_pb2.SessionResponse:
         self._check_open()
         try:
-            header = self._incoming.read(_LENGTH.size)
-            return self._read_reply(header)
+            return self._read_reply(self._read(_LENGTH.size))
         except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._broken(error) from None
 
@@ -100,8 +103,9 @@ class LocalLane(Transport):
         try:
             # The descriptor rides on the reply's first byte, so that byte must not pass through the buffer.
             first, descriptors, _, _ = socket.recv_fds(self._connection, 1, 1)
-            rest = self._incoming.read(_LENGTH.size - 1) if first else b""
-            reply = self._read_reply(first + (rest or b""))
+            if not first:
+                raise ConnectionResetError(_CLOSED_BY_SERVER)
+            reply = self._read_reply(first + self._read(_LENGTH.size - 1))
             memory = mmap.mmap(descriptors[0], size_bytes) if descriptors else None
         except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._broken(error) from None
@@ -111,7 +115,10 @@ class LocalLane(Transport):
         return reply, memory
 
     def on_readable(self, take_in: Callable[[], bool]) -> None:
-        self._reader = threading.Thread(target=self._watch, args=(take_in,), name="logitport-reader", daemon=True)
+        # The thread must not keep the lane alive: it would never be collected.
+        self._reader = threading.Thread(
+            target=_watch, args=(weakref.ref(self), self._connection, take_in), name="logitport-reader", daemon=True
+        )
         self._reader.start()
 
     def close(self) -> None:
@@ -119,35 +126,27 @@ class LocalLane(Transport):
         self._release()
 
     def _release(self) -> None:
-        if not self._closed:
-            self._closed = True
+        if not self.closed:
+            self.closed = True
             with suppress(OSError):
                 self._connection.shutdown(socket.SHUT_RDWR)
             if self._reader is not None and self._reader is not threading.current_thread():
                 self._reader.join()
-            self._close_files()
-            self._stream.close()
+            self._end_both()
 
-    def _watch(self, take_in: Callable[[], bool]) -> None:
-        poll = select.poll()
-        poll.register(self._connection, select.POLLIN)
-        while not self._closed:
-            ((_, events),) = poll.poll()
-            if self._closed or take_in():
-                continue
-            if events & select.POLLHUP:  # the engine will find that out by itself
-                return
-            time.sleep(_LET_THE_ENGINE_READ)
+    def _read_reply(self, header: bytes) -> processing_pb2.SessionResponse:
+        (length,) = _LENGTH.unpack(header)
+        return processing_pb2.SessionResponse.FromString(self._read(length))
 
-    def _read_reply(self, header: bytes | None) -> processing_pb2.SessionResponse:
-        if header is not None and len(header) == _LENGTH.size:
-            (length,) = _LENGTH.unpack(header)
-            octets = self._incoming.read(length)
-            if octets is not None and len(octets) == length:
-                return processing_pb2.SessionResponse.FromString(octets)
-        if header is None:
-            raise BlockingIOError
-        raise ConnectionResetError("the server closed the lane")
+    def _read(self, length: int) -> bytes:
+        """So many bytes. Raises BlockingIOError if they do not come in time, ConnectionResetError after the end."""
+        octets = self._incoming.read(length)
+        if octets is not None and len(octets) == length:
+            return octets
+        # A short read is one that ended too early, or took too long.
+        if octets is not None and not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+            raise ConnectionResetError(_CLOSED_BY_SERVER)
+        raise BlockingIOError
 
     def _broken(self, error: OSError | ValueError) -> LogitportError:
         if isinstance(error, BlockingIOError):
@@ -161,6 +160,27 @@ class LocalLane(Transport):
         return broken
 
 
-def _close_both(incoming: BufferedReader, connection: socket.socket) -> None:
+def _watch(lane: weakref.ref[LocalLane], connection: socket.socket, take_in: Callable[[], bool]) -> None:
+    """Have replies taken in as they come, until the lane is closed or collected, or the server gone."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    while not _is_over(lane):
+        ((_, events),) = poll.poll()
+        if _is_over(lane) or take_in():
+            continue
+        if events & select.POLLHUP:  # the engine will find that out by itself
+            return
+        time.sleep(_LET_THE_ENGINE_READ)
+
+
+def _is_over(lane: weakref.ref[LocalLane]) -> bool:
+    alive = lane()
+    return alive is None or alive.closed
+
+
+def _end_both(incoming: BufferedReader, connection: socket.socket, stream: Transport) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)  # wakes who reads
     incoming.close()
     connection.close()
+    stream.close()

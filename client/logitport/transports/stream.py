@@ -5,7 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from logitport.errors import LogitportError
     from logitport_proto import processing_pb2, processing_pb2_grpc
+
+    _Frames = queue.SimpleQueue[processing_pb2.SessionRequest | None]
 
 
 class GrpcStream(Transport):
@@ -45,10 +48,13 @@ class GrpcStream(Transport):
         self.target = target
         self.max_message_bytes = max_message_bytes
         self._timeout = timeout
-        self._frames: queue.SimpleQueue[processing_pb2.SessionRequest | None] = queue.SimpleQueue()
-        self._replies = stub.Session(self._outgoing(), wait_for_ready=wait_seconds > 0)
+        self._frames: _Frames = queue.SimpleQueue()
+        self._replies = stub.Session(_outgoing(self._frames), wait_for_ready=wait_seconds > 0)
         self._first_timeout = wait_seconds or timeout
         self._deadline = _Deadline(self._replies.cancel)
+        # Also when a session that nobody closed is collected; its threads must not keep it alive.
+        self._release = weakref.finalize(self, _release, self._frames, self._deadline, self._replies)
+        self._release.atexit = False
 
     def send(self, frame: processing_pb2.SessionRequest) -> None:
         self._check_open()
@@ -83,14 +89,16 @@ class GrpcStream(Transport):
         self._release()
         return error
 
-    def _release(self) -> None:
-        self._frames.put(None)
-        self._deadline.close()
-        self._replies.cancel()
 
-    def _outgoing(self) -> Iterator[processing_pb2.SessionRequest]:
-        while (frame := self._frames.get()) is not None:
-            yield frame
+def _release(frames: _Frames, deadline: _Deadline, replies: Any) -> None:
+    frames.put(None)
+    deadline.close()
+    replies.cancel()
+
+
+def _outgoing(frames: _Frames) -> Iterator[processing_pb2.SessionRequest]:
+    while (frame := frames.get()) is not None:
+        yield frame
 
 
 class _Deadline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -32,17 +33,22 @@ def connected(
 ) -> Iterator[Transport]:
     """A transport whose session is open; its next frame has seq 2."""
     with grpc.insecure_channel(target, options=channel_options(max_message_bytes)) as channel:
-        stub = processing_pb2_grpc.LogitProcessingStub(channel)
-        transport: Transport = GrpcStream(stub, target, timeout, max_message_bytes=max_message_bytes)
-        opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
-        transport.send(processing_pb2.SessionRequest(seq=1, open=opening))
-        opened = transport.receive().opened
-        if kind == "local":
-            transport = LocalLane.connect(opened.lane, transport, timeout)
+        transport = connect(kind, target, channel, timeout, max_message_bytes)
         try:
             yield transport
         finally:
             transport.close()
+
+
+def connect(
+    kind: str, target: str, channel: grpc.Channel, timeout: float = 10.0, max_message_bytes: int = 64 << 20
+) -> Transport:
+    stub = processing_pb2_grpc.LogitProcessingStub(channel)
+    transport = GrpcStream(stub, target, timeout, max_message_bytes=max_message_bytes)
+    opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
+    transport.send(processing_pb2.SessionRequest(seq=1, open=opening))
+    opened = transport.receive().opened
+    return transport if kind == "grpc" else LocalLane.connect(opened.lane, transport, timeout)
 
 
 def frame(seq: int, prompt_length: int = 0) -> processing_pb2.SessionRequest:
@@ -152,11 +158,32 @@ def test_a_server_that_is_gone(start_server: Callable[..., Any], kind: str) -> N
 
 @every_transport
 def test_threads_end_with_it(server: Any, kind: str) -> None:
-    before = {thread for thread in threading.enumerate() if thread.name.startswith("logitport")}
+    before = our_threads()
     with connected(kind, server.target) as transport:
         transport.on_readable(lambda: False)
+    wait_for_the_end_of_threads(before)
+
+
+@every_transport
+def test_one_that_nobody_closes_ends_as_it_is_collected(server: Any, kind: str) -> None:
+    before = our_threads()
+    with grpc.insecure_channel(server.target) as channel:
+        transport = connect(kind, server.target, channel)
+        transport.on_readable(lambda: False)
+        sockets = [transport._connection] if isinstance(transport, LocalLane) else []
+        del transport
+        gc.collect()
+        wait_for_the_end_of_threads(before)
+        assert [one.fileno() for one in sockets] == [-1] * len(sockets)
+
+
+def our_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("logitport")}
+
+
+def wait_for_the_end_of_threads(before: set[threading.Thread]) -> None:
     for _ in range(100):
-        if {thread for thread in threading.enumerate() if thread.name.startswith("logitport")} <= before:
+        if our_threads() <= before:
             return
         time.sleep(0.05)
     pytest.fail(f"threads are left: {threading.enumerate()}")
