@@ -1,8 +1,8 @@
 """The SDK: authors write processors with it, engines call the service with it."""
 
-from logitport.aio import AsyncClient
-from logitport.calls import ApplyResult
-from logitport.client import Client
+import importlib
+from typing import TYPE_CHECKING
+
 from logitport.edits import EditKind, Edits, RowEdits
 from logitport.errors import (
     AccessError,
@@ -41,10 +41,15 @@ from logitport.errors import (
 )
 from logitport.frames import Handle
 from logitport.history import History
-from logitport.pending import PendingStep, StepResult
 from logitport.processors import CustomLogitProcessor, EditProcessor, EditRequest
 from logitport.request import ProcessorRef, Request
-from logitport.session import Session
+
+if TYPE_CHECKING:
+    from logitport.aio import AsyncClient
+    from logitport.calls import ApplyResult
+    from logitport.client import Client
+    from logitport.pending import PendingStep, StepResult
+    from logitport.session import Session
 
 __all__ = [
     "AccessError",
@@ -97,3 +102,20 @@ __all__ = [
     "UnknownProcessor",
     "UnknownRequest",
 ]
+
+# What speaks gRPC is imported when it is asked for: processors and their workers need none.
+_ENGINES_SIDE = {
+    "ApplyResult": "logitport.calls",
+    "AsyncClient": "logitport.aio",
+    "Client": "logitport.client",
+    "PendingStep": "logitport.pending",
+    "Session": "logitport.session",
+    "StepResult": "logitport.pending",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _ENGINES_SIDE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_ENGINES_SIDE[name]), name)
+    return value

@@ -13,13 +13,14 @@ from logitport.row_edits import EditKind, RowEdits, bitmask_words, check_edit, p
 from logitport_proto import common_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
 __all__ = ["EditKind", "Edits", "RowEdits", "bitmask_words", "pack_bits", "unpack_bits"]
 
 _KINDS = bytes(EditKind)
+_KIND = {int(kind): kind for kind in EditKind}  # to look up is faster than to construct
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +85,14 @@ class Edits:
         )
         edits._check_ids(vocab_size)
         return edits if edits.ids.dtype == np.int32 else replace(edits, ids=edits.ids.astype(np.int32))
+
+    def unpack(self, rows: Sequence[RowEdits]) -> None:
+        """The inverse of `pack`: say the edits of row i to `rows[i]`, of which nothing was said before."""
+        offsets, with_values = self.offsets.tolist(), len(self.values) > 0
+        for edit, (row, kind) in enumerate(zip(self.rows.tolist(), self.kinds.tolist(), strict=True)):
+            begin, end = offsets[edit], offsets[edit + 1]
+            added = self.values[begin:end] if with_values and kind == EditKind.BIAS else None
+            rows[row].say(_KIND[kind], self.ids[begin:end], added)
 
     def to_proto(self) -> common_pb2.Edits:
         """The message."""

@@ -100,6 +100,10 @@ class RowEdits:
         """-inf where the bit is 0: int32[ceil(vocab_size / 32)], bit i % 32 (LSB first) of word i // 32 is id i's."""
         self._edits.append((EditKind.BITMASK, np.array(words, np.int32).reshape(-1), None))
 
+    def say(self, kind: EditKind, ids: NDArray[Any], values: NDArray[np.float32] | None) -> None:
+        """Append one edit as it is, unchecked: int[ids], and float32[ids] of a BIAS."""
+        self._edits.append((kind, ids, values))
+
     def extend(self, later: RowEdits) -> None:
         """Append what processors further down the chain said."""
         if later._edits and later._edits[0][0] is EditKind.FORCE:

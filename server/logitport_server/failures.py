@@ -12,6 +12,8 @@ from logitport.errors import (
     MalformedPayload,
     PayloadNotAllowed,
     ProcessorFailed,
+    ProcessorQuarantined,
+    ProcessorTimedOut,
     PythonMismatch,
     StateLost,
     UnknownProcessor,
@@ -31,6 +33,14 @@ _OURS = (
     *(InvalidArgument, UnknownProcessor, PayloadNotAllowed, MalformedPayload, PythonMismatch, LoadFailed),
     *(ProcessorFailed, StateLost),
 )
+
+
+class WorkerLost(ProcessorFailed):
+    """The call cost the processor's worker its process. Travels as ProcessorFailed."""
+
+
+# What calling again would not mend, and would cost another worker, or as much time again.
+COSTLY = (WorkerLost, ProcessorTimedOut, ProcessorQuarantined)
 
 
 def of_processor(error: BaseException, processor: str) -> LogitportError:

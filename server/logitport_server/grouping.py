@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    import torch
+
     from logitport_server.dialects import Dialect
     from logitport_server.requests import ActiveRequest
 
@@ -30,11 +32,16 @@ class Row:
 
 @dataclass(slots=True)
 class Group:
-    """Rows that one call of one processor serves (the batch mask, in index form), and the state of each."""
+    """Rows that one call of one processor serves (the batch mask, in index form), and the state of each.
+
+    Attributes:
+        selected: the logits of these rows, if a call was begun that reads them.
+    """
 
     dialect: Dialect
     rows: list[Row] = field(default_factory=list)
     states: list[Any] = field(default_factory=list)
+    selected: torch.Tensor | None = None
 
 
 class Rows(tuple[Row, ...]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,15 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from logitport.edits import Edits, RowEdits
-from logitport.errors import LogitportError, ProcessorFailed
+from logitport.errors import LogitportError
 from logitport.ops import PipelineStage, apply_edits
-from logitport_server.failures import of_processor
+from logitport_server.dialects.results import check_result
+from logitport_server.failures import COSTLY, of_processor
 from logitport_server.grouping import Group, Row, Rows, group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from logitport_server.dialects import Dialect
     from logitport_server.requests import ActiveRequest
 
 
@@ -89,8 +90,10 @@ def run(
     originals = _copy_rows_of_skippers(rows, logits)
     for rows_of_one_offset in _by_draft_offset(rows, drafts, outcome):
         for place, groups in enumerate(rows_of_one_offset.groups):
-            for members in group(rows_of_one_offset, place) if outcome.failures else groups:
-                _serve(members, vocab_size, logits, outcome)
+            standing = group(rows_of_one_offset, place) if outcome.failures else groups
+            with _in_turn(standing, logits) as in_turn:
+                for members in in_turn:
+                    _serve(members, vocab_size, logits, outcome)
     outcome.settle()
     for row in rows if originals else ():
         if logits is not None and row.request.failure is not None and row.index in originals:
@@ -119,6 +122,31 @@ def pack(vocab_size: int, outcome: Outcome) -> Edits:
         return Edits.pack(sorted(outcome.edits.items()), vocab_size)
 
 
+@contextmanager
+def _in_turn(groups: Sequence[Group], logits: torch.Tensor | None) -> Iterator[Sequence[Group]]:
+    """The groups in the order in which to serve them: those whose workers were begun work while others are served.
+
+    Who must wait for a worker comes last: whoever holds it may in turn be waiting for one that was begun here.
+    """
+    isolated = [members for members in groups if members.dialect.isolated]
+    if not isolated:
+        yield groups
+        return
+    begun: list[Group] = []
+    try:
+        begun += [members for members in isolated if _begin(members, logits)]
+        here = [members for members in groups if not members.dialect.isolated]
+        yield [*here, *begun, *(members for members in isolated if members not in begun)]
+    finally:
+        for members in isolated:
+            members.dialect.abandon()
+
+
+def _begin(members: Group, logits: torch.Tensor | None) -> bool:
+    members.selected = _select(members, logits) if members.dialect.reads_logits and logits is not None else None
+    return members.dialect.begin(members.states, members.selected)
+
+
 def _serve(members: Group, vocab_size: int, logits: torch.Tensor | None, outcome: Outcome) -> None:
     """One call. If it fails, it fails the requests that it served, and no other.
 
@@ -130,10 +158,10 @@ def _serve(members: Group, vocab_size: int, logits: torch.Tensor | None, outcome
             assert logits is not None  # noqa: S101 - the session runs no such chain without its logits
             _process(members, logits)
         else:
-            said = tuple(RowEdits() for _ in members.rows)
+            said = [RowEdits() for _ in members.rows]
             members.dialect.edit(members.states, said)
     except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
-        if len(members.rows) > 1 and not members.dialect.reads_logits:
+        if len(members.rows) > 1 and not members.dialect.reads_logits and not isinstance(error, COSTLY):
             for row, state in zip(members.rows, members.states, strict=True):
                 _serve(Group(members.dialect, [row], [state]), vocab_size, logits, outcome)
             return
@@ -141,6 +169,8 @@ def _serve(members: Group, vocab_size: int, logits: torch.Tensor | None, outcome
         for row in members.rows:
             outcome.fail(row.request, failure)
         return
+    for place, alone in members.dialect.failed.items():
+        outcome.fail(members.rows[place].request, of_processor(alone, members.dialect.name))
     outcome.served.append((members, said))
     if said and logits is not None:
         here = Outcome([(members, said)], failures=outcome.failures)
@@ -152,43 +182,31 @@ def _process(members: Group, logits: torch.Tensor) -> None:
     """Hand a logits-reading processor its rows, and put back what it returns."""
     indices = [row.index for row in members.rows]
     first, end = indices[0], indices[-1] + 1
-    adjacent = end - first == len(indices)
-    selected = logits[first:end] if adjacent else _gather(members.dialect, logits, indices)
+    selected, members.selected = _select(members, logits) if members.selected is None else members.selected, None
     shape = selected.shape  # the processor may reshape its tensor in place
     with torch.no_grad():
         result = members.dialect.process(members.states, selected)
-        _check(result, shape, members.dialect.name)
-        if not adjacent:
+        check_result(result, shape, members.dialect.name)
+        if end - first != len(indices):
             logits.index_copy_(0, torch.tensor(indices, device=logits.device), result.to(logits))
         elif not result.is_set_to(logits[first:end]):
             logits[first:end].copy_(result)
 
 
-def _gather(dialect: Dialect, logits: torch.Tensor, indices: Sequence[int]) -> torch.Tensor:
-    """A copy of some rows, in memory that this processor alone gets, step after step: to find new costs more."""
-    scratch = dialect.scratch
-    if scratch is None or len(scratch) < len(indices) or scratch.dtype != logits.dtype:
-        scratch = dialect.scratch = torch.empty(
-            (len(indices), logits.shape[1]), dtype=logits.dtype, device=logits.device
-        )
-    return torch.index_select(logits, 0, torch.tensor(indices, device=logits.device), out=scratch[: len(indices)])
+def _select(members: Group, logits: torch.Tensor) -> torch.Tensor:
+    """The rows of a group: a view if they lie together.
 
-
-def _check(result: object, shape: torch.Size, processor: str) -> None:
-    if not isinstance(result, torch.Tensor):
-        wrong = type(result).__name__
-    elif result.shape != shape:
-        wrong = f"a tensor of shape {list(result.shape)}"
-    elif not result.is_floating_point():
-        wrong = f"a tensor of dtype {result.dtype}"
-    elif result.layout != torch.strided or result.is_meta:
-        wrong = f"a tensor of layout {result.layout} on device {result.device}"
-    else:
-        return
-    raise ProcessorFailed(
-        f"processor {processor} returned {wrong}; return the logits, a floating-point tensor of shape {list(shape)}",
-        processor=processor,
-    )
+    Else a copy, in memory that this processor alone gets, step after step: to find new costs more.
+    """
+    indices = [row.index for row in members.rows]
+    first, end = indices[0], indices[-1] + 1
+    if end - first == len(indices):
+        return logits[first:end]
+    dialect = members.dialect
+    if dialect.scratch is None or len(dialect.scratch) < len(indices) or dialect.scratch.dtype != logits.dtype:
+        dialect.scratch = dialect.new_scratch(len(indices), logits)
+    out = dialect.scratch[: len(indices)]
+    return torch.index_select(logits, 0, torch.tensor(indices, device=logits.device), out=out)
 
 
 def _joined(first: RowEdits, later: RowEdits) -> RowEdits:

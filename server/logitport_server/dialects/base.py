@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -38,14 +39,18 @@ class Dialect(ABC):
     Any method may raise anything: what it runs is somebody else's code.
 
     Attributes:
+        isolated: whether the processor runs in another process, so that others can be called meanwhile.
         reads_logits: whether its processors are given logits.
-        processor: the instance.
+        processor: the instance; None if it is elsewhere.
         name: a built-in's name, or a digest.
         shipped: whether a client sent the processor's code.
         scratch: memory for rows that do not lie together, float[rows, vocab_size]; None as long as there were none.
+        failed: what single states raised before the last call, by their place in it; it served the others.
     """
 
-    reads_logits: ClassVar[bool]
+    isolated: ClassVar[bool] = False
+    reads_logits: bool
+    failed: Mapping[int, BaseException] = MappingProxyType({})
 
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
         self.processor = processor
@@ -81,6 +86,20 @@ class Dialect(ABC):
         Raises:
             StateLost: the state is not a function of the history.
         """
+
+    def new_scratch(self, rows: int, like: torch.Tensor) -> torch.Tensor:
+        """Memory for `scratch`: float[rows, vocab_size], of the width, dtype and device of `like`."""
+        return like.new_empty((rows, like.shape[1]))
+
+    def begin(self, states: Sequence[Any], logits: torch.Tensor | None) -> bool:
+        """Begin a call, if that can be done without waiting; only where `isolated`.
+
+        If it was begun, `edit` or `process`, with the same arguments, is what must come next; or else `abandon`.
+        """
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        """Give up the call that was begun, if there is one."""
 
     def edit(self, states: Sequence[Any], edits: Sequence[RowEdits]) -> None:
         """Collect the edits of each row; only where `reads_logits` is False."""

@@ -5,21 +5,30 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from logitport_server.dialects import speak
+
 if TYPE_CHECKING:
     from logitport_server.dialects import Dialect
     from logitport_server.registry import Source
 
 
 class Executor(ABC):
-    """Turns a source into a processor that can be called, wherever that is."""
+    """Turns a source into a processor that can be called, wherever that is. Built-ins always run in this process."""
 
-    @abstractmethod
     def host(self, source: Source) -> Dialect:
         """A new instance of the processor, of which the session that asked is the only user.
 
         Raises:
             PythonMismatch, LoadFailed: the payload is refused.
+            ProcessorFailed: it cost a worker its process, or is quarantined.
         """
+        if source.builtin is not None:
+            return speak(source.builtin(), source.key, shipped=False)
+        return self.host_shipped(source)
+
+    @abstractmethod
+    def host_shipped(self, source: Source) -> Dialect:
+        """As `host`, for a source that is a payload."""
 
     def close(self) -> None:
         """Let go of what the executor holds; nothing that it hosts may be called afterwards."""

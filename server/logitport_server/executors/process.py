@@ -1,0 +1,154 @@
+"""Runs shipped processors in sandboxed processes, one a trust domain."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from logitport import payload
+from logitport.errors import PythonMismatch
+from logitport.payload.interpreter import RUNNING
+from logitport_server import sandbox
+from logitport_server.executors.base import Executor
+from logitport_server.executors.quarantine import Quarantine
+from logitport_server.executors.remote import RemoteDialect
+from logitport_server.executors.worker import Worker
+from logitport_server.executors.zygote import Zygote
+from logitport_server.sandbox import Limits
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterable, Mapping
+
+    from logitport_server.dialects import Dialect
+    from logitport_server.executors.worker import Deadlines
+    from logitport_server.principals import Domain
+    from logitport_server.registry import Source
+
+# A worker without processors is kept for a while: the next request of its domain finds it warm.
+_IDLE_SECONDS = 60.0
+
+
+class ProcessExecutor(Executor):
+    """One zygote a Python, and one worker for each trust domain and Python, forked when a request needs it.
+
+    Args:
+        deadlines: how long a worker may take.
+        quarantine_after: so many failures in a row that cost a worker, and a processor is not called any more.
+        pythons: paths of further interpreters by their minor version, such as {"3.12": "/usr/bin/python3.12"}.
+        limits: what one worker may use.
+        without: names of the layers of the sandbox to do without.
+
+    Attributes:
+        quarantine: processors that are not called any more.
+
+    Raises:
+        SandboxError: the machine lacks a layer of the sandbox.
+    """
+
+    def __init__(
+        self,
+        deadlines: Deadlines,
+        quarantine_after: int,
+        *,
+        pythons: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+        without: Iterable[str] = (),
+    ) -> None:
+        sandbox.check(without)
+        self.quarantine = Quarantine(quarantine_after)
+        self._deadlines = deadlines
+        self._limits = limits or Limits()
+        self._without = frozenset(without)
+        # What a zygote is launched by must outlive it, a thread too.
+        self._launcher = ThreadPoolExecutor(1, "logitport-launcher")
+        self._paths = {RUNNING: sys.executable, **(pythons or {})}
+        self._lock = threading.Lock()
+        self._zygotes = {python: self._launch(python) for python in self._paths}
+        self._workers: dict[tuple[Domain | None, str], Worker] = {}
+
+    @property
+    def pythons(self) -> frozenset[str]:
+        """The Python minor versions whose code can be run."""
+        return frozenset(self._paths)
+
+    def ready(self) -> None:
+        """Wait until workers can be forked. Raises RuntimeError, which says why they cannot."""
+        for python, zygote in self._zygotes.items():
+            try:
+                zygote.ready()
+            except RuntimeError as error:
+                raise RuntimeError(f"no workers of Python {python} ({self._paths[python]}): {error}") from error
+
+    def host_shipped(self, source: Source) -> Dialect:
+        self.quarantine.check(source.domain, source.key)
+        python, *others = self._candidates(source)
+        while True:
+            try:
+                return RemoteDialect(source, self._worker(source.domain, python))
+            except PythonMismatch:
+                if not others:
+                    raise
+                python, *others = others
+
+    def close(self) -> None:
+        with self._lock:
+            for worker in self._workers.values():
+                worker.close()
+            self._workers.clear()
+            for zygote in self._zygotes.values():
+                zygote.close()
+        self._launcher.shutdown()
+
+    def _candidates(self, source: Source) -> list[str]:
+        """The Pythons that may be the author's, most likely first. Raises PythonMismatch if there is none."""
+        assert source.payload is not None  # noqa: S101 - a built-in has no worker
+        others = [python for python in self._paths if python != RUNNING]
+        try:
+            payload.check_python(source.payload)
+        except PythonMismatch:
+            likely = [python for python in others if source.payload.python in ("", python)]
+            if not likely:
+                raise
+            return likely
+        return [RUNNING, *others]
+
+    def _worker(self, domain: Domain | None, python: str) -> Worker:
+        with self._lock:
+            self._end_idle()
+            worker = self._workers.get((domain, python))
+            if worker is None:
+                worker = Worker(domain, lambda: self._zygote(python), self._deadlines, self.quarantine)
+                self._workers[domain, python] = worker
+            return worker
+
+    def _end_idle(self) -> None:
+        now = time.monotonic()
+        for key, worker in list(self._workers.items()):
+            if not worker.dialects and now - worker.idle_since > _IDLE_SECONDS and worker.lock.acquire(blocking=False):
+                del self._workers[key]
+                worker.close()
+                worker.lock.release()
+
+    def _zygote(self, python: str) -> Zygote:
+        zygote = self._zygotes[python]
+        if not zygote.alive:
+            with self._lock:
+                zygote = self._zygotes[python]
+                if not zygote.alive:
+                    zygote = self._zygotes[python] = self._launch(python)
+        return zygote
+
+    def _launch(self, python: str) -> Zygote:
+        def launch(descriptor: int) -> subprocess.Popen[bytes]:
+            arguments = ["-m", "logitport_server.worker", str(descriptor)]
+            starting = self._launcher.submit(
+                sandbox.launch, self._paths[python], arguments, pass_fds=[descriptor], without=self._without
+            )
+            return starting.result()
+
+        return Zygote(python, launch, asdict(self._limits))

@@ -1,0 +1,259 @@
+"""A processor in a worker, as the session that uses it sees it."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import contextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from google.protobuf.message import DecodeError
+
+from logitport.edits import Edits
+from logitport.errors import LogitportError, ProcessorTimedOut, StateLost
+from logitport_proto import common_pb2
+from logitport_server.dialects import Dialect, RequestContext
+from logitport_server.executors.shared_rows import SharedRows
+from logitport_server.failures import WorkerLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import torch
+
+    from logitport.edits import RowEdits
+    from logitport_server.executors.worker import Worker
+    from logitport_server.executors.zygote import WorkerProcess
+    from logitport_server.registry import Source
+
+# Processors and states have numbers of their own in a worker, which none gets again.
+_numbers = count(1)
+
+
+class _State:
+    """One request, and what its worker must still be told of it.
+
+    Attributes:
+        number: how the worker knows it.
+        context: the request; its history is live.
+        params: JSON.
+        told: what has happened to the history since the last call: an id joined it, or -1 - length: it was cut back.
+        process: the process that has the state; None if none has.
+        kept: whether the state is not a function of the history.
+    """
+
+    __slots__ = ("__weakref__", "context", "dialect", "kept", "number", "params", "process", "told")
+
+    def __init__(self, dialect: RemoteDialect, context: RequestContext, params: bytes) -> None:
+        self.dialect = dialect
+        self.number = next(_numbers)
+        self.context = context
+        self.params = params
+        self.told: list[int] = []
+        self.process: WorkerProcess | None = None
+        self.kept = False
+
+    def __del__(self) -> None:
+        self.dialect.forget(self)
+
+
+class RemoteDialect(Dialect):
+    """Calls a processor in the worker of its trust domain.
+
+    A worker that ended is another process at the next call: it is given the processor again, and the state of every
+    request is built from its history. A state that had kept something is lost with the process.
+    """
+
+    isolated = True
+
+    def __init__(self, source: Source, worker: Worker) -> None:
+        super().__init__(None, source.key, shipped=True)
+        assert source.payload is not None  # noqa: S101 - a built-in has no worker
+        self._payload = source.payload
+        self._worker = worker
+        self._number = next(_numbers)
+        self._process: WorkerProcess | None = None
+        self._memory = SharedRows()
+        # Whether a call was begun, and what was raised instead of it.
+        self._begun = False
+        self._not_begun: BaseException | None = None
+        self._handed: torch.Tensor | None = None
+        with worker.lock:
+            self._host()
+        worker.dialects.add(self)
+
+    def validate(self, params: dict[str, Any]) -> None:
+        with self._worker.lock:
+            self._exchange(self._host(), {"do": "validate"}, [orjson.dumps(params)])
+
+    def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
+        state = _State(self, context, orjson.dumps(params))
+        with self._worker.lock:
+            self._start(state, self._host())
+        return state
+
+    def advancer(self, state: _State) -> Callable[[int], object]:
+        return state.told.append
+
+    def rewind(self, state: _State) -> None:
+        self.check_rebuildable(state)
+        state.told.append(-1 - len(state.context.history))
+
+    def rebuild(self, state: _State) -> None:
+        self.check_rebuildable(state)
+        state.process = None
+
+    def check_rebuildable(self, state: _State) -> None:
+        if state.kept:
+            raise StateLost(
+                f"request {state.context.request_id!r}: {self.name} keeps state of its own that does not follow from "
+                "the history, and it is gone or cannot follow; remove the request and add it again"
+            )
+
+    def begin(self, states: Sequence[_State], logits: torch.Tensor | None) -> bool:
+        # Who waits for a worker while it holds others, waits for one who waits for it.
+        self._begun = self._worker.lock.acquire(blocking=False)
+        if self._begun:
+            self._begin(states, logits)
+        return self._begun
+
+    def abandon(self) -> None:
+        if self._begun:
+            self._begun = False
+            self._worker.misunderstood(self.name, "an answer that nobody waits for")
+            self._worker.lock.release()
+
+    def edit(self, states: Sequence[_State], edits: Sequence[RowEdits]) -> None:
+        with self._reply(states, None) as (_, columns):
+            message = common_pb2.Edits.FromString(bytes(columns[0]))
+            Edits.from_proto(message, len(edits), states[0].context.vocab_size).unpack(edits)
+
+    def process(self, states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor:
+        with self._reply(states, logits) as (header, _):
+            if kept := set(header["kept"]):
+                for state in states:
+                    state.kept = state.kept or state.number in kept
+        assert self._handed is not None  # noqa: S101 - it was begun
+        return self._handed
+
+    def new_scratch(self, rows: int, like: torch.Tensor) -> torch.Tensor:
+        return self._memory.rows(rows, like) if like.device.type == "cpu" else super().new_scratch(rows, like)
+
+    def forget(self, state: _State) -> None:
+        """The request is gone."""
+        if state.process is not None:
+            self._worker.forget(self._number, state.number)
+
+    def __del__(self) -> None:
+        if getattr(self, "_process", None) is not None:
+            self._worker.forget(self._number, None)
+
+    def _host(self) -> WorkerProcess:
+        """The worker's process, which has the processor."""
+        self._worker.quarantine.check(self._worker.domain, self.name)
+        process = self._worker.process()
+        if process is not self._process:
+            shipped = self._payload
+            header = {"do": "host", "digest": shipped.digest, "python": shipped.python, "dill": shipped.dill}
+            reply, _ = self._exchange(process, header, [shipped.data])
+            self.reads_logits = bool(reply.get("reads_logits"))
+            self._process = process
+        return process
+
+    def _start(self, state: _State, process: WorkerProcess) -> None:
+        """Have the state built from the history."""
+        self.check_rebuildable(state)
+        context = state.context
+        header = {
+            "do": "start",
+            "state": state.number,
+            "request_id": context.request_id,
+            "vocab_size": context.vocab_size,
+            "prompt": context.history.prompt_length,
+        }
+        token_ids = context.history.token_ids.astype("<i4", copy=False).tobytes()
+        self._exchange(process, header, [state.params, orjson.dumps(context.sampling_params), token_ids])
+        state.process = process
+        state.told.clear()
+
+    def _exchange(
+        self, process: WorkerProcess, header: dict[str, Any], columns: Sequence[bytes]
+    ) -> tuple[dict[str, Any], list[memoryview]]:
+        seconds = self._worker.deadlines.load
+        header["processor"] = self._number
+        self._worker.send(process, self.name, header, columns, seconds=seconds)
+        return self._worker.receive(process, self.name, seconds=seconds)
+
+    def _begin(self, states: Sequence[_State], logits: torch.Tensor | None) -> None:
+        """Begin a call; what is raised is raised by `_reply`."""
+        self._not_begun, self._handed, self.failed = None, None, {}
+        try:
+            process = self._host()
+            self._restart(states, process)
+            header: dict[str, Any] = {
+                "do": "edit" if logits is None else "process",
+                "processor": self._number,
+                "states": [state.number if state.process is process else 0 for state in states],
+            }
+            descriptors: Sequence[int] = ()
+            if logits is None:
+                header["vocab_size"] = states[0].context.vocab_size
+            else:
+                self._handed, descriptors = self._memory.hand_over(logits, process, header)
+            header["counts"] = counts = []
+            told: list[int] = []
+            for state in states:
+                counts.append(len(state.told))
+                told += state.told
+                state.told.clear()
+            column = struct.pack(f"<{len(told)}i", *told)
+            seconds = self._worker.deadlines.call
+            self._worker.send(process, self.name, header, [column], descriptors, seconds=seconds)
+        except BaseException as error:  # noqa: BLE001 - raised again where the call ends
+            self._not_begun = error
+
+    def _restart(self, states: Sequence[_State], process: WorkerProcess) -> None:
+        """Build what the process does not have; `failed` tells which states could not be built."""
+        failed: dict[int, BaseException] = {}
+        for place, state in enumerate(states):
+            if state.process is not process:
+                try:
+                    self._start(state, process)
+                except (WorkerLost, ProcessorTimedOut):
+                    raise
+                except LogitportError as error:
+                    state.process = None
+                    state.told.clear()
+                    failed[place] = error
+        self.failed = failed
+
+    @contextmanager
+    def _reply(
+        self, states: Sequence[_State], logits: torch.Tensor | None
+    ) -> Iterator[tuple[dict[str, Any], list[memoryview]]]:
+        """The worker's answer to a call, which is begun unless it was. What cannot be understood costs the worker."""
+        if not self._begun:
+            self._worker.lock.acquire()
+            self._begin(states, logits)
+        try:
+            if self._not_begun is not None:
+                raise self._not_begun
+            assert self._process is not None  # noqa: S101 - it was begun
+            reply = self._worker.receive(self._process, self.name, seconds=self._worker.deadlines.call)
+            try:
+                self._take_failed(reply[0]["failed"], len(states))
+                yield reply
+            except (KeyError, IndexError, TypeError, ValueError, DecodeError) as error:
+                raise self._worker.misunderstood(self.name, f"an answer that is none: {error}") from None
+        finally:
+            self._begun = False
+            self._not_begun = None
+            self._worker.lock.release()
+
+    def _take_failed(self, told: dict[str, Any], rows: int) -> None:
+        for key, error in told.items():
+            place = int(key)
+            if not 0 <= place < rows:
+                raise ValueError(f"row {place} of {rows} failed")
+            self.failed = {**self.failed, place: self._worker.error(self.name, error)}

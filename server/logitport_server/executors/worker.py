@@ -1,0 +1,174 @@
+"""The server's end of one trust domain's worker: whichever process that is at present."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from logitport.errors import ProcessorTimedOut, from_proto
+from logitport_proto import common_pb2
+from logitport_server import failures
+from logitport_server.executors.zygote import NoAnswer, WorkerGone, WorkerProcess
+from logitport_server.failures import WorkerLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+
+    from logitport.errors import LogitportError
+    from logitport_server.executors.quarantine import Quarantine
+    from logitport_server.executors.zygote import Zygote
+    from logitport_server.principals import Domain
+
+logger = logging.getLogger(__name__)
+
+# To have a worker of a zygote that is there takes milliseconds; one that must be started first imports torch.
+_FORK_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """How long a worker may take, in seconds.
+
+    Attributes:
+        call: for one call of a processor.
+        load: to unpickle a processor, to create its instance, to check parameters, to build a request's state.
+    """
+
+    call: float
+    load: float
+
+
+class Worker:
+    """Runs what one trust domain has shipped, in a process that is replaced when it ends.
+
+    Attributes:
+        domain: whose code it runs.
+        lock: held from the beginning of a call to its end; all methods but `forget` and `close` need it.
+        dialects: the processors that sessions hold.
+        idle_since: when a call ended last, as time.monotonic() tells it.
+    """
+
+    def __init__(
+        self, domain: Domain | None, zygote: Callable[[], Zygote], deadlines: Deadlines, quarantine: Quarantine
+    ):
+        self.domain = domain
+        self.lock = threading.Lock()
+        self.dialects: WeakSet[Any] = WeakSet()
+        self.deadlines = deadlines
+        self.quarantine = quarantine
+        self.idle_since = time.monotonic()
+        self._zygote = zygote
+        self._forked: Future[WorkerProcess] | None = None
+        self._process: WorkerProcess | None = None
+        # What the process need not keep any more: processors (state None), and states of processors.
+        self._gone: deque[tuple[int, int | None]] = deque()
+
+    def process(self) -> WorkerProcess:
+        """The process, forked if there is none. Raises WorkerLost if it cannot be had."""
+        if self._process is not None and not self._process.alive:
+            self._let_go()
+        if self._process is None:
+            forked, self._forked = self._forked or self._zygote().fork(), None
+            try:
+                self._process = forked.result(_FORK_SECONDS)
+            except Exception as error:
+                raise WorkerLost(f"there is no worker for {self.domain}: it {error}") from error
+        return self._process
+
+    def send(
+        self,
+        process: WorkerProcess,
+        name: str,
+        header: dict[str, Any],
+        columns: Sequence[bytes] = (),
+        descriptors: Sequence[int] = (),
+        *,
+        seconds: float,
+    ) -> None:
+        """Begin a call of the processor `name`; `receive` ends it. Raises ProcessorTimedOut, WorkerLost."""
+        if self._gone:
+            header["gone"] = [self._gone.popleft() for _ in range(len(self._gone))]
+        header["name"] = name
+        try:
+            process.send(header, columns, descriptors, seconds)
+        except (WorkerGone, NoAnswer) as error:
+            raise self._lost(name, error, seconds) from None
+
+    def receive(self, process: WorkerProcess, name: str, *, seconds: float) -> tuple[dict[str, Any], list[memoryview]]:
+        """End a call.
+
+        Raises:
+            ProcessorTimedOut: no answer within the seconds that the call was begun with; the process is killed.
+            WorkerLost: the process ended, or sent what cannot be understood.
+            LogitportError: what the processor raised, or was refused for.
+        """
+        try:
+            header, columns = process.receive()
+        except (WorkerGone, NoAnswer) as error:
+            raise self._lost(name, error, seconds) from None
+        self.idle_since = time.monotonic()
+        self.quarantine.went_well(self.domain, name)
+        if "error" in header:
+            raise self.error(name, header["error"])
+        return header, columns
+
+    def error(self, name: str, told: object) -> LogitportError:
+        """An error as the worker tells it. Raises WorkerLost if that is none."""
+        if not isinstance(told, dict):
+            raise self.misunderstood(name, "an error that is no object")
+        message = common_pb2.Error()
+        try:
+            message.code = told["code"]
+            message.message, message.remote_traceback = told["message"], told["trace"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise self.misunderstood(name, f"an error that is none: {error}") from None
+        return failures.of_processor(from_proto(message), name)
+
+    def misunderstood(self, name: str, what: str) -> LogitportError:
+        """The worker sent what cannot be used, and is ended."""
+        return self._lost(name, WorkerGone(f"sent {what}"), 0.0)
+
+    def forget(self, processor: int, state: int | None) -> None:
+        """The process may forget a state, or a processor; it is told with the next call. Needs no lock."""
+        self._gone.append((processor, state))
+
+    def close(self) -> None:
+        """End the process."""
+        self._let_go()
+        if self._forked is not None:
+            self._forked.add_done_callback(_close_process)
+            self._forked = None
+
+    def _lost(self, name: str, error: WorkerGone | NoAnswer, seconds: float) -> LogitportError:
+        """Replace the process at once; what to tell of it."""
+        failure: LogitportError
+        if isinstance(error, NoAnswer):
+            reason = f"it did not answer within {seconds:g} s, and its worker was ended"
+            failure = ProcessorTimedOut(f"processor {name}: {reason}", processor=name)
+        else:
+            reason = f"its worker {error}"
+            failure = WorkerLost(f"processor {name}: {reason}", processor=name)
+        logger.warning("processor %s of %s: %s", name, self.domain, reason)
+        self._let_go()
+        self.quarantine.failed(self.domain, name, reason)
+        with suppress(Exception):  # told to the next call, if it lasts
+            self._forked = self._zygote().fork()
+        return failure
+
+    def _let_go(self) -> None:
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+        self._gone.clear()
+
+
+def _close_process(forked: Future[WorkerProcess]) -> None:
+    if not forked.cancelled() and forked.exception() is None:
+        forked.result().close()

@@ -1,0 +1,122 @@
+"""One processor in a worker, and the state of each request that uses it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from logitport_server import failures
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from logitport.errors import LogitportError
+    from logitport.history import History
+    from logitport_server.dialects import Dialect, RequestContext
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request as one processor knows it.
+
+    Attributes:
+        history: the server's, mirrored.
+        state: the dialect's.
+        behind: whether the state is behind the history, for the processor failed as it was told of an id.
+        kept: whether the state is not a function of the history.
+    """
+
+    history: History
+    state: Any
+    behind: bool = False
+    kept: bool = False
+
+
+class Hosted:
+    """Follows the histories of its requests as the server tells of them, and calls the processor."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self._requests: dict[int, _Request] = {}
+
+    def start(self, number: int, context: RequestContext, params: dict[str, Any]) -> None:
+        """Build the state of a request."""
+        self._requests[number] = _Request(context.history, self.dialect.start(context, params))
+
+    def forget(self, number: int) -> None:
+        """The request is gone."""
+        self._requests.pop(number, None)
+
+    def follow(self, numbers: Sequence[int], counts: Sequence[int], told: Sequence[int]) -> dict[int, LogitportError]:
+        """Bring the states in line with what the server told since their last call.
+
+        Args:
+            numbers: the states of a call, 0 for a row to be left out; one may stand twice.
+            counts: how much was told of each.
+            told: of all; an id that joined the history, or -1 - length where it was cut back to a length.
+
+        Returns:
+            By place in `numbers`, what the processor raised: it is not to be called for these.
+        """
+        failed: dict[int, LogitportError] = {}
+        at = 0
+        for place, (number, count) in enumerate(zip(numbers, counts, strict=True)):
+            if not number:
+                continue
+            request = self._requests[number]
+            try:
+                if request.behind:
+                    self._catch_up(request, told[at : at + count])
+                elif count:
+                    self._tell(request, told[at : at + count])
+            except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
+                failed[place] = failures.of_processor(error, self.dialect.name)
+            at += count
+        return failed
+
+    def states(self, numbers: Sequence[int], places: Sequence[int]) -> list[Any]:
+        """What the dialect keeps of the requests at these places."""
+        requests = self._requests
+        return [requests[numbers[place]].state for place in places]
+
+    def newly_kept(self, numbers: Sequence[int], places: Sequence[int]) -> list[int]:
+        """The numbers, at these places, whose state has ceased to be a function of the history."""
+        kept = []
+        for number in dict.fromkeys(numbers[place] for place in places):
+            request = self._requests[number]
+            if not request.kept:
+                try:
+                    self.dialect.check_rebuildable(request.state)
+                except BaseException:  # noqa: BLE001 - it compares what a processor left there
+                    request.kept = True
+                    kept.append(number)
+        return kept
+
+    def _tell(self, request: _Request, told: Sequence[int]) -> None:
+        advance = self.dialect.advancer(request.state)
+        for at, said in enumerate(told):
+            try:
+                if said < 0:
+                    request.history.rewind(-1 - said)
+                    self.dialect.rewind(request.state)
+                else:
+                    request.history.append(said)
+                    if advance is not None:
+                        advance(said)
+            except BaseException:
+                request.behind = True
+                _write(request.history, told[at + 1 :])
+                raise
+
+    def _catch_up(self, request: _Request, told: Sequence[int]) -> None:
+        _write(request.history, told)
+        self.dialect.rebuild(request.state)
+        request.behind = False
+
+
+def _write(history: History, told: Sequence[int]) -> None:
+    for said in told:
+        if said < 0:
+            history.rewind(-1 - said)
+        else:
+            history.append(said)

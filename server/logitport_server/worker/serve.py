@@ -1,0 +1,170 @@
+"""What a worker does: answer one frame after the other, until the server closes the connection."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from logitport import payload
+from logitport.edits import Edits, RowEdits
+from logitport.errors import LoadFailed, LogitportError, to_proto
+from logitport.history import History
+from logitport_server import failures
+from logitport_server.dialects import RequestContext, speak
+from logitport_server.loader import Loader
+from logitport_server.worker import frames
+from logitport_server.worker.hosted import Hosted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    Reply = tuple[dict[str, Any], Sequence[bytes]]
+
+_MOST_CLASSES = 128
+
+
+def serve(connection: socket.socket) -> None:
+    """Answer frames."""
+    worker = _Worker()
+    descriptors: list[int] = []
+
+    def receive(most: int) -> bytes:
+        octets, came, _, _ = socket.recv_fds(connection, most, 1)
+        descriptors.extend(came)
+        if not octets:
+            raise EOFError
+        return octets
+
+    while True:
+        try:
+            header, columns = frames.read(receive, frames.LONGEST_BODY)
+        except EOFError:
+            return
+        reply, answer = worker.answer(header, columns, descriptors)
+        descriptors.clear()
+        connection.sendall(frames.pack({**reply, "call": header["call"]}, answer))
+
+
+class _Worker:
+    def __init__(self) -> None:
+        self._loader = Loader(_MOST_CLASSES)
+        self._hosted: dict[int, Hosted] = {}
+        self._memory: dict[int, mmap.mmap] = {}
+
+    def answer(self, header: dict[str, Any], columns: Sequence[memoryview], descriptors: Sequence[int]) -> Reply:
+        """The reply to a frame; an error of a processor is a reply, too."""
+        for descriptor, (number, size_bytes) in zip(descriptors, header.get("memory", ()), strict=True):
+            self._memory[number] = mmap.mmap(descriptor, size_bytes)
+            os.close(descriptor)
+        for number in header.get("memory_gone", ()):
+            self._memory.pop(number, None)
+        for number, state in header.get("gone", ()):
+            if state is None:
+                self._hosted.pop(number, None)
+            elif number in self._hosted:
+                self._hosted[number].forget(state)
+        do = {"host": self._host, "validate": self._validate, "start": self._start}
+        do |= {"edit": self._edit, "process": self._process}
+        try:
+            return do[header["do"]](header, columns)
+        except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
+            return {"error": _told(failures.of_processor(error, header["name"]))}, ()
+
+    def _host(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:
+        shipped = payload.Payload(bytes(columns[0]), header["digest"], header["python"], header["dill"])
+        dialect = speak(payload.instantiate(self._loader.load(shipped)), header["name"], shipped=True)
+        if dialect.reads_logits:
+            _check_torch()
+        self._hosted[header["processor"]] = Hosted(dialect)
+        return {"reads_logits": dialect.reads_logits}, ()
+
+    def _validate(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:
+        self._hosted[header["processor"]].dialect.validate(orjson.loads(columns[0]))
+        return {}, ()
+
+    def _start(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:
+        params, sampling_params, token_ids = orjson.loads(columns[0]), orjson.loads(columns[1]), columns[2]
+        ids, prompt = np.frombuffer(token_ids, "<i4"), header["prompt"]
+        history = History(ids[:prompt], ids[prompt:])
+        context = RequestContext(header["request_id"], history, sampling_params, header["vocab_size"])
+        self._hosted[header["processor"]].start(header["state"], context, params)
+        return {}, ()
+
+    def _edit(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:
+        hosted = self._hosted[header["processor"]]
+        failed, places = _follow(hosted, header, columns)
+        said = [RowEdits() for _ in header["states"]]
+        if places:
+            hosted.dialect.edit(hosted.states(header["states"], places), [said[place] for place in places])
+        edits = Edits.pack(enumerate(said), header["vocab_size"])
+        return {"failed": failed}, (edits.to_proto().SerializeToString(),)
+
+    def _process(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:
+        hosted = self._hosted[header["processor"]]
+        failed, places = _follow(hosted, header, columns)
+        if places:
+            _call(hosted, header["states"], places, self._logits(header))
+        return {"failed": failed, "kept": hosted.newly_kept(header["states"], places)}, ()
+
+    def _logits(self, header: dict[str, Any]) -> torch.Tensor:
+        """float[rows, vocab_size] in the memory that the frame names."""
+        import torch
+
+        rows, width = header["shape"]
+        dtype = getattr(torch, header["dtype"])
+        memory = self._memory[header["in"]]
+        return torch.frombuffer(memory, dtype=dtype, count=rows * width, offset=header["offset"]).view(rows, width)
+
+
+def _call(hosted: Hosted, numbers: Sequence[int], places: Sequence[int], logits: torch.Tensor) -> None:
+    """Call the processor for the rows at these places, and put what it returns in the place of the logits."""
+    import torch
+
+    from logitport_server.dialects.results import check_result
+
+    every = len(places) == len(numbers)
+    handed = logits if every else logits[list(places)]
+    shape = handed.shape  # the processor may reshape its tensor in place
+    with torch.no_grad():
+        result = hosted.dialect.process(hosted.states(numbers, places), handed)
+        check_result(result, shape, hosted.dialect.name)
+        if not every:
+            logits[list(places)] = result.to(logits)
+        elif not result.is_set_to(logits):
+            logits.copy_(result)
+
+
+def _follow(
+    hosted: Hosted, header: dict[str, Any], columns: Sequence[memoryview]
+) -> tuple[dict[str, Any], Sequence[int]]:
+    """What failed, by place, as it travels; and the places that are left."""
+    numbers = header["states"]
+    told = struct.unpack(f"<{len(columns[0]) // 4}i", columns[0])
+    failed = hosted.follow(numbers, header["counts"], told)
+    places: Sequence[int] = range(len(numbers))
+    if failed or not all(numbers):
+        places = [place for place in places if numbers[place] and place not in failed]
+    return {str(place): _told(error) for place, error in failed.items()}, places
+
+
+def _told(error: LogitportError) -> dict[str, Any]:
+    told = to_proto(error)
+    return {"code": told.code, "message": told.message, "trace": told.remote_traceback}
+
+
+def _check_torch() -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise LoadFailed(
+            "the processor reads logits, and the worker's Python has no torch: install torch for it, or derive the "
+            f"processor from EditProcessor ({error})"
+        ) from error
