@@ -37,6 +37,11 @@ def apply(
     if vocab_size > _WIDEST:
         raise InvalidLogits(f"logits have shape {list(message.logits.shape)}; the width is {_WIDEST} at most")
     session = open_session(processing_pb2.OpenSession(vocab_size=vocab_size, datatype=message.logits.datatype))
+    if each - 1 > session.most_draft_tokens:
+        raise LimitExceeded(
+            f"num_tokens_in_batch is {each}; the server takes {1 + session.most_draft_tokens} rows a request: send "
+            "fewer, or raise --max-draft-tokens"
+        )
     if len(message.requests) > session.max_requests:
         raise LimitExceeded(
             f"{len(message.requests)} requests in one Apply; the server takes {session.max_requests}: send fewer, "
@@ -48,5 +53,5 @@ def apply(
     response = processing_pb2.ApplyResponse(failures=admission.failures)
     for refused in response.failures:
         refused.skipped = message.requests[refused.slot].on_error == common_pb2.ON_ERROR_SKIP
-    session.apply(message.logits, [row // each for row in range(rows)], response)
+    session.apply(message.logits, rows, each, response)
     return response

@@ -10,6 +10,7 @@ from logitport.errors import (
     DuplicateRequest,
     InvalidArgument,
     InvalidLogits,
+    LimitExceeded,
     LogitportError,
     to_proto,
 )
@@ -60,13 +61,20 @@ class Session:
                 f"max_requests is {opening.max_requests} and max_draft_tokens {opening.max_draft_tokens}; "
                 "both are 0 or more"
             )
+        if opening.max_draft_tokens > limits.max_draft_tokens:
+            raise LimitExceeded(
+                f"max_draft_tokens is {opening.max_draft_tokens}; the server takes {limits.max_draft_tokens} a request "
+                "and step: draft fewer, or raise --max-draft-tokens"
+            )
         check_token_ids(opening.eos_token_ids, opening.vocab_size, "eos_token_ids")
         self.vocab_size = opening.vocab_size
         self.max_requests = min(
             opening.max_requests or limits.max_requests_per_session, limits.max_requests_per_session
         )
+        self.most_draft_tokens = limits.max_draft_tokens
         self.regions = Regions(limits.max_region_bytes)
         self._datatype = opening.datatype
+        self._max_step_bytes = limits.max_step_bytes
         self._max_draft_tokens = opening.max_draft_tokens
         self._registry = registry
         self._executor = executor
@@ -108,6 +116,7 @@ class Session:
 
     def remove(self, frame: processing_pb2.RemoveRequests) -> None:
         """Drop requests and their state; places that hold another generation, or none, are left alone."""
+        self._check_size(frame)
         slots = int32_column(frame.slots, "RemoveRequests.slots")
         generations = int32_column(frame.generations, "RemoveRequests.generations", len(slots))
         for slot, generation in zip(slots, generations, strict=True):
@@ -118,6 +127,7 @@ class Session:
 
     def step(self, frame: processing_pb2.Step, reply: processing_pb2.StepEdits) -> None:
         """Take in what was sampled, and answer with the edits that follow from the histories alone."""
+        self._check_size(frame)
         batch = self._batch_of(frame)
         columns = StepColumns.read(frame, batch.layout, self.vocab_size)
         outcome = Outcome()
@@ -154,12 +164,13 @@ class Session:
         number = {place.index: row.index for place, row in zip(places, awaited, strict=True)}
         replies.write_outcome(reply, outcome, [number[at] for at in outcome.all_denied(self.vocab_size)])
 
-    def apply(self, tensor: common_pb2.Tensor, slots: Sequence[int], reply: processing_pb2.ApplyResponse) -> None:
-        """Process logits whose row i belongs to the request in `slots[i]`, if there is one."""
-        logits = self._decode(tensor, len(slots))
+    def apply(self, tensor: common_pb2.Tensor, rows: int, each: int, reply: processing_pb2.ApplyResponse) -> None:
+        """Process `rows` rows of logits, of which each slot in turn has `each`; a slot may hold no request."""
+        logits = self._decode(tensor, rows)
         outcome = Outcome()
-        rows = Rows(Row(index, self._requests[slot]) for index, slot in enumerate(slots) if slot in self._requests)
-        self._run_chains(rows, {}, self.vocab_size, logits, outcome)
+        placed = ((index, self._requests.get(index // each)) for index in range(rows))
+        present = Rows(Row(index, request) for index, request in placed if request is not None)
+        self._run_chains(present, {}, self.vocab_size, logits, outcome)
         tensors.write(reply.logits, logits)
         replies.write_outcome(reply, outcome, outcome.all_denied(self.vocab_size))
 
@@ -176,6 +187,14 @@ class Session:
     def close(self) -> None:
         """Give up what the session shares with its engine."""
         self.regions.close()
+
+    def _check_size(self, columns: processing_pb2.Step | processing_pb2.RemoveRequests) -> None:
+        """Refuse columns that would take long to read, and many times their size. Raises LimitExceeded."""
+        if columns.ByteSize() > self._max_step_bytes:
+            raise LimitExceeded(
+                f"columns of {columns.ByteSize()} bytes in one frame; the server takes {self._max_step_bytes}: send "
+                "them in several, tell long histories with AddRequests, or raise --max-step-bytes"
+            )
 
     def _batch_of(self, frame: processing_pb2.Step) -> Batch:
         """The batch of the last step, if this frame's is the same. Raises InvalidArgument as `StepLayout.read`."""

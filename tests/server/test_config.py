@@ -42,6 +42,8 @@ def test_it_does_not_change() -> None:
         *((field, 0) for field in ("max_requests_per_session", "max_registered_processors", "loader_cache_size")),
         *(("drain_seconds", value) for value in (-1, float("nan"), "x")),
         *(("max_region_bytes", value) for value in (-1, 1.5)),
+        ("max_draft_tokens", -1),
+        ("max_step_bytes", 1023),
         ("nonsense", 1),
     ],
 )

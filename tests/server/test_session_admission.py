@@ -15,6 +15,7 @@ from logitport import (
     InvalidArgument,
     InvalidParams,
     InvalidTokenId,
+    LimitExceeded,
     LogitportError,
     Request,
     RowEdits,
@@ -158,3 +159,19 @@ def test_an_engine_that_says_what_cannot_be(open_engine: Any, change: dict[str, 
 @pytest.mark.parametrize(("asked", "granted"), [(0, 4), (3, 3), (9, 4)])
 def test_the_most_requests_are_what_both_sides_bear(open_engine: Any, asked: int, granted: int) -> None:
     assert open_engine(VOCAB, max_requests=asked, max_requests_per_session=4).session.max_requests == granted
+
+
+def test_an_engine_that_drafts_more_than_the_server_takes(open_engine: Any) -> None:
+    with pytest.raises(LimitExceeded, match=r"257; the server takes 256 .* raise --max-draft-tokens"):
+        open_engine(VOCAB, max_draft_tokens=257)
+
+
+@pytest.mark.parametrize("column", ["row_requests", "new_token_ids", "slots"])
+def test_columns_that_are_too_long_are_not_read(open_engine: Any, column: str) -> None:
+    engine = open_engine(VOCAB)
+    known = engine.add(0, [])
+    with pytest.raises(LimitExceeded, match=r"in one frame; the server takes 1048576: .* raise --max-step-bytes"):
+        engine.step({known: []}, **{column: bytes(1 << 20)})
+    with pytest.raises(LimitExceeded, match="in one frame"):
+        engine.session.remove(processing_pb2.RemoveRequests(slots=bytes(1 << 20)))
+    engine.step({known: []})

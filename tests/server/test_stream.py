@@ -169,6 +169,7 @@ def broken(*_: Any) -> None:
     ("frames", "takes_long"),
     [
         ([{"remove": {}}], False),
+        ([{"remove": {"slots": bytes(1 << 17)}}], True),
         ([add("DenyHistory")], True),
         ([logits()], True),
         ([add("DenyHistory"), step()], False),
