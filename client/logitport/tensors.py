@@ -78,7 +78,7 @@ def view(memory: Any, datatype: str, shape: tuple[int, int], *, with_torch: bool
     """A torch tensor or numpy array over writable memory, which it keeps alive.
 
     Raises:
-        InvalidLogits: numpy has no such dtype (bfloat16).
+        InvalidLogits: numpy has no such dtype (bfloat16, unless ml_dtypes has brought it in).
     """
     dtype = DATATYPES[datatype][0]
     count = shape[0] * shape[1]
@@ -88,9 +88,13 @@ def view(memory: Any, datatype: str, shape: tuple[int, int], *, with_torch: bool
         if not count:
             return torch.empty(shape, dtype=getattr(torch, dtype))
         return torch.frombuffer(memory, dtype=getattr(torch, dtype), count=count).view(shape)
-    if datatype == "BF16":
-        raise InvalidLogits("numpy has no bfloat16; open the session with dtype=torch.bfloat16")
-    return np.frombuffer(memory, dtype, count).reshape(shape)
+    try:
+        numpy_dtype = np.dtype(dtype)
+    except TypeError:
+        raise InvalidLogits(
+            "numpy has no bfloat16; open the session with dtype=torch.bfloat16, or import ml_dtypes"
+        ) from None
+    return np.frombuffer(memory, numpy_dtype, count).reshape(shape)
 
 
 def byte_offset(rows: Any, buffer: Any) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -12,7 +13,7 @@ from logitport import InvalidLogits, tensors
 from logitport_proto import common_pb2
 
 TORCH = {"FP32": torch.float32, "FP16": torch.float16, "BF16": torch.bfloat16}
-NUMPY = {"FP32": np.float32, "FP16": np.float16}
+NUMPY = {"FP32": np.dtype(np.float32), "FP16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
 
 
 def sample(datatype: str, rows: int = 3, width: int = 5) -> torch.Tensor:
@@ -22,7 +23,7 @@ def sample(datatype: str, rows: int = 3, width: int = 5) -> torch.Tensor:
     return values.to(TORCH[datatype])
 
 
-def bits(array: Any) -> bytes:
+def bits(array: Any) -> Any:
     return array.contiguous().view(torch.uint8).numpy().tobytes() if tensors.is_torch(array) else array.tobytes()
 
 
@@ -44,7 +45,7 @@ def test_torch_round_trip(datatype: str) -> None:
 
 @pytest.mark.parametrize("datatype", NUMPY)
 def test_numpy_round_trip(datatype: str) -> None:
-    logits = sample(datatype).numpy()
+    logits = np.frombuffer(bits(sample(datatype)), NUMPY[datatype]).reshape(3, 5)
     message = written(logits)
     assert (message.datatype, list(message.shape), message.raw) == (datatype, [3, 5], bits(logits))
     back = tensors.like(message, logits)
@@ -57,6 +58,21 @@ def test_torch_of_any_strides(datatype: str) -> None:
     logits = sample(datatype, 5, 8)
     for view in (logits.t(), logits[:, ::2], logits[1:4, 2:7], logits[:1].expand(3, -1)):
         assert written(view).raw == bits(view.clone(memory_format=torch.contiguous_format))
+
+
+@pytest.mark.parametrize("datatype", NUMPY)
+def test_arrays_over_memory(datatype: str) -> None:
+    memory = bytearray(2 * 3 * NUMPY[datatype].itemsize + 1)
+    array = tensors.view(memory, datatype, (2, 3), with_torch=False)
+    assert (array.dtype, array.shape) == (NUMPY[datatype], (2, 3))
+    array[...] = 1
+    assert bytes(memory) == np.ones(6, NUMPY[datatype]).tobytes() + b"\0"
+
+
+def test_an_array_of_a_dtype_that_numpy_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tensors.DATATYPES, "BF16", ("bfloat16 that nobody brought in", 2))
+    with pytest.raises(InvalidLogits, match="or import ml_dtypes"):
+        tensors.view(bytearray(12), "BF16", (2, 3), with_torch=False)
 
 
 def test_numpy_of_any_strides() -> None:
@@ -89,7 +105,7 @@ def test_empty(shape: tuple[int, int]) -> None:
     [
         *((dtype, datatype) for datatype, dtype in TORCH.items()),
         *((dtype, datatype) for datatype, dtype in NUMPY.items()),
-        *((np.dtype(dtype), datatype) for datatype, dtype in NUMPY.items()),
+        *((dtype.type, datatype) for datatype, dtype in NUMPY.items()),
         ("float32", "FP32"),
         ("bfloat16", "BF16"),
     ],

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -116,6 +117,22 @@ def test_without_torch_the_buffer_is_an_array(client: Client) -> None:
         session.step({handle: []}).apply(logits)
         assert np.isneginf(logits[0, 7])
         assert np.isfinite(np.delete(logits[0], 7)).all()
+
+
+@pytest.mark.parametrize("transport", ["local", "grpc"])
+@pytest.mark.parametrize("placed", ["in the buffer", "elsewhere"])
+def test_arrays_of_bfloat16(client: Client, transport: Any, placed: str) -> None:
+    with client.session(vocab_size=VOCAB, dtype=ml_dtypes.bfloat16, transport=transport) as session:
+        read = session.add(Request(processors=[(Half, {})]))
+        free = session.add(Request(processors=[("disallowed_tokens", {"token_ids": [7]})]))
+        logits = session.logits_buffer(2)
+        assert logits.dtype == ml_dtypes.bfloat16
+        logits = logits if placed == "in the buffer" else logits.copy()
+        logits[...] = 3
+        session.step({read: [], free: []}).apply(logits)
+        assert (logits[0] == 1.5).all()
+        assert np.isneginf(logits[1, 7])
+        assert (np.delete(logits[1], 7) == 3).all()
 
 
 def test_a_token_admits_one_connection(raw: RawSession) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -124,14 +125,15 @@ def test_as_the_reference_on_tensors(implementation: Any, bits: Any, width: int,
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_as_the_reference_on_arrays(implementation: Any, bits: Any, dtype: str, layout: str) -> None:
     if not implementation.arrays:
         return
     width = 100
     rng = np.random.default_rng(0)
     edits = Edits.pack(enumerate(edge_rows(width, rng)), width)
-    storage = make_storage(2 * len(edge_rows(width, rng)), width + 7, dtype, rng).numpy()
+    tensor = make_storage(2 * len(edge_rows(width, rng)), width + 7, dtype, rng)
+    storage = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if dtype == "bfloat16" else tensor.numpy()
     compare(implementation, bits, edits, storage, lambda whole: LAYOUTS[layout](whole, width))
 
 

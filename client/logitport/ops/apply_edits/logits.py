@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from logitport.errors import InvalidLogits
 
 if TYPE_CHECKING:
@@ -22,9 +20,9 @@ def check_tensor(logits: torch.Tensor) -> None:
 
 
 def check_array(logits: NDArray[Any]) -> NDArray[Any]:
-    """The array; raise InvalidLogits unless it is float32 or float16 and can be written to."""
-    if logits.dtype not in (np.float32, np.float16):
-        raise InvalidLogits(f"logits are an array of {logits.dtype}; pass one of float32 or float16")
+    """The array; raise InvalidLogits unless it is float32, float16 or ml_dtypes' bfloat16, and can be written to."""
+    if logits.dtype.name not in ("float32", "float16", "bfloat16"):
+        raise InvalidLogits(f"logits are an array of {logits.dtype}; pass one of float32, float16 or bfloat16")
     if not logits.flags.writeable:
         raise InvalidLogits("logits are a read-only array; pass one that can be written to, such as a copy")
     return logits

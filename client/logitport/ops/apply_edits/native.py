@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def apply_edits(edits: Edits, logits: Any, compiled: Callable[[Any], Any] = lambda kernel: kernel) -> None:
     """As `logitport.ops.apply_edits`; `compiled` makes of each kernel what is to be run."""
-    tensor = logits.detach() if isinstance(logits, torch.Tensor) else torch.from_numpy(check_array(logits))
+    tensor = logits.detach() if isinstance(logits, torch.Tensor) else _as_tensor(check_array(logits))
     check_tensor(tensor)
 
     def run(kernel: Any, *columns: NDArray[Any]) -> None:
@@ -72,6 +72,13 @@ def bitmask(logits: torch.Tensor, rows: torch.Tensor, words: torch.Tensor) -> No
 def deny(logits: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor) -> None:
     """-inf at (rows, ids), int64[n] each."""
     logits[rows, ids] = -float("inf")
+
+
+def _as_tensor(array: NDArray[Any]) -> torch.Tensor:
+    """The array's memory; torch does not know the bfloat16 that ml_dtypes gives numpy."""
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 def _cells(edits: Edits, chosen: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
