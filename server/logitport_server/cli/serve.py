@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from logitport_server.config import ServerConfig
+from logitport_server.memory import keep_large_blocks
 
 
 class Serve(ServerConfig):
@@ -14,6 +15,7 @@ class Serve(ServerConfig):
         """Start up and serve."""
         # torch's threads spin for a while when they have nothing to do, on cores that the engine could use.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        keep_large_blocks()
         from logitport_server.server import run  # torch takes a second, and --help should not
 
         run(self)

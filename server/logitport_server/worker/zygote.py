@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from logitport_server.memory import keep_large_blocks
 from logitport_server.sandbox import Limits, Parent, SandboxError
 
 _LONGEST_MESSAGE = 1 << 16
@@ -23,6 +24,7 @@ _LONGEST_MESSAGE = 1 << 16
 def run(control: socket.socket) -> None:
     """Fork workers until the server closes its end of the socket; the workers end with it."""
     parent = Parent()  # first of all: it gives up root
+    keep_large_blocks()
     _preload()
     zygote = _Zygote(control, parent)
     zygote.tell({"ready": True})
