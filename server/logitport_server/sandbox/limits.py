@@ -11,8 +11,9 @@ from logitport_server.sandbox.layer import Layer
 if TYPE_CHECKING:
     from logitport_server.sandbox.plan import Limits, Plan
 
-# Address space that a thread takes without using it: its stack, and an arena of malloc's.
-_BYTES_PER_THREAD = 80 << 20
+# What a thread takes without using it: its stack, which counts as memory, and an arena of malloc's, which does not.
+_STACK_BYTES = 8 << 20
+_ARENA_BYTES = 128 << 20
 
 
 class ResourceLimits(Layer):
@@ -30,9 +31,10 @@ class ResourceLimits(Layer):
 
     def apply(self, plan: Plan, limits: Limits) -> None:
         mapped, own = _memory_in_use()
+        memory = limits.memory_bytes + limits.threads * _STACK_BYTES
         most = {
-            resource.RLIMIT_DATA: own + limits.memory_bytes,
-            resource.RLIMIT_AS: mapped + limits.memory_bytes + limits.region_bytes + limits.threads * _BYTES_PER_THREAD,
+            resource.RLIMIT_DATA: own + memory,
+            resource.RLIMIT_AS: mapped + memory + limits.region_bytes + limits.threads * _ARENA_BYTES,
             resource.RLIMIT_NOFILE: limits.open_files,
             resource.RLIMIT_FSIZE: limits.temporary_bytes,
             resource.RLIMIT_CORE: 0,

@@ -82,6 +82,8 @@ class Namespaces(Layer):
             _mount_again(path, handle)
         if not plan.devices:  # the CUDA driver reads /proc
             _mount_empty("/proc", "mode=0555,size=4k,nr_inodes=2", linux.MS_RDONLY)
+        os.chdir(_PRIVATE[0])  # the folder that it was in is the parent's, and may be below the covers
+        linux.drop_capabilities()
 
 
 def _mount_empty(folder: str, options: str, flags: int = 0) -> None:

@@ -49,6 +49,8 @@ class Parent:
         self._plan = Plan.received()
         self._layers = [layer for layer in LAYERS if layer.name not in self._plan.without]
         _give_up_root(self._plan)
+        if "namespaces" in self._plan.without:  # else that layer does it, once it needs them no more
+            linux.drop_capabilities()
         linux.no_new_privileges()
         linux.adopt_orphans()
         linux.set_dumpable(False)

@@ -1,0 +1,139 @@
+"""Whether the walls stand: attempts are made from inside real workers.
+
+As a program it is the preloaded parent of those workers, started by `probe`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from logitport_server.sandbox.attempts import ATTEMPTS, Attempt, Targets
+from logitport_server.sandbox.launch import launch
+from logitport_server.sandbox.parent import Parent
+from logitport_server.sandbox.plan import Limits, SandboxError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# Small, so that what exhausts them costs the machine nothing.
+_LIMITS = Limits(memory_bytes=64 << 20, region_bytes=64 << 20, temporary_bytes=1 << 20, threads=8, open_files=64)
+_ATTEMPT_SECONDS = 10.0
+_PROBE_SECONDS = 120.0
+_MESSAGE_BYTES = 4096
+_THROUGH, _STOPPED = "through: ", "stopped: "
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one attempt ended.
+
+    Attributes:
+        what: what was tried.
+        stopped: whether it was stopped.
+        how: by what error, or what it got hold of.
+    """
+
+    what: str
+    stopped: bool
+    how: str
+
+
+def probe(python: str = sys.executable, without: Iterable[str] = ()) -> list[Outcome]:
+    """Make every attempt, each in a worker of its own, with these layers waived.
+
+    Raises SandboxError if no worker can be started.
+    """
+    name = f"logitport-{secrets.token_hex(8)}"
+    ours, theirs = socket.socketpair()
+    with (
+        ours,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as abstract,
+    ):
+        abstract.bind(f"\0{name}")
+        abstract.listen()
+        with theirs:
+            arguments = ["-m", __name__, str(theirs.fileno()), str(listener.getsockname()[1]), name]
+            process = launch(python, arguments, pass_fds=[theirs.fileno()], without=without)
+        try:
+            ours.settimeout(_PROBE_SECONDS)
+            report = json.loads(b"".join(iter(lambda: ours.recv(_MESSAGE_BYTES), b"")) or b'"it ended early"')
+        finally:
+            process.kill()
+            process.wait()
+    if isinstance(report, str):
+        raise SandboxError(f"no worker could be tried: {report}")
+    return [Outcome(**outcome) for outcome in report]
+
+
+def _main(report: socket.socket, port: int, abstract_socket: str) -> None:
+    with report:
+        try:
+            outcomes = _make_attempts(Parent(), port, abstract_socket)
+            report.sendall(json.dumps([asdict(outcome) for outcome in outcomes]).encode())
+        except (SandboxError, OSError) as error:
+            report.sendall(json.dumps(str(error)).encode())
+
+
+def _make_attempts(parent: Parent, port: int, abstract_socket: str) -> list[Outcome]:
+    path = f"/tmp/logitport-sibling-{secrets.token_hex(8)}"  # noqa: S108 - in its own folder, where it has one
+    ours, theirs = socket.socketpair()
+    sibling = parent.fork(lambda: _be_sibling(theirs, path), _LIMITS, [theirs.fileno()])
+    theirs.close()
+    ours.recv(1)
+    targets = Targets(_LIMITS, -1, os.getpid(), sibling.pid, path, port, abstract_socket)
+    try:
+        return [_make(attempt, parent, targets) for attempt in ATTEMPTS]
+    finally:
+        ours.close()
+        os.waitpid(sibling.pid, 0)
+        os.close(sibling.pidfd)
+
+
+def _be_sibling(channel: socket.socket, path: str) -> None:
+    """What the others attack."""
+    with contextlib.suppress(OSError):  # it may have no folder to write to
+        Path(path).write_text("a secret", encoding="ascii")
+    channel.send(b".")
+    channel.recv(1)
+    with contextlib.suppress(OSError):
+        Path(path).unlink()
+
+
+def _make(attempt: Attempt, parent: Parent, targets: Targets) -> Outcome:
+    ours, theirs = socket.socketpair()
+    with ours:
+        attacker = parent.fork(
+            lambda: theirs.send(_try(attempt, replace(targets, result=theirs.fileno()))), _LIMITS, [theirs.fileno()]
+        )
+        theirs.close()
+        ours.settimeout(_ATTEMPT_SECONDS)
+        try:
+            said = ours.recv(_MESSAGE_BYTES).decode() or f"{_STOPPED}it was ended"
+        except TimeoutError:
+            said = f"{_STOPPED}it did not come to an end"
+        signal.pidfd_send_signal(attacker.pidfd, signal.SIGKILL)
+        os.waitpid(attacker.pid, 0)
+        os.close(attacker.pidfd)
+    return Outcome(attempt.what, said.startswith(_STOPPED), said.partition(": ")[2])
+
+
+def _try(attempt: Attempt, targets: Targets) -> bytes:
+    try:
+        said = f"{_THROUGH}{attempt.run(targets)}"
+    except Exception as error:  # noqa: BLE001 - whatever stopped it
+        said = f"{_STOPPED}{type(error).__name__}: {error}"
+    return said.encode()[:_MESSAGE_BYTES]
+
+
+if __name__ == "__main__":
+    _main(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3])
