@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport import tensors
 from logitport.errors import LimitExceeded
@@ -14,10 +15,75 @@ if TYPE_CHECKING:
     from logitport_proto import common_pb2
 
 
-class LogitsBuffer:
-    """Rows of logits that grow on demand, in a region if the session's transport shares memory."""
+class Memory(ABC):
+    """A kind of memory that the server reaches, too. One object has one region at a time.
 
-    def __init__(self, conversation: Conversation, vocab_size: int, datatype: str, *, with_torch: bool) -> None:
+    Attributes:
+        name: "host" or "device".
+    """
+
+    name: str
+
+    @abstractmethod
+    def open(self, size_bytes: int, replaces: int) -> tuple[int, Any] | None:
+        """A new region in place of `replaces` (0: of none): its id, and its bytes; None if the server reaches none.
+
+        Raises:
+            LimitExceeded: more than the server's max_region_bytes.
+        """
+
+    @abstractmethod
+    def ordinary(self, size_bytes: int) -> Any:
+        """As many bytes where the engine has its logits, which the server does not reach."""
+
+    @abstractmethod
+    def write(self, staged: Any, rows: Any) -> bool:
+        """Copy rows into the region, if they are not there (`staged` is None), for the server; False if that fails."""
+
+    def read(self, logits: Any, wanted: Sequence[int], staged: Any) -> None:
+        """Copy what the server left in the region over the wanted rows, if these are not there themselves."""
+        if staged is not None:
+            tensors.put_rows(logits, wanted, staged)
+
+    @abstractmethod
+    def refuse(self) -> None:
+        """The server refused to work on the region."""
+
+
+class HostMemory(Memory):
+    """Regions that the server makes, and passes over a local lane."""
+
+    name = "host"
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+
+    def open(self, size_bytes: int, replaces: int) -> tuple[int, Any] | None:
+        return self._conversation.open_region(size_bytes, replaces)
+
+    def ordinary(self, size_bytes: int) -> bytearray:
+        return bytearray(size_bytes)
+
+    def write(self, staged: Any, rows: Any) -> bool:
+        if staged is not None:
+            staged[...] = rows
+        return True
+
+    def refuse(self) -> None:
+        """It is the logits that are wrong: nothing that could be done otherwise."""
+
+
+class LogitsBuffer:
+    """Rows of logits that grow on demand, in a region if the server reaches such memory.
+
+    Attributes:
+        memory: the kind of memory.
+    """
+
+    def __init__(
+        self, conversation: Conversation, memory: Memory, vocab_size: int, datatype: str, *, with_torch: bool
+    ) -> None:
+        self.memory = memory
         self._conversation = conversation
         self._vocab_size = vocab_size
         self._datatype = datatype
@@ -28,8 +94,14 @@ class LogitsBuffer:
 
     def rows(self, rows: int) -> Any:
         """float[rows, vocab_size]: the first rows of the buffer. Raises LimitExceeded."""
-        if self._logits is None or len(self._logits) < rows or self._connection != self._conversation.connections:
-            self._grow(rows)
+        if self._lacks(rows) and not self._open(rows):
+            self._logits = self._view(self.memory.ordinary(self._size_bytes(rows)), rows)
+        return self._logits[:rows]
+
+    def shared_rows(self, rows: int) -> Any:
+        """As `rows`, but None if the server does not reach them."""
+        if (self._lacks(rows) or not self._region_id) and not self._open(rows):
+            return None
         return self._logits[:rows]
 
     def locate(self, logits: Any, message: common_pb2.Tensor) -> bool:
@@ -47,13 +119,41 @@ class LogitsBuffer:
         message.region.byte_offset = byte_offset
         return True
 
-    def _grow(self, rows: int) -> None:
-        size_bytes = max(1, rows) * self._vocab_size * tensors.DATATYPES[self._datatype][1]
+    def refuse(self) -> None:
+        """The server refused to work on the region: it is ordinary memory from now on."""
+        self._region_id = 0
+        self.memory.refuse()
+
+    def _lacks(self, rows: int) -> bool:
+        return self._logits is None or len(self._logits) < rows or self._connection != self._conversation.connections
+
+    def _open(self, rows: int) -> bool:
         if self._connection != self._conversation.connections:
             self._connection, self._region_id = self._conversation.connections, 0
-        opened = self._conversation.open_region(size_bytes, self._region_id)
-        self._region_id, memory = opened or (0, bytearray(size_bytes))
-        self._logits = tensors.view(memory, self._datatype, (rows, self._vocab_size), with_torch=self._with_torch)
+        opened = self.memory.open(self._size_bytes(rows), self._region_id)
+        self._region_id = 0
+        if opened is not None:
+            self._region_id, octets = opened
+            self._logits = self._view(octets, rows)
+        return opened is not None
+
+    def _size_bytes(self, rows: int) -> int:
+        return max(1, rows) * self._vocab_size * tensors.DATATYPES[self._datatype][1]
+
+    def _view(self, octets: Any, rows: int) -> Any:
+        return tensors.view(octets, self._datatype, (rows, self._vocab_size), with_torch=self._with_torch)
+
+
+class Placed(NamedTuple):
+    """Where `LogitsDelivery.put` has put logits: in a buffer, or inline if that is None.
+
+    Attributes:
+        buffer: where they are.
+        staged: the copy of them there; None if they are there themselves.
+    """
+
+    buffer: LogitsBuffer | None
+    staged: Any
 
 
 class LogitsDelivery:
@@ -62,45 +162,81 @@ class LogitsDelivery:
     Attributes:
         datatype: of the logits: "FP32", "FP16" or "BF16".
         buffer: what `Session.logits_buffer` hands out.
+        memory: where logits were when the server worked on them last: "device", "host" or "inline"; "" before.
     """
 
-    def __init__(self, conversation: Conversation, vocab_size: int, datatype: str, *, with_torch: bool) -> None:
+    def __init__(
+        self, conversation: Conversation, vocab_size: int, datatype: str, *, with_torch: bool, device: str = "cpu"
+    ) -> None:
         self._conversation = conversation
+        self._vocab_size = vocab_size
         self.datatype = datatype
-        self._shape = (vocab_size, datatype)
-        self._staging: dict[bool, LogitsBuffer] = {}
-        self.buffer = LogitsBuffer(conversation, *self._shape, with_torch=with_torch)
+        self.memory = ""
+        self._staging: dict[object, list[LogitsBuffer]] = {}
+        self.buffer = self._buffers(device, with_torch=with_torch)[0]
 
-    def put(self, logits: Any, wanted: Sequence[int], message: common_pb2.Tensor) -> Any:
-        """Make the message name or hold the wanted rows; returns the copy of them in shared memory, if there is one.
+    def put(self, logits: Any, wanted: Sequence[int], message: common_pb2.Tensor) -> Placed:
+        """Make the message name or hold the wanted rows.
 
-        Rows that lie in the buffer stay there. Others are copied into shared memory. Where there is none, or not
-        enough, they travel inline.
+        Rows that lie in the buffer stay there. Others are copied into shared memory, of their GPU or of the host.
+        Where there is none, or not enough, they travel inline.
         """
         if self.buffer.locate(logits, message):
-            return None
+            if self.buffer.memory.write(None, logits):
+                return self._placed(self.buffer, None)
+            message.Clear()
         rows = tensors.take_rows(logits, wanted)
-        if self._conversation.shares_memory:
-            with_torch = tensors.is_torch(rows)
-            staging = self._staging.get(with_torch)
-            if staging is None:
-                staging = LogitsBuffer(self._conversation, *self._shape, with_torch=with_torch)
-                self._staging[with_torch] = staging
+        for staging in self._stagings(rows):
             try:
-                staged = staging.rows(len(rows))
+                staged = staging.shared_rows(len(rows))
             except LimitExceeded:
-                pass
-            else:
-                staged[...] = rows
+                continue
+            if staged is not None and staging.memory.write(staged, rows):
                 staging.locate(staged, message)
-                return staged
+                return self._placed(staging, staged)
         tensors.write(message, rows)
-        return None
+        return self._placed(None, None)
 
     @staticmethod
-    def fetch(logits: Any, wanted: Sequence[int], staged: Any, message: common_pb2.Tensor) -> None:
+    def fetch(logits: Any, wanted: Sequence[int], placed: Placed, message: common_pb2.Tensor) -> None:
         """Bring the wanted rows home, from where `put` put them. Raises InvalidLogits if they come malformed."""
-        if staged is not None:
-            tensors.put_rows(logits, wanted, staged)
+        if placed.buffer is not None:
+            placed.buffer.memory.read(logits, wanted, placed.staged)
         elif message.datatype:
             tensors.put_rows(logits, wanted, tensors.like(message, logits))
+
+    @staticmethod
+    def refuse(placed: Placed) -> bool:
+        """The server refused logits that are right: whether it may take them from elsewhere."""
+        if placed.buffer is None or placed.buffer.memory.name != "device":
+            return False
+        placed.buffer.refuse()
+        return True
+
+    def _placed(self, buffer: LogitsBuffer | None, staged: Any) -> Placed:
+        self.memory = "inline" if buffer is None else buffer.memory.name
+        return Placed(buffer, staged)
+
+    def _stagings(self, rows: Any) -> list[LogitsBuffer]:
+        """Buffers for copies of these rows, the fastest first."""
+        if not self._conversation.shares_memory:
+            return []
+        device = rows.device if tensors.is_torch(rows) else None
+        if device not in self._staging:
+            self._staging[device] = self._buffers(device or "cpu", with_torch=device is not None)
+        return self._staging[device]
+
+    def _buffers(self, device: object, *, with_torch: bool) -> list[LogitsBuffer]:
+        return [
+            LogitsBuffer(self._conversation, memory, self._vocab_size, self.datatype, with_torch=with_torch)
+            for memory in memories(self._conversation, device if with_torch else "cpu")
+        ]
+
+
+def memories(conversation: Conversation, device: object) -> list[Memory]:
+    """The kinds of memory for logits on a device ("cuda:0", or a torch.device), the fastest first."""
+    if not str(device).startswith("cuda"):
+        return [HostMemory(conversation)]
+    from logitport import device_memory  # imports torch
+
+    return device_memory.memories(conversation, str(device))

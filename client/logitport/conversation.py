@@ -24,6 +24,8 @@ _REPLIES = {
     "step": "edits",
     "logits": "logits",
     "open_region": "region",
+    "share_device_memory": "region",
+    "close_region": "region_closed",
 }
 
 
@@ -68,6 +70,11 @@ class Conversation:
     def shares_memory(self) -> bool:
         """Whether logits can lie in memory that the server reaches."""
         return self._transport.shares_memory
+
+    @property
+    def device_uuid(self) -> bytes:
+        """Of the GPU whose memory the server can open; empty if there is none, or if the host may be another."""
+        return self.opened.lane.device_uuid if self._transport.name == "local" else b""
 
     def reopen(self) -> None:
         """Connect again, as soon as there is a server, and open the session anew: it holds nothing.

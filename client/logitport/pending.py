@@ -146,17 +146,22 @@ class PendingStep:
         handles = dict.fromkeys(self._rows[row][0] for row in wanted)
         frame = processing_pb2.SessionRequest()
         try:
-            staged = self._delivery.put(logits, wanted, frame.logits.logits)
+            placed = self._delivery.put(logits, wanted, frame.logits.logits)
             for handle in handles:
                 handle.processed = True
             self._conversation.send(frame)
-            edited = self._conversation.receive().logits
+            try:
+                edited = self._conversation.receive().logits
+            except InvalidLogits:
+                if self._delivery.refuse(placed):
+                    return self._process(logits, wanted)
+                raise
             if not frame.logits.logits.HasField("region"):
                 self._check_edited(edited.logits, len(wanted))
         except ServerUnavailable as error:
             lost = StateLost(f"the connection broke while logits of this request were being processed: {error}")
             return StepResult(dict.fromkeys(handles, lost), {}, {}, ())
-        self._delivery.fetch(logits, wanted, staged, edited.logits)
+        self._delivery.fetch(logits, wanted, placed, edited.logits)
         return self._result(edited)
 
     def _read(self, reply: processing_pb2.StepEdits) -> _Answer:

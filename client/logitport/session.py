@@ -49,7 +49,9 @@ class Session:
             connect, opening, timeout=timeout, reconnect_seconds=reconnect_seconds, lane=lane
         )
         self._roster = Roster(self._conversation)
-        self._delivery = LogitsDelivery(self._conversation, self.vocab_size, self.datatype, with_torch=with_torch)
+        self._delivery = LogitsDelivery(
+            self._conversation, self.vocab_size, self.datatype, with_torch=with_torch, device=opening.device
+        )
         self._begun: PendingStep | None = None
 
     @property
@@ -72,16 +74,28 @@ class Session:
         """How frames travel: "grpc", or "local" over a Unix socket with shared memory."""
         return self._conversation.transport
 
+    @property
+    def logits_memory(self) -> str:
+        """Where logits were when the server read them last; "" before.
+
+        "device" is memory of the engine's GPU, "host" memory shared with the server; "inline" logits travelled.
+        """
+        return self._delivery.memory
+
     def logits_buffer(self, rows: int) -> Any:
         """Logits that the server can reach: float[rows, vocab_size] of the session's dtype, in shared memory.
+
+        For a session opened with a torch dtype and device="cuda:…" they are on that GPU. If the server works on the
+        same one, it edits them there, ordered by events: nobody waits for the GPU. The work that `apply` and the server
+        do comes after what the current stream was told before, and before what it is told afterwards.
 
         A step applied to them, or to their first rows, moves no logits. The buffer is the same memory at each call;
         asking for more rows than before, or after a reconnect, makes a new one, and what was in the old one is not
         copied. (Steps may still be applied to the old one, as to any other logits.)
 
         Returns:
-            A torch tensor on the CPU if the session was opened with a torch dtype, else a numpy array. Ordinary memory
-            if the session has no local lane: then logits travel, and everything else is the same.
+            A torch tensor if the session was opened with a torch dtype, else a numpy array. Ordinary memory if the
+            server cannot reach such: then logits travel, and everything else is the same.
 
         Raises:
             InvalidArgument: `rows` is no whole number, or negative.

@@ -62,20 +62,27 @@ def write(message: common_pb2.Tensor, array: Any) -> None:
 
 def take_rows(logits: Any, rows: Sequence[int]) -> Any:
     """These rows of the logits; the logits themselves if these are all of them."""
-    return logits if len(rows) == len(logits) else logits[list(rows)]
+    return logits if len(rows) == len(logits) else logits[row_index(rows, logits)]
 
 
 def put_rows(logits: Any, rows: Sequence[int], values: Any) -> None:
     """Write values over these rows of the logits, in place."""
-    if len(rows) == len(logits):
-        logits[...] = values
-    else:
-        # Scattered rows, unlike a copy of all, must come from the same device.
-        logits[list(rows)] = values.to(logits.device) if is_torch(values) else values
+    if is_torch(values):
+        values = values.to(logits.device, non_blocking=True)  # which waits all the same if they are not pinned
+    logits[... if len(rows) == len(logits) else row_index(rows, logits)] = values
+
+
+def row_index(rows: Sequence[int], logits: Any) -> Any:
+    """What selects these rows; for a GPU a tensor on it, which nobody waits for."""
+    if not (is_torch(logits) and logits.is_cuda):
+        return list(rows)
+    import torch
+
+    return torch.tensor(rows, pin_memory=True).to(logits.device, non_blocking=True)
 
 
 def view(memory: Any, datatype: str, shape: tuple[int, int], *, with_torch: bool) -> Any:
-    """A torch tensor or numpy array over writable memory, which it keeps alive.
+    """A torch tensor or numpy array over writable memory (a buffer, or a tensor of bytes), which it keeps alive.
 
     Raises:
         InvalidLogits: numpy has no such dtype (bfloat16, unless ml_dtypes has brought it in).
@@ -85,6 +92,8 @@ def view(memory: Any, datatype: str, shape: tuple[int, int], *, with_torch: bool
     if with_torch:
         import torch
 
+        if is_torch(memory):
+            return memory[: count * DATATYPES[datatype][1]].view(getattr(torch, dtype)).view(shape)
         if not count:
             return torch.empty(shape, dtype=getattr(torch, dtype))
         return torch.frombuffer(memory, dtype=getattr(torch, dtype), count=count).view(shape)
@@ -100,7 +109,7 @@ def view(memory: Any, datatype: str, shape: tuple[int, int], *, with_torch: bool
 def byte_offset(rows: Any, buffer: Any) -> int | None:
     """Where rows begin in a buffer of the same kind and width; None if they are no unbroken run of its rows."""
     if is_torch(rows):
-        if rows.device.type != "cpu" or not rows.is_contiguous() or rows.dtype != buffer.dtype:
+        if rows.device != buffer.device or not rows.is_contiguous() or rows.dtype != buffer.dtype:
             return None
         offset: int = rows.data_ptr() - buffer.data_ptr()
         size: int = rows.numel() * rows.element_size()
