@@ -99,6 +99,12 @@ class ServerConfig(BaseSettings):
         description="largest gRPC message either way; 256 rows of 152k float32 logits take 156 MB",
     )
     max_requests_per_session: int = Field(1024, ge=1, description="requests that one session may hold at once")
+    max_processors_per_request: int = Field(64, ge=1, description="processors in one request's chain")
+    max_params_bytes: int = Field(
+        1 << 20,
+        ge=1,
+        description="JSON that a request may bring, its sampling parameters and those of its processors together",
+    )
     max_draft_tokens: int = Field(256, ge=0, description="draft tokens that a request may have in one step")
     max_step_bytes: int = Field(
         1 << 20, ge=1 << 10, description="largest frame with the columns of a step; 1024 rows of drafts take 40 kB"

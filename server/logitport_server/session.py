@@ -74,7 +74,7 @@ class Session:
         self.most_draft_tokens = limits.max_draft_tokens
         self.regions = Regions(limits.max_region_bytes)
         self._datatype = opening.datatype
-        self._max_step_bytes = limits.max_step_bytes
+        self._limits = limits
         self._max_draft_tokens = opening.max_draft_tokens
         self._registry = registry
         self._executor = executor
@@ -104,6 +104,7 @@ class Session:
         for asked in frame.requests:
             try:
                 occupant = self._occupant(asked.slot, asked.generation)
+                self._check_request(asked.request)
                 request = admit(asked, self.vocab_size, self._host, occupant)
             except LogitportError as error:
                 reply.failures.append(common_pb2.Failure(slot=asked.slot, error=to_proto(error)))
@@ -188,12 +189,27 @@ class Session:
         """Give up what the session shares with its engine."""
         self.regions.close()
 
+    def _check_request(self, request: common_pb2.Request) -> None:
+        """Refuse what is small to send and large to hold. Raises LimitExceeded."""
+        if len(request.processors) > self._limits.max_processors_per_request:
+            raise LimitExceeded(
+                f"{len(request.processors)} processors in one request; the server takes "
+                f"{self._limits.max_processors_per_request}: chain fewer, or raise --max-processors-per-request"
+            )
+        json_bytes = len(request.sampling_params) + sum(len(call.params) for call in request.processors)
+        if json_bytes > self._limits.max_params_bytes:
+            raise LimitExceeded(
+                f"{json_bytes} bytes of parameters in one request; the server takes {self._limits.max_params_bytes}: "
+                "send less, or raise --max-params-bytes"
+            )
+
     def _check_size(self, columns: processing_pb2.Step | processing_pb2.RemoveRequests) -> None:
         """Refuse columns that would take long to read, and many times their size. Raises LimitExceeded."""
-        if columns.ByteSize() > self._max_step_bytes:
+        size_bytes, most = columns.ByteSize(), self._limits.max_step_bytes
+        if size_bytes > most:
             raise LimitExceeded(
-                f"columns of {columns.ByteSize()} bytes in one frame; the server takes {self._max_step_bytes}: send "
-                "them in several, tell long histories with AddRequests, or raise --max-step-bytes"
+                f"columns of {size_bytes} bytes in one frame; the server takes {most}: send them in several, tell long "
+                "histories with AddRequests, or raise --max-step-bytes"
             )
 
     def _batch_of(self, frame: processing_pb2.Step) -> Batch:

@@ -166,6 +166,24 @@ def test_an_engine_that_drafts_more_than_the_server_takes(open_engine: Any) -> N
         open_engine(VOCAB, max_draft_tokens=257)
 
 
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"processors": DENY * 65}, r"65 processors .* takes 64: chain fewer, or raise --max-processors-per-request"),
+        ({"processors": [("DenyHistory", {"x": "y" * (1 << 20)})]}, r"1048\d+ bytes .* or raise --max-params-bytes"),
+        ({"sampling_params": {"x": "y" * (1 << 20)}}, "bytes of parameters in one request; the server takes 1048576"),
+    ],
+)
+def test_a_request_that_brings_too_much_costs_itself_alone(
+    open_engine: Any, asked: dict[str, Any], message: str
+) -> None:
+    engine = open_engine(VOCAB)
+    known = engine.add(0, DENY * 64, [3])
+    with pytest.raises(LimitExceeded, match=message):
+        engine.add(1, **{"processors": [], **asked})
+    assert engine.denied(engine.step({known: []}), 1) == [[3]]
+
+
 @pytest.mark.parametrize("column", ["row_requests", "new_token_ids", "slots"])
 def test_columns_that_are_too_long_are_not_read(open_engine: Any, column: str) -> None:
     engine = open_engine(VOCAB)

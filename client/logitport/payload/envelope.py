@@ -14,6 +14,8 @@ from logitport.errors import MalformedPayload
 from logitport.payload.interpreter import RUNNING
 from logitport.payload.pickle_reader import read
 
+_LONGEST_LABEL = 64
+
 
 @dataclass(frozen=True)
 class Payload:
@@ -42,7 +44,7 @@ def parse(serialized: str) -> Payload:
 
     Raises:
         MalformedPayload: not JSON, not an object, no "callable", not hexadecimal digits, not a pickle, or a label
-            that is not a string.
+            that is not a short string.
     """
     try:
         # orjson also refuses nesting that would exhaust the stack.
@@ -58,7 +60,14 @@ def parse(serialized: str) -> Payload:
     except ValueError as error:
         raise MalformedPayload(f'"callable" must hold hexadecimal digits: {error}') from error
     read(data)
-    return Payload(data, hashlib.sha256(data).hexdigest(), _string(content, "python"), _string(content, "dill"))
+    return Payload(data, hashlib.sha256(data).hexdigest(), _label(content, "python"), _label(content, "dill"))
+
+
+def _label(content: dict[str, Any], key: str) -> str:
+    label = _string(content, key)
+    if len(label) > _LONGEST_LABEL:
+        raise MalformedPayload(f'"{key}" has {len(label)} characters; a version has {_LONGEST_LABEL} at most')
+    return label
 
 
 def _string(content: dict[str, Any], key: str) -> str:

@@ -70,6 +70,7 @@ def test_payloads_are_equal_if_their_bytes_are():
         (string(b"\x80\x04h\x05."), "not a pickle"),
         (string(REAL, python=3.11), '"python" must be a string'),
         (string(REAL, dill=None), '"dill" must be a string'),
+        (string(REAL, dill="x" * 65), '"dill" has 65 characters; a version has 64 at most'),
         ("[" * 100_000, "is not JSON"),
         ('{"a":' * 100_000 + "1" + "}" * 100_000, "is not JSON"),
     ],
