@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import compress
@@ -223,6 +223,9 @@ def _by_draft_offset(rows: Rows, drafts: Mapping[ActiveRequest, Sequence[int]], 
         yield rows
         return
     lengths = {request: len(request.history) for request in speculating}
+    placed: defaultdict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        placed[row.draft_offset].append(row)
     for offset in range(1 + max(map(len, speculating.values()))):
         for request, token_ids in speculating.items() if offset else ():
             if offset <= len(token_ids) and request.failure is None:
@@ -230,7 +233,7 @@ def _by_draft_offset(rows: Rows, drafts: Mapping[ActiveRequest, Sequence[int]], 
                     request.append(token_ids[offset - 1 : offset])
                 except LogitportError as error:
                     outcome.fail(request, error)
-        yield Rows(row for row in rows if row.draft_offset == offset)
+        yield Rows(placed[offset])
     for request, length in lengths.items():
         try:
             if len(request.history) != length:
