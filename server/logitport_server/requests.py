@@ -184,7 +184,8 @@ def admit(
         asked: the request and its place.
         vocab_size: width of the logits.
         host: finds a processor, for a tenant.
-        occupant: the same request as it was, if only its history is replaced: a name keeps what it stood for then.
+        occupant: the same request as it was, if only its history is replaced: what its names and digests stood for
+            then they still do, even if nothing is registered under them any more.
 
     Raises:
         StateLost: the occupant has state that its history does not give back.
@@ -242,8 +243,8 @@ def json_object(text: bytes, where: str) -> dict[str, Any]:
 
 
 def _pinned(chain: list[Link], place: int, label: str) -> bool:
-    """Whether the processor at this place was admitted under this name."""
-    return place < len(chain) and chain[place].label == label != _INLINE
+    """Whether the processor at this place was admitted under this name, or is the one of this digest."""
+    return place < len(chain) and label != _INLINE and label in (chain[place].label, chain[place].dialect.name)
 
 
 def _label(processor: common_pb2.Processor) -> str:

@@ -109,7 +109,9 @@ class Session:
             except LogitportError as error:
                 reply.failures.append(common_pb2.Failure(slot=asked.slot, error=to_proto(error)))
                 reads_logits.append(False)
+                reply.chains.add()
             else:
+                reply.chains.add(processors=[link.dialect.name for link in request.chain])
                 self._requests[asked.slot] = request
                 self._batch = None
                 reads_logits.append(request.reads_logits)

@@ -165,13 +165,14 @@ class Engine:
         """A request that the session was never told of."""
         return Known(slot, generation, Request())
 
-    def add_again(self, *known: Known) -> None:
-        """Raises the first refusal."""
+    def add_again(self, *known: Known) -> list[list[str]]:
+        """The chains that the session tells of. Raises the first refusal."""
         reply = processing_pb2.RequestsAdded()
         self.session.add(processing_pb2.AddRequests(requests=[one.asked() for one in known]), reply)
-        assert len(reply.reads_logits) == len(known)
+        assert len(reply.reads_logits) == len(reply.chains) == len(known)
         for failure in reply.failures:
             raise from_proto(failure.error)
+        return [list(chain.processors) for chain in reply.chains]
 
     def remove(self, known: Known) -> None:
         self.session.remove(processing_pb2.RemoveRequests(slots=int32(known.slot), generations=int32(known.generation)))

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitport import NeedSync, ProcessorFailed, StateLost
+from logitport import NeedSync, ProcessorFailed, Request, StateLost
+from logitport_proto import processing_pb2
 
 VOCAB = 10
 INF = float("inf")
@@ -104,3 +105,26 @@ def test_a_name_stays_what_it_was_when_the_request_was_admitted(open_engine: Any
     del toys["team/x"]
     engine.add_again(known)
     assert engine.step({known: []}).logits_rows == int32(0)
+
+
+def test_admission_tells_what_a_name_stood_for_and_takes_that_in_its_place(open_engine: Any) -> None:
+    """Toys have no digests: their class's name is what a digest is elsewhere."""
+    engine = open_engine(VOCAB)
+    toys = engine.registry.toys
+    toys["team/x"] = toys["AddOutputs"]
+    known = engine.add(0, [("team/x", {}), *DENY], [1])
+    assert engine.add_again(known) == [["AddOutputs", "DenyHistory"]]
+    known.request = Request([1], processors=[("AddOutputs", {}), *DENY])
+    del toys["team/x"], toys["AddOutputs"]
+    assert engine.add_again(known) == [["AddOutputs", "DenyHistory"]]
+    assert engine.step({known: []}).logits_rows == int32(0)
+
+
+def test_a_request_that_is_refused_has_no_chain(open_engine: Any) -> None:
+    engine = open_engine(VOCAB)
+    right, wrong = engine.stranger(0), engine.stranger(1)
+    wrong.request = Request(processors=[*DENY, ("team/y", {})])
+    right.request = Request(processors=DENY)
+    reply = processing_pb2.RequestsAdded()
+    engine.session.add(processing_pb2.AddRequests(requests=[wrong.asked(), right.asked()]), reply)
+    assert [list(chain.processors) for chain in reply.chains] == [[], ["DenyHistory"]]
