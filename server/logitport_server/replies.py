@@ -27,9 +27,12 @@ def write_outcome(
     all_denied_rows: Sequence[int],
 ) -> None:
     """Who failed, what was applied, which rows have no id left."""
-    reply.failures.extend(
-        common_pb2.Failure(slot=slot, error=to_proto(failed.error), skipped=failed.skipped)
-        for slot, failed in outcome.failures.items()
-    )
-    reply.applied.extend(common_pb2.RowsApplied(processor=name, rows=rows) for name, rows in outcome.applied.items())
-    reply.all_denied_rows = int32_column(all_denied_rows)
+    if outcome.failures:
+        reply.failures.extend(
+            common_pb2.Failure(slot=slot, error=to_proto(failed.error), skipped=failed.skipped)
+            for slot, failed in outcome.failures.items()
+        )
+    for name, rows in outcome.applied.items():
+        reply.applied.add(processor=name, rows=rows)
+    if all_denied_rows:
+        reply.all_denied_rows = int32_column(all_denied_rows)

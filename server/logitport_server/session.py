@@ -139,7 +139,8 @@ class Session:
         reply.edits.CopyFrom(pack(self.vocab_size, outcome).to_proto())
         awaited = batch.reading(outcome)
         self._awaited = (awaited, len(batch.layout.rows), drafts)
-        reply.logits_rows = replies.int32_column(row.index for row in awaited)
+        if awaited:
+            reply.logits_rows = replies.int32_column(row.index for row in awaited)
         replies.write_outcome(reply, outcome, outcome.all_denied(self.vocab_size))
         if outcome.failures:
             self._batch = None
