@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - pydantic reads the annotations
 from typing import Annotated, Literal
 
 import limits

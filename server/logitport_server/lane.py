@@ -35,12 +35,18 @@ _LENGTH = struct.Struct("<I")
 class LaneListener:
     """Accepts connections that bring the token of a session, and serves each on a thread of its own.
 
+    Args:
+        max_message_bytes: the largest frame.
+        stall_seconds: how long an engine may take to take a reply.
+
     Raises:
         OSError: there can be no socket in the folder for temporary files.
     """
 
-    def __init__(self, max_message_bytes: int) -> None:
+    def __init__(self, max_message_bytes: int, stall_seconds: float) -> None:
         self._max_message_bytes = max_message_bytes
+        # The kernel keeps the deadline: Python's own timeouts cost a second system call at each read.
+        self._send_limit = struct.pack("ll", int(stall_seconds), int(stall_seconds % 1 * 1e6))
         self._folder = tempfile.TemporaryDirectory(prefix="logitport-")  # mode 0700
         self.path = str(Path(self._folder.name, "lane.sock"))
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -117,9 +123,12 @@ class LaneListener:
                     try:
                         connection.sendall(_WELCOME)
                         connection.settimeout(None)
+                        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, self._send_limit)
                         lane.run()
                     finally:
                         stream.leave_lane()
+            except BlockingIOError:
+                logger.warning("a local lane's engine does not take its replies: closed")
             except (OSError, struct.error, DecodeError):
                 logger.debug("a local lane ended", exc_info=True)
 

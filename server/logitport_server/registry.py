@@ -202,7 +202,7 @@ class Registry:
             if everyones or kept.shared or kept.owner == asker:
                 return kept
         raise UnknownProcessor(
-            f"no registered name or digest is {processor!r}, or it is another's and not shared; register it first"
+            f"no registered name or digest is {processor!r}; register it first, or ask its owner to share it"
         )
 
     @staticmethod

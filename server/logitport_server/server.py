@@ -10,7 +10,6 @@ import signal
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import grpc
@@ -21,6 +20,9 @@ from grpc_reflection.v1alpha import reflection
 from logitport import ops
 from logitport.errors import LogitportError
 from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
+from logitport_server import listening
+from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
+from logitport_server.config import StartupError
 from logitport_server.executors import InlineExecutor
 from logitport_server.lane import LANES_AVAILABLE, LaneListener
 from logitport_server.loader import Loader
@@ -33,9 +35,8 @@ from logitport_server.threads import Threads
 from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from logitport_server.config import ServerConfig
+    from logitport_server.principals import Principal
 
 logger = logging.getLogger(__name__)
 
@@ -46,14 +47,11 @@ _SERVICES = (
 )
 
 
-class StartupError(Exception):
-    """The configuration cannot be served on this machine; the message says what to change."""
-
-
 class Server:
     """Everything that one running service is made of."""
 
     def __init__(self, config: ServerConfig) -> None:
+        listening.check_exposure(config)
         ops.configure(config.custom_ops)
         self._config = config
         self.device = choose_device(config.device)
@@ -66,38 +64,40 @@ class Server:
         )
         self._executor = InlineExecutor(loader)
         self._metrics = Metrics(loader)
-        self._lanes = open_lanes(config.max_message_bytes) if config.local_lane and LANES_AVAILABLE else None
+        tokens = TokenFile(config.tokens) if config.tokens is not None else None
+        authenticator = Authenticator(tokens, certificates=config.tls_client_ca is not None)
+        self._guard = Guard(authenticator, Quotas(config), config.stall_seconds)
+        self._lanes = open_lanes(config) if config.local_lane and LANES_AVAILABLE else None
         self._threads = Threads()
-        self._processing = ProcessingService(self._open_session, self._threads, self._metrics, self._lanes)
+        self._processing = ProcessingService(
+            self._open_session, self._threads, self._metrics, self._lanes, config.stall_seconds
+        )
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
 
-    async def start(self) -> int:
-        """Listen; returns the port. Raises StartupError if an address cannot be had."""
-        limit = self._config.max_message_bytes
-        self._grpc = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", limit),
-                ("grpc.max_send_message_length", limit),
-                ("grpc.so_reuseport", 0),
-            ]
-        )
+    async def start(self) -> str:
+        """Listen; returns the address. Raises StartupError if an address cannot be had."""
+        self._grpc = grpc.aio.server(interceptors=[self._guard], options=listening.options(self._config))
         registry_pb2_grpc.add_ProcessorRegistryServicer_to_server(
             RegistryService(self._registry, self._threads), self._grpc
         )
         processing_pb2_grpc.add_LogitProcessingServicer_to_server(self._processing, self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc)
-        with _listening("--listen", self._config.listen):
-            port = self._grpc.add_insecure_port(self._config.listen)
+        address = listening.listen(self._grpc, self._config)
         if self._config.metrics_listen is not None:
-            with _listening("--metrics-listen", self._config.metrics_listen):
+            with listening.binding("--metrics-listen", self._config.metrics_listen):
                 metrics_port = self._metrics.listen(self._config.metrics_listen)
             logger.info("metrics on port %d", metrics_port)
         await self._grpc.start()
+        self._watching = asyncio.create_task(self._guard.watch())
         for service in ("", *_SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
-        return port
+        return address
+
+    def refresh(self) -> None:
+        """Read again at once what is else looked at every second: who may call."""
+        self._guard.refresh()
 
     async def stop(self) -> int:
         """Take no more calls, let the steps in flight finish, and end every session.
@@ -106,6 +106,7 @@ class Server:
         """
         assert self._grpc is not None  # noqa: S101 - started before
         deadline = time.monotonic() + self._config.drain_seconds
+        self._watching.cancel()
         await self._health.enter_graceful_shutdown()
         self._processing.drain()
         await self._grpc.stop(self._config.drain_seconds)
@@ -114,25 +115,14 @@ class Server:
         self._executor.close()
         return running
 
-    def _open_session(self, opening: processing_pb2.OpenSession) -> Session:
-        return Session(opening, self._registry, self._executor, self.device, self._config)
+    def _open_session(self, opening: processing_pb2.OpenSession, principal: Principal) -> Session:
+        return Session(opening, self._registry, self._executor, self.device, self._config, principal)
 
 
-@contextmanager
-def _listening(option: str, address: str) -> Iterator[None]:
-    try:
-        yield
-    except (RuntimeError, OSError) as error:
-        raise StartupError(
-            f"cannot listen on {address}, which is taken or not of this machine: {error}; "
-            f"choose another address with {option}"
-        ) from error
-
-
-def open_lanes(max_message_bytes: int) -> LaneListener:
+def open_lanes(config: ServerConfig) -> LaneListener:
     """The socket for local lanes. Raises StartupError if it cannot be had."""
     try:
-        return LaneListener(max_message_bytes)
+        return LaneListener(config.max_message_bytes, config.stall_seconds)
     except OSError as error:
         raise StartupError(
             f"no local lane below {tempfile.gettempdir()}: {error}; set TMPDIR to a folder that may be written and has "
@@ -165,15 +155,15 @@ def run(config: ServerConfig) -> None:
 
 async def _serve(config: ServerConfig) -> int:
     server = Server(config)
-    port = await server.start()
+    address = await server.start()
     gc.freeze()  # what is here now stays: a collection in the middle of a step need not look at it
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
     for number in _SIGNALS:
         loop.add_signal_handler(number, stopping.set)
-    host = config.listen.rpartition(":")[0]
+    loop.add_signal_handler(signal.SIGHUP, server.refresh)
     shipped = "accepted, and run in this process" if config.enable_custom_logit_processor else "refused"
     logger.info("logitport %s on %s; shipped processors are %s", VERSION, server.device, shipped)
-    print(f"logitport listening on {host}:{port}", flush=True)  # noqa: T201 - what a starter waits for
+    print(f"logitport listening on {address}", flush=True)  # noqa: T201 - what a starter waits for
     await stopping.wait()
     for number in _SIGNALS:
         loop.remove_signal_handler(number)
