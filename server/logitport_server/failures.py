@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING
 
 from logitport.errors import (
     InvalidArgument,
+    LimitExceeded,
     LoadFailed,
     LogitportError,
     MalformedPayload,
+    NotPermitted,
     PayloadNotAllowed,
     ProcessorFailed,
     ProcessorQuarantined,
     ProcessorTimedOut,
     PythonMismatch,
+    SignatureRefused,
     StateLost,
     UnknownProcessor,
 )
@@ -31,7 +34,7 @@ _OUR_PACKAGES = ("logitport_server", "logitport_builtins", "logitport")
 # What a processor, or looking for it, may say in our own words.
 _OURS = (
     *(InvalidArgument, UnknownProcessor, PayloadNotAllowed, MalformedPayload, PythonMismatch, LoadFailed),
-    *(ProcessorFailed, StateLost),
+    *(ProcessorFailed, StateLost, NotPermitted, SignatureRefused, LimitExceeded),
 )
 
 

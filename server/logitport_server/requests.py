@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from logitport_proto import processing_pb2
 
 _LONGEST_REQUEST_ID = 256
+_LONGEST_LABEL = 256  # longer than any name or digest there is
 _INLINE = "(shipped inline)"
 
 
@@ -249,4 +250,4 @@ def _pinned(chain: list[Link], place: int, label: str) -> bool:
 
 def _label(processor: common_pb2.Processor) -> str:
     by = processor.WhichOneof("by")
-    return _INLINE if by == "serialized" else getattr(processor, by) if by else "(none)"
+    return _INLINE if by == "serialized" else getattr(processor, by)[:_LONGEST_LABEL] if by else "(none)"

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport import EditProcessor, EditRequest, InvalidTokenId, ProcessorFailed, RowEdits
+from logitport import (
+    EditProcessor,
+    EditRequest,
+    InvalidTokenId,
+    LimitExceeded,
+    NotPermitted,
+    PayloadNotAllowed,
+    ProcessorFailed,
+    RowEdits,
+    SignatureRefused,
+)
 from logitport_builtins import BUILTINS
 from logitport_server.failures import of_processor
 from logitport_server.payload_policy import PayloadPolicy
@@ -45,12 +55,21 @@ def test_an_error_of_ours_that_a_processor_caused_tells_where() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        partial(Registry(PayloadPolicy(allow_shipped=False, max_bytes=1), max_registered=1, max_owned=1).describe, "nobody"),
+        partial(
+            Registry(PayloadPolicy(allow_shipped=False, max_bytes=1), max_registered=1, max_owned=1).describe, "nobody"
+        ),
         partial(BUILTINS["disallowed_tokens"].validate_params, {}),
     ],
 )
 def test_an_error_of_ours_that_we_raise_has_no_traceback(call: Callable[[], Any]) -> None:
     assert told_of(call).remote_traceback == ""
+
+
+@pytest.mark.parametrize("refusal", [LimitExceeded, NotPermitted, SignatureRefused, PayloadNotAllowed])
+def test_why_a_processor_was_not_even_looked_for_stays_what_it_is(refusal: type[LogitportError]) -> None:
+    error = of_processor(refusal("why"), "its name")
+    assert type(error) is refusal
+    assert str(error) == "why"
 
 
 def test_what_else_is_raised_comes_with_its_traceback() -> None:

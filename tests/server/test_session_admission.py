@@ -184,6 +184,12 @@ def test_a_request_that_brings_too_much_costs_itself_alone(
     assert engine.denied(engine.step({known: []}), 1) == [[3]]
 
 
+def test_a_long_name_is_not_told_in_full(open_engine: Any) -> None:
+    with pytest.raises(UnknownProcessor) as raised:
+        open_engine(VOCAB).add(0, [("x" * (1 << 20), {})])
+    assert len(str(raised.value)) + len(raised.value.processor) < 5000
+
+
 @pytest.mark.parametrize("column", ["row_requests", "new_token_ids", "slots"])
 def test_columns_that_are_too_long_are_not_read(open_engine: Any, column: str) -> None:
     engine = open_engine(VOCAB)
