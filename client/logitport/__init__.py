@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from logitport.aio import AsyncClient
     from logitport.calls import ApplyResult
     from logitport.client import Client
+    from logitport.connection import Tls
     from logitport.pending import PendingStep, StepResult
     from logitport.session import Session
 
@@ -99,6 +100,7 @@ __all__ = [
     "SignatureRefused",
     "StateLost",
     "StepResult",
+    "Tls",
     "UnknownProcessor",
     "UnknownRequest",
 ]
@@ -111,6 +113,7 @@ _ENGINES_SIDE = {
     "PendingStep": "logitport.pending",
     "Session": "logitport.session",
     "StepResult": "logitport.pending",
+    "Tls": "logitport.connection",
 }
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from logitport import calls
+from logitport.connection import Connection
 from logitport_proto import processing_pb2_grpc, registry_pb2, registry_pb2_grpc
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from logitport.calls import ApplyResult
+    from logitport.connection import Tls
     from logitport.request import ProcessorLike, ProcessorRef, Request
 
 
@@ -24,19 +26,24 @@ class AsyncClient:
         self,
         target: str,
         *,
+        token: str | None = None,
+        tls: Tls | None = None,
         timeout: float = calls.DEFAULT_TIMEOUT,
         max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         self.target = target
         self.timeout = timeout
         self._closed = False
-        self._channel = grpc.aio.insecure_channel(target, options=calls.channel_options(max_message_bytes))
+        self._connection = Connection.prepare(target, token, tls)
+        self._channel = self._connection.aio_channel(max_message_bytes)
         self._registry = registry_pb2_grpc.ProcessorRegistryStub(self._channel)
         self._processing = processing_pb2_grpc.LogitProcessingStub(self._channel)
 
-    async def register(self, processor: ProcessorLike, *, name: str = "", replace: bool = False) -> ProcessorRef:
+    async def register(
+        self, processor: ProcessorLike, *, name: str = "", replace: bool = False, shared: bool = False
+    ) -> ProcessorRef:
         """See `Client.register`."""
-        message = calls.register_request(processor, name, replace=replace)
+        message = calls.register_request(processor, name, replace=replace, shared=shared)
         return calls.refs([(await self._call(self._registry.Register, message)).processor])[0]
 
     async def processor(self, name: str) -> ProcessorRef:
@@ -78,6 +85,6 @@ class AsyncClient:
         if self._closed:
             raise calls.client_closed(self.target)
         try:
-            return await method(message, timeout=self.timeout)
+            return await method(message, timeout=self.timeout, metadata=self._connection.metadata)
         except grpc.RpcError as error:
             raise calls.translate(error, self.target) from None

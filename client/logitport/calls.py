@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -35,27 +34,6 @@ _Message = TypeVar("_Message", bound=Message)
 DEFAULT_TIMEOUT = 30.0
 DEFAULT_MAX_MESSAGE_BYTES = 256 << 20
 
-# gRPC itself tries again, with backoff and jitter; every unary call may safely be made twice.
-_SERVICE_CONFIG = json.dumps(
-    {
-        "methodConfig": [
-            {
-                "name": [
-                    {"service": "logitport.v1.ProcessorRegistry"},
-                    {"service": "logitport.v1.LogitProcessing", "method": "Apply"},
-                ],
-                "retryPolicy": {
-                    "maxAttempts": 4,
-                    "initialBackoff": "0.05s",
-                    "maxBackoff": "1s",
-                    "backoffMultiplier": 3,
-                    "retryableStatusCodes": ["UNAVAILABLE"],
-                },
-            }
-        ]
-    }
-)
-
 
 @dataclass(frozen=True)
 class ApplyResult:
@@ -74,16 +52,6 @@ class ApplyResult:
     skipped: dict[int, LogitportError]
     rows_applied: dict[str, int]
     all_denied_rows: tuple[int, ...]
-
-
-def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
-    """Options of a gRPC channel; `max_message_bytes` is the largest message either way."""
-    return [
-        ("grpc.max_receive_message_length", max_message_bytes),
-        ("grpc.max_send_message_length", max_message_bytes),
-        ("grpc.service_config", _SERVICE_CONFIG),
-        ("grpc.enable_retries", 1),
-    ]
 
 
 def message(kind: type[_Message], **fields: Any) -> _Message:
@@ -110,9 +78,12 @@ def count(value: object, name: str, least: int) -> int:
     return number
 
 
-def register_request(processor: ProcessorLike, name: str, *, replace: bool) -> registry_pb2.RegisterRequest:
+def register_request(
+    processor: ProcessorLike, name: str, *, replace: bool, shared: bool = False
+) -> registry_pb2.RegisterRequest:
     """The message for `Client.register`. Raises PayloadNotPortable, InvalidArgument."""
-    return message(registry_pb2.RegisterRequest, serialized=serialize_anew(processor), name=name, replace=replace)
+    serialized = serialize_anew(processor)
+    return message(registry_pb2.RegisterRequest, serialized=serialized, name=name, replace=replace, shared=shared)
 
 
 def apply_request(logits: Any, requests: Sequence[Request], num_tokens_in_batch: int) -> processing_pb2.ApplyRequest:

@@ -8,6 +8,7 @@ from weakref import WeakSet
 import grpc
 
 from logitport import calls, tensors
+from logitport.connection import Connection
 from logitport.session import Session
 from logitport.transports.stream import GrpcStream
 from logitport_proto import processing_pb2_grpc, registry_pb2, registry_pb2_grpc
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from logitport.calls import ApplyResult
+    from logitport.connection import Tls
     from logitport.request import ProcessorLike, ProcessorRef, Request
     from logitport.transports.base import Transport
 
@@ -25,15 +27,23 @@ class Client:
     """A connection to one server. Safe to use from several threads; close it, or use it in a `with` statement.
 
     Args:
-        target: HOST:PORT, or any other name that gRPC understands.
+        target: HOST:PORT, unix:PATH, or any other name that gRPC understands.
+        token: who calls, where the server asks for it; by default what LOGITPORT_TOKEN says. It is sent over TLS, or
+            to this machine's loopback or a Unix socket, and nowhere else.
+        tls: an encrypted connection.
         timeout: the longest that one call, or one step of a session, may take; seconds.
         max_message_bytes: the largest message either way; the server has a limit of its own.
+
+    Raises:
+        InvalidArgument: what is wrong with `target`, `token` or `tls`.
     """
 
     def __init__(
         self,
         target: str,
         *,
+        token: str | None = None,
+        tls: Tls | None = None,
         timeout: float = calls.DEFAULT_TIMEOUT,
         max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
@@ -42,24 +52,28 @@ class Client:
         self._max_message_bytes = max_message_bytes
         self._closed = False
         self._sessions: WeakSet[Session] = WeakSet()
-        self._channel = grpc.insecure_channel(target, options=calls.channel_options(max_message_bytes))
+        self._connection = Connection.prepare(target, token, tls)
+        self._channel = self._connection.channel(max_message_bytes)
         self._registry = registry_pb2_grpc.ProcessorRegistryStub(self._channel)
         self._processing = processing_pb2_grpc.LogitProcessingStub(self._channel)
 
-    def register(self, processor: ProcessorLike, *, name: str = "", replace: bool = False) -> ProcessorRef:
+    def register(
+        self, processor: ProcessorLike, *, name: str = "", replace: bool = False, shared: bool = False
+    ) -> ProcessorRef:
         """Ship a class, an instance without attributes, or a serialized string, and let the server keep it.
 
         Args:
             processor: what to ship.
             name: a name to bind, namespace/name[:tag]; "" for none.
             replace: bind the name even if it is bound to another digest.
+            shared: let everyone use it, not those alone who show this client's token or certificate.
 
         Raises:
             PayloadNotPortable: the class cannot travel; the message says what to do.
-            PayloadNotAllowed, MalformedPayload, PythonMismatch: the server refuses it.
+            PayloadNotAllowed, MalformedPayload, SignatureRefused, PythonMismatch: the server refuses it.
             InvalidName, NameTaken, LimitExceeded: the name, or the size of the registry.
         """
-        message = calls.register_request(processor, name, replace=replace)
+        message = calls.register_request(processor, name, replace=replace, shared=shared)
         return calls.refs([self._call(self._registry.Register, message).processor])[0]
 
     def processor(self, name: str) -> ProcessorRef:
@@ -141,6 +155,7 @@ class Client:
                 self._processing,
                 self.target,
                 self.timeout,
+                metadata=self._connection.metadata,
                 max_message_bytes=self._max_message_bytes,
                 wait_seconds=wait_seconds,
             )
@@ -175,6 +190,6 @@ class Client:
         if self._closed:
             raise calls.client_closed(self.target)
         try:
-            return method(message, timeout=self.timeout)
+            return method(message, timeout=self.timeout, metadata=self._connection.metadata)
         except grpc.RpcError as error:
             raise calls.translate(error, self.target) from None

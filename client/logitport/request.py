@@ -37,6 +37,9 @@ class ProcessorRef:
         dill: version of dill that made the payload; "" if it does not say.
         size_bytes: length of the dill bytes; 0 for a built-in.
         registered_at: when it was first registered, in seconds since the Unix epoch; 0.0 for a built-in.
+        owner: the principal that registered it; "" for a built-in, and where the server asks nobody who they are.
+        shared: whether everyone may use it, not its owner alone.
+        quarantined: why it is not called at present; "" if it is.
     """
 
     digest: str
@@ -46,12 +49,24 @@ class ProcessorRef:
     dill: str = ""
     size_bytes: int = 0
     registered_at: float = 0.0
+    owner: str = ""
+    shared: bool = False
+    quarantined: str = ""
 
     @classmethod
     def from_proto(cls, info: registry_pb2.ProcessorInfo) -> ProcessorRef:
         """From a message."""
         return cls(
-            info.digest, tuple(info.names), info.builtin, info.python, info.dill, info.size_bytes, info.registered_at
+            info.digest,
+            tuple(info.names),
+            info.builtin,
+            info.python,
+            info.dill,
+            info.size_bytes,
+            info.registered_at,
+            info.owner,
+            info.shared,
+            info.quarantined,
         )
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import logitport
 
 PUBLIC = """
-    ApplyResult AsyncClient Client CustomLogitProcessor DeadlineExceeded DuplicateRequest EditKind EditProcessor
-    EditRequest Edits Handle History InternalError InvalidArgument InvalidLogits InvalidName InvalidParams
-    InvalidTokenId LimitExceeded LoadFailed LogitportError MalformedPayload NameTaken NeedSync PayloadError
-    PayloadNotAllowed PayloadNotPortable PendingStep ProcessorFailed ProcessorRef PythonMismatch RegistryError Request
-    RequestsFailed RowEdits ServerUnavailable Session SessionClosed SessionError StateLost StepResult UnknownProcessor
+    AccessError ApplyResult AsyncClient Client CustomLogitProcessor DeadlineExceeded DuplicateRequest EditKind
+    EditProcessor EditRequest Edits Handle History InternalError InvalidArgument InvalidLogits InvalidName
+    InvalidParams InvalidTokenId LimitExceeded LoadFailed LogitportError MalformedPayload NameTaken NeedSync
+    NotAuthenticated NotPermitted PayloadError PayloadNotAllowed PayloadNotPortable PendingStep ProcessorFailed
+    ProcessorQuarantined ProcessorRef ProcessorTimedOut PythonMismatch RegistryError Request RequestsFailed RowEdits
+    ServerUnavailable Session SessionClosed SessionError SignatureRefused StateLost StepResult Tls UnknownProcessor
     UnknownRequest
 """
 FOLDER = Path(logitport.__file__).parent

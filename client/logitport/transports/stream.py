@@ -30,6 +30,7 @@ class GrpcStream(Transport):
         stub: of the client's channel.
         target: the server's address, for messages.
         timeout: the longest that a reply may take, in seconds.
+        metadata: of the call.
         max_message_bytes: the largest frame that the channel sends.
         wait_seconds: how long to wait for a server; gRPC tries again with backoff and jitter. With 0 there must be one.
     """
@@ -42,6 +43,7 @@ class GrpcStream(Transport):
         target: str,
         timeout: float,
         *,
+        metadata: tuple[tuple[str, str], ...] = (),
         max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
         wait_seconds: float = 0.0,
     ) -> None:
@@ -49,7 +51,7 @@ class GrpcStream(Transport):
         self.max_message_bytes = max_message_bytes
         self._timeout = timeout
         self._frames: _Frames = queue.SimpleQueue()
-        self._replies = stub.Session(_outgoing(self._frames), wait_for_ready=wait_seconds > 0)
+        self._replies = stub.Session(_outgoing(self._frames), wait_for_ready=wait_seconds > 0, metadata=metadata)
         self._first_timeout = wait_seconds or timeout
         self._deadline = _Deadline(self._replies.cancel)
         # Also when a session that nobody closed is collected; its threads must not keep it alive.

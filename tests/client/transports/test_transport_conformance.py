@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from logitport import DeadlineExceeded, LimitExceeded, LogitportError, ServerUnavailable, SessionClosed
-from logitport.calls import channel_options
+from logitport.connection import channel_options
 from logitport.transports.local import LocalLane
 from logitport.transports.stream import GrpcStream
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc

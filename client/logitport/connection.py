@@ -1,0 +1,155 @@
+"""Where a client connects, how that is protected, and what it shows there."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Union
+
+import grpc
+
+from logitport.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+TOKEN_VARIABLE = "LOGITPORT_TOKEN"  # noqa: S105 - its name, not a token
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+# gRPC itself tries again, with backoff and jitter; every unary call may safely be made twice.
+_SERVICE_CONFIG = json.dumps(
+    {
+        "methodConfig": [
+            {
+                "name": [
+                    {"service": "logitport.v1.ProcessorRegistry"},
+                    {"service": "logitport.v1.LogitProcessing", "method": "Apply"},
+                ],
+                "retryPolicy": {
+                    "maxAttempts": 4,
+                    "initialBackoff": "0.05s",
+                    "maxBackoff": "1s",
+                    "backoffMultiplier": 3,
+                    "retryableStatusCodes": ["UNAVAILABLE"],
+                },
+            }
+        ]
+    }
+)
+
+# How often a server is asked whether it is still there while it has a call, and how long it has to answer.
+_KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS = 30_000, 10_000
+
+
+@dataclass(frozen=True)
+class Tls:
+    """An encrypted connection. All files are PEM.
+
+    Attributes:
+        ca: certificates of the authorities that may have signed the server's; None for those that gRPC brings.
+        cert: the client's certificate and its chain, where the server asks for one.
+        key: the private key of `cert`.
+    """
+
+    ca: PathLike | None = None
+    cert: PathLike | None = None
+    key: PathLike | None = None
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """What gRPC wants. Raises InvalidArgument for a file that cannot be read, or one of `cert` and `key` alone."""
+        if (self.cert is None) != (self.key is None):
+            raise InvalidArgument("Tls: cert and key go together; pass both")
+        return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.cert))
+
+
+@dataclass(frozen=True)
+class Connection:
+    """What a channel and its calls are made with.
+
+    Attributes:
+        target: the server.
+        credentials: of an encrypted channel; None for one that is not.
+        metadata: what goes with each call.
+    """
+
+    target: str
+    credentials: grpc.ChannelCredentials | None
+    metadata: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def prepare(cls, target: str, token: str | None, tls: Tls | None) -> Self:
+        """Check what a client was given.
+
+        Raises:
+            InvalidArgument: a target that is a URL, a token that cannot be sent or would be sent for all to read, a
+                file of TLS that cannot be read.
+        """
+        if re.match(r"https?://", target):
+            raise InvalidArgument(
+                f"target {target!r} is a URL; write HOST:PORT, and pass tls=Tls(...) for an encrypted connection"
+            )
+        token = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
+        if token and not (token.isascii() and token.isprintable() and " " not in token):
+            raise InvalidArgument("the token has characters that no token has; is it whole, on one line?")
+        if token and tls is None and not _is_local(target):
+            raise InvalidArgument(
+                f"a token would travel to {target} unencrypted: pass tls=Tls(...), or unset {TOKEN_VARIABLE} and token "
+                "if the server asks for none"
+            )
+        metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        return cls(target, tls.credentials() if tls is not None else None, metadata)
+
+    def channel(self, max_message_bytes: int) -> grpc.Channel:
+        """A new channel."""
+        options = channel_options(max_message_bytes)
+        if self.credentials is None:
+            return grpc.insecure_channel(self.target, options=options)
+        return grpc.secure_channel(self.target, self.credentials, options=options)
+
+    def aio_channel(self, max_message_bytes: int) -> grpc.aio.Channel:
+        """A new channel for asyncio."""
+        options = channel_options(max_message_bytes)
+        if self.credentials is None:
+            return grpc.aio.insecure_channel(self.target, options=options)
+        return grpc.aio.secure_channel(self.target, self.credentials, options=options)
+
+
+def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
+    """Options of a gRPC channel; `max_message_bytes` is the largest message either way."""
+    return [
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.service_config", _SERVICE_CONFIG),
+        ("grpc.enable_retries", 1),
+        ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+
+def _is_local(target: str) -> bool:
+    """Whether what is sent there stays on this machine; no for a name that could stand for any address."""
+    if target.startswith(("unix:", "unix-abstract:")):
+        return True
+    host = re.sub(r"^(dns:(//[^/]*/)?|ipv4:|ipv6:)", "", target)
+    if not host.endswith("]"):
+        host = host.rpartition(":")[0] or host
+    host = host.strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _read(path: PathLike | None) -> bytes | None:
+    try:
+        return None if path is None else Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidArgument(f"Tls: cannot read {os.fspath(path or '')}: {error.strerror}") from error

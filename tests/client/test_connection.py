@@ -1,0 +1,74 @@
+"""Where a client connects, and where it does not send its token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport import AsyncClient, Client, InvalidArgument, Tls
+from logitport.connection import TOKEN_VARIABLE, Connection
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HERE = [
+    *("127.0.0.1:50051", "127.1.2.3:1", "localhost:50051", "[::1]:50051", "ipv6:[::1]:50051", "ipv4:127.0.0.1:50051"),
+    *("dns:///localhost:50051", "dns:localhost:1", "unix:/run/lp.sock", "unix:///run/lp.sock", "unix-abstract:lp"),
+]
+ELSEWHERE = [
+    *("10.0.0.1:50051", "example.com:50051", "[2001:db8::1]:50051", "ipv4:10.0.0.1:50051,127.0.0.1:50051"),
+    *("dns:///example.com:50051", "localhost.example.com:1", "127.0.0.1.example.com:1", "xds:///127.0.0.1:1", ""),
+    "dns://127.0.0.1/example.com:1",
+]
+
+
+@pytest.fixture(autouse=True)
+def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+
+
+@pytest.mark.parametrize("target", HERE)
+def test_a_token_goes_to_this_machine(target: str) -> None:
+    assert Connection.prepare(target, "secret", None).metadata == (("authorization", "Bearer secret"),)
+
+
+@pytest.mark.parametrize("target", ELSEWHERE)
+def test_a_token_goes_nowhere_else_unencrypted(target: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"unencrypted: pass tls=Tls\(\.\.\.\)") as refused:
+        Connection.prepare(target, "secret", None)
+    assert "secret" not in str(refused.value)
+    assert Connection.prepare(target, "secret", Tls()).metadata
+    assert not Connection.prepare(target, None, None).metadata
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_the_token_of_the_environment(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
+    assert Connection.prepare("127.0.0.1:1", None, None).metadata == (("authorization", "Bearer secret"),)
+    assert Connection.prepare("127.0.0.1:1", "other", None).metadata == (("authorization", "Bearer other"),)
+    assert Connection.prepare("example.com:1", "", None).metadata == ()
+    with pytest.raises(InvalidArgument, match="unset LOGITPORT_TOKEN"):
+        client("example.com:1")
+
+
+@pytest.mark.parametrize("token", ["two words", "two\nlines", "tokën", "tab\t"])
+def test_what_is_no_token(token: str) -> None:
+    with pytest.raises(InvalidArgument, match="is it whole") as refused:
+        Connection.prepare("127.0.0.1:1", token, None)
+    assert token not in str(refused.value)
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+@pytest.mark.parametrize("target", ["http://127.0.0.1:50051", "https://example.com"])
+def test_a_url_is_no_target(client: Any, target: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"is a URL; write HOST:PORT"):
+        client(target)
+
+
+def test_files_of_tls_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=rf"cannot read {tmp_path}/ca\.pem: No such file"):
+        Client("127.0.0.1:1", tls=Tls(ca=tmp_path / "ca.pem"))
+    for tls in (Tls(cert=tmp_path), Tls(key=tmp_path)):
+        with pytest.raises(InvalidArgument, match="cert and key go together"):
+            Client("127.0.0.1:1", tls=tls)
