@@ -156,13 +156,18 @@ class Cuda:
         return torch.cuda.current_stream(self.device)
 
     def synchronize(self) -> None:
-        """Wait for all work of this process."""
-        torch.cuda.synchronize(self.device)
+        """Wait for all work of this process. Raises CudaError."""
+        with _as_cuda_error("waiting for the GPU"):
+            torch.cuda.synchronize(self.device)
 
     # Memory of the host.
 
-    def pin(self, memory: mmap.mmap) -> Any:
+    def pin(self, memory: mmap.mmap, before_unpinning: Callable[[], object] = lambda: None) -> Any:
         """The same memory as a buffer from and to which the GPU copies by itself, until the buffer is gone.
+
+        Args:
+            memory: all of it is pinned.
+            before_unpinning: waits for copies that may be under way then.
 
         Raises:
             CudaError: it cannot be pinned, as beyond the process's limit of locked memory.
@@ -171,13 +176,14 @@ class Cuda:
         address = ctypes.addressof(pinned)
         with self._current():
             self._ask("cuMemHostRegister", address, len(memory), _PORTABLE)
-        weakref.finalize(pinned, self._unpin, address).atexit = False
+        weakref.finalize(pinned, self._unpin, address, before_unpinning).atexit = False
         return pinned
 
-    def _unpin(self, address: int) -> None:
-        with _logging_errors(), self._current():
-            self._ask("cuCtxSynchronize")  # a copy may be under way
-            self._ask("cuMemHostUnregister", address)
+    def _unpin(self, address: int, before_unpinning: Callable[[], object]) -> None:
+        with _logging_errors():
+            before_unpinning()
+            with self._current():
+                self._ask("cuMemHostUnregister", address)
 
     def _close(self, address: int) -> None:
         with _logging_errors(), self._current():

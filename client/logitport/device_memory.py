@@ -179,7 +179,7 @@ class PinnedMemory(HostMemory):
         opened = super().open(size_bytes, replaces)
         if opened is not None:
             try:
-                return opened[0], self._cuda.pin(opened[1])
+                return opened[0], self._cuda.pin(opened[1], self._cuda.synchronize)
             except CudaError as error:
                 logger.info("memory shared with the server is not pinned, and copies to it are slower: %s", error)
         return opened

@@ -62,23 +62,26 @@ def write(message: common_pb2.Tensor, array: Any) -> None:
 
 def take_rows(logits: Any, rows: Sequence[int]) -> Any:
     """These rows of the logits; the logits themselves if these are all of them."""
-    return logits if len(rows) == len(logits) else logits[row_index(rows, logits)]
+    if len(rows) == len(logits):
+        return logits
+    return logits[row_index(rows, logits) if is_torch(logits) else list(rows)]
 
 
 def put_rows(logits: Any, rows: Sequence[int], values: Any) -> None:
     """Write values over these rows of the logits, in place."""
     if is_torch(values):
         values = values.to(logits.device, non_blocking=True)  # which waits all the same if they are not pinned
-    logits[... if len(rows) == len(logits) else row_index(rows, logits)] = values
+    if len(rows) == len(logits):
+        logits[...] = values
+    else:
+        logits[row_index(rows, logits) if is_torch(logits) else list(rows)] = values
 
 
-def row_index(rows: Sequence[int], logits: Any) -> Any:
-    """What selects these rows; for a GPU a tensor on it, which nobody waits for."""
-    if not (is_torch(logits) and logits.is_cuda):
-        return list(rows)
+def row_index(rows: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
+    """These rows as int64[rows] on the logits' device; nobody waits for its copy to a GPU."""
     import torch
 
-    return torch.tensor(rows, pin_memory=True).to(logits.device, non_blocking=True)
+    return torch.tensor(rows, dtype=torch.int64, pin_memory=logits.is_cuda).to(logits.device, non_blocking=True)
 
 
 def view(memory: Any, datatype: str, shape: tuple[int, int], *, with_torch: bool) -> Any:

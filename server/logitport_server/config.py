@@ -123,6 +123,9 @@ class ServerConfig(BaseSettings):
         30.0, ge=1, description="how often idle connections are asked, and how long they have to answer, in seconds"
     )
     local_lane: bool = Field(True, description="offer engines on this host a Unix socket and shared memory")
+    share_device_memory: bool = Field(
+        True, description="edit the logits of engines on this host and on the server's GPU where they lie (CUDA IPC)"
+    )
     max_region_bytes: int = Field(2 << 30, ge=0, description="shared memory that one session may ask for, in bytes")
     max_registered_processors: int = Field(1024, ge=1, description="processors that the registry keeps")
     max_processors_per_principal: int = Field(256, ge=1, description="of those, what one principal may register")

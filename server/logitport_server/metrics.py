@@ -62,6 +62,13 @@ class Metrics:
             for transport in self._steps_by
             for reply, part in _PARTS.items()
         }
+        self._read = Counter(
+            "logitport_logits_read",
+            "Steps whose logits were read, by where these were: inline, or in memory of the host or of a GPU (device)",
+            ["memory"],
+            registry=registry,
+        )
+        self._read_in = {memory: self._read.labels(memory) for memory in ("inline", "host", "device")}
         self._counters: dict[str, Counter] = {}
         self._labels: set[str] = set()
         hits = Gauge("logitport_loader_hits", "Loads that the cache of classes answered", registry=registry)
@@ -95,6 +102,10 @@ class Metrics:
             # A name that nothing stands for is the client's invention.
             named = "" if code == common_pb2.ERROR_CODE_UNKNOWN_PROCESSOR else failure.error.processor
             self._failed.labels(self._label(named), common_pb2.ErrorCode.Name(code)).inc()
+
+    def logits_read(self, memory: str) -> None:
+        """A step's logits were read: "inline", or in memory of the "host" or a "device"."""
+        self._read_in[memory].inc()
 
     def _applied_to(self, processor: str) -> Counter:
         counter = self._counters.get(processor)

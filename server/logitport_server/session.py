@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from logitport import tensors
+from logitport.cuda import open_cuda
 from logitport.errors import (
     DuplicateRequest,
     InvalidArgument,
@@ -21,7 +22,7 @@ from logitport_server.batch import Batch
 from logitport_server.columns import StepColumns, StepLayout, int32_column
 from logitport_server.grouping import Row, Rows
 from logitport_server.principals import ANYONE
-from logitport_server.regions import Regions
+from logitport_server.regions import Regions, put_back
 from logitport_server.requests import ActiveRequest, admit, check_token_ids
 from logitport_server.step import Outcome, pack
 
@@ -72,7 +73,7 @@ class Session:
             opening.max_requests or limits.max_requests_per_session, limits.max_requests_per_session
         )
         self.most_draft_tokens = limits.max_draft_tokens
-        self.regions = Regions(limits.max_region_bytes)
+        self.regions = Regions(limits.max_region_bytes, open_cuda(device) if limits.share_device_memory else None)
         self._datatype = opening.datatype
         self._limits = limits
         self._max_draft_tokens = opening.max_draft_tokens
@@ -152,25 +153,26 @@ class Session:
             raise InvalidArgument("StepLogits: the last step asked for no logits, or got them already")
         in_region = frame.logits.HasField("region")
         whole_step = in_region and frame.logits.shape[:1] == [step_rows]
-        logits = self._decode(frame.logits, step_rows if whole_step else len(awaited))
-        self._awaited = (Rows(), 0, {})
-        outcome = Outcome()
-        if whole_step:
-            places = awaited
-        else:
-            places = Rows(Row(at, row.request, row.draft_offset) for at, row in enumerate(awaited))
-        self._run_chains(places, drafts, self.vocab_size, logits, outcome)
-        if not in_region:
-            tensors.write(reply.logits, logits)
-        elif self._device.type != "cpu":
-            read = [place.index for place in places]
-            self.regions.tensor(frame.logits)[read] = logits[read].cpu()
+        with self.regions.lent(frame.logits):
+            here = self._decode(frame.logits, step_rows if whole_step else len(awaited))
+            logits = here.to(self._device, non_blocking=True)  # which waits all the same if they are not pinned
+            self._awaited = (Rows(), 0, {})
+            outcome = Outcome()
+            if whole_step:
+                places = awaited
+            else:
+                places = Rows(Row(at, row.request, row.draft_offset) for at, row in enumerate(awaited))
+            self._run_chains(places, drafts, self.vocab_size, logits, outcome)
+            if not in_region:
+                tensors.write(reply.logits, logits)
+            elif logits is not here:
+                put_back(here, logits, [place.index for place in places])
         number = {place.index: row.index for place, row in zip(places, awaited, strict=True)}
         replies.write_outcome(reply, outcome, [number[at] for at in outcome.all_denied(self.vocab_size)])
 
     def apply(self, tensor: common_pb2.Tensor, rows: int, each: int, reply: processing_pb2.ApplyResponse) -> None:
         """Process `rows` rows of logits, of which each slot in turn has `each`; a slot may hold no request."""
-        logits = self._decode(tensor, rows)
+        logits = self._decode(tensor, rows).to(self._device)
         outcome = Outcome()
         placed = ((index, self._requests.get(index // each)) for index in range(rows))
         present = Rows(Row(index, request) for index, request in placed if request is not None)
@@ -179,14 +181,13 @@ class Session:
         replies.write_outcome(reply, outcome, outcome.all_denied(self.vocab_size))
 
     def _decode(self, tensor: common_pb2.Tensor, rows: int) -> torch.Tensor:
-        """Logits on the server's device. Raises InvalidLogits if they are not what the session was opened for."""
+        """Logits where they are. Raises InvalidLogits if they are not what the session was opened for."""
         if tensor.datatype != self._datatype or list(tensor.shape) != [rows, self.vocab_size]:
             raise InvalidLogits(
                 f"logits are {tensor.datatype}{list(tensor.shape)}; "
                 f"{self._datatype}[{rows}, {self.vocab_size}] is wanted"
             )
-        here = self.regions.tensor(tensor) if tensor.HasField("region") else tensors.to_torch(tensor)
-        return here.to(self._device)
+        return self.regions.tensor(tensor) if tensor.HasField("region") else tensors.to_torch(tensor)
 
     def close(self) -> None:
         """Give up what the session shares with its engine."""

@@ -13,6 +13,7 @@ import torch
 from logitport.edits import Edits, RowEdits
 from logitport.errors import LogitportError
 from logitport.ops import PipelineStage, apply_edits
+from logitport.tensors import row_index
 from logitport_server.dialects.results import check_result
 from logitport_server.failures import COSTLY, of_processor
 from logitport_server.grouping import Group, Row, Rows, group
@@ -188,7 +189,7 @@ def _process(members: Group, logits: torch.Tensor) -> None:
         result = members.dialect.process(members.states, selected)
         check_result(result, shape, members.dialect.name)
         if end - first != len(indices):
-            logits.index_copy_(0, torch.tensor(indices, device=logits.device), result.to(logits))
+            logits.index_copy_(0, row_index(indices, logits), result.to(logits))
         elif not result.is_set_to(logits[first:end]):
             logits[first:end].copy_(result)
 
@@ -206,7 +207,7 @@ def _select(members: Group, logits: torch.Tensor) -> torch.Tensor:
     if dialect.scratch is None or len(dialect.scratch) < len(indices) or dialect.scratch.dtype != logits.dtype:
         dialect.scratch = dialect.new_scratch(len(indices), logits)
     out = dialect.scratch[: len(indices)]
-    return torch.index_select(logits, 0, torch.tensor(indices, device=logits.device), out=out)
+    return torch.index_select(logits, 0, row_index(indices, logits), out=out)
 
 
 def _joined(first: RowEdits, later: RowEdits) -> RowEdits:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from logitport_server.lane import Lane, LaneListener
     from logitport_server.metrics import Metrics
+    from logitport_server.regions import Regions
     from logitport_server.session import Session
 
 logger = logging.getLogger(__name__)
@@ -97,7 +98,9 @@ class SessionStream:
             return not self._closed
 
     def leave_lane(self) -> None:
-        """The lane has ended."""
+        """The lane has ended, and what it shared goes with it; to wait for a GPU is for this thread."""
+        if self._session is not None:
+            self._session.regions.close()
         with self._lock:
             self._lane = None
             ended = self._closed
@@ -129,20 +132,32 @@ class SessionStream:
         elif kind == "logits":
             session.edit_logits(frame.logits, reply.logits)
             self._metrics.step(reply.logits, time.perf_counter() - started, transport)
+            self._metrics.logits_read(session.regions.memory(frame.logits.logits))
         elif kind == "add":
             session.add(frame.add, reply.added)
         elif kind == "remove":
             session.remove(frame.remove)
             reply.removed.SetInParent()
-        elif kind == "open_region":
+        elif kind in ("open_region", "share_device_memory", "close_region"):
             if transport != "local":
-                raise InvalidArgument("OpenRegion: memory is shared on a local lane only")
-            reply.region.region_id, region = session.regions.open(
-                frame.open_region.size_bytes, frame.open_region.replaces
-            )
-            self.descriptors = [region.fd]
+                raise InvalidArgument(f"{kind}: memory is shared on a local lane only")
+            self._share(session.regions, frame, reply)
         else:
-            raise InvalidArgument("a frame must set one of open, add, remove, step, logits, open_region")
+            kinds = ", ".join(option.name for option in frame.DESCRIPTOR.oneofs_by_name["frame"].fields)
+            raise InvalidArgument(f"a frame must set one of {kinds}")
+
+    def _share(
+        self, regions: Regions, frame: processing_pb2.SessionRequest, reply: processing_pb2.SessionResponse
+    ) -> None:
+        if frame.HasField("open_region"):
+            asked = frame.open_region
+            reply.region.region_id, region = regions.open(asked.size_bytes, asked.replaces)
+            self.descriptors = [region.fd]
+        elif frame.HasField("share_device_memory"):
+            reply.region.region_id = regions.share(frame.share_device_memory)
+        else:
+            regions.give_up(frame.close_region.region_id)
+            reply.region_closed.SetInParent()
 
     def _open(self, opening: processing_pb2.OpenSession, opened: processing_pb2.SessionOpened) -> None:
         if self._session is not None:
@@ -154,6 +169,7 @@ class SessionStream:
         opened.server_version = VERSION
         if self._lanes is not None:
             opened.lane.CopyFrom(self._lanes.invite(self))
+            opened.lane.device_uuid = self._session.regions.device_uuid
             self._token = opened.lane.token
 
 
