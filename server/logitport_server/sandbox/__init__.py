@@ -4,7 +4,7 @@ The server calls `launch`, which starts a preloaded parent behind the outer wall
 workers, each behind walls of its own. `LAYERS` are the walls; `check` says whether this machine has them.
 """
 
-from logitport_server.sandbox.launch import launch
+from logitport_server.sandbox.launcher import launch
 from logitport_server.sandbox.layers import LAYER_NAMES, LAYERS, check
 from logitport_server.sandbox.parent import Contained, Parent
 from logitport_server.sandbox.plan import Limits, SandboxError

@@ -98,9 +98,10 @@ class Parent:
     ) -> None:
         channel.recv(_MESSAGE_BYTES)  # once the process in between has ended, the parent's death is the one to die of
         linux.die_with_parent(signal.SIGKILL)
-        _close_descriptors({*keep, channel.fileno()})
+        most = os.sysconf("SC_OPEN_MAX")  # before there is a lower limit
         for layer in self._layers:
             layer.apply(self._plan, limits)
+        _close_descriptors({*keep, channel.fileno()}, most)
         channel.send(b"ready")
         channel.close()
         child()
@@ -119,8 +120,8 @@ def _end_with(channel: socket.socket, call: Callable[[], None]) -> NoReturn:
         os._exit(status)
 
 
-def _close_descriptors(kept: set[int]) -> None:
-    """Close all but these, with /dev/null as the three standard streams."""
+def _close_descriptors(kept: set[int], most: int) -> None:
+    """Close all below `most` but these, with /dev/null as the three standard streams."""
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(null, stream)
@@ -128,7 +129,7 @@ def _close_descriptors(kept: set[int]) -> None:
     for descriptor in sorted(descriptor for descriptor in kept if descriptor > 2):
         os.closerange(first, descriptor)
         first = descriptor + 1
-    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+    os.closerange(first, most)
 
 
 def _give_up_root(plan: Plan) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logitport_server.sandbox.attempts import ATTEMPTS, Attempt, Targets
-from logitport_server.sandbox.launch import launch
+from logitport_server.sandbox.launcher import launch
 from logitport_server.sandbox.parent import Parent
 from logitport_server.sandbox.plan import Limits, SandboxError
 

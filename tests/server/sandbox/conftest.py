@@ -1,0 +1,99 @@
+"""Programs that run as the preloaded parent, behind real walls."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport_server.sandbox import LAYERS, launch
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterator
+
+_SECONDS = 60.0
+_MESSAGE_BYTES = 1 << 16
+
+# What each of them begins with. `fork` starts a worker that sends what `inside` returns, or what it raises.
+_PRELUDE = """
+import json, os, signal, socket, sys
+from logitport_server.sandbox import Limits, Parent
+
+server = socket.socket(fileno=int(sys.argv[1]))
+parent = Parent()
+
+def say(said, *descriptors):
+    socket.send_fds(server, [json.dumps(said).encode()], descriptors)
+
+def fork(inside, limits=Limits(), keep=()):
+    def child():
+        try:
+            say(inside())
+        except Exception as error:
+            say(f"{type(error).__name__}: {error}")
+    return parent.fork(child, limits, [server.fileno(), *keep])
+"""
+
+
+class Program:
+    """A preloaded parent that is running.
+
+    Attributes:
+        process: bubblewrap, or the parent itself.
+        channel: what the program calls `server`.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
+        self.process = process
+        self.channel = channel
+
+    def hear(self) -> Any:
+        """What it says next; None once it has ended."""
+        return self.hear_and_take()[0]
+
+    def hear_and_take(self) -> tuple[Any, list[int]]:
+        """What it says next, and the descriptors that come with it."""
+        message, descriptors, _, _ = socket.recv_fds(self.channel, _MESSAGE_BYTES, 4)
+        return (json.loads(message) if message else None), descriptors
+
+
+_MISSING = {layer.name: layer.missing() for layer in LAYERS}
+
+
+def _need_layers(*names: str) -> None:
+    for name in names:
+        if _MISSING[name] is not None:
+            pytest.skip(f"this machine lacks {name}: {_MISSING[name]}")
+
+
+@contextmanager
+def _run(code: str, *, without: tuple[str, ...] = ()) -> Iterator[Program]:
+    _need_layers(*(layer.name for layer in LAYERS if layer.name not in without))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(_SECONDS)
+    with ours:
+        with theirs:
+            arguments = ["-c", _PRELUDE + code, str(theirs.fileno())]
+            process = launch(sys.executable, arguments, pass_fds=[theirs.fileno()], without=without)
+        try:
+            yield Program(process, ours)
+        finally:
+            process.kill()
+            process.wait(_SECONDS)
+
+
+@pytest.fixture
+def need_layers() -> Callable[..., None]:
+    """Skip the test where the machine lacks one of these layers."""
+    return _need_layers
+
+
+@pytest.fixture
+def run() -> Callable[..., Any]:
+    """Run this as the program of a preloaded parent, for as long as the context lasts."""
+    return _run

@@ -1,0 +1,113 @@
+"""What is said of a layer that a machine lacks."""
+
+import builtins
+import errno
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+from logitport_server.sandbox import LAYER_NAMES, LAYERS, SandboxError, check
+from logitport_server.sandbox import namespaces as namespaces_module
+from logitport_server.sandbox.bubblewrap import Bubblewrap
+from logitport_server.sandbox.landlock import Landlock
+from logitport_server.sandbox.namespaces import Namespaces
+from logitport_server.sandbox.seccomp import Seccomp, compile_filter
+
+
+def test_every_layer_is_described():
+    assert len(set(LAYER_NAMES)) == len(LAYERS) == 5
+    assert all(layer.does for layer in LAYERS)
+
+
+def test_the_check_lists_what_is_missing_and_how_to_do_without_it(monkeypatch):
+    for layer in LAYERS:
+        monkeypatch.setattr(layer, "missing", lambda: None)
+    check()
+    monkeypatch.setattr(LAYERS[0], "missing", lambda: "there is none; install it")
+    monkeypatch.setattr(LAYERS[2], "missing", lambda: "not in this kernel")
+    with pytest.raises(SandboxError) as raised:
+        check()
+    _, *lines = str(raised.value).splitlines()
+    assert lines == [
+        "  bubblewrap: there is none; install it (or do without it: --without-layer bubblewrap)",
+        "  namespaces: not in this kernel (or do without it: --without-layer namespaces)",
+    ]
+    with pytest.raises(SandboxError, match="namespaces: not in this kernel"):
+        check(["bubblewrap"])
+    check(["bubblewrap", "namespaces"])
+
+
+def test_no_bubblewrap(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert Bubblewrap().missing() == "there is no bwrap; install the package bubblewrap"
+
+
+def test_a_bubblewrap_that_does_not_work(monkeypatch, tmp_path):
+    bwrap = tmp_path / "bwrap"
+    bwrap.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('bwrap: Unknown option --size')\n")
+    bwrap.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    reason = Bubblewrap().missing()
+    assert "Unknown option --size" in reason
+    assert "needs bubblewrap 0.6" in reason
+
+
+@pytest.mark.parametrize(
+    ("switch", "off", "remedy"), namespaces_module._SWITCHES, ids=lambda value: value.rpartition("/")[2]
+)
+def test_namespaces_that_the_kernel_keeps_from_us(monkeypatch, switch, off, remedy):
+    def refused(command, **options):
+        return subprocess.CompletedProcess(command, 1, "", "PermissionError: [Errno 1] unshare: not permitted\n")
+
+    monkeypatch.setattr(subprocess, "run", refused)
+    monkeypatch.setattr(namespaces_module, "_read", lambda path: off if path == switch else "")
+    assert Namespaces().missing() == f"PermissionError: [Errno 1] unshare: not permitted; it needs {remedy}"
+
+
+def test_no_package_for_landlock(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "install logitport[server]" in Landlock().missing()
+
+
+def test_no_landlock_in_the_kernel(monkeypatch):
+    def refused():
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr("logitport_server.sandbox.landlock._version", refused)
+    assert "needs Linux 5.13" in Landlock().missing()
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (ImportError("No module named 'pyseccomp'"), "install logitport[server]"),
+        (RuntimeError("Unable to find libseccomp"), "install the package libseccomp2"),
+        (OSError(errno.EINVAL, "Invalid argument"), "needs libseccomp 2.5"),
+    ],
+    ids=["no package", "no library", "an old library"],
+)
+def test_no_libseccomp(monkeypatch, error, remedy):
+    real = builtins.__import__
+
+    def failing(name, *arguments):
+        if name == "pyseccomp":
+            raise error
+        return real(name, *arguments)
+
+    monkeypatch.setattr(builtins, "__import__", failing)
+    reason = Seccomp().missing()
+    assert str(error) in reason
+    assert remedy in reason
+
+
+def test_a_filter_is_whole_instructions():
+    if (reason := Seccomp().missing()) is not None:
+        pytest.skip(reason)
+    filters = [
+        compile_filter(in_pid_namespace=own, devices=devices) for own in (True, False) for devices in (True, False)
+    ]
+    assert all(len(instructions) % 8 == 0 for instructions in filters)
+    assert len(set(filters)) == len(filters)

@@ -1,0 +1,246 @@
+"""The preloaded parent and its workers: what a worker is born with, that it works, and how it ends."""
+
+import ctypes
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from logitport_server.sandbox import LAYER_NAMES, SandboxError, launch
+from logitport_server.sandbox.interpreter import readable_paths
+
+SECONDS = 60.0
+
+BORN_WITH = """
+def inside():
+    descriptors = []
+    for descriptor in range(256):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            continue
+        descriptors.append(descriptor)
+    null = os.stat("/dev/null").st_rdev
+    return {
+        "environment": sorted(os.environ),
+        "others": [number for number in descriptors if number > 2 and number != server.fileno()],
+        "streams": [os.fstat(number).st_rdev == null for number in range(3)],
+        "user": os.getresuid(),
+        "folder": os.path.samefile(".", "/tmp"),
+        "left": os.listdir("."),
+    }
+
+held = open("/dev/null")
+fork(inside)
+"""
+
+
+def test_what_a_worker_is_born_with(run, monkeypatch):
+    monkeypatch.setenv("A_SECRET", "of the server")
+    with run(BORN_WITH) as program:
+        born = program.hear()
+    assert "A_SECRET" not in born["environment"]
+    assert not [name for name in born["environment"] if name.startswith(("LOGITPORT", "PYTHONPATH", "LD_"))]
+    assert born["others"] == []
+    assert born["streams"] == [True, True, True]
+    assert 0 not in born["user"]
+    assert born["folder"]
+    assert born["left"] == []
+
+
+WORKS = """
+import numpy, torch, dill
+
+def inside():
+    memory, = socket.recv_fds(server, 1, 1)[1]
+    import mmap
+    view = torch.frombuffer(mmap.mmap(memory, 0), dtype=torch.float32)
+    torch.set_num_threads(2)
+    view[1:] = view[0] * torch.ones(64, 2048).matmul(torch.ones(2048, 64)).sum() / (64 * 64 * 2048)
+    class Local: pass
+    import tempfile
+    with tempfile.TemporaryFile() as file:
+        file.write(b"x")
+    return [torch.get_num_threads(), int(numpy.arange(10).sum()), type(dill.loads(dill.dumps(Local))()).__name__]
+
+fork(inside)
+"""
+
+
+def test_torch_numpy_dill_and_shared_memory_work_inside(run):
+    with run(WORKS) as program:
+        memory = os.memfd_create("logits")
+        os.ftruncate(memory, 4 * 1000)
+        os.pwrite(memory, b"\x00\x00\x80\x3f", 0)  # 1.0
+        socket.send_fds(program.channel, [b"."], [memory])
+        assert program.hear() == [2, 45, "Local"]
+        assert os.pread(memory, 4 * 1000, 0) == b"\x00\x00\x80\x3f" * 1000
+        os.close(memory)
+
+
+ENDLESS = """
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
+
+def inside():
+    say("up")
+    while True:
+        pass
+
+worker = fork(inside)
+say(worker.pid, worker.pidfd)
+say(os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]))
+"""
+
+
+def test_the_server_ends_a_worker_by_the_handle_that_it_is_sent(run):
+    with run(ENDLESS) as program:
+        said = [program.hear_and_take() for _ in range(2)]
+        (pidfd,) = next(descriptors for _, descriptors in said if descriptors)
+        assert not select.select([pidfd], [], [], 0)[0]
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        assert select.select([pidfd], [], [], SECONDS)[0] == [pidfd]
+        assert program.hear() == -signal.SIGKILL
+        os.close(pidfd)
+
+
+@pytest.mark.parametrize("without", [(), ("bubblewrap",), LAYER_NAMES], ids=["all", "no bubblewrap", "none"])
+def test_a_worker_ends_with_its_parent(run, without):
+    with run(ENDLESS, without=without) as program:
+        said = [program.hear_and_take() for _ in range(2)]
+        (pidfd,) = next(descriptors for _, descriptors in said if descriptors)
+        program.process.kill()
+        assert select.select([pidfd], [], [], SECONDS)[0] == [pidfd]
+        os.close(pidfd)
+
+
+SERVER = """
+import os, sys
+from logitport_server.sandbox import launch
+
+read, write = os.pipe()
+parent = launch(
+    sys.executable, ["-c", f"import os, time; os.write({write}, b'.'); time.sleep(600)"], pass_fds=[write]
+)
+os.read(read, 1)
+os.write(1, str(parent.pid).encode())
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_parent_ends_with_its_server(need_layers, tmp_path):
+    need_layers(*LAYER_NAMES)
+    told = tmp_path / "told"
+    with told.open("w") as file:
+        assert subprocess.run([sys.executable, "-c", SERVER], stdout=file, check=False).returncode == -signal.SIGKILL
+    parent = int(told.read_text())
+    deadline = time.monotonic() + SECONDS
+    while _is_running(parent):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+RAISES = """
+def inside():
+    raise SystemExit("no")
+
+worker = parent.fork(inside, Limits())
+say(os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]))
+worker = parent.fork(lambda: None, Limits())
+say(os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]))
+"""
+
+
+def test_what_a_worker_raises_ends_it_alone(run):
+    with run(RAISES) as program:
+        assert program.hear() == 1
+        assert program.hear() == 0
+
+
+NO_WALL = """
+from logitport_server.sandbox import SandboxError
+from logitport_server.sandbox.layers import LAYERS
+
+def broken(plan, limits):
+    raise OSError(28, "no space for a wall")
+
+LAYERS[-1].apply = broken
+try:
+    fork(lambda: "was called")
+except SandboxError as error:
+    say(str(error))
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    say("nothing is left")
+"""
+
+
+def test_a_wall_that_cannot_be_put_up_is_told_and_nothing_runs(run):
+    with run(NO_WALL) as program:
+        assert "no space for a wall" in program.hear()
+        assert program.hear() == "nothing is left"
+
+
+BELOW_TMP = """
+import glob
+path = glob.glob("/tmp/**/installed.txt", recursive=True)[0]
+
+def inside():
+    found = open(path).read()
+    try:
+        open(path, "w")
+    except OSError as error:
+        return [found, error.errno]
+
+fork(inside)
+"""
+
+
+def test_a_python_below_tmp_is_seen_and_cannot_be_written(run, monkeypatch):
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        Path(folder, "installed.txt").write_text("here")
+        monkeypatch.setattr(
+            "logitport_server.sandbox.launcher.readable_paths", lambda python: (*readable_paths(python), folder)
+        )
+        with run(BELOW_TMP) as program:
+            found, number = program.hear()
+    assert found == "here"
+    assert number in (13, 30)  # EACCES, EROFS
+
+
+def test_a_parent_that_nobody_launched(monkeypatch):
+    monkeypatch.delenv("LOGITPORT_SANDBOX", raising=False)
+    code = "from logitport_server.sandbox import Parent; Parent()"
+    failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=SECONDS)
+    assert "was not started by logitport_server.sandbox.launch" in failed.stderr
+
+
+def test_a_python_that_cannot_run_workers(tmp_path):
+    with pytest.raises(SandboxError, match=r"there is no such|No such file"):
+        launch(str(tmp_path / "python"), [])
+    bare = tmp_path / "python3"
+    bare.symlink_to(Path(sys.executable).resolve())
+    with pytest.raises(SandboxError, match=r"No module named 'logitport_server'; install logitport\[server\] into it"):
+        launch(str(bare), [])
+
+
+def test_a_worker_that_crashes_in_c(run):
+    code = "import ctypes\nworker = fork(lambda: ctypes.string_at(0))\nsay(os.waitpid(worker.pid, 0)[1])"
+    with run(code) as program:
+        assert program.hear() == signal.SIGSEGV
+    assert ctypes.string_at(b"here") == b"here"

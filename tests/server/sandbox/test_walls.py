@@ -1,0 +1,45 @@
+"""Each wall alone, all together, and all but one: what they are said to stop, they stop; and nothing else would."""
+
+import pytest
+
+from logitport_server.sandbox import LAYER_NAMES
+from logitport_server.sandbox.attempts import ATTEMPTS
+from logitport_server.sandbox.probe import probe
+
+ALL = frozenset(LAYER_NAMES)
+NONE: frozenset[str] = frozenset()
+
+# The machine's own permissions may stop these where no wall does: they depend on whose Python it is, and on what the
+# machine's container allows.
+MAY_BE_STOPPED_ANYWAY = {
+    "Write to the folders that all workers read",
+    "Change the kernel's settings",
+    "Have core dumps made of it",
+    "Reach the kernel's rarer calls",
+    "Gain capabilities in a namespace of its own",
+}
+
+_ACTIVE = [
+    pytest.param(ALL, id="all"),
+    pytest.param(NONE, id="none"),
+    *(pytest.param(frozenset({name}), id=f"{name} alone") for name in LAYER_NAMES),
+    *(pytest.param(ALL - {name}, id=f"all but {name}") for name in LAYER_NAMES),
+]
+
+
+@pytest.mark.parametrize("active", _ACTIVE)
+def test_what_the_walls_stop(need_layers, active):
+    need_layers(*active)
+    outcomes = {outcome.what: outcome for outcome in probe(without=ALL - active)}
+    assert len(outcomes) == len(ATTEMPTS)
+    wrong = []
+    for attempt in ATTEMPTS:
+        outcome = outcomes[attempt.what]
+        to_be_stopped = any(enough <= active for enough in attempt.stopped_by)
+        if outcome.stopped != to_be_stopped and (to_be_stopped or attempt.what not in MAY_BE_STOPPED_ANYWAY):
+            wrong.append(outcome)
+    assert not wrong
+
+
+def test_all_walls_together_stop_every_attempt():
+    assert all(any(enough <= ALL for enough in attempt.stopped_by) for attempt in ATTEMPTS)
