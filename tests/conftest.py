@@ -84,7 +84,9 @@ def run_server(*options: str) -> Iterator[RunningServer]:
 @pytest.fixture(scope="session")
 def server() -> Iterator[RunningServer]:
     """A server that accepts shipped processors and serves metrics; shared by all tests."""
-    with run_server("--enable-custom-logit-processor", "--metrics-listen", "127.0.0.1:0") as running:
+    # A machine that is busy with tests takes its time.
+    patience = ("--processor-timeout-seconds", "20", "--load-timeout-seconds", "60")
+    with run_server("--enable-custom-logit-processor", "--metrics-listen", "127.0.0.1:0", *patience) as running:
         yield running
 
 

@@ -46,6 +46,13 @@ def _device(value: str) -> str:
     return value
 
 
+def _worker_python(value: str) -> str:
+    version, separator, path = value.partition("=")
+    if not (separator and re.fullmatch(r"3\.\d+", version) and path.startswith("/")):
+        raise ValueError(f"{value!r} is not VERSION=PATH; write, for example, 3.12=/usr/bin/python3.12")
+    return value
+
+
 def _layer(value: str) -> str:
     if value not in LAYER_NAMES:
         raise ValueError(f"{value!r} is no layer of the sandbox; write one of {', '.join(LAYER_NAMES)}")
@@ -134,7 +141,29 @@ class ServerConfig(BaseSettings):
         ge=1,
         description="longest string of a shipped processor, whose hexadecimal digits take two bytes each",
     )
+    isolation: Literal["process", "none"] = Field(
+        "process",
+        description="where shipped processors run: each author's in a sandboxed process, or all in the server's own, "
+        "which is for code that you would run yourself",
+    )
     without_layer: list[LayerName] = WITHOUT_LAYER
+    worker_python: list[Annotated[str, AfterValidator(_worker_python)]] = Field(
+        default=[],
+        description="VERSION=PATH of another Python for processors that were shipped from it, such as "
+        "3.12=/opt/python3.12/bin/python; it needs logitport, and torch for processors that read logits; may be given "
+        "more than once",
+    )
+    worker_memory_bytes: int = Field(2 << 30, ge=64 << 20, description="memory of one author's processors, in bytes")
+    worker_threads: int = Field(32, ge=4, description="threads and processes of one author's processors")
+    processor_timeout_seconds: float = Field(
+        2.0, gt=0, le=3600, description="how long one call of a shipped processor may take, in seconds"
+    )
+    load_timeout_seconds: float = Field(
+        10.0, gt=0, le=3600, description="how long loading a shipped processor, or its start, may take, in seconds"
+    )
+    quarantine_after: int = Field(
+        3, ge=1, description="failures in a row that cost a worker, after which a processor is not called any more"
+    )
     loader_cache_size: int = Field(128, ge=1, description="loaded processor classes that are kept, by digest")
     drain_seconds: float = Field(5.0, ge=0, description="how long SIGTERM lets steps in flight finish, in seconds")
     custom_ops: list[str] = CUSTOM_OPS

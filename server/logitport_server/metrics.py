@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from logitport_proto import common_pb2, processing_pb2
 
 if TYPE_CHECKING:
-    from logitport_server.loader import Loader
     from logitport_server.session import Session
 
     StepReply = processing_pb2.StepEdits | processing_pb2.StepLogitsEdited | processing_pb2.ApplyResponse
@@ -26,6 +25,18 @@ _PARTS = {
 }
 
 
+class Loads(Protocol):
+    """What counts loads of shipped processors: a loader, an executor."""
+
+    @property
+    def hits(self) -> int:
+        """Loads that a cache answered."""
+
+    @property
+    def misses(self) -> int:
+        """Loads that unpickled."""
+
+
 class Metrics:
     """The metrics of one server.
 
@@ -33,7 +44,7 @@ class Metrics:
         registry: where they are collected; this server's own.
     """
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loads: Loads) -> None:
         self.registry = registry = CollectorRegistry()
         self._sessions: set[Session] = set()
         sessions = Gauge("logitport_sessions", "Sessions that are open", registry=registry)
@@ -72,9 +83,9 @@ class Metrics:
         self._counters: dict[str, Counter] = {}
         self._labels: set[str] = set()
         hits = Gauge("logitport_loader_hits", "Loads that the cache of classes answered", registry=registry)
-        hits.set_function(lambda: loader.hits)
+        hits.set_function(lambda: loads.hits)
         misses = Gauge("logitport_loader_misses", "Loads that unpickled", registry=registry)
-        misses.set_function(lambda: loader.misses)
+        misses.set_function(lambda: loads.misses)
 
     def listen(self, address: str) -> int:
         """Serve the metrics over HTTP at HOST:PORT; returns the port. Raises OSError if the address is taken."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from logitport.payload import Payload
     from logitport.processors import EditProcessor
+    from logitport_server.executors import Executor
     from logitport_server.payload_policy import PayloadPolicy
     from logitport_server.principals import Principal
 
@@ -71,8 +72,11 @@ class Registry:
     registrar's. Safe to use from several threads.
     """
 
-    def __init__(self, policy: PayloadPolicy, *, max_registered: int, max_owned: int) -> None:
+    def __init__(
+        self, policy: PayloadPolicy, *, max_registered: int, max_owned: int, executor: Executor | None = None
+    ) -> None:
         self._policy = policy
+        self._executor = executor
         self._max_registered = max_registered
         self._max_owned = max_owned
         self._by_digest: dict[str, dict[str, _Registered]] = {}  # digest, then owner, in the order of registration
@@ -125,7 +129,8 @@ class Registry:
                 "write, for example, team/ban-french:v2"
             )
         shipped = self._policy.accept(serialized)
-        payload.check_python(shipped)
+        check_python = payload.check_python if self._executor is None else self._executor.check_python
+        check_python(shipped)
         with self._lock:
             bound = self._by_name.get(name)
             if bound is not None:
@@ -142,19 +147,19 @@ class Registry:
                     bound.names.discard(name)
                 self._by_name[name] = kept
                 kept.names.add(name)
-            return kept.info()
+            return self._describe(kept)
 
     def describe(self, processor: str, principal: Principal = ANYONE) -> registry_pb2.ProcessorInfo:
         """Describe a built-in, a registered name or a digest. Raises UnknownProcessor."""
         if processor in BUILTINS:
             return _describe_builtin(processor)
         with self._lock:
-            return self._find(processor, principal.name, everyones=principal.may(ADMIN)).info()
+            return self._describe(self._find(processor, principal.name, everyones=principal.may(ADMIN)))
 
     def describe_all(self, principal: Principal = ANYONE) -> list[registry_pb2.ProcessorInfo]:
         """Built-ins by name, then registered processors by first name."""
         with self._lock:
-            registered = [kept.info() for kept in self._all() if self._sees(principal, kept)]
+            registered = [self._describe(kept) for kept in self._all() if self._sees(principal, kept)]
         registered.sort(key=lambda info: (list(info.names), info.digest))
         return [_describe_builtin(name) for name in sorted(BUILTINS)] + registered
 
@@ -181,6 +186,36 @@ class Registry:
             owners = self._by_digest[processor]
             going = [owners[principal.name]] if principal.name in owners else list(owners.values())
             return sorted(name for one in going for name in self._forget(one))
+
+    def release(self, processor: str, principal: Principal = ANYONE) -> registry_pb2.ProcessorInfo:
+        """Have a processor called again that failed too often, in whichever trust domain.
+
+        Args:
+            processor: a registered name, or a digest, which may also be of what was only shipped with requests.
+            principal: who asks.
+
+        Raises:
+            NotPermitted: the principal lacks the scope "admin".
+            UnknownProcessor: there is none, or it is not quarantined either.
+        """
+        principal.check(ADMIN, "release a processor from quarantine")
+        released = self._executor is not None and self._executor.quarantine.release(processor)
+        with self._lock:
+            try:
+                kept = self._find(processor, principal.name, everyones=True)
+            except UnknownProcessor:
+                if not released:
+                    raise
+                return registry_pb2.ProcessorInfo(digest=processor)
+            if self._executor is not None:
+                self._executor.quarantine.release(kept.payload.digest)
+            return self._describe(kept)
+
+    def _describe(self, kept: _Registered) -> registry_pb2.ProcessorInfo:
+        info = kept.info()
+        if self._executor is not None:
+            info.quarantined = self._executor.quarantine.reason(info.digest, info.owner)
+        return info
 
     def _all(self) -> Iterator[_Registered]:
         return (kept for owners in self._by_digest.values() for kept in owners.values())

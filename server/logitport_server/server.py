@@ -23,9 +23,8 @@ from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, r
 from logitport_server import listening
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
 from logitport_server.config import StartupError
-from logitport_server.executors import InlineExecutor
+from logitport_server.isolation import announce, choose_executor
 from logitport_server.lane import LANES_AVAILABLE, LaneListener
-from logitport_server.loader import Loader
 from logitport_server.metrics import Metrics
 from logitport_server.payload_policy import PayloadPolicy
 from logitport_server.registry import Registry
@@ -55,15 +54,15 @@ class Server:
         ops.configure(config.custom_ops)
         self._config = config
         self.device = choose_device(config.device)
-        loader = Loader(config.loader_cache_size)
+        self._executor = choose_executor(config)
         policy = PayloadPolicy(allow_shipped=config.enable_custom_logit_processor, max_bytes=config.max_payload_bytes)
         self._registry = Registry(
             policy,
             max_registered=config.max_registered_processors,
             max_owned=config.max_processors_per_principal,
+            executor=self._executor,
         )
-        self._executor = InlineExecutor(loader)
-        self._metrics = Metrics(loader)
+        self._metrics = Metrics(self._executor)
         tokens = TokenFile(config.tokens) if config.tokens is not None else None
         authenticator = Authenticator(tokens, certificates=config.tls_client_ca is not None)
         self._guard = Guard(authenticator, Quotas(config), config.stall_seconds)
@@ -76,7 +75,11 @@ class Server:
         self._grpc: grpc.aio.Server | None = None
 
     async def start(self) -> str:
-        """Listen; returns the address. Raises StartupError if an address cannot be had."""
+        """Listen; returns the address. Raises StartupError if an address, or workers, cannot be had."""
+        try:
+            await asyncio.to_thread(self._executor.ready)
+        except RuntimeError as error:
+            raise StartupError(f"shipped processors cannot be run: {error}") from error
         self._grpc = grpc.aio.server(interceptors=[self._guard], options=listening.options(self._config))
         registry_pb2_grpc.add_ProcessorRegistryServicer_to_server(
             RegistryService(self._registry, self._threads), self._grpc
@@ -161,8 +164,7 @@ async def _serve(config: ServerConfig) -> int:
     for number in _SIGNALS:
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, server.refresh)
-    shipped = "accepted, and run in this process" if config.enable_custom_logit_processor else "refused"
-    logger.info("logitport %s on %s; shipped processors are %s", VERSION, server.device, shipped)
+    logger.info("logitport %s on %s; shipped processors are %s", VERSION, server.device, announce(config))
     print(f"logitport listening on {address}", flush=True)  # noqa: T201 - what a starter waits for
     await stopping.wait()
     for number in _SIGNALS:

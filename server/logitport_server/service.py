@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
-    """The four calls of ProcessorRegistry."""
+    """The calls of ProcessorRegistry."""
 
     def __init__(self, registry: Registry, threads: Threads) -> None:
         self._registry = registry
@@ -62,6 +62,10 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
     async def Delete(self, request: registry_pb2.DeleteRequest, context: Context) -> registry_pb2.DeleteResponse:
         names = self._registry.delete(request.processor, current_call.get().principal)
         return registry_pb2.DeleteResponse(names=names)
+
+    async def Release(self, request: registry_pb2.ReleaseRequest, context: Context) -> registry_pb2.ReleaseResponse:
+        info = self._registry.release(request.processor, current_call.get().principal)
+        return registry_pb2.ReleaseResponse(processor=info)
 
 
 class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):

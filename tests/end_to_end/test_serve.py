@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from tests.conftest import RunningServer
 
 VOCAB = 16
-FLAG = "--enable-custom-logit-processor"
+FLAG = (
+    "--enable-custom-logit-processor",
+    "--isolation",
+    "none",
+)  # these wait for files, and for longer than a call may take
 Lane = Literal["grpc", "local"]
 
 
@@ -75,7 +79,7 @@ def three_calls(
 def test_steps_in_flight_are_finished(
     start_server: Callable[..., RunningServer], pool: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
-    running = start_server(FLAG)
+    running = start_server(*FLAG)
     with Client(running.target) as client:
         calls = list(three_calls(client, pool, tmp_path, 1.0))
         assert running.stop() == 0
@@ -86,7 +90,7 @@ def test_steps_in_flight_are_finished(
 def test_steps_that_do_not_end_do_not_keep_the_server(
     start_server: Callable[..., RunningServer], pool: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
-    running = start_server(FLAG, "--drain-seconds", "0.2")
+    running = start_server(*FLAG, "--drain-seconds", "0.2")
     with Client(running.target) as client:
         calls = list(three_calls(client, pool, tmp_path, 3600))
         assert running.stop() == 0
@@ -99,7 +103,7 @@ def test_steps_that_do_not_end_do_not_keep_the_server(
 def test_a_second_signal_ends_it_at_once(
     start_server: Callable[..., RunningServer], pool: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
-    running = start_server(FLAG, "--drain-seconds", "3600")
+    running = start_server(*FLAG, "--drain-seconds", "3600")
     stuck = Request([1], processors=[(Slow, {"begun": str(tmp_path / "begun"), "seconds": 3600})])
     with Client(running.target) as client:
         under_way = pool.submit(client.apply, torch.zeros(1, VOCAB), [stuck])
@@ -170,10 +174,11 @@ def test_many_calls_at_once_in_asyncio(server: RunningServer) -> None:
 
 
 def test_slow_processors_do_not_hold_up_others(
-    server: RunningServer, client: Client, pool: ThreadPoolExecutor, tmp_path: Path
+    start_server: Callable[..., RunningServer], pool: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
     """As many of them as there are threads to run them must not stop logits-free steps of other engines."""
     waiting = tmp_path / "let go"
+    client = Client(start_server(*FLAG).target)
 
     class Waits(CustomLogitProcessor):
         def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
@@ -194,3 +199,4 @@ def test_slow_processors_do_not_hold_up_others(
     finally:
         waiting.touch()
     assert all(isinstance(call.result().logits, torch.Tensor) for call in stuck)
+    client.close()

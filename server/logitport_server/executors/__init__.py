@@ -2,5 +2,7 @@
 
 from logitport_server.executors.base import Executor
 from logitport_server.executors.inline import InlineExecutor
+from logitport_server.executors.process import ProcessExecutor
+from logitport_server.executors.worker import Deadlines
 
-__all__ = ["Executor", "InlineExecutor"]
+__all__ = ["Deadlines", "Executor", "InlineExecutor", "ProcessExecutor"]

@@ -5,15 +5,28 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from logitport import payload
 from logitport_server.dialects import speak
 
 if TYPE_CHECKING:
+    from logitport.payload import Payload
     from logitport_server.dialects import Dialect
+    from logitport_server.executors.quarantine import Quarantine
     from logitport_server.registry import Source
 
 
 class Executor(ABC):
-    """Turns a source into a processor that can be called, wherever that is. Built-ins always run in this process."""
+    """Turns a source into a processor that can be called, wherever that is. Built-ins always run in this process.
+
+    Attributes:
+        hits: loads of shipped processors that a cache answered.
+        misses: loads that unpickled.
+        quarantine: processors that are not called any more.
+    """
+
+    hits: int
+    misses: int
+    quarantine: Quarantine
 
     def host(self, source: Source) -> Dialect:
         """A new instance of the processor, of which the session that asked is the only user.
@@ -29,6 +42,13 @@ class Executor(ABC):
     @abstractmethod
     def host_shipped(self, source: Source) -> Dialect:
         """As `host`, for a source that is a payload."""
+
+    def ready(self) -> None:
+        """Wait until processors can be hosted. Raises RuntimeError, which says why they cannot."""
+
+    def check_python(self, shipped: Payload) -> None:
+        """Raises PythonMismatch if the payload has code of a Python that runs nowhere here. Does not unpickle."""
+        payload.check_python(shipped)
 
     def close(self) -> None:
         """Let go of what the executor holds; nothing that it hosts may be called afterwards."""

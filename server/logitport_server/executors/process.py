@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterable, Mapping
 
+    from logitport.payload import Payload
     from logitport_server.dialects import Dialect
     from logitport_server.executors.worker import Deadlines
     from logitport_server.principals import Domain
@@ -43,9 +44,6 @@ class ProcessExecutor(Executor):
         limits: what one worker may use.
         without: names of the layers of the sandbox to do without.
 
-    Attributes:
-        quarantine: processors that are not called any more.
-
     Raises:
         SandboxError: the machine lacks a layer of the sandbox.
     """
@@ -60,6 +58,7 @@ class ProcessExecutor(Executor):
         without: Iterable[str] = (),
     ) -> None:
         sandbox.check(without)
+        self.hits = self.misses = 0
         self.quarantine = Quarantine(quarantine_after)
         self._deadlines = deadlines
         self._limits = limits or Limits()
@@ -84,16 +83,25 @@ class ProcessExecutor(Executor):
             except RuntimeError as error:
                 raise RuntimeError(f"no workers of Python {python} ({self._paths[python]}): {error}") from error
 
+    def check_python(self, shipped: Payload) -> None:
+        self._candidates(shipped)
+
     def host_shipped(self, source: Source) -> Dialect:
         self.quarantine.check(source.domain, source.key)
-        python, *others = self._candidates(source)
+        assert source.payload is not None  # noqa: S101 - a built-in is not shipped
+        python, *others = self._candidates(source.payload)
         while True:
             try:
-                return RemoteDialect(source, self._worker(source.domain, python))
+                dialect = RemoteDialect(source, self._worker(source.domain, python))
             except PythonMismatch:
                 if not others:
                     raise
                 python, *others = others
+            else:
+                with self._lock:
+                    self.hits += not dialect.unpickled
+                    self.misses += dialect.unpickled
+                return dialect
 
     def close(self) -> None:
         with self._lock:
@@ -104,14 +112,13 @@ class ProcessExecutor(Executor):
                 zygote.close()
         self._launcher.shutdown()
 
-    def _candidates(self, source: Source) -> list[str]:
+    def _candidates(self, shipped: Payload) -> list[str]:
         """The Pythons that may be the author's, most likely first. Raises PythonMismatch if there is none."""
-        assert source.payload is not None  # noqa: S101 - a built-in has no worker
         others = [python for python in self._paths if python != RUNNING]
         try:
-            payload.check_python(source.payload)
+            payload.check_python(shipped)
         except PythonMismatch:
-            likely = [python for python in others if source.payload.python in ("", python)]
+            likely = [python for python in others if shipped.python in ("", python)]
             if not likely:
                 raise
             return likely

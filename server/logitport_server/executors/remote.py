@@ -63,6 +63,9 @@ class RemoteDialect(Dialect):
 
     A worker that ended is another process at the next call: it is given the processor again, and the state of every
     request is built from its history. A state that had kept something is lost with the process.
+
+    Attributes:
+        unpickled: whether the worker had to, or had the class already.
     """
 
     isolated = True
@@ -75,6 +78,7 @@ class RemoteDialect(Dialect):
         self._number = next(_numbers)
         self._process: WorkerProcess | None = None
         self._memory = SharedRows()
+        self.unpickled = False
         # Whether a call was begun, and what was raised instead of it.
         self._begun = False
         self._not_begun: BaseException | None = None
@@ -157,7 +161,7 @@ class RemoteDialect(Dialect):
             shipped = self._payload
             header = {"do": "host", "digest": shipped.digest, "python": shipped.python, "dill": shipped.dill}
             reply, _ = self._exchange(process, header, [shipped.data])
-            self.reads_logits = bool(reply.get("reads_logits"))
+            self.reads_logits, self.unpickled = bool(reply.get("reads_logits")), bool(reply.get("unpickled"))
             self._process = process
         return process
 

@@ -80,11 +80,12 @@ class _Worker:
 
     def _host(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:
         shipped = payload.Payload(bytes(columns[0]), header["digest"], header["python"], header["dill"])
+        misses = self._loader.misses
         dialect = speak(payload.instantiate(self._loader.load(shipped)), header["name"], shipped=True)
         if dialect.reads_logits:
             _check_torch()
         self._hosted[header["processor"]] = Hosted(dialect)
-        return {"reads_logits": dialect.reads_logits}, ()
+        return {"reads_logits": dialect.reads_logits, "unpickled": self._loader.misses > misses}, ()
 
     def _validate(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:
         self._hosted[header["processor"]].dialect.validate(orjson.loads(columns[0]))
