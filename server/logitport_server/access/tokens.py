@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import logging
+import re
 import secrets
 import stat
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from logitport_server.config import StartupError
 from logitport_server.principals import Principal
@@ -26,7 +28,16 @@ _TOKEN_BYTES = 32
 _TOKEN_PREFIX = "logitport_"  # noqa: S105
 
 # No colon: what stands in a certificate that no line names is told apart by one.
-PrincipalName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@/-]{0,127}$")]
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/-]{0,127}")
+
+
+def _principal_name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError(f"{value!r} cannot be a principal's name; write letters and digits, and after the first ._@/-")
+    return value
+
+
+PrincipalName = Annotated[str, AfterValidator(_principal_name)]
 Scope = Literal["apply", "register", "admin", "cuda"]
 
 
@@ -59,6 +70,12 @@ class Grant(BaseModel):
     def expired(self) -> bool:
         """Whether its time is over."""
         return self.expires is not None and self.expires <= datetime.now(timezone.utc)
+
+    @property
+    def line(self) -> str:
+        """The line of the file."""
+        content = self.model_dump(mode="json", exclude_defaults=True)
+        return json.dumps({**content, "scopes": sorted(self.scopes)})
 
     @property
     def principal(self) -> Principal:
@@ -119,7 +136,7 @@ class TokenFile:
 
     def by_certificate(self, identity: str) -> Grant | None:
         """The line of a certificate."""
-        return next((grant for grant in self._grants if grant.certificate == identity), None)
+        return next((grant for grant in self._grants if grant.certificate and grant.certificate == identity), None)
 
     def _look(self) -> tuple[int, int, int]:
         try:

@@ -1,0 +1,109 @@
+"""From what a caller shows to who that is."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport import NotAuthenticated
+from logitport_server.access import Authenticator, TokenFile, new_token
+from logitport_server.access.tokens import Grant
+from logitport_server.principals import ANYONE, Principal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOKEN, ALICE = new_token("alice", ["apply", "admin"])
+OLD, EXPIRED = new_token("alice", ["apply"], datetime(2020, 1, 1, tzinfo=timezone.utc))
+NOTHING, REVOKED = new_token("alice", [])
+ENGINE = Grant(name="engine", scopes=frozenset({"apply"}), certificate="engine.example")
+BANNED = Grant(name="banned", scopes=frozenset(), certificate="banned.example")
+
+Metadata = list[tuple[str, Any]]
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> TokenFile:
+    path = tmp_path / "tokens"
+    path.write_text("\n".join(grant.line for grant in (ALICE, EXPIRED, REVOKED, ENGINE, BANNED)))
+    return TokenFile(path)
+
+
+def shows(token: str, scheme: str = "Bearer") -> Metadata:
+    return [("user-agent", "x"), ("authorization", f"{scheme} {token}")]
+
+
+def certificate(*alternatives: str, common: str = "") -> dict[str, list[bytes]]:
+    return {
+        "x509_subject_alternative_name": [name.encode() for name in alternatives],
+        "x509_common_name": [common.encode()] if common else [],
+    }
+
+
+def test_nobody_is_asked_where_nothing_is_configured() -> None:
+    authenticator = Authenticator(None, certificates=False)
+    assert not authenticator.asks
+    assert authenticator.authenticate(shows("x"), {}) is ANYONE
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+def test_a_token(tokens: TokenFile, scheme: str) -> None:
+    authenticator = Authenticator(tokens, certificates=False)
+    assert authenticator.asks
+    assert authenticator.authenticate(shows(TOKEN, scheme), {}) == Principal("alice", frozenset({"apply", "admin"}))
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        *(shows(wrong) for wrong in ("", "x", OLD, NOTHING, TOKEN[:-1], "*")),
+        shows(TOKEN, "Basic"),
+        [("authorization", TOKEN)],
+        [("authorization", b"Bearer " + TOKEN.encode())],
+        [*shows("x"), *shows(TOKEN)],
+        [*shows(TOKEN), *shows(TOKEN)],
+    ],
+)
+@pytest.mark.parametrize("certificates", [False, True])
+def test_a_wrong_token_is_never_left_for_a_certificate(
+    tokens: TokenFile, metadata: Metadata, certificates: bool
+) -> None:
+    authenticator = Authenticator(tokens, certificates=certificates)
+    with pytest.raises(NotAuthenticated) as refused:
+        authenticator.authenticate(metadata, certificate("engine.example"))
+    assert str(refused.value) == (
+        "the server does not know this token, or it has expired or was revoked; ask the server's operator for one"
+    )
+
+
+def test_no_token(tokens: TokenFile) -> None:
+    with pytest.raises(NotAuthenticated, match=r"brings no token; pass one as Client\(token=...\)"):
+        Authenticator(tokens, certificates=False).authenticate([], certificate("engine.example"))
+
+
+def test_a_certificate(tokens: TokenFile) -> None:
+    for known in (tokens, None):
+        authenticator = Authenticator(known, certificates=True)
+        named = "engine" if known else "certificate:engine.example"
+        assert authenticator.authenticate([], certificate("engine.example", "other", common="x")).name == named
+        assert authenticator.authenticate([], certificate(common="engine.example")).name == named
+        stranger = authenticator.authenticate([], certificate("new.example"))
+        assert stranger == Principal("certificate:new.example", frozenset({"apply", "register"}))
+
+
+def test_a_token_decides_over_a_certificate(tokens: TokenFile) -> None:
+    authenticator = Authenticator(tokens, certificates=True)
+    assert authenticator.authenticate(shows(TOKEN), certificate("engine.example")).name == "alice"
+
+
+def test_a_certificate_that_may_do_nothing(tokens: TokenFile) -> None:
+    with pytest.raises(NotAuthenticated, match="does not know this certificate, or it has expired or was revoked"):
+        Authenticator(tokens, certificates=True).authenticate([], certificate("banned.example"))
+
+
+@pytest.mark.parametrize("nameless", [{}, certificate(), certificate("")])
+def test_a_certificate_without_a_name(nameless: dict[str, list[bytes]]) -> None:
+    with pytest.raises(NotAuthenticated, match="neither a subject alternative name nor a common name"):
+        Authenticator(None, certificates=True).authenticate([], nameless)

@@ -1,0 +1,181 @@
+"""The file of those who may call."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import ValidationError
+
+from logitport_server.access import TokenFile, new_token
+from logitport_server.config import StartupError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOW = datetime.now(timezone.utc)
+HASH = "0" * 64
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tokens"
+
+
+def line(**fields: Any) -> str:
+    content = {"name": "alice", "scopes": ["apply"], "sha256": HASH, **fields}
+    return json.dumps({key: value for key, value in content.items() if value is not None})
+
+
+def test_a_token_is_random_and_the_file_has_its_hash_alone() -> None:
+    made = [new_token("alice", ["apply"]) for _ in range(8)]
+    assert len({token for token, _ in made}) == 8
+    for token, grant in made:
+        assert len(token) > 43
+        assert token not in grant.line
+        assert json.loads(grant.line) == {
+            "name": "alice",
+            "scopes": ["apply"],
+            "sha256": hashlib.sha256(token.encode()).hexdigest(),
+        }
+
+
+def test_who_a_token_is(path: Path) -> None:
+    made = {name: new_token(name, ["register", "apply"], NOW + timedelta(days=1)) for name in ("alice", "bob")}
+    path.write_text("# of the team\n\n" + "\n".join(grant.line for _, grant in made.values()) + "\n")
+    known = TokenFile(path)
+    for name, (token, _) in made.items():
+        grant = known.by_token(token)
+        assert grant is not None
+        assert not grant.expired
+        assert (grant.principal.name, grant.principal.scopes) == (name, {"apply", "register"})
+    for wrong in ("", "x", HASH, made["bob"][0][:-1], made["bob"][0] + "x", "\udc80"):
+        assert known.by_token(wrong) is None
+
+
+def test_who_a_certificate_is(path: Path) -> None:
+    path.write_text(line() + "\n" + line(sha256=None, certificate="engine.example", name="engine"))
+    known = TokenFile(path)
+    grant = known.by_certificate("engine.example")
+    assert grant is not None
+    assert grant.name == "engine"
+    assert known.by_certificate("engine") is None
+    assert known.by_certificate("") is None
+    # A line without a hash is no line of whatever hashes to nothing.
+    assert known.by_token("") is None
+
+
+def test_a_principal_may_have_two_tokens(path: Path) -> None:
+    (one, first), (two, second) = new_token("alice", ["apply"]), new_token("alice", ["apply"])
+    path.write_text(f"{first.line}\n{second.line}")
+    known = TokenFile(path)
+    assert known.by_token(one) == first
+    assert known.by_token(two) == second
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("not JSON", "Invalid JSON"),
+        ("[]", "valid dictionary|object"),
+        (line(name=""), "name: '' cannot be a principal's name"),
+        (line(name="certificate:x"), "name: .* cannot be"),
+        (line(name="a b"), "name: .* cannot be"),
+        (line(scopes=["root"]), "scopes.*'apply', 'register', 'admin' or 'cuda'"),
+        (line(scopes="apply"), "scopes: "),
+        (line(sha256="00"), "sha256: "),
+        (line(sha256=HASH.replace("0", "A")), "sha256: "),
+        (line(sha256=None), "give either sha256 or certificate"),
+        (line(certificate="x"), "give either sha256 or certificate"),
+        (line(expires="2030-01-01T00:00:00"), "expires: .*timezone"),
+        (line(expires="soon"), "expires: "),
+        (line(token="x"), "token: "),
+        ('{"name": "alice"}', "scopes: "),
+    ],
+)
+def test_a_wrong_line_is_named(path: Path, wrong: str, told: str) -> None:
+    path.write_text(f"# first\n{line(sha256='1' * 64)}\n{wrong}\n")
+    with pytest.raises(StartupError, match=rf"--tokens {path}, line 3: {told}"):
+        TokenFile(path)
+
+
+def test_a_wrong_line_is_not_repeated(path: Path) -> None:
+    """It may hold a token that somebody put there in place of its hash."""
+    path.write_text(line(sha256="logitport_secret"))
+    with pytest.raises(StartupError) as refused:
+        TokenFile(path)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("twice", [line(), line(sha256=None, certificate="x")])
+def test_the_same_twice(path: Path, twice: str) -> None:
+    path.write_text(f"{twice}\n\n{twice}")
+    with pytest.raises(StartupError, match="line 3: the same token or certificate as in line 1"):
+        TokenFile(path)
+
+
+def test_a_file_that_cannot_be_read(path: Path) -> None:
+    with pytest.raises(StartupError, match=rf"--tokens {path}: No such file"):
+        TokenFile(path)
+    path.mkdir()
+    with pytest.raises(StartupError, match="directory"):
+        TokenFile(path)
+    path.rmdir()
+    path.write_bytes(b"\xff")
+    with pytest.raises(StartupError, match="utf-8"):
+        TokenFile(path)
+
+
+def test_a_file_that_everybody_may_write(path: Path) -> None:
+    path.write_text(line())
+    path.chmod(0o666)
+    with pytest.raises(StartupError, match=rf"everybody may write to it; run: chmod o-w {path}"):
+        TokenFile(path)
+
+
+def test_an_empty_file_knows_nobody(path: Path) -> None:
+    path.touch()
+    assert TokenFile(path).by_token("x") is None
+
+
+def test_it_is_read_again_when_it_changes(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (old, first), (new, second) = new_token("alice", ["apply"]), new_token("bob", ["apply"])
+    path.write_text(first.line)
+    known = TokenFile(path)
+    assert not known.refresh()
+    replacement = path.with_suffix(".new")
+    replacement.write_text(second.line)
+    os.replace(replacement, path)
+    assert known.refresh()
+    assert not known.refresh()
+    assert known.by_token(old) is None
+    assert known.by_token(new) == second
+    path.write_text("not JSON, and longer than before")
+    for _ in range(3):
+        assert not known.refresh()
+    assert known.by_token(new) == second
+    path.unlink()
+    for _ in range(3):
+        assert not known.refresh()
+    assert known.by_token(new) == second
+    told = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert [("line 1" in message, "No such file" in message) for message in told] == [(True, False), (False, True)]
+
+
+def test_a_line_whose_time_is_over_is_a_change(path: Path) -> None:
+    _, grant = new_token("alice", ["apply"], NOW - timedelta(seconds=1))
+    path.write_text(grant.line)
+    known = TokenFile(path)
+    assert grant.expired
+    assert known.refresh()
+    assert not known.refresh()
+
+
+@pytest.mark.parametrize(("name", "scopes"), [("a b", ["apply"]), ("", ["apply"]), ("a", ["root"])])
+def test_a_token_that_cannot_be(name: str, scopes: list[str]) -> None:
+    with pytest.raises(ValidationError):
+        new_token(name, scopes)
