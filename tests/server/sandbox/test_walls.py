@@ -4,10 +4,12 @@ import pytest
 
 from logitport_server.sandbox import LAYER_NAMES
 from logitport_server.sandbox.attempts import ATTEMPTS
+from logitport_server.sandbox.landlock import _version as landlock_version
 from logitport_server.sandbox.probe import probe
 
 ALL = frozenset(LAYER_NAMES)
 NONE: frozenset[str] = frozenset()
+SCOPES = 6
 
 # The machine's own permissions may stop these where no wall does: they depend on whose Python it is, and on what the
 # machine's container allows.
@@ -30,6 +32,8 @@ _ACTIVE = [
 @pytest.mark.parametrize("active", _ACTIVE)
 def test_what_the_walls_stop(need_layers, active):
     need_layers(*active)
+    if active == {"landlock"} and landlock_version() < SCOPES:
+        pytest.skip("what Landlock stops alone, it stops from Linux 6.12 on")
     outcomes = {outcome.what: outcome for outcome in probe(without=ALL - active)}
     assert len(outcomes) == len(ATTEMPTS)
     wrong = []
