@@ -9,6 +9,7 @@ import grpc
 
 from logitport import calls, tensors
 from logitport.connection import Connection
+from logitport.registrations import Registrations
 from logitport.session import Session
 from logitport.transports.stream import GrpcStream
 from logitport_proto import processing_pb2_grpc, registry_pb2, registry_pb2_grpc
@@ -56,11 +57,14 @@ class Client:
         self._channel = self._connection.channel(max_message_bytes)
         self._registry = registry_pb2_grpc.ProcessorRegistryStub(self._channel)
         self._processing = processing_pb2_grpc.LogitProcessingStub(self._channel)
+        self._registrations = Registrations(self._registry, self._call)
 
     def register(
         self, processor: ProcessorLike, *, name: str = "", replace: bool = False, shared: bool = False
     ) -> ProcessorRef:
         """Ship a class, an instance without attributes, or a serialized string, and let the server keep it.
+
+        The client remembers it: a session that finds another server after a lost connection registers it there, too.
 
         Args:
             processor: what to ship.
@@ -74,7 +78,9 @@ class Client:
             InvalidName, NameTaken, LimitExceeded: the name, or the size of the registry.
         """
         message = calls.register_request(processor, name, replace=replace, shared=shared)
-        return calls.refs([self._call(self._registry.Register, message).processor])[0]
+        info = self._call(self._registry.Register, message).processor
+        self._registrations.remember(message, info)
+        return calls.refs([info])[0]
 
     def processor(self, name: str) -> ProcessorRef:
         """Look up a built-in's name, a registered name or a digest. Raises UnknownProcessor."""
@@ -88,7 +94,9 @@ class Client:
 
     def delete(self, name: str) -> tuple[str, ...]:
         """Forget a registered name, or a digest with all its names; returns those names. Raises UnknownProcessor."""
-        return tuple(self._call(self._registry.Delete, calls.message(registry_pb2.DeleteRequest, processor=name)).names)
+        names = self._call(self._registry.Delete, calls.message(registry_pb2.DeleteRequest, processor=name)).names
+        self._registrations.forget(name)
+        return tuple(names)
 
     def apply(
         self, logits: Any, requests: Sequence[Request], *, num_tokens_in_batch: int = 1, check: bool = True
@@ -137,7 +145,7 @@ class Client:
             engine: the engine and its version, for people.
             transport: how frames travel. "local" is a Unix socket and shared memory, for an engine on the server's
                 host; "grpc" works everywhere; "auto" is "local" where that is possible.
-            reconnect_seconds: how long a step waits for a server after the connection broke; 0 to fail at once.
+            reconnect_seconds: how long a call waits for a server after the connection broke; with 0 it tries once.
                 By default the client's timeout.
 
         Raises:
@@ -163,6 +171,7 @@ class Client:
         session = Session(
             connect,
             opening,
+            restore=self._registrations.restore,
             with_torch=tensors.is_torch(dtype),
             lane=transport,
             timeout=self.timeout,

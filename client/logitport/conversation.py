@@ -45,13 +45,11 @@ class Conversation:
         opening: processing_pb2.OpenSession,
         *,
         timeout: float,
-        reconnect_seconds: float,
         lane: Literal["auto", "grpc", "local"],
     ) -> None:
         self._connect = connect
         self._opening = opening
         self._timeout = timeout
-        self._reconnect_seconds = reconnect_seconds
         self._lane = lane
         # Held while a reply is awaited: by the engine's thread, or by the one that takes in replies early.
         self._receiving = threading.RLock()
@@ -76,16 +74,16 @@ class Conversation:
         """Of the GPU whose memory the server can open; empty if there is none, or if the host may be another."""
         return self.opened.lane.device_uuid if self._transport.name == "local" else b""
 
-    def reopen(self) -> None:
+    def reopen(self, wait_seconds: float) -> None:
         """Connect again, as soon as there is a server, and open the session anew: it holds nothing.
 
         Raises:
-            ServerUnavailable: there is none within `reconnect_seconds`.
+            ServerUnavailable: there is none within `wait_seconds`.
         """
         with self._receiving:
             self._transport.close()
             try:
-                self._open(self._reconnect_seconds)
+                self._open(wait_seconds)
             except DeadlineExceeded as error:
                 raise ServerUnavailable(f"the connection broke, and no server came within the time: {error}") from None
 

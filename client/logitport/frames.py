@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Union
 
 from logitport.errors import InvalidArgument, InvalidTokenId, UnknownRequest
 from logitport.history import History, extend_crc
-from logitport_proto import processing_pb2
+from logitport_proto import common_pb2, processing_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from logitport.request import Request
+
+
+# A frame that holds more is followed by another one; far below what either end takes by default.
+_LARGE_BYTES = 4 << 20
 
 
 class Handle:
@@ -29,20 +33,40 @@ class Handle:
     """
 
     __slots__ = (
-        *("crc", "generation", "history", "processed", "reads_logits", "removed"),
-        *("request", "request_id", "slot"),
+        *("_message", "crc", "generation", "history", "processed", "reads_logits", "removed"),
+        *("request_id", "slot"),
     )
 
     def __init__(self, slot: int, generation: int, request: Request) -> None:
         self.slot = slot
         self.generation = generation
-        self.request = request
-        self.request_id = request.request_id
+        # As it was when it was admitted: what the engine does to its own objects later changes nothing.
+        self._message = request.to_proto()
+        self.request_id = self._message.request_id
         self.history = History(request.prompt_token_ids, request.output_token_ids)
+        del self._message.prompt_token_ids[:], self._message.output_token_ids[:]
         self.crc = self.history.crc()
         self.reads_logits = False
         self.processed = False
         self.removed = False
+
+    def pin(self, processors: Sequence[str]) -> None:
+        """Name by its digest what the request named by a registered name: this is what each stood for at admission."""
+        for call, stood_for in zip(self._message.processors, processors):  # noqa: B905 - an older server tells of none
+            if call.processor.WhichOneof("by") == "name":
+                call.processor.digest = stood_for
+
+    def digests(self) -> list[str]:
+        """Of those processors of its chain that are named by one."""
+        return [call.processor.digest for call in self._message.processors if call.processor.digest]
+
+    def asked(self) -> common_pb2.Request:
+        """The request with its history as it is now."""
+        message = common_pb2.Request()
+        message.CopyFrom(self._message)
+        message.prompt_token_ids.extend(self.history.prompt_token_ids.tolist())
+        message.output_token_ids.extend(self.history.output_token_ids.tolist())
+        return message
 
     def extend(self, token_ids: Sequence[int]) -> None:
         """These ids, oldest first, join the history."""
@@ -122,16 +146,31 @@ def step_frame(
     return frame
 
 
-def add_frame(handles: Sequence[Handle]) -> processing_pb2.AddRequests:
-    """The frame that admits requests, or sends them again, with their histories as they are now."""
-    frame = processing_pb2.AddRequests()
+def add_frames(handles: Sequence[Handle]) -> Iterator[processing_pb2.AddRequests]:
+    """The frames that admit requests, or send them again, with their histories as they are now.
+
+    There is more than one if all of them together would be a large message.
+    """
+    frame, size_bytes = processing_pb2.AddRequests(), 0
     for handle in handles:
-        message = handle.request.to_proto()
-        message.output_token_ids[:] = handle.history.output_token_ids.tolist()
-        frame.requests.append(
-            processing_pb2.SlottedRequest(slot=handle.slot, generation=handle.generation, request=message)
-        )
-    return frame
+        frame.requests.add(slot=handle.slot, generation=handle.generation, request=handle.asked())
+        size_bytes += frame.requests[-1].ByteSize()
+        if size_bytes > _LARGE_BYTES:
+            yield frame
+            frame, size_bytes = processing_pb2.AddRequests(), 0
+    if frame.requests:
+        yield frame
+
+
+def wrong_ids(token_ids: Mapping[Handle, Sequence[int]], vocab_size: int) -> dict[Handle, InvalidTokenId]:
+    """What is wrong with the ids of those requests whose ids are no integers in [0, vocab_size)."""
+    wrong = {}
+    for handle, ids in token_ids.items():
+        try:
+            _token_column([ids], vocab_size)
+        except InvalidTokenId as error:
+            wrong[handle] = error
+    return wrong
 
 
 def _column(values: Sequence[int]) -> bytes:

@@ -24,7 +24,7 @@ from logitport_proto import common_pb2, processing_pb2
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from logitport.buffers import LogitsDelivery
+    from logitport.buffers import LogitsDelivery, Placed
     from logitport.conversation import Conversation
     from logitport.roster import Roster
 
@@ -86,19 +86,42 @@ class PendingStep:
             InvalidArgument: the step was applied already, or another one was begun.
         """
         self._check(logits)
-        answer = self._settled()
+        answer, placed = self._roster.healing(lambda: self._hand_over(logits))
         self._applied = True
-        apply_edits(answer.edits, logits)
         result = answer.result
-        if answer.wanted:
-            result = _combine(result, self._process(logits, answer.wanted))
-        if check and result.failures:
-            raise RequestsFailed(result.failures, result)
-        return result
+        try:
+            apply_edits(answer.edits, logits)  # while the server works on the rows that it was handed
+        finally:
+            if placed is not None:
+                result = _combine(result, self._take_back(logits, answer.wanted, placed))
+        return _checked(result) if check else result
 
-    def edits(self) -> Edits:
-        """Wait for the edits and return them without applying any, for an engine that broadcasts them to its ranks."""
-        return self._settled().edits
+    def edits(self, *, check: bool = True) -> Edits:
+        """Wait for the edits and return them without applying any, for an engine that broadcasts them to its ranks.
+
+        What came of the step beside them is in `result`.
+
+        Args:
+            check: raise if a request failed; with False, look at `failures` of `result`.
+
+        Raises:
+            RequestsFailed: as `apply`.
+            InvalidArgument: there are rows whose processors read logits: finish the step with `apply`.
+        """
+        answer = self._roster.healing(self._settled)
+        if answer.wanted:
+            raise InvalidArgument(
+                f"processors read the logits of rows {answer.wanted}, and edits are not all that is wanted there: "
+                "finish the step with apply(logits)"
+            )
+        if check:
+            _checked(answer.result)
+        return answer.edits
+
+    @property
+    def result(self) -> StepResult | None:
+        """What came of the rows that no processor reads; None before the server has answered."""
+        return None if self._answer is None else self._answer.result
 
     def take_reply(self, reply: processing_pb2.SessionResponse | Exception) -> None:
         """Take in the reply, as far as that needs no logits; what was raised instead is raised by `apply`."""
@@ -112,19 +135,22 @@ class PendingStep:
         self._superseded = True
 
     def _settled(self) -> _Answer:
-        """The answer, after every history that the server does not have, or has otherwise, has been sent again."""
+        """The answer, after every history that the server does not have, or has otherwise, has been sent again.
+
+        Raises:
+            ServerUnavailable: the connection broke; on a new one it may be called again.
+        """
         if self._superseded:
             raise InvalidArgument("another step was begun; finish a step before the next one")
         if self._answer is None:
             self._conversation.settle()
         if isinstance(self._error, ServerUnavailable) or self._wants_logits_elsewhere():
-            self._answer, self._error = self._roster.healing(self._ask_again), None
+            self._answer, self._error = self._ask_again(), None
         if self._error is not None:
             raise self._error
         assert self._answer is not None  # noqa: S101 - take_reply() leaves one of the two
         if out_of_sync := [handle for handle in self._answer.out_of_sync if not handle.removed]:
-            answer = self._roster.healing(lambda: self._ask_again(out_of_sync))
-            self._answer = replace(answer, out_of_sync=[])
+            self._answer = replace(self._ask_again(out_of_sync), out_of_sync=[])
         return self._answer
 
     def _wants_logits_elsewhere(self) -> bool:
@@ -141,26 +167,33 @@ class PendingStep:
         self._connection = self._conversation.connections
         return answer
 
-    def _process(self, logits: Any, wanted: Sequence[int]) -> StepResult:
-        """Have the wanted rows processed. If the connection breaks here, nobody knows how far that came."""
-        handles = dict.fromkeys(self._rows[row][0] for row in wanted)
+    def _hand_over(self, logits: Any) -> tuple[_Answer, Placed | None]:
+        """The answer, and where the wanted rows are that were sent; None if none are wanted. Raises as `_settled`."""
+        answer = self._settled()
+        return answer, self._send(logits, answer.wanted) if answer.wanted else None
+
+    def _send(self, logits: Any, wanted: Sequence[int]) -> Placed:
         frame = processing_pb2.SessionRequest()
+        placed = self._delivery.put(logits, wanted, frame.logits.logits)
+        self._conversation.send(frame)
+        for row in wanted:
+            self._rows[row][0].processed = True
+        return placed
+
+    def _take_back(self, logits: Any, wanted: Sequence[int], placed: Placed) -> StepResult:
+        """The wanted rows, processed. If the connection breaks here, nobody knows how far that came."""
         try:
-            placed = self._delivery.put(logits, wanted, frame.logits.logits)
-            for handle in handles:
-                handle.processed = True
-            self._conversation.send(frame)
             try:
                 edited = self._conversation.receive().logits
             except InvalidLogits:
                 if self._delivery.refuse(placed):
-                    return self._process(logits, wanted)
+                    return self._take_back(logits, wanted, self._send(logits, wanted))
                 raise
-            if not frame.logits.logits.HasField("region"):
+            if placed.buffer is None:
                 self._check_edited(edited.logits, len(wanted))
         except ServerUnavailable as error:
             lost = StateLost(f"the connection broke while logits of this request were being processed: {error}")
-            return StepResult(dict.fromkeys(handles, lost), {}, {}, ())
+            return StepResult(dict.fromkeys((self._rows[row][0] for row in wanted), lost), {}, {}, ())
         self._delivery.fetch(logits, wanted, placed, edited.logits)
         return self._result(edited)
 
@@ -222,6 +255,12 @@ class _Answer:
     wanted: list[int]
     out_of_sync: list[Handle]
     result: StepResult
+
+
+def _checked(result: StepResult) -> StepResult:
+    if result.failures:
+        raise RequestsFailed(result.failures, result)
+    return result
 
 
 def _combine(first: StepResult, second: StepResult) -> StepResult:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from logitport.buffers import LogitsDelivery
 from logitport.calls import count
 from logitport.conversation import Conversation
-from logitport.frames import Handle, RowLike, place_rows, step_frame
+from logitport.errors import InvalidTokenId
+from logitport.frames import Handle, RowLike, place_rows, step_frame, wrong_ids
 from logitport.pending import PendingStep
 from logitport.roster import Roster
 from logitport_proto import processing_pb2
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
+    from logitport.errors import LogitportError
     from logitport.request import Request
     from logitport.transports.base import Transport
 
@@ -40,15 +42,14 @@ class Session:
         *,
         timeout: float,
         reconnect_seconds: float = 0.0,
+        restore: Callable[[], dict[str, LogitportError]] = dict,
         lane: Literal["auto", "grpc", "local"] = "auto",
         with_torch: bool = True,
     ) -> None:
         self.vocab_size = opening.vocab_size
         self.datatype = opening.datatype
-        self._conversation = Conversation(
-            connect, opening, timeout=timeout, reconnect_seconds=reconnect_seconds, lane=lane
-        )
-        self._roster = Roster(self._conversation)
+        self._conversation = Conversation(connect, opening, timeout=timeout, lane=lane)
+        self._roster = Roster(self._conversation, restore, reconnect_seconds)
         self._delivery = LogitsDelivery(
             self._conversation, self.vocab_size, self.datatype, with_torch=with_torch, device=opening.device
         )
@@ -133,16 +134,24 @@ class Session:
             drafts: draft tokens of requests that speculate. They do not join the history.
 
         Returns:
-            The step under way; `apply(logits)` finishes it.
+            The step under way; `apply(logits)` finishes it. A request whose ids, or drafts, are no ids of the
+            vocabulary fails there with InvalidTokenId, and in every later step: its history is not what the engine has.
 
         Raises:
-            UnknownRequest, InvalidTokenId, InvalidArgument: the call is wrong, and nothing was sent.
+            UnknownRequest, InvalidArgument: the call is wrong, and nothing was sent.
         """
-        drafts = drafts or {}
+        drafts = {handle: tuple(token_ids) for handle, token_ids in drafts.items()} if drafts else {}
         for handle in new_token_ids:
             self._roster.check(handle)
         placed = place_rows(new_token_ids, drafts, rows)
-        frame = step_frame(new_token_ids, drafts, placed, self.vocab_size)
+        try:
+            frame = step_frame(new_token_ids, drafts, placed, self.vocab_size)
+        except InvalidTokenId:
+            wrong = wrong_ids(new_token_ids, self.vocab_size) | wrong_ids(drafts, self.vocab_size)
+            self._roster.give_up(wrong)
+            new_token_ids = {handle: () if handle in wrong else ids for handle, ids in new_token_ids.items()}
+            drafts = {handle: (0,) * len(ids) if handle in wrong else ids for handle, ids in drafts.items()}
+            frame = step_frame(new_token_ids, drafts, placed, self.vocab_size)
         pending = PendingStep(
             self._conversation, self._roster, self._delivery, list(new_token_ids), drafts, placed, self.vocab_size
         )

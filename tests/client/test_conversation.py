@@ -116,12 +116,85 @@ def test_a_request_that_cannot_be_sent_takes_nothing(opened: Any) -> None:
     assert kinds(script) == ["open"]
 
 
+@pytest.mark.parametrize("wrong", [[VOCAB], [-1], [1, -1], [1.5], ["x"], [None], [2**40]])
+@pytest.mark.parametrize("as_drafts", [False, True])
+def test_ids_that_are_none_cost_their_request_alone(opened: Any, wrong: Any, as_drafts: bool) -> None:
+    session, script = opened()
+    bad, good = session.add(Request([1])), session.add(Request([1]))
+
+    def honest_about_requests(frame: Any) -> dict[str, Any]:
+        return edits_reply(failures=[failure(0, UnknownRequest("slot 0 holds no request"))])
+
+    script.answer = lambda frame: honest_about_requests(frame) if frame.HasField("step") else script.honest(frame)
+    if as_drafts:
+        pending = session.step({bad: [], good: [2]}, drafts={bad: wrong, good: [3]})
+    else:
+        pending = session.step({bad: wrong, good: [2]})
+    assert kinds(script) == ["open", "add", "add", "remove", "step"]
+    assert script.frames[-2].remove.slots == int32(0)
+    assert script.frames[-1].step.new_token_ids == int32(2)
+    result = pending.apply(zeros(2 + as_drafts * (len(wrong) + 1)), check=False)
+    assert {handle: type(error) for handle, error in result.failures.items()} == {bad: InvalidTokenId}
+    assert (bad.history.token_ids.tolist(), good.history.token_ids.tolist()) == ([1], [1, 2])
+    again = session.step({bad: [2], good: [3]}).apply(zeros(2), check=False)
+    assert isinstance(again.failures[bad], InvalidTokenId), "its history is not what the engine has"
+
+
+def test_edits_alone(opened: Any) -> None:
+    session, script = opened()
+    failing, right = session.add(Request()), session.add(Request())
+    script.answer = lambda frame: edits_reply(failures=[failure(0, StateLost("gone"))])
+    pending = session.step({failing: [], right: []})
+    assert pending.result is None
+    with pytest.raises(RequestsFailed) as raised:
+        pending.edits()
+    assert list(raised.value.failures) == [failing]
+    assert len(pending.edits(check=False)) == 0
+    assert pending.result is raised.value.result
+    script.answer = lambda frame: edits_reply(logits_rows=int32(1))
+    pending = session.step({failing: [], right: []})
+    with pytest.raises(InvalidArgument, match=r"rows \[1\].*apply\(logits\)"):
+        pending.edits()
+    script.answer = script.honest
+    pending.apply(zeros(2))
+
+
+def test_what_the_engine_does_to_its_own_lists_changes_nothing(opened: Any) -> None:
+    session, script = opened()
+    prompt, params, drafts = [1, 2], {"token_ids": [1]}, [3]
+    handle = session.add(Request(prompt, processors=[("disallowed_tokens", params)]))
+    first = common_pb2.Request.FromString(script.frames[-1].add.requests[0].request.SerializeToString())
+    differs = edits_reply(failures=[failure(0, NeedSync("differs"))])
+    answers = iter([differs])
+    script.answer = lambda frame: (
+        next(answers, script.honest(frame)) if frame.HasField("step") else script.honest(frame)
+    )
+    pending = session.step({handle: []}, drafts={handle: drafts})
+    prompt.append(9)
+    params["token_ids"].append(9)
+    drafts.append(9)
+    pending.apply(zeros(2))
+    assert kinds(script)[-3:] == ["step", "add", "step"]
+    assert script.frames[-2].add.requests[0].request == first
+    assert script.frames[-1].step.draft_token_ids == script.frames[-3].step.draft_token_ids == int32(3)
+
+
+def test_large_requests_do_not_come_again_in_one_frame(opened: Any) -> None:
+    session, script = opened()
+    handles = [session.add(Request([1], [2] * 3_000_000)) for _ in range(3)]
+    differs = edits_reply(failures=[failure(slot, NeedSync("differs")) for slot in range(3)])
+    answers = iter([differs])
+    script.answer = lambda frame: (
+        next(answers, script.honest(frame)) if frame.HasField("step") else script.honest(frame)
+    )
+    session.step(dict.fromkeys(handles, ())).apply(zeros(3))
+    again = [frame.add for frame in script.frames[5:] if frame.HasField("add")]
+    assert [len(frame.requests) for frame in again] == [2, 1]
+
+
 def test_a_step_that_cannot_be_sent_leaves_the_histories_and_the_numbers(opened: Any) -> None:
     session, script = opened()
     handle = session.add(Request([1]))
-    for wrong in ([VOCAB], [-1], [1.5], ["x"]):
-        with pytest.raises(InvalidTokenId):
-            session.step({handle: wrong})  # type: ignore[dict-item]
     script.refuse_to_send = LimitExceeded("too large")
     with pytest.raises(LimitExceeded):
         session.step({handle: [2]})

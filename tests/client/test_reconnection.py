@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import NeedSync, Request, ServerUnavailable, Session, SessionClosed
+from logitport import (
+    Edits,
+    InvalidArgument,
+    NeedSync,
+    NotPermitted,
+    Request,
+    RowEdits,
+    ServerUnavailable,
+    Session,
+    SessionClosed,
+    StateLost,
+    UnknownProcessor,
+)
 from logitport.errors import to_proto
 from logitport_proto import common_pb2, processing_pb2
 
@@ -21,11 +33,11 @@ READ_ROW_0 = {"edits": processing_pb2.StepEdits(logits_rows=bytes(4))}
 class Servers:
     """One after the other; each is reached once."""
 
-    def __init__(self, script: Any, count: int) -> None:
+    def __init__(self, script: Any, count: int, **options: Any) -> None:
         self.scripts = [script() for _ in range(count)]
         self._left: Iterator[Any] = iter(self.scripts)
         opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
-        self.session = Session(lambda _: next(self._left), opening, timeout=5, lane="grpc", with_torch=False)
+        self.session = Session(lambda _: next(self._left), opening, timeout=5, lane="grpc", with_torch=False, **options)
 
     def answer_steps(self, answer: dict[str, Any]) -> None:
         for script in self.scripts:
@@ -36,8 +48,8 @@ class Servers:
 
 
 @pytest.fixture
-def servers(opened: Any) -> Callable[[int], Servers]:
-    return lambda count: Servers(type(opened()[1]), count)
+def servers(opened: Any) -> Callable[..., Servers]:
+    return lambda count, **options: Servers(type(opened()[1]), count, **options)
 
 
 def go_away(script: Any) -> None:
@@ -52,7 +64,8 @@ def test_logits_are_not_sent_to_a_server_that_knows_nothing_of_their_step(server
     two = servers(2)
     two.answer_steps(READ_ROW_0)
     pending = two.session.step({two.session.add(Request([1])): [2]})
-    pending.edits()
+    with pytest.raises(InvalidArgument, match="apply"):
+        pending.edits()
     go_away(two.scripts[0])
     two.session.add(Request())
     pending.apply(zeros())
@@ -95,3 +108,110 @@ def test_a_closed_session_does_not_come_back(servers: Any) -> None:
     with pytest.raises(SessionClosed):
         pending.apply(zeros())
     assert two.scripts[1].frames == []
+
+
+def test_logits_that_were_not_sent_yet_are_sent_to_the_next_server(servers: Any) -> None:
+    two = servers(2)
+    two.answer_steps(READ_ROW_0)
+    handle = two.session.add(Request([1]))
+    pending = two.session.step({handle: [2]})
+    pending._settled()
+    go_away(two.scripts[0])
+    assert pending.apply(zeros()).failures == {}
+    assert two.kinds(0) == ["open", "add", "step"]
+    assert two.kinds(1) == ["open", "add", "step", "logits"]
+
+
+def test_edits_are_applied_once_however_often_they_come(servers: Any) -> None:
+    two = servers(2)
+    said = RowEdits()
+    said.bias([3], [1.0])
+    biased = Edits.pack([(1, said)], VOCAB).to_proto()
+    two.answer_steps({"edits": processing_pb2.StepEdits(logits_rows=bytes(4), edits=biased)})
+    handles = [two.session.add(Request([1])) for _ in range(2)]
+    pending = two.session.step(dict.fromkeys(handles, ()))
+    pending._settled()
+    go_away(two.scripts[0])
+    logits = np.zeros((2, VOCAB), np.float32)
+    pending.apply(logits)
+    assert logits[1].tolist() == [0, 0, 0, 1]
+
+
+def test_logits_that_were_sent_may_have_been_processed(servers: Any) -> None:
+    two = servers(2)
+    handles = [two.session.add(Request([1])) for _ in range(2)]
+
+    def take_and_go(frame: Any) -> dict[str, Any]:
+        if frame.HasField("logits"):
+            go_away(two.scripts[0])
+            raise ServerUnavailable("gone")
+        return READ_ROW_0 if frame.HasField("step") else two.scripts[0].honest(frame)
+
+    two.scripts[0].answer = take_and_go
+    result = two.session.step(dict.fromkeys(handles, ())).apply(np.zeros((2, VOCAB), np.float32), check=False)
+    assert {handle: type(error) for handle, error in result.failures.items()} == {handles[0]: StateLost}
+    two.session.step({handles[1]: [2]}).apply(zeros())
+    again = [frame.add for frame in two.scripts[1].frames if frame.HasField("add")]
+    assert [request.slot for frame in again for request in frame.requests] == [handles[1].slot]
+
+
+def test_a_name_is_added_again_as_what_it_stood_for(servers: Any) -> None:
+    two = servers(2)
+    digest = "ab" * 32
+
+    def tell_chains(frame: Any) -> dict[str, Any]:
+        reply = two.scripts[0].honest(frame)
+        if frame.HasField("add"):
+            reply["added"].chains.add(processors=[digest, "thinking_budget"])
+        return reply
+
+    two.scripts[0].answer = tell_chains
+    two.session.add(Request(processors=[("team/x", {}), ("thinking_budget", {})]))
+    go_away(two.scripts[0])
+    two.session.add(Request())
+    (again,) = two.scripts[1].frames[1].add.requests
+    named = [(call.processor.WhichOneof("by"), call.processor.digest) for call in again.request.processors]
+    assert named == [("digest", digest), ("builtin", "")]
+
+
+def test_servers_that_go_at_once_again(servers: Any) -> None:
+    four = servers(4, reconnect_seconds=20.0)
+    handle = four.session.add(Request([1]))
+    for script in four.scripts[:2]:
+        go_away(script)
+    four.scripts[2].answer = lambda frame: (
+        go_away(four.scripts[2]) or four.scripts[2].honest(frame)  # type: ignore[func-returns-value]
+    )
+    four.session.step({handle: [2]}).apply(zeros())
+    assert [four.kinds(which) for which in (1, 2, 3)] == [[], ["open"], ["open", "add", "step"]]
+
+
+def test_without_time_there_is_one_attempt(servers: Any) -> None:
+    three = servers(3)
+    handle = three.session.add(Request([1]))
+    for script in three.scripts[:2]:
+        go_away(script)
+    with pytest.raises(ServerUnavailable):
+        three.session.step({handle: [2]}).apply(zeros())
+    assert three.scripts[2].frames == []
+
+
+def test_why_a_processor_could_not_be_registered_again_is_told(servers: Any) -> None:
+    digests = ["ab" * 32, "cd" * 32]
+    two = servers(2, restore=lambda: {digests[0]: NotPermitted("not here")})
+    handles = [two.session.add(Request(processors=[(digest, {})])) for digest in digests]
+    go_away(two.scripts[0])
+
+    def knows_nothing(frame: Any) -> dict[str, Any]:
+        failures = [
+            common_pb2.Failure(slot=handle.slot, error=to_proto(UnknownProcessor("no such digest")))
+            for handle in handles
+        ]
+        if frame.HasField("add"):
+            return {"added": processing_pb2.RequestsAdded(failures=failures, reads_logits=bytes(2))}
+        return {"edits": processing_pb2.StepEdits(failures=failures)} if frame.HasField("step") else opened(frame)
+
+    opened = two.scripts[1].honest
+    two.scripts[1].answer = knows_nothing
+    result = two.session.step(dict.fromkeys(handles, ())).apply(np.zeros((2, VOCAB), np.float32), check=False)
+    assert [type(result.failures[handle]) for handle in handles] == [NotPermitted, UnknownProcessor]
