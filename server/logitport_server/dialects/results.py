@@ -8,7 +8,10 @@ from logitport.errors import ProcessorFailed
 
 
 def check_result(result: object, shape: torch.Size, processor: str) -> None:
-    """Raises ProcessorFailed for anything but a dense floating-point tensor of this shape that holds values."""
+    """Raises ProcessorFailed for anything but a dense floating-point tensor of this shape, without NaN.
+
+    To sample from NaN can end an engine, and every request in it.
+    """
     if not isinstance(result, torch.Tensor):
         wrong = type(result).__name__
     elif result.shape != shape:
@@ -17,6 +20,8 @@ def check_result(result: object, shape: torch.Size, processor: str) -> None:
         wrong = f"a tensor of dtype {result.dtype}"
     elif result.layout != torch.strided or result.is_meta:
         wrong = f"a tensor of layout {result.layout} on device {result.device}"
+    elif result.numel() and result.max().isnan():
+        wrong = "NaN"
     else:
         return
     raise ProcessorFailed(

@@ -33,7 +33,7 @@ _MOST_CLASSES = 128
 
 def serve(connection: socket.socket) -> None:
     """Answer frames."""
-    worker = _Worker()
+    worker, own = _Worker(), os.getpid()
     descriptors: list[int] = []
 
     def receive(most: int) -> bytes:
@@ -49,6 +49,8 @@ def serve(connection: socket.socket) -> None:
         except EOFError:
             return
         reply, answer = worker.answer(header, columns, descriptors)
+        if os.getpid() != own:  # a processor has forked; there is one worker
+            os._exit(1)
         descriptors.clear()
         connection.sendall(frames.pack({**reply, "call": header["call"]}, answer))
 
