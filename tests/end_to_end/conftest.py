@@ -1,0 +1,80 @@
+"""Certificates, made as they are asked for."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Pair:
+    """PEM files of a certificate and its private key."""
+
+    cert: Path
+    key: Path
+
+
+class Authority:
+    """Signs certificates; its own is `ca`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "an authority")])
+        own = self._builder(self._name, self._key).add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+        self.ca = folder / "ca.pem"
+        self.ca.write_bytes(own.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
+
+    def issue(self, common: str, *alternatives: x509.GeneralName, expired: bool = False, file: str = "") -> Pair:
+        key = ec.generate_private_key(ec.SECP256R1())
+        named = [x509.NameAttribute(NameOID.COMMON_NAME, common)] if common else []
+        builder = self._builder(x509.Name(named), key, expired=expired)
+        if alternatives:
+            builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), False)
+        pair = Pair(self._folder / f"{file or common}.pem", self._folder / f"{file or common}.key")
+        pair.cert.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
+        pair.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        return pair
+
+    def issue_server(self, file: str = "server") -> Pair:
+        """For a server on this machine."""
+        here = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        return self.issue("server", *here, file=file)
+
+    def _builder(
+        self, name: x509.Name, key: ec.EllipticCurvePrivateKey, *, expired: bool = False
+    ) -> x509.CertificateBuilder:
+        now = datetime.now(timezone.utc)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=2))
+            .not_valid_after(now + timedelta(days=-1 if expired else 1))
+        )
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """The one that the tests trust."""
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="session")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """One that nobody trusts."""
+    return Authority(tmp_path_factory.mktemp("stranger"))

@@ -1,0 +1,109 @@
+"""Where a server listens, and what it refuses to expose."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from tests.conftest import COMMAND, environment
+
+from logitport import Client, Request
+from logitport_server.access import new_token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.conftest import RunningServer
+    from tests.end_to_end.conftest import Authority
+
+VOCAB = 8
+
+
+def refused(*options: str) -> str:
+    done = subprocess.run(
+        [COMMAND, "serve", "--device", "cpu", *options],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(),
+    )
+    assert (done.returncode, done.stdout) == (1, ""), done
+    return done.stderr
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "10.1.2.3:50051", "example.com:50051"])
+def test_not_for_everybody(address: str) -> None:
+    told = refused("--listen", address)
+    assert told.startswith(f"logitport: --listen {address} can be reached from other machines")
+    assert "give --tokens FILE or --tls-client-ca FILE, or listen on 127.0.0.1 or unix:PATH" in told
+
+
+def test_encryption_alone_is_not_enough(authority: Authority) -> None:
+    pair = authority.issue_server("alone")
+    told = refused("--listen", "0.0.0.0:0", "--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
+    assert "nobody would be asked who they are" in told
+
+
+def test_tokens_in_the_open_are_warned_of(start_server: Callable[..., RunningServer], tmp_path: Path) -> None:
+    token, grant = new_token("alice", ["apply"])
+    tokens = tmp_path / "tokens"
+    tokens.write_text(grant.line)
+    running = start_server("--listen", "0.0.0.0:0", "--tokens", str(tokens), "--metrics-listen", "0.0.0.0:0")
+    assert "tokens reach --listen 0.0.0.0:0 unencrypted" in running.log.read_text()
+    assert "--metrics-listen 0.0.0.0:0 tells whoever can reach it" in running.log.read_text()
+    with Client(running.target.replace("0.0.0.0", "127.0.0.1"), token=token) as client:
+        assert client.processors()
+
+
+def test_files_that_are_wrong(tmp_path: Path, authority: Authority) -> None:
+    pair, empty = authority.issue_server("right"), tmp_path / "empty"
+    empty.touch()
+    missing = str(tmp_path / "missing")
+    assert f"cannot read {missing}: No such file" in refused("--tls-cert", missing, "--tls-key", str(pair.key))
+    assert f"--tls-key {empty} is not PEM" in refused("--tls-cert", str(pair.cert), "--tls-key", str(empty))
+    tokens = tmp_path / "tokens"
+    tokens.write_text('\n{"name": "alice"}')
+    assert f"logitport: --tokens {tokens}, line 2: scopes: Field required" in refused("--tokens", str(tokens))
+
+
+def step(client: Client, transport: Any) -> None:
+    with client.session(vocab_size=VOCAB, dtype=torch.float32, transport=transport) as session:
+        handle = session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [2]})]))
+        logits = torch.zeros(1, VOCAB)
+        session.step({handle: []}).apply(logits)
+        assert logits[0, 2] == float("-inf")
+
+
+def test_a_unix_socket(start_server: Callable[..., RunningServer], tmp_path: Path) -> None:
+    path = tmp_path / "lp.sock"
+    before = os.umask(0)
+    try:
+        running = start_server("--listen", f"unix:{path}")
+    finally:
+        os.umask(before)
+    assert running.target == f"unix:{path}"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600, "its owner's alone, whatever the umask"
+    with Client(running.target, token="nobody-asks") as client:
+        for transport in ("grpc", "local"):
+            step(client, transport)
+    assert f"another server listens on {path}" in refused("--listen", f"unix:{path}")
+    running.process.kill()
+    running.process.wait()
+    assert path.exists(), "a server that is killed leaves it there"
+    again = start_server("--listen", f"unix:{path}")
+    with Client(again.target) as client:
+        step(client, "auto")
+
+
+def test_a_path_that_is_no_socket(tmp_path: Path) -> None:
+    taken = tmp_path / "file"
+    taken.write_text("precious")
+    assert f"{taken} is no socket" in refused("--listen", f"unix:{taken}")
+    assert taken.read_text() == "precious"
+    assert "choose another address with --listen" in refused("--listen", f"unix:{tmp_path}/no/such/folder")

@@ -1,0 +1,158 @@
+"""Encrypted connections, and callers who are known by their certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from cryptography import x509
+
+from logitport import AsyncClient, Client, NotAuthenticated, NotPermitted, Request, ServerUnavailable, Tls
+from logitport_server.access import new_token
+from logitport_server.access.tokens import Grant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.conftest import RunningServer
+    from tests.end_to_end.conftest import Authority
+
+VOCAB = 8
+TOKEN, OPERATOR = new_token("operator", ["admin", "apply"])
+KNOWN = Grant(name="engine", scopes=frozenset({"apply"}), certificate="engine.example")
+BANNED = Grant(name="banned", scopes=frozenset(), certificate="banned.example")
+
+
+@pytest.fixture(scope="module")
+def encrypted(serving: Callable[..., Any], authority: Authority) -> Iterator[RunningServer]:
+    """TLS, and everybody may come."""
+    pair = authority.issue_server()
+    with serving("--tls-cert", str(pair.cert), "--tls-key", str(pair.key)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def mutual(
+    serving: Callable[..., Any], authority: Authority, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningServer]:
+    """TLS on all addresses, for those whose certificate the authority signed; tokens besides."""
+    pair = authority.issue_server("mutual")
+    tokens = tmp_path_factory.mktemp("mutual") / "tokens"
+    tokens.write_text("\n".join(grant.line for grant in (OPERATOR, KNOWN, BANNED)))
+    tls = ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key), "--tls-client-ca", str(authority.ca))
+    with serving(*tls, "--tokens", str(tokens), "--listen", "0.0.0.0:0", "--enable-custom-logit-processor") as running:
+        running.target = running.target.replace("0.0.0.0", "127.0.0.1")
+        yield running
+
+
+def issued(authority: Authority, common: str, *alternatives: str, **options: Any) -> Tls:
+    pair = authority.issue(common, *(x509.DNSName(name) for name in alternatives), **options)
+    return Tls(ca=authority.ca, cert=pair.cert, key=pair.key)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_client_that_trusts_the_authority(encrypted: RunningServer, authority: Authority, host: str) -> None:
+    target = encrypted.target.replace("127.0.0.1", host)
+    with (
+        Client(target, tls=Tls(ca=authority.ca)) as client,
+        client.session(vocab_size=VOCAB, dtype="float32") as session,
+    ):
+        assert session.transport == "local"
+        logits = torch.zeros(1, VOCAB)
+        handle = session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [2]})]))
+        session.step({handle: []}).apply(logits)
+        assert logits[0, 2] == float("-inf")
+
+
+def test_asyncio(encrypted: RunningServer, authority: Authority) -> None:
+    async def count() -> int:
+        async with AsyncClient(encrypted.target, tls=Tls(ca=authority.ca)) as client:
+            return len(await client.processors())
+
+    assert asyncio.run(count())
+
+
+def test_a_server_of_a_strange_authority_is_not_spoken_to(encrypted: RunningServer, stranger: Authority) -> None:
+    for tls in (Tls(ca=stranger.ca), Tls()):
+        with Client(encrypted.target, tls=tls, token=TOKEN, timeout=5) as client, pytest.raises(ServerUnavailable):
+            client.processors()
+
+
+def test_a_client_without_tls_gets_nothing(encrypted: RunningServer) -> None:
+    with Client(encrypted.target, timeout=5) as client, pytest.raises(ServerUnavailable):
+        client.processors()
+
+
+def test_who_a_certificate_is(mutual: RunningServer, authority: Authority) -> None:
+    for tls, owner in (
+        (issued(authority, "x", "new.example"), "certificate:new.example"),
+        (issued(authority, "common.example"), "certificate:common.example"),
+    ):
+        with Client(mutual.target, tls=tls) as client:
+            assert client.register(Plain, name=f"{owner.partition(':')[2]}/x").owner == owner
+    with Client(mutual.target, tls=issued(authority, "x", "engine.example")) as engine:
+        assert engine.processors()
+        with pytest.raises(NotPermitted, match="'engine' may not call Register"):
+            engine.register(Plain)
+    banned = issued(authority, "x", "banned.example")
+    with Client(mutual.target, tls=banned) as client, pytest.raises(NotAuthenticated, match="know this certificate"):
+        client.processors()
+
+
+class Plain:
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        return logits
+
+
+def test_a_token_over_a_certificate(mutual: RunningServer, authority: Authority) -> None:
+    tls = issued(authority, "x", "engine.example")
+    with Client(mutual.target, tls=tls, token=TOKEN) as operator:
+        assert {ref.owner for ref in operator.processors()} > {""}, "an admin sees all"
+    with Client(mutual.target, tls=tls, token="x") as nobody, pytest.raises(NotAuthenticated):
+        nobody.processors()
+
+
+def test_certificates_that_are_refused(mutual: RunningServer, authority: Authority, stranger: Authority) -> None:
+    strange = issued(stranger, "x", "engine.example")
+    for tls in (
+        Tls(ca=authority.ca),
+        Tls(ca=authority.ca, cert=strange.cert, key=strange.key),
+        issued(authority, "x", "engine.example", expired=True, file="expired"),
+    ):
+        with Client(mutual.target, tls=tls, token=TOKEN, timeout=5) as client, pytest.raises(ServerUnavailable):
+            client.processors()
+
+
+def test_a_certificate_without_a_name(mutual: RunningServer, authority: Authority) -> None:
+    nameless = issued(authority, "", file="nameless")
+    with Client(mutual.target, tls=nameless) as client, pytest.raises(NotAuthenticated, match="nor a common name"):
+        client.processors()
+
+
+def test_a_certificate_is_renewed_without_a_restart(
+    start_server: Callable[..., RunningServer], authority: Authority, stranger: Authority, tmp_path: Path
+) -> None:
+    first, second = stranger.issue_server("first"), authority.issue_server("second")
+    cert, key = tmp_path / "cert", tmp_path / "key"
+    put(first.cert, cert), put(first.key, key)
+    running = start_server("--tls-cert", str(cert), "--tls-key", str(key))
+    with Client(running.target, tls=Tls(ca=stranger.ca)) as client:
+        client.processors()
+        put(second.cert, cert), put(second.key, key)
+        with Client(running.target, tls=Tls(ca=authority.ca)) as later:
+            later.processors()
+        client.processors()  # the connection that is open stays
+        cert.write_text("nonsense")
+        with Client(running.target, tls=Tls(ca=authority.ca)) as later:
+            later.processors()
+    assert "--tls-cert" in running.log.read_text()
+
+
+def put(source: Path, target: Path) -> None:
+    copy = target.with_suffix(".new")
+    copy.write_bytes(source.read_bytes())
+    os.replace(copy, target)

@@ -1,0 +1,229 @@
+"""A server that asks who calls."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+import pytest
+import torch
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from logitport import (
+    AsyncClient,
+    Client,
+    CustomLogitProcessor,
+    NameTaken,
+    NotAuthenticated,
+    NotPermitted,
+    Request,
+    Session,
+    UnknownProcessor,
+    errors,
+)
+from logitport_proto import common_pb2, processing_pb2, registry_pb2
+from logitport_server.access import new_token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.conftest import RunningServer
+
+VOCAB = 8
+WHO = {
+    "alice": ["apply", "register"],
+    "bob": ["apply", "register"],
+    "engine": ["apply"],
+    "ci": ["register"],
+    "operator": ["admin"],
+}
+MADE = {name: new_token(name, scopes) for name, scopes in WHO.items()}
+OURS = [registry_pb2.DESCRIPTOR.services_by_name["ProcessorRegistry"]]
+OURS += [processing_pb2.DESCRIPTOR.services_by_name["LogitProcessing"]]
+
+
+class Plus(CustomLogitProcessor):
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        return logits.add_(1)
+
+
+@pytest.fixture(scope="module")
+def asking(serving: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    path = tmp_path_factory.mktemp("access") / "tokens"
+    path.write_text("\n".join(grant.line for _, grant in MADE.values()))
+    with serving("--tokens", str(path), "--enable-custom-logit-processor", "--isolation", "none") as running:
+        yield running
+
+
+@pytest.fixture
+def as_principal(asking: RunningServer) -> Iterator[Callable[[str], Client]]:
+    """A client with the token of the principal of that name."""
+    opened: dict[str, Client] = {}
+
+    def open_client(name: str) -> Client:
+        if name not in opened:
+            opened[name] = Client(asking.target, token=MADE[name][0])
+        return opened[name]
+
+    yield open_client
+    for client in opened.values():
+        client.close()
+
+
+def code_of(refused: pytest.ExceptionInfo[grpc.RpcError]) -> int:
+    metadata = dict(refused.value.trailing_metadata())  # type: ignore[attr-defined]
+    return common_pb2.Error.FromString(metadata[errors.METADATA_KEY]).code
+
+
+def methods() -> list[Any]:
+    return [method for service in OURS for method in service.methods]
+
+
+@pytest.mark.parametrize("method", methods(), ids=lambda method: method.name)
+@pytest.mark.parametrize("header", [None, "Bearer x", "Bearer", "Basic x"])
+def test_no_method_is_open(asking: RunningServer, method: Any, header: str | None) -> None:
+    """And none has read a message before it says so: these are none."""
+    metadata = (("authorization", header),) if header else ()
+    with grpc.insecure_channel(asking.target) as channel:
+        call = channel.stream_stream(f"/{method.containing_service.full_name}/{method.name}")
+        for sent in (iter(()), iter([b"\xff no message"])):
+            with pytest.raises(grpc.RpcError) as refused:
+                next(call(sent, metadata=metadata, timeout=30))
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED  # type: ignore[attr-defined]
+            assert code_of(refused) == common_pb2.ERROR_CODE_NOT_AUTHENTICATED
+
+
+def test_health_is_open_and_reflection_is_not(asking: RunningServer) -> None:
+    asked = reflection_pb2.ServerReflectionRequest(list_services="")
+    with grpc.insecure_channel(asking.target) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        assert health.Check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.SERVING
+        reflect = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
+        with pytest.raises(grpc.RpcError) as refused:
+            next(reflect(iter([asked])))
+        assert code_of(refused) == common_pb2.ERROR_CODE_NOT_AUTHENTICATED
+        token = MADE["operator"][0]
+        told = next(reflect(iter([asked]), metadata=(("authorization", f"Bearer {token}"),)))
+        assert {service.name for service in told.list_services_response.service} >= {s.full_name for s in OURS}
+
+
+def test_without_a_token_there_is_nothing(asking: RunningServer) -> None:
+    for token in ("", "logitport_nobodys"):
+        with Client(asking.target, token=token) as client:
+            for call in (client.processors, lambda client=client: client.session(vocab_size=VOCAB)):
+                with pytest.raises(NotAuthenticated):
+                    call()
+
+
+def test_what_each_scope_allows(as_principal: Callable[[str], Client]) -> None:
+    request = Request(processors=[("disallowed_tokens", {"token_ids": [1]})])
+    calls: dict[str, Callable[[Client], Any]] = {
+        "apply": lambda client: client.apply(torch.zeros(1, VOCAB), [request]),
+        "session": lambda client: client.session(vocab_size=VOCAB).close(),
+        "list": lambda client: client.processors(),
+        "get": lambda client: client.processor("disallowed_tokens"),
+        "register": lambda client: client.register(Plus),
+        "delete": lambda client: client.delete(client.register(Plus).digest),
+    }
+    may = {
+        "alice": {"apply", "session", "list", "get", "register", "delete"},
+        "engine": {"apply", "session", "list", "get"},
+        "ci": {"list", "get", "register", "delete"},
+        "operator": {"list", "get"},
+    }
+    for name, allowed in may.items():
+        for what, call in calls.items():
+            if what in allowed:
+                call(as_principal(name))
+            else:
+                with pytest.raises(NotPermitted, match=f"'{name}' may not call .*, which takes the scope"):
+                    call(as_principal(name))
+
+
+@pytest.mark.parametrize("transport", ["grpc", "local"])
+def test_what_is_anothers(as_principal: Callable[[str], Client], transport: Any) -> None:
+    alice, bob, operator = map(as_principal, ("alice", "bob", "operator"))
+    digest = alice.register(Plus, name="alice/plus").digest
+    with pytest.raises(NameTaken, match="another principal's"):
+        bob.register(Plus, name="alice/plus", replace=True)
+    assert digest not in {ref.digest for ref in bob.processors()}
+    for named in ("alice/plus", digest):
+        request = Request([1], processors=[(named, {})])
+        with pytest.raises(UnknownProcessor):
+            bob.processor(named)
+        with pytest.raises(UnknownProcessor):
+            bob.delete(named)
+        with alice.session(vocab_size=VOCAB, dtype=torch.float32, transport=transport) as session:
+            session.add(request)
+        session = bob.session(vocab_size=VOCAB, dtype=torch.float32, transport=transport)
+        with session, pytest.raises(UnknownProcessor):
+            session.add(request)
+    assert operator.processor("alice/plus").owner == "alice"
+    alice.register(Plus, shared=True)
+    with bob.session(vocab_size=VOCAB, dtype=torch.float32, transport=transport) as session:
+        handle, logits = session.add(Request([1], processors=[("alice/plus", {})])), torch.zeros(1, VOCAB)
+        session.step({handle: []}).apply(logits)
+        assert torch.equal(logits, torch.ones(1, VOCAB))
+        with pytest.raises(NotPermitted, match="another principal's"):
+            bob.delete("alice/plus")
+        assert operator.delete("alice/plus") == ("alice/plus",)
+        session.step({handle: [1]}).apply(logits)  # it was admitted with it
+        assert torch.equal(logits, torch.full((1, VOCAB), 2.0))
+    alice.delete(digest)
+
+
+@pytest.mark.parametrize("transport", ["grpc", "local"])
+def test_an_engine_without_the_scope_ships_nothing(as_principal: Callable[[str], Client], transport: Any) -> None:
+    with as_principal("engine").session(vocab_size=VOCAB, dtype=torch.float32, transport=transport) as session:
+        with pytest.raises(NotPermitted, match="'engine' may not ship a processor with a request"):
+            session.add(Request([1], processors=[(Plus, {})]))
+        assert session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [1]})]))
+
+
+def test_asyncio(asking: RunningServer) -> None:
+    async def list_as(token: str) -> int:
+        async with AsyncClient(asking.target, token=token) as client:
+            return len(await client.processors())
+
+    assert asyncio.run(list_as(MADE["engine"][0]))
+    with pytest.raises(NotAuthenticated):
+        asyncio.run(list_as("x"))
+
+
+def test_a_token_that_is_revoked_ends_what_it_has_open(
+    start_server: Callable[..., RunningServer], tmp_path: Path
+) -> None:
+    path = tmp_path / "tokens"
+    lines = {name: MADE[name][1].line for name in ("alice", "engine")}
+    path.write_text("\n".join(lines.values()))
+    running = start_server("--tokens", str(path))
+    with Client(running.target, token=MADE["alice"][0]) as alice, Client(running.target, token=MADE["engine"][0]) as e:
+        sessions = [
+            alice.session(vocab_size=VOCAB, dtype=torch.float32, transport=transport)  # type: ignore[arg-type]
+            for transport in ("grpc", "local")
+        ]
+        kept = e.session(vocab_size=VOCAB, dtype=torch.float32)
+        handle = kept.add(Request([1]))
+        replacement = tmp_path / "new"
+        replacement.write_text(lines["engine"])
+        os.replace(replacement, path)
+        running.process.send_signal(signal.SIGHUP)
+        for session in sessions:
+            with pytest.raises(NotAuthenticated, match="does not know this token"):
+                use_for_ever(session)
+        with pytest.raises(NotAuthenticated):
+            alice.processors()
+        kept.step({handle: []}).apply(torch.zeros(1, VOCAB))
+    assert "read 1 tokens and certificates again" in running.log.read_text()
+
+
+def use_for_ever(session: Session) -> NoReturn:
+    while True:
+        session.remove(session.add(Request([1])))
+        time.sleep(0.01)
