@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from logitport_server import failures
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Sequence
 
     from logitport.errors import LogitportError
@@ -33,10 +34,16 @@ class _Request:
 
 
 class Hosted:
-    """Follows the histories of its requests as the server tells of them, and calls the processor."""
+    """Follows the histories of its requests as the server tells of them, and calls the processor.
+
+    Attributes:
+        dialect: the processor.
+        memory: where it finds logits, as the server numbered it; given up with the processor.
+    """
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
+        self.memory: dict[int, mmap.mmap] = {}
         self._requests: dict[int, _Request] = {}
 
     def start(self, number: int, context: RequestContext, params: dict[str, Any]) -> None:

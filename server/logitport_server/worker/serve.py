@@ -59,15 +59,14 @@ class _Worker:
     def __init__(self) -> None:
         self._loader = Loader(_MOST_CLASSES)
         self._hosted: dict[int, Hosted] = {}
-        self._memory: dict[int, mmap.mmap] = {}
 
     def answer(self, header: dict[str, Any], columns: Sequence[memoryview], descriptors: Sequence[int]) -> Reply:
         """The reply to a frame; an error of a processor is a reply, too."""
         for descriptor, (number, size_bytes) in zip(descriptors, header.get("memory", ()), strict=True):
-            self._memory[number] = mmap.mmap(descriptor, size_bytes)
+            self._hosted[header["processor"]].memory[number] = mmap.mmap(descriptor, size_bytes)
             os.close(descriptor)
         for number in header.get("memory_gone", ()):
-            self._memory.pop(number, None)
+            self._hosted[header["processor"]].memory.pop(number, None)
         for number, state in header.get("gone", ()):
             if state is None:
                 self._hosted.pop(number, None)
@@ -114,17 +113,18 @@ class _Worker:
         hosted = self._hosted[header["processor"]]
         failed, places = _follow(hosted, header, columns)
         if places:
-            _call(hosted, header["states"], places, self._logits(header))
+            _call(hosted, header["states"], places, _logits(hosted, header))
         return {"failed": failed, "kept": hosted.newly_kept(header["states"], places)}, ()
 
-    def _logits(self, header: dict[str, Any]) -> torch.Tensor:
-        """float[rows, vocab_size] in the memory that the frame names."""
-        import torch
 
-        rows, width = header["shape"]
-        dtype = getattr(torch, header["dtype"])
-        memory = self._memory[header["in"]]
-        return torch.frombuffer(memory, dtype=dtype, count=rows * width, offset=header["offset"]).view(rows, width)
+def _logits(hosted: Hosted, header: dict[str, Any]) -> torch.Tensor:
+    """float[rows, vocab_size] in the memory that the frame names."""
+    import torch
+
+    rows, width = header["shape"]
+    dtype = getattr(torch, header["dtype"])
+    memory = hosted.memory[header["in"]]
+    return torch.frombuffer(memory, dtype=dtype, count=rows * width, offset=header["offset"]).view(rows, width)
 
 
 def _call(hosted: Hosted, numbers: Sequence[int], places: Sequence[int], logits: torch.Tensor) -> None:

@@ -1,0 +1,266 @@
+"""A server under attack, what the attackers bring, and a bystander that must not notice."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import struct
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+import torch
+
+from logitport import Client, CustomLogitProcessor, Request
+from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+VOCAB = 64
+_SECONDS = 20.0
+# What an allocator may keep of what an attack made it take.
+_GROWTH_BYTES = 96 << 20
+
+
+class Halve(CustomLogitProcessor):
+    """What the bystander ships."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
+        return logits.mul_(0.5)
+
+
+class Bystander:
+    """An engine in the middle of its work, on both transports."""
+
+    def __init__(self, target: str, chain: Sequence[tuple[Any, dict[str, Any]]], credentials: dict[str, Any]) -> None:
+        self._client = Client(target, **credentials)
+        self._halved = any(processor is Halve for processor, _ in chain)
+        self._sessions = [
+            self._client.session(vocab_size=VOCAB, dtype=torch.float32, transport=transport)
+            for transport in ("grpc", "local")
+        ]
+        self._handles = [session.add(Request([3], processors=chain)) for session in self._sessions]
+        self._told = 0
+
+    def check(self) -> None:
+        """One more step in each session is right, and in good time."""
+        expected = torch.full((1, VOCAB), 0.5 if self._halved else 1.0)
+        expected[0, [3, *range(10, 10 + self._told)]] = -torch.inf
+        for session, handle in zip(self._sessions, self._handles, strict=True):
+            logits = torch.ones(1, VOCAB)
+            session.step({handle: [9 + self._told] if self._told else []}).apply(logits)
+            assert torch.equal(logits, expected), "the bystander's logits are wrong"
+        self._told += 1
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@dataclass(frozen=True)
+class Vitals:
+    """What a server holds.
+
+    Attributes:
+        descriptors: open files and sockets.
+        regions: mappings of shared memory.
+        resident_bytes: its memory.
+    """
+
+    descriptors: int
+    regions: int
+    resident_bytes: int
+
+    @classmethod
+    def of(cls, pid: int) -> Vitals:
+        process = Path(f"/proc/{pid}")
+        resident = next(line for line in (process / "status").read_text().splitlines() if line.startswith("VmRSS"))
+        return cls(
+            len(os.listdir(process / "fd")),
+            (process / "maps").read_text().count("logitport-region"),
+            int(resident.split()[1]) << 10,
+        )
+
+    def is_within(self, before: Vitals) -> bool:
+        return (
+            self.descriptors <= before.descriptors
+            and self.regions <= before.regions
+            and self.resident_bytes <= before.resident_bytes + _GROWTH_BYTES
+        )
+
+
+class Peak:
+    """The most memory that a process has held since this was made."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = Path(f"/proc/{pid}")
+        (self._process / "clear_refs").write_text("5")
+        self._before = self._read()
+
+    def _read(self) -> int:
+        peak = next(line for line in (self._process / "status").read_text().splitlines() if line.startswith("VmHWM"))
+        return int(peak.split()[1]) << 10
+
+    @property
+    def growth_bytes(self) -> int:
+        return self._read() - self._before
+
+
+class LaneSocket:
+    """A local lane, byte by byte."""
+
+    def __init__(self, lane: processing_pb2.LocalLane, token: bytes | None = None) -> None:
+        self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.connection.settimeout(_SECONDS)
+        self.connection.connect(lane.socket_path)
+        self.connection.sendall(lane.token if token is None else token)
+
+    def welcomed(self) -> bool:
+        return self.connection.recv(1) == b"\1"
+
+    def say(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
+        octets = frame.SerializeToString()
+        self.connection.sendall(struct.pack("<I", len(octets)) + octets)
+        return self.read()
+
+    def read(self) -> processing_pb2.SessionResponse:
+        self.descriptors: list[int] = []
+        header, self.descriptors, _, _ = socket.recv_fds(self.connection, 4, 8)
+        header += self.connection.recv(4 - len(header), socket.MSG_WAITALL)
+        (length,) = struct.unpack("<I", header)
+        return processing_pb2.SessionResponse.FromString(self.connection.recv(length, socket.MSG_WAITALL))
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class RawEngine:
+    """An engine that sends what it likes, over the gRPC stream, or over its lane once that is taken.
+
+    Attributes:
+        opened: the reply to the first frame.
+        lane: the lane, once it is taken.
+    """
+
+    def __init__(self, target: str, *, metadata: Any = (), **opening: Any) -> None:
+        self._channel = grpc.insecure_channel(target)
+        self._frames: queue.SimpleQueue[processing_pb2.SessionRequest | None] = queue.SimpleQueue()
+        stub = processing_pb2_grpc.LogitProcessingStub(self._channel)
+        self._replies = stub.Session(iter(self._frames.get, None), metadata=metadata)
+        self._watchdog = threading.Timer(_SECONDS, self._replies.cancel)
+        self._watchdog.daemon = True
+        self._watchdog.start()
+        self.lane: LaneSocket | None = None
+        self.seq = 0
+        self.opened = self.send(open={"vocab_size": VOCAB, "datatype": "FP32", **opening}).opened
+
+    def take_lane(self) -> LaneSocket:
+        self.lane = LaneSocket(self.opened.lane)
+        assert self.lane.welcomed()
+        return self.lane
+
+    def send(self, **frame: Any) -> processing_pb2.SessionResponse:
+        """The reply to a frame, numbered as it should be unless it has a `seq`."""
+        self.seq = frame.pop("seq", self.seq + 1)
+        message = processing_pb2.SessionRequest(seq=self.seq, **frame)
+        if self.lane is not None:
+            return self.lane.say(message)
+        self._frames.put(message)
+        return next(self._replies)
+
+    def open_region(self, size_bytes: int, replaces: int = 0) -> tuple[int, int]:
+        """A region's number, and the descriptor that came with it."""
+        assert self.lane is not None
+        reply = self.send(open_region={"size_bytes": size_bytes, "replaces": replaces})
+        assert reply.WhichOneof("frame") == "region", reply.error.message
+        (descriptor,) = self.lane.descriptors
+        return reply.region.region_id, descriptor
+
+    def close(self) -> None:
+        self._watchdog.cancel()
+        if self.lane is not None:
+            self.lane.close()
+        self._frames.put(None)
+        self._replies.cancel()
+        self._channel.close()
+
+
+@pytest.fixture(scope="session")
+def attacked(serving: Any) -> Iterator[Any]:
+    """A server that accepts shipped processors; what attacks share."""
+    with serving("--enable-custom-logit-processor") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def chain() -> list[tuple[Any, dict[str, Any]]]:
+    """What the bystander's requests run."""
+    return [("no_repeat_ngram", {"ngram_size": 1}), (Halve, {})]
+
+
+@pytest.fixture(scope="session")
+def credentials() -> dict[str, Any]:
+    """What the bystander's client shows."""
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def unharmed(attacked: Any, chain: Any, credentials: Any) -> Iterator[None]:
+    """After the attack: the server is up, the bystander's results are right, nothing is left, no defect was found."""
+    bystander = Bystander(attacked.target, chain, credentials)
+    bystander.check()
+    before, logged = Vitals.of(attacked.process.pid), len(attacked.log.read_text())
+    yield
+    assert attacked.process.poll() is None, f"the server is gone: {attacked.log.read_text()[-2000:]}"
+    bystander.check()
+    deadline = time.monotonic() + _SECONDS
+    while not (now := Vitals.of(attacked.process.pid)).is_within(before):
+        assert time.monotonic() < deadline, f"the server holds {now}, and held {before} before"
+        time.sleep(0.05)  # it hears of the end of a stream a little later
+    assert " ERROR logitport" not in attacked.log.read_text()[logged:], attacked.log.read_text()[logged:]
+    bystander.close()
+
+
+@pytest.fixture
+def raw_engine(attacked: Any) -> Iterator[Callable[..., RawEngine]]:
+    """Opens sessions by hand."""
+    engines: list[RawEngine] = []
+
+    def opened(**opening: Any) -> RawEngine:
+        engines.append(RawEngine(attacked.target, **opening))
+        return engines[-1]
+
+    yield opened
+    for engine in engines:
+        engine.close()
+
+
+@pytest.fixture
+def lane_socket() -> Iterator[Callable[..., LaneSocket]]:
+    """Connects to a lane by hand, with any token."""
+    sockets: list[LaneSocket] = []
+
+    def connected(lane: processing_pb2.LocalLane, token: bytes | None = None) -> LaneSocket:
+        sockets.append(LaneSocket(lane, token))
+        return sockets[-1]
+
+    yield connected
+    for connection in sockets:
+        connection.close()
+
+
+@pytest.fixture
+def peak(attacked: Any) -> Peak:
+    """How much memory the server takes from here on."""
+    return Peak(attacked.process.pid)
+
+
+@pytest.fixture(scope="session")
+def code() -> Callable[[common_pb2.Error], str]:
+    """The name of an error's code."""
+    return lambda error: common_pb2.ErrorCode.Name(error.code).removeprefix("ERROR_CODE_")
