@@ -61,6 +61,11 @@ class AsyncClient:
             (await self._call(self._registry.Delete, calls.message(registry_pb2.DeleteRequest, processor=name))).names
         )
 
+    async def release(self, name: str) -> ProcessorRef:
+        """See `Client.release`."""
+        message = calls.message(registry_pb2.ReleaseRequest, processor=name)
+        return calls.refs([(await self._call(self._registry.Release, message)).processor])[0]
+
     async def apply(
         self, logits: Any, requests: Sequence[Request], *, num_tokens_in_batch: int = 1, check: bool = True
     ) -> ApplyResult:

@@ -98,6 +98,16 @@ class Client:
         self._registrations.forget(name)
         return tuple(names)
 
+    def release(self, name: str) -> ProcessorRef:
+        """Have a registered name, or a digest, called again that is quarantined: it failed too often.
+
+        Raises:
+            NotPermitted: the caller lacks the scope "admin".
+            UnknownProcessor: there is none.
+        """
+        message = calls.message(registry_pb2.ReleaseRequest, processor=name)
+        return calls.refs([self._call(self._registry.Release, message).processor])[0]
+
     def apply(
         self, logits: Any, requests: Sequence[Request], *, num_tokens_in_batch: int = 1, check: bool = True
     ) -> ApplyResult:

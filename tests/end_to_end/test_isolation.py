@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import os
@@ -18,9 +17,11 @@ from logitport import Client, CustomLogitProcessor, EditProcessor, ProcessorFail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from tests.conftest import RunningServer
 
     from logitport import EditRequest, LogitportError, RowEdits
-    from tests.conftest import RunningServer
 
 VOCAB = 64
 INF = float("inf")
@@ -173,7 +174,7 @@ FAILING: dict[str, Kind] = {
 
 
 @pytest.fixture(scope="module")
-def strict(serving: Callable[..., contextlib.AbstractContextManager[RunningServer]]) -> Iterator[RunningServer]:
+def strict(serving: Callable[..., AbstractContextManager[RunningServer]]) -> Iterator[RunningServer]:
     """A server that waits for no one, and puts nobody into quarantine."""
     with serving(
         *("--enable-custom-logit-processor", "--processor-timeout-seconds", str(SECONDS)),

@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, CliApp, CliSubCommand, SettingsConfi
 from logitport.errors import LogitportError
 from logitport_server.cli.doctor import Doctor
 from logitport_server.cli.ops import Ops
+from logitport_server.cli.release import Release
 from logitport_server.cli.serve import Serve
 from logitport_server.cli.token import Token
 from logitport_server.config import StartupError
@@ -30,6 +31,7 @@ class Logitport(BaseSettings):
     serve: CliSubCommand[Serve] = Field(description="run the service")
     doctor: CliSubCommand[Doctor] = Field(description="tell what contains shipped processors here, and try it")
     ops: CliSubCommand[Ops] = Field(description="list the ops that edits run on, and what runs where")
+    release: CliSubCommand[Release] = Field(description="have a processor called again that failed too often")
     token: CliSubCommand[Token] = Field(description="make a token for a caller")
     version: bool = Field(False, description="print the version")
 

@@ -245,6 +245,7 @@ class RemoteDialect(Dialect):
                 raise self._not_begun
             assert self._process is not None  # noqa: S101 - it was begun
             reply = self._worker.receive(self._process, self.name, seconds=self._worker.deadlines.call)
+            self._worker.quarantine.went_well(self._worker.domain, self.name)
             try:
                 self._take_failed(reply[0]["failed"], len(states))
                 yield reply

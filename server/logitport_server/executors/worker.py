@@ -114,7 +114,6 @@ class Worker:
         except (WorkerGone, NoAnswer) as error:
             raise self._lost(name, error, seconds) from None
         self.idle_since = time.monotonic()
-        self.quarantine.went_well(self.domain, name)
         if "error" in header:
             raise self.error(name, header["error"])
         return header, columns

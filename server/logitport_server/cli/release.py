@@ -1,0 +1,28 @@
+"""`logitport release`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, Field
+from pydantic_settings import CliPositionalArg
+
+from logitport.client import Client
+from logitport.connection import Tls
+
+
+class Release(BaseModel):
+    """Have a processor called again that failed too often. A token is taken from LOGITPORT_TOKEN."""
+
+    target: CliPositionalArg[str] = Field(description="the server: HOST:PORT, or unix:PATH")
+    processor: CliPositionalArg[str] = Field(description="a registered name, or a digest")
+    tls_ca: Path | None = Field(
+        None, description="PEM certificates of the authorities that may have signed the server's; speaks TLS if given"
+    )
+
+    def cli_cmd(self) -> None:
+        """Release it."""
+        tls = None if self.tls_ca is None else Tls(ca=self.tls_ca)
+        with Client(self.target, tls=tls) as client:
+            released = client.release(self.processor)
+        print(f"released {', '.join(released.names) or released.digest}")  # noqa: T201

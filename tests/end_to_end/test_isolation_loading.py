@@ -1,0 +1,264 @@
+"""Shipped processors that misbehave before their first call, or too often; and what becomes of state."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import dill
+import pytest
+import torch
+
+from logitport import (
+    Client,
+    CustomLogitProcessor,
+    EditProcessor,
+    LoadFailed,
+    ProcessorFailed,
+    ProcessorQuarantined,
+    ProcessorTimedOut,
+    PythonMismatch,
+    Request,
+    StateLost,
+    UnknownProcessor,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from tests.conftest import RunningServer
+
+    from logitport import EditRequest, LogitportError, RowEdits
+
+VOCAB = 32
+INF = float("inf")
+
+
+class AddOne(CustomLogitProcessor):
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        return logits.add_(1)
+
+
+class HangsInInit(AddOne):
+    def __init__(self) -> None:
+        time.sleep(3600)
+
+
+class LeavesInInit(AddOne):
+    def __init__(self) -> None:
+        os._exit(5)
+
+
+class InterruptsInInit(AddOne):
+    def __init__(self) -> None:
+        raise KeyboardInterrupt
+
+
+class HangsInValidate(AddOne):
+    @classmethod
+    def validate_params(cls, params: Any) -> None:
+        time.sleep(3600)
+
+
+class HangsInStart(EditProcessor):
+    def start(self, request: EditRequest) -> None:
+        time.sleep(3600)
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        pass
+
+
+class Reduces:
+    """Unpickling one of these calls what it was made with."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.reduced = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.reduced
+
+
+def on_load(function: Any, *arguments: Any) -> str:
+    return json.dumps({"callable": dill.dumps(Reduces(function, *arguments)).hex()})
+
+
+REFUSED: dict[str, tuple[Any, type[LogitportError], str]] = {
+    "hangs in __init__": (HangsInInit, ProcessorTimedOut, "did not answer within 3 s"),
+    "leaves in __init__": (LeavesInInit, ProcessorFailed, "ended with status 5"),
+    "raises KeyboardInterrupt in __init__": (InterruptsInInit, LoadFailed, "KeyboardInterrupt"),
+    "hangs in validate_params": (HangsInValidate, ProcessorTimedOut, "did not answer within 3 s"),
+    "hangs in start": (HangsInStart, ProcessorTimedOut, "did not answer within 3 s"),
+    "hangs in unpickling": (on_load(time.sleep, 3600), ProcessorTimedOut, "did not answer within 3 s"),
+    "leaves in unpickling": (on_load(os._exit, 6), ProcessorFailed, "ended with status 6"),
+    "explodes in unpickling": (on_load(bytes, 1 << 40), LoadFailed, "MemoryError"),
+    "runs a command in unpickling": (on_load(os.system, "echo > /tmp/owned"), LoadFailed, "not a class"),
+    "is no class": (on_load(int, "7"), LoadFailed, "not a class, but a int: 7"),
+    "is of another Python": (
+        json.dumps({**json.loads(AddOne.to_str()), "python": "3.9"}),
+        PythonMismatch,
+        r"code of Python 3\.9",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def strict(serving: Callable[..., AbstractContextManager[RunningServer]]) -> Iterator[RunningServer]:
+    with serving(
+        *("--enable-custom-logit-processor", "--load-timeout-seconds", "3", "--worker-memory-bytes", str(256 << 20)),
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def client(strict: RunningServer) -> Iterator[Client]:
+    with Client(strict.target) as connected:
+        yield connected
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_costs_its_own_admission(client: Client, name: str) -> None:
+    processor, expected, message = REFUSED[name]
+    with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
+        innocent = session.add(Request([1], processors=[(AddOne, {})], tenant="good"))
+        with pytest.raises(expected, match=message) as raised:
+            session.add(Request([1], processors=[(processor, {})], tenant="bad"))
+        assert type(raised.value) is expected
+        logits = torch.zeros(1, VOCAB)
+        session.step({innocent: [2]}).apply(logits)
+        assert torch.equal(logits, torch.ones(1, VOCAB))
+
+
+def test_a_slow_admission_holds_up_no_step(client: Client) -> None:
+    refused: list[Exception] = []
+
+    def admit() -> None:
+        with client.session(vocab_size=VOCAB, dtype=torch.float32) as slow:
+            try:
+                slow.add(Request([1], processors=[(HangsInInit, {})], tenant="slow"))
+            except ProcessorTimedOut as error:
+                refused.append(error)
+
+    with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
+        handle = session.add(Request([1], processors=[(AddOne, {})], tenant="quick"))
+        waiting = threading.Thread(target=admit)
+        waiting.start()
+        steps = 0
+        while waiting.is_alive():
+            logits = torch.zeros(1, VOCAB)
+            session.step({handle: []}).apply(logits)
+            assert logits.all()
+            steps += 1
+        waiting.join()
+    assert refused
+    assert steps > 10
+
+
+class Remembers(EditProcessor):
+    """Its state follows from the history. Leaves when it is told to."""
+
+    def start(self, request: EditRequest) -> None:
+        request.state = request.history.token_ids.tolist()
+
+    def advance(self, request: EditRequest, token_id: int) -> None:
+        request.state.append(token_id)
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        if request.state[-1] == request.params.get("leave_at"):
+            os._exit(1)
+        edits.deny(request.state)
+
+
+class Counts(CustomLogitProcessor):
+    """Its state does not."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        for row, params in enumerate(custom_param_list):
+            params["calls"] = params.get("calls", 0) + 1
+            logits[row] += params["calls"]
+        return logits
+
+
+def test_other_state_of_a_worker_that_ended_is_rebuilt_or_known_to_be_lost(client: Client) -> None:
+    with client.session(vocab_size=VOCAB, dtype=torch.float32, max_draft_tokens=2) as session:
+        rebuilt, leaves, stateless, counts = (
+            session.add(Request([1], processors=[(processor, params)], tenant="one"))
+            for processor, params in (
+                *((Remembers, {}), (Remembers, {"leave_at": 9})),
+                *((AddOne, {}), (Counts, {})),
+            )
+        )
+        logits = torch.zeros(4, VOCAB)
+        session.step({rebuilt: [2], leaves: [2], stateless: [2], counts: [2]}).apply(logits)
+        assert logits[3].tolist() == [1.0] * VOCAB
+        # The two Rememberers share one call; whose it was cannot be told.
+        result = session.step({rebuilt: [3], leaves: [9]}).apply(torch.zeros(2, VOCAB), check=False)
+        assert result.failures.keys() == {rebuilt, leaves}
+        session.remove(leaves)
+        session.remove(rebuilt)
+        again = session.add(Request([1], [2, 3], processors=[(Remembers, {})], tenant="one"))
+        logits = torch.zeros(3, VOCAB)
+        result = session.step({again: [4], stateless: [3], counts: [3]}).apply(logits, check=False)
+        assert {handle: type(error) for handle, error in result.failures.items()} == {counts: StateLost}
+        assert [at for at in range(VOCAB) if logits[0, at] == -INF] == [1, 2, 3, 4]
+        assert logits[1].tolist() == [1.0] * VOCAB
+
+
+def test_requests_of_another_session_are_rebuilt_from_their_history(client: Client) -> None:
+    with (
+        client.session(vocab_size=VOCAB, dtype=torch.float32) as session,
+        client.session(vocab_size=VOCAB, dtype=torch.float32) as other,
+    ):
+        kept = session.add(Request([1], processors=[(Remembers, {})], tenant="two"))
+        leaves = other.add(Request([1], processors=[(Remembers, {"leave_at": 9})], tenant="two"))
+        told = [1]
+        for token_id in range(10, 20):
+            told.append(token_id)
+            logits = torch.zeros(1, VOCAB)
+            session.step({kept: [token_id]}).apply(logits)
+            assert [at for at in range(VOCAB) if logits[0, at] == -INF] == told
+            if token_id == 14:
+                with pytest.raises(Exception, match="ended with status 1"):
+                    other.step({leaves: [9]}).apply(torch.zeros(1, VOCAB))
+
+
+class LeavesAlways(AddOne):
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        if custom_param_list[0].get("leave"):
+            os._exit(1)
+        return logits + 1
+
+
+def test_quarantine_and_release(client: Client) -> None:
+    kept = client.register(LeavesAlways, name="team/leaves")
+    bad = Request([1], processors=[("team/leaves", {"leave": True})])
+    good = Request([1], processors=[("team/leaves", {})])
+    zeros = torch.zeros(1, VOCAB)
+    with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
+        admitted = session.add(Request([1], processors=[("team/leaves", {})], on_error="skip"))
+        for _ in range(2):
+            assert isinstance(client.apply(zeros, [bad], check=False).failures[0], ProcessorFailed)
+        assert client.apply(zeros, [good]).logits.all()  # that is no series
+        for _ in range(3):
+            failure = client.apply(zeros, [bad], check=False).failures[0]
+            assert type(failure) is ProcessorFailed
+        for request in (good, bad):
+            refusal = client.apply(zeros, [request], check=False).failures[0]
+            assert isinstance(refusal, ProcessorQuarantined)
+            assert "3 failures in a row" in str(refusal)
+            assert "ended with status 1" in str(refusal)
+        result = session.step({admitted: []}).apply(torch.zeros(1, VOCAB))
+        assert isinstance(result.skipped[admitted], ProcessorQuarantined)
+        (described,) = [ref for ref in client.processors() if "team/leaves" in ref.names]
+        assert "ended with status 1" in described.quarantined
+        assert client.release("team/leaves").quarantined == ""
+        logits = torch.zeros(1, VOCAB)
+        session.step({admitted: []}).apply(logits)
+        assert logits.all()
+    assert client.apply(zeros, [good]).logits.all()
+    assert client.release(kept.digest).digest == kept.digest
+    with pytest.raises(UnknownProcessor):
+        client.release("team/nobody")
