@@ -134,6 +134,9 @@ class ServerConfig(BaseSettings):
         True, description="edit the logits of engines on this host and on the server's GPU where they lie (CUDA IPC)"
     )
     max_region_bytes: int = Field(2 << 30, ge=0, description="shared memory that one session may ask for, in bytes")
+    store: Path | None = Field(
+        None, description="folder, for this server alone, in which registered processors and names outlive it"
+    )
     max_registered_processors: int = Field(1024, ge=1, description="processors that the registry keeps")
     max_processors_per_principal: int = Field(256, ge=1, description="of those, what one principal may register")
     max_payload_bytes: int = Field(

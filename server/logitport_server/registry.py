@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 import time
@@ -9,10 +10,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from logitport import payload
-from logitport.errors import InvalidArgument, InvalidName, LimitExceeded, NameTaken, UnknownProcessor
+from logitport.errors import (
+    InvalidArgument,
+    InvalidName,
+    LimitExceeded,
+    LogitportError,
+    MalformedPayload,
+    NameTaken,
+    UnknownProcessor,
+)
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2, registry_pb2
 from logitport_server.principals import ADMIN, ANYONE, REGISTER, Domain
+from logitport_server.store import Binding, NoStore, Registration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,6 +32,8 @@ if TYPE_CHECKING:
     from logitport_server.executors import Executor
     from logitport_server.payload_policy import PayloadPolicy
     from logitport_server.principals import Principal
+
+logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)+(:[a-z0-9][a-z0-9._-]*)?")
 _LONGEST_NAME = 128
@@ -73,7 +85,13 @@ class Registry:
     """
 
     def __init__(
-        self, policy: PayloadPolicy, *, max_registered: int, max_owned: int, executor: Executor | None = None
+        self,
+        policy: PayloadPolicy,
+        *,
+        max_registered: int,
+        max_owned: int,
+        executor: Executor | None = None,
+        store: NoStore | None = None,
     ) -> None:
         self._policy = policy
         self._executor = executor
@@ -82,6 +100,8 @@ class Registry:
         self._by_digest: dict[str, dict[str, _Registered]] = {}  # digest, then owner, in the order of registration
         self._by_name: dict[str, _Registered] = {}
         self._lock = threading.Lock()
+        self._store = store or NoStore()
+        self._load()
 
     def resolve(self, processor: common_pb2.Processor, principal: Principal = ANYONE, tenant: str = "") -> Source:
         """What a request's processor names. Does not unpickle.
@@ -122,15 +142,14 @@ class Registry:
             PayloadNotAllowed, LimitExceeded, MalformedPayload, SignatureRefused, PythonMismatch: the payload is
                 refused.
             InvalidName, NameTaken, LimitExceeded: the name or the registry's size.
+            InternalError: it cannot be stored.
         """
         if name and not (len(name) <= _LONGEST_NAME and _NAME.fullmatch(name)):
             raise InvalidName(
                 f"{name!r} is not namespace/name[:tag] of at most {_LONGEST_NAME} characters out of a-z 0-9 . _ -; "
                 "write, for example, team/ban-french:v2"
             )
-        shipped = self._policy.accept(serialized)
-        check_python = payload.check_python if self._executor is None else self._executor.check_python
-        check_python(shipped)
+        shipped = self._accept(serialized)
         with self._lock:
             bound = self._by_name.get(name)
             if bound is not None:
@@ -139,14 +158,12 @@ class Registry:
             if kept is None:
                 self._check_room(principal)
                 kept = _Registered(shipped, principal.name, time.time())
-                self._by_digest.setdefault(shipped.digest, {})[principal.name] = kept
+            self._keep(kept, serialized, name, shared=shared)
             kept.payload = shipped  # its signature may be a newer one
             kept.shared = shared
+            self._add(kept)
             if name:
-                if bound:
-                    bound.names.discard(name)
-                self._by_name[name] = kept
-                kept.names.add(name)
+                self._bind(name, kept)
             return self._describe(kept)
 
     def describe(self, processor: str, principal: Principal = ANYONE) -> registry_pb2.ProcessorInfo:
@@ -180,6 +197,7 @@ class Registry:
             if kept.owner != principal.name:
                 principal.check(ADMIN, f"delete {processor!r}, which is another principal's")
             if processor in self._by_name:
+                self._store.forget(Binding, processor)
                 kept.names.discard(processor)
                 del self._by_name[processor]
                 return [processor]
@@ -262,7 +280,53 @@ class Registry:
                 "--max-registered-processors"
             )
 
+    def _load(self) -> None:
+        """Take in what is stored, as far as it may still be registered here; the rest stays stored."""
+        for stored in self._store.all(Registration):
+            try:
+                shipped = self._accept(stored.serialized)
+                if shipped.digest != stored.digest:
+                    raise MalformedPayload(f"its digest is {shipped.digest}")
+            except LogitportError as error:
+                logger.warning("the stored processor %s is left out: %s", stored.digest, error)
+            else:
+                self._add(_Registered(shipped, stored.owner, stored.registered_at, stored.shared))
+        for bound in self._store.all(Binding):
+            kept = self._by_digest.get(bound.digest, {}).get(bound.owner)
+            if kept is None:
+                logger.warning("the stored name %s is left out: its processor %s is", bound.name, bound.digest)
+            else:
+                self._bind(bound.name, kept)
+
+    def _accept(self, serialized: str) -> Payload:
+        shipped = self._policy.accept(serialized)
+        check_python = payload.check_python if self._executor is None else self._executor.check_python
+        check_python(shipped)
+        return shipped
+
+    def _keep(self, kept: _Registered, serialized: str, name: str, *, shared: bool) -> None:
+        digest, owner = kept.payload.digest, kept.owner
+        stored = Registration(
+            serialized=serialized, digest=digest, owner=owner, shared=shared, registered_at=kept.registered_at
+        )
+        self._store.keep(stored)
+        if name:
+            self._store.keep(Binding(name=name, digest=digest, owner=owner))
+
+    def _add(self, kept: _Registered) -> None:
+        self._by_digest.setdefault(kept.payload.digest, {})[kept.owner] = kept
+
+    def _bind(self, name: str, kept: _Registered) -> None:
+        bound = self._by_name.get(name)
+        if bound is not None:
+            bound.names.discard(name)
+        self._by_name[name] = kept
+        kept.names.add(name)
+
     def _forget(self, kept: _Registered) -> set[str]:
+        for name in kept.names:
+            self._store.forget(Binding, name)
+        self._store.forget(Registration, kept.payload.digest, kept.owner)
         for name in kept.names:
             del self._by_name[name]
         owners = self._by_digest[kept.payload.digest]

@@ -30,10 +30,13 @@ from logitport_server.payload_policy import PayloadPolicy
 from logitport_server.registry import Registry
 from logitport_server.service import ProcessingService, RegistryService
 from logitport_server.session import Session
+from logitport_server.store import NoStore, Store
 from logitport_server.threads import Threads
 from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from logitport_server.config import ServerConfig
     from logitport_server.principals import Principal
 
@@ -55,12 +58,14 @@ class Server:
         self._config = config
         self.device = choose_device(config.device)
         self._executor = choose_executor(config)
+        self._store = open_store(config.store) if config.store is not None else NoStore()
         policy = PayloadPolicy(allow_shipped=config.enable_custom_logit_processor, max_bytes=config.max_payload_bytes)
         self._registry = Registry(
             policy,
             max_registered=config.max_registered_processors,
             max_owned=config.max_processors_per_principal,
             executor=self._executor,
+            store=self._store,
         )
         self._metrics = Metrics(self._executor)
         tokens = TokenFile(config.tokens) if config.tokens is not None else None
@@ -116,6 +121,7 @@ class Server:
         running = self._lanes.close(deadline - time.monotonic()) if self._lanes is not None else 0
         running += self._threads.close()
         self._executor.close()
+        self._store.close()
         return running
 
     def _open_session(self, opening: processing_pb2.OpenSession, principal: Principal) -> Session:
@@ -131,6 +137,14 @@ def open_lanes(config: ServerConfig) -> LaneListener:
             f"no local lane below {tempfile.gettempdir()}: {error}; set TMPDIR to a folder that may be written and has "
             "a shorter name, or serve with --no-local-lane"
         ) from error
+
+
+def open_store(folder: Path) -> Store:
+    """The store in a folder. Raises StartupError if it cannot be used."""
+    try:
+        return Store(folder)
+    except OSError as error:
+        raise StartupError(f"--store {folder}: {error}") from error
 
 
 def choose_device(wanted: str) -> torch.device:

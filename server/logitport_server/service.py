@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
-    """The calls of ProcessorRegistry."""
+    """The calls of ProcessorRegistry. Made on threads: the registry may wait for its store."""
 
     def __init__(self, registry: Registry, threads: Threads) -> None:
         self._registry = registry
@@ -53,19 +53,20 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
         return registry_pb2.RegisterResponse(processor=await _on_thread(self._threads, register))
 
     async def Get(self, request: registry_pb2.GetRequest, context: Context) -> registry_pb2.GetResponse:
-        info = self._registry.describe(request.processor, current_call.get().principal)
-        return registry_pb2.GetResponse(processor=info)
+        describe = partial(self._registry.describe, request.processor, current_call.get().principal)
+        return registry_pb2.GetResponse(processor=await _on_thread(self._threads, describe))
 
     async def List(self, request: registry_pb2.ListRequest, context: Context) -> registry_pb2.ListResponse:
-        return registry_pb2.ListResponse(processors=self._registry.describe_all(current_call.get().principal))
+        describe_all = partial(self._registry.describe_all, current_call.get().principal)
+        return registry_pb2.ListResponse(processors=await _on_thread(self._threads, describe_all))
 
     async def Delete(self, request: registry_pb2.DeleteRequest, context: Context) -> registry_pb2.DeleteResponse:
-        names = self._registry.delete(request.processor, current_call.get().principal)
-        return registry_pb2.DeleteResponse(names=names)
+        delete = partial(self._registry.delete, request.processor, current_call.get().principal)
+        return registry_pb2.DeleteResponse(names=await _on_thread(self._threads, delete))
 
     async def Release(self, request: registry_pb2.ReleaseRequest, context: Context) -> registry_pb2.ReleaseResponse:
-        info = self._registry.release(request.processor, current_call.get().principal)
-        return registry_pb2.ReleaseResponse(processor=info)
+        release = partial(self._registry.release, request.processor, current_call.get().principal)
+        return registry_pb2.ReleaseResponse(processor=await _on_thread(self._threads, release))
 
 
 class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
