@@ -87,11 +87,11 @@ class Cuda:
         with self._current():
             address = int(self._ask("cuMemAlloc", size_bytes))
             try:
-                handle = bytes(self._ask("cuIpcGetMemHandle", address).reserved)
+                handle = self._ask("cuIpcGetMemHandle", address)
             except BaseException:
                 self._ask("cuMemFree", address)
                 raise
-        return Allocation(address, size_bytes, handle)
+        return Allocation(address, size_bytes, ctypes.string_at(handle.getPtr(), HANDLE_BYTES))
 
     def free(self, allocation: Allocation) -> None:
         """Give the memory back; no other process may have it open. Waits for the GPU."""
@@ -111,9 +111,16 @@ class Cuda:
     # Memory of another process, for this one.
 
     def open_memory(self, handle: bytes) -> torch.Tensor:
-        """All of an allocation, uint8[as many bytes as CUDA says]; closed when all views are gone. Raises CudaError."""
+        """All of an allocation, uint8[as many bytes as CUDA says]; closed when all views are gone.
+
+        Args:
+            handle: HANDLE_BYTES long.
+
+        Raises:
+            CudaError: there is no such memory, or it is on another GPU.
+        """
         opening = self._driver.CUipcMemHandle()
-        opening.reserved = handle
+        ctypes.memmove(opening.getPtr(), handle, HANDLE_BYTES)
         with self._current():
             address = int(self._ask("cuIpcOpenMemHandle", opening, _LAZY_PEER_ACCESS))
             try:

@@ -82,7 +82,11 @@ class SharedAllocation:
 
     def take_back(self) -> None:
         """What the current stream is told from now on comes after what the server did."""
-        self._edited.wait(self.cuda.current_stream())
+        try:
+            self._edited.wait(self.cuda.current_stream())
+        except RuntimeError:
+            logger.warning("a stream could not be told to wait for the server; the GPU was waited for", exc_info=True)
+            self._edited.synchronize()
         self.with_server = False
 
     def _release(self) -> None:

@@ -1,0 +1,244 @@
+"""What is asked of the driver, by a driver that is scripted; and whether the real one has what is asked for."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import mmap
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from logitport import cuda
+from logitport.cuda import Allocation, Cuda, CudaError, open_cuda
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BLOCK = 2 << 20
+
+
+class Handle:
+    """A cudaIpcMemHandle_t, whose bytes some versions of the bindings show by their address alone."""
+
+    def __init__(self, octets: bytes = bytes(64)) -> None:
+        self.octets = ctypes.create_string_buffer(octets, 64)
+
+    def getPtr(self) -> int:  # noqa: N802 - the bindings' name
+        return ctypes.addressof(self.octets)
+
+
+RESULTS: dict[str, tuple[Any, ...]] = {
+    "cuDeviceGet": (7,),
+    "cuDeviceGetUuid": (SimpleNamespace(bytes=b"u" * 16),),
+    "cuDevicePrimaryCtxRetain": ("context",),
+    "cuCtxPopCurrent": ("context",),
+    "cuMemAlloc": (4096,),
+    "cuIpcGetMemHandle": (Handle(b"h" * 64),),
+    "cuIpcOpenMemHandle": (8192,),
+    "cuMemGetAddressRange": (8192, 3 * BLOCK),
+    "cuStreamCreate": (99,),
+}
+
+
+class Driver:
+    """As `cuda.bindings.driver`: each function returns its status, then its results.
+
+    Attributes:
+        asked: the calls, without those that make a context current.
+        current: how deep the stack of contexts is.
+        fails: a function that fails.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.current = 0
+        self.fails = ""
+
+    CUipcMemHandle = Handle
+
+    def __getattr__(self, function: str) -> Callable[..., tuple[Any, ...]]:
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            if function == self.fails:
+                return (SimpleNamespace(name="CUDA_ERROR_INVALID_VALUE"),)
+            if function == "cuCtxPushCurrent":
+                self.current += 1
+            elif function == "cuCtxPopCurrent":
+                self.current -= 1
+            else:
+                self.asked.append((function, *arguments))
+            if function.startswith(("cuMem", "cuIpc", "cuStream")):
+                assert self.current, f"{function} without a context"
+            return (0, *RESULTS.get(function, ()))
+
+        return call
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver()
+
+
+@pytest.fixture
+def gpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Cuda:
+    """A GPU whose memory torch believes to be there."""
+
+    def as_tensor(exposed: Any, device: Any) -> Any:
+        address, _ = exposed.__cuda_array_interface__["data"]
+        return SimpleNamespace(data_ptr=lambda: address, exposed=exposed)
+
+    monkeypatch.setattr(cuda.torch, "as_tensor", as_tensor)
+    made = Cuda(torch.device("cuda", 1), driver)
+    driver.asked.clear()
+    return made
+
+
+def test_a_gpu_is_known_by_its_uuid(driver: Driver) -> None:
+    gpu = Cuda(torch.device("cuda", 1), driver)
+    assert gpu.uuid == b"u" * 16
+    assert driver.asked == [
+        ("cuInit", 0),
+        ("cuDeviceGet", 1),
+        ("cuDeviceGetUuid", 7),
+        ("cuDevicePrimaryCtxRetain", 7),
+    ]
+
+
+@pytest.mark.parametrize(("wanted", "size"), [(1, BLOCK), (BLOCK, BLOCK), (BLOCK + 1, 2 * BLOCK)])
+def test_nothing_else_is_exported_with_an_allocation(gpu: Cuda, driver: Driver, wanted: int, size: int) -> None:
+    assert gpu.allocate(wanted) == Allocation(4096, size, b"h" * 64)
+    assert driver.asked == [("cuMemAlloc", size), ("cuIpcGetMemHandle", 4096)]
+
+
+def test_what_cannot_be_exported_is_freed(gpu: Cuda, driver: Driver) -> None:
+    driver.fails = "cuIpcGetMemHandle"
+    with pytest.raises(CudaError, match="cuIpcGetMemHandle: CUDA_ERROR_INVALID_VALUE"):
+        gpu.allocate(1)
+    assert driver.asked[-1] == ("cuMemFree", 4096)
+
+
+def test_a_tensor_says_when_it_is_gone(gpu: Cuda) -> None:
+    released: list[bool] = []
+    tensor: Any = gpu.tensor(Allocation(4096, BLOCK, b""), lambda: released.append(True))
+    assert tensor.exposed.__cuda_array_interface__ == {
+        "shape": (BLOCK,),
+        "typestr": "|u1",
+        "data": (4096, False),
+        "strides": None,
+        "version": 3,
+    }
+    assert not released
+    del tensor
+    gc.collect()
+    assert released
+
+
+def test_memory_of_another_process_is_as_large_as_cuda_says(gpu: Cuda, driver: Driver) -> None:
+    memory: Any = gpu.open_memory(b"x" * 64)
+    assert memory.exposed.__cuda_array_interface__["shape"] == (3 * BLOCK,)
+    (function, opening, flags), ranged = driver.asked
+    assert (function, opening.octets.raw, flags) == ("cuIpcOpenMemHandle", b"x" * 64, 1)
+    assert ranged == ("cuMemGetAddressRange", 8192)
+    del memory
+    gc.collect()
+    assert driver.asked[-1] == ("cuIpcCloseMemHandle", 8192)
+
+
+@pytest.mark.parametrize("fails", ["cuIpcOpenMemHandle", "cuMemGetAddressRange"])
+def test_memory_that_cannot_be_opened(gpu: Cuda, driver: Driver, fails: str) -> None:
+    driver.fails = fails
+    with pytest.raises(CudaError, match=fails):
+        gpu.open_memory(bytes(64))
+    closed = ("cuIpcCloseMemHandle", 8192) in driver.asked
+    assert closed == (fails == "cuMemGetAddressRange")
+
+
+def test_memory_of_another_gpu_is_no_memory_of_this_one(
+    gpu: Cuda, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = SimpleNamespace(data_ptr=lambda: 1)  # torch copies what lies elsewhere
+    monkeypatch.setattr(cuda.torch, "as_tensor", lambda exposed, device: copied)
+    with pytest.raises(CudaError, match="not on cuda:1"):
+        gpu.open_memory(bytes(64))
+    assert driver.asked[-1] == ("cuIpcCloseMemHandle", 8192)
+
+
+@pytest.mark.parametrize("fails", ["", "cuMemAlloc", "cuIpcGetMemHandle", "cuCtxPushCurrent"])
+def test_the_thread_is_left_as_it_was(gpu: Cuda, driver: Driver, fails: str) -> None:
+    driver.fails = fails
+    if fails:
+        with pytest.raises(CudaError):
+            gpu.allocate(1)
+    else:
+        gpu.allocate(1)
+    assert driver.current == 0
+
+
+def test_pinned_memory_is_the_same_memory_until_nobody_has_it(gpu: Cuda, driver: Driver) -> None:
+    memory = mmap.mmap(-1, mmap.PAGESIZE)
+    waited: list[int] = []
+    pinned = gpu.pin(memory, lambda: waited.append(len(driver.asked)))
+    function, address, *rest = driver.asked[0]
+    assert (function, *rest) == ("cuMemHostRegister", mmap.PAGESIZE, 1)
+    view = torch.frombuffer(pinned, dtype=torch.float32, count=1)
+    del pinned
+    view[0] = 1.0
+    assert memory[:4] == b"\0\0\x80\x3f"
+    assert view.data_ptr() == address
+    assert not waited
+    del view
+    gc.collect()
+    assert waited == [1]
+    assert driver.asked[1:] == [("cuMemHostUnregister", address)]
+
+
+def test_memory_that_cannot_be_pinned_is_left_alone(gpu: Cuda, driver: Driver) -> None:
+    driver.fails = "cuMemHostRegister"
+    with pytest.raises(CudaError, match="cuMemHostRegister"):
+        gpu.pin(mmap.mmap(-1, mmap.PAGESIZE))
+    gc.collect()
+    assert driver.asked == []
+
+
+def test_what_fails_as_memory_is_collected_is_only_told(
+    gpu: Cuda, driver: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = gpu.open_memory(bytes(64))
+    driver.fails = "cuIpcCloseMemHandle"
+    del memory
+    gc.collect()
+    assert "cuIpcCloseMemHandle: CUDA_ERROR_INVALID_VALUE" in caplog.text
+
+
+def test_without_a_gpu_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert open_cuda(torch.device("cpu")) is None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert open_cuda.__wrapped__(torch.device("cuda:0")) is None
+
+
+def test_without_the_bindings_nothing_is_shared(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(__import__("sys").modules, "cuda", None)
+    monkeypatch.setitem(__import__("sys").modules, "cuda.bindings", None)
+    caplog.set_level("INFO")
+    assert open_cuda.__wrapped__(torch.device("cuda:0")) is None
+    assert "cannot be shared between processes" in caplog.text
+
+
+def test_the_real_driver_has_what_is_asked_of_it() -> None:
+    driver = pytest.importorskip("cuda.bindings.driver")
+    functions = set(re.findall(r'"(cu[A-Z]\w+)"', Path(cuda.__file__).read_text()))
+    assert len(functions) > 10
+    assert not {name for name in functions if not callable(getattr(driver, name, None))}
+    handle = driver.CUipcMemHandle()
+    wanted = bytes(range(cuda.HANDLE_BYTES))
+    ctypes.memmove(handle.getPtr(), wanted, len(wanted))
+    assert ctypes.string_at(driver.CUipcMemHandle(handle.getPtr()).getPtr(), len(wanted)) == wanted
+    assert len(bytes(driver.CUuuid().bytes)) == cuda.UUID_BYTES
+    assert driver.CUresult.CUDA_SUCCESS == 0

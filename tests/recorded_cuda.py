@@ -1,0 +1,165 @@
+"""A stand-in for CUDA: memory of the host that two "processes" share by handles, and a record of what each asked for.
+
+It shows in which order things are asked for, and what becomes of a call that fails; not what a GPU does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import weakref
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from logitport.cuda import HANDLE_BYTES, UUID_BYTES, Allocation, CudaError
+
+if TYPE_CHECKING:
+    import mmap
+    from collections.abc import Callable, Iterator
+
+
+@dataclass
+class RecordedGpu:
+    """What both processes see.
+
+    Attributes:
+        record: everything that was asked for, in order, as "who: what".
+        memory: allocations that are there, by handle.
+        events: by handle.
+        numbers: of which handles are made.
+    """
+
+    record: list[str] = field(default_factory=list)
+    memory: dict[bytes, bytearray] = field(default_factory=dict)
+    events: dict[bytes, RecordedEvent] = field(default_factory=dict)
+    uuid: bytes = b"\7" * UUID_BYTES
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def handle(self) -> bytes:
+        return next(self.numbers).to_bytes(HANDLE_BYTES, "little")
+
+
+class RecordedCuda:
+    """`logitport.cuda.Cuda` for one process.
+
+    Attributes:
+        fails: names of calls that fail; those of events and streams have the name of what they are of in front.
+        idle: whether streams come to an end of their work.
+    """
+
+    def __init__(self, gpu: RecordedGpu, who: str) -> None:
+        self.device = torch.device("cpu")
+        self.gpu = gpu
+        self.who = who
+        self.uuid = gpu.uuid
+        self.fails: set[str] = set()
+        self.idle = True
+        self._engines_stream = RecordedStream(self, "its stream")
+
+    def asked(self, call: str, text: str = "") -> None:
+        self.gpu.record.append(f"{self.who}: {text or call}")
+        if call in self.fails:
+            raise CudaError(f"{call}: as told")
+
+    def allocate(self, size_bytes: int) -> Allocation:
+        self.asked("allocate")
+        handle = self.gpu.handle()
+        self.gpu.memory[handle] = bytearray(size_bytes)
+        return Allocation(0, size_bytes, handle)
+
+    def free(self, allocation: Allocation) -> None:
+        self.asked("free")
+        del self.gpu.memory[allocation.handle]
+
+    def tensor(self, allocation: Allocation, release: Callable[[], object]) -> torch.Tensor:
+        self.asked("tensor")
+        return self._view(allocation.handle, release)
+
+    def event(self) -> tuple[Any, bytes]:
+        self.asked("event")
+        handle = self.gpu.handle()
+        event = self.gpu.events[handle] = RecordedEvent(self, "edited" if len(self.gpu.events) % 2 else "ready")
+        return event, handle
+
+    def open_memory(self, handle: bytes) -> torch.Tensor:
+        self.asked("open_memory")
+        if handle not in self.gpu.memory:
+            raise CudaError("cuIpcOpenMemHandle: CUDA_ERROR_INVALID_VALUE")
+        return self._view(handle, lambda: self.asked("closes the memory"))
+
+    def open_event(self, handle: bytes) -> Any:
+        self.asked("open_event")
+        if handle not in self.gpu.events:
+            raise CudaError("an event of another process: invalid resource handle")
+        return RecordedEvent(self, self.gpu.events[handle].name)
+
+    def stream(self) -> Any:
+        self.asked("stream")
+        return RecordedStream(self, "a stream")
+
+    def give_back(self, stream: Any) -> None:
+        self.asked("give_back", f"gives {stream.name} back")
+
+    @contextmanager
+    def on(self, stream: Any) -> Iterator[None]:
+        self.asked("on", f"works on {stream.name}")
+        yield
+
+    def current_stream(self) -> Any:
+        return self._engines_stream
+
+    def synchronize(self) -> None:
+        self.asked("synchronize")
+
+    def pin(self, memory: mmap.mmap, before_unpinning: Callable[[], object] = lambda: None) -> Any:
+        self.asked("pin")
+        pinned = (ctypes.c_char * len(memory)).from_buffer(memory)
+        weakref.finalize(pinned, before_unpinning)
+        return pinned
+
+    def _view(self, handle: bytes, release: Callable[[], object]) -> torch.Tensor:
+        memory = self.gpu.memory[handle]
+        exposed = (ctypes.c_uint8 * len(memory)).from_buffer(memory)
+        weakref.finalize(exposed, release)
+        return torch.frombuffer(exposed, dtype=torch.uint8)
+
+
+@dataclass(eq=False)
+class RecordedEvent:
+    """An event, as one process has it."""
+
+    cuda: RecordedCuda
+    name: str
+
+    def record(self, stream: Any) -> None:
+        self.cuda.asked(f"{self.name}.record", f"records {self.name} on {stream.name}")
+
+    def wait(self, stream: Any) -> None:
+        self.cuda.asked(f"{self.name}.wait", f"{stream.name} waits for {self.name}")
+
+    def synchronize(self) -> None:
+        self.cuda.asked(f"{self.name}.synchronize", f"waits for {self.name}")
+
+
+@dataclass(eq=False)
+class RecordedStream:
+    """A stream of one process."""
+
+    cuda: RecordedCuda
+    name: str
+
+    def wait_event(self, event: RecordedEvent) -> None:
+        event.wait(self)
+
+    def record_event(self) -> RecordedEvent:
+        return RecordedEvent(self.cuda, "copied")
+
+    def query(self) -> bool:
+        self.cuda.asked("query", f"asks whether {self.name} is idle")
+        return self.cuda.idle
+
+    def synchronize(self) -> None:
+        self.cuda.asked("synchronize", f"waits for {self.name}")
