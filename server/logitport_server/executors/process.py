@@ -154,7 +154,12 @@ class ProcessExecutor(Executor):
         def launch(descriptor: int) -> subprocess.Popen[bytes]:
             arguments = ["-m", "logitport_server.worker", str(descriptor)]
             starting = self._launcher.submit(
-                sandbox.launch, self._paths[python], arguments, pass_fds=[descriptor], without=self._without
+                sandbox.launch,
+                self._paths[python],
+                arguments,
+                pass_fds=[descriptor],
+                without=self._without,
+                threads=self._limits.threads // 2,  # torch takes so many; the author may want some too
             )
             return starting.result()
 

@@ -27,6 +27,9 @@ _ROOT = [
     *("--perms", "1777", "--size", _TEMPORARY_BYTES, "--tmpfs", "/dev/shm"),  # noqa: S108
 ]
 
+# The preloaded parent of a server that runs as root becomes another user first of all, or maps root to one.
+_ROOTS_CAPABILITIES = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETFCAP"]
+
 
 class Bubblewrap(Layer):
     """https://github.com/containers/bubblewrap, from 0.6 on."""
@@ -51,8 +54,7 @@ class Bubblewrap(Layer):
         devices = [argument for path in plan.devices for argument in ("--dev-bind", path, path)]
         return [
             *(shutil.which("bwrap") or "bwrap", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
-            # The preloaded parent of a server that runs as root becomes another user first of all.
-            *(("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID") if os.geteuid() == 0 else ()),
+            *(_ROOTS_CAPABILITIES if os.geteuid() == 0 else ()),
             *_NAMESPACES,
             *("--hostname", "logitport"),
             *_ROOT,

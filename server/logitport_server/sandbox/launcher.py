@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from typing import TYPE_CHECKING
 
 from logitport_server.sandbox.interpreter import readable_paths
 from logitport_server.sandbox.layers import LAYERS
-from logitport_server.sandbox.plan import Plan
+from logitport_server.sandbox.plan import Limits, Plan
 from logitport_server.sandbox.seccomp import compile_filter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# All that a worker finds in its environment. One thread each for the BLAS of numpy, which would start them before the
-# fork; torch's are set by the worker.
+# What a worker finds in its environment. The BLAS of numpy has one thread: it would start more before the fork.
 _ENVIRONMENT = {
     "PATH": "",
     "HOME": "/tmp",  # noqa: S108 - the worker's own
@@ -35,6 +35,7 @@ def launch(
     pass_fds: Sequence[int] = (),
     without: Iterable[str] = (),
     devices: Sequence[str] = (),
+    threads: int = Limits().threads // 2,
 ) -> subprocess.Popen[bytes]:
     """Start `python -I ARGUMENTS` as the preloaded parent of workers, behind the outer wall.
 
@@ -47,6 +48,7 @@ def launch(
         pass_fds: descriptors that it inherits, under the same numbers.
         without: names of the layers to do without.
         devices: device nodes that workers may use, such as /dev/nvidia0 and its like; without any, workers have none.
+        threads: most that torch starts for one operation: fewer than a worker may have, or OpenMP ends it.
 
     Raises SandboxError if the interpreter cannot run workers, OSError if it cannot be started.
     """
@@ -62,7 +64,7 @@ def launch(
     return subprocess.Popen(  # noqa: S603
         command,
         stdin=subprocess.DEVNULL,
-        env=_ENVIRONMENT | plan.environment(),
+        env=_ENVIRONMENT | {"OMP_NUM_THREADS": str(min(threads, os.cpu_count() or 1))} | plan.environment(),
         pass_fds=tuple(pass_fds),
         start_new_session=True,
     )

@@ -135,16 +135,23 @@ def _close_descriptors(kept: set[int], most: int) -> None:
 def _give_up_root(plan: Plan) -> None:
     """A server that runs as root has workers that are nobody.
 
-    Where the bubblewrap layer is waived, Python may lie in a folder that is closed to nobody: then they stay root's,
-    and what holds them are the other layers.
+    There may be no such user: in the user namespace of a container that knows one user alone, which to the kernel is
+    not root. And where the bubblewrap layer is waived, Python may lie in a folder that is closed to nobody. Then they
+    stay what they are, and what holds them are the other layers.
     """
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 or not _is_known(NOBODY):
         return
     if "bubblewrap" in plan.without and not all(_open_to_nobody(path) for path in plan.readable):
         return
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+def _is_known(user: int) -> bool:
+    with open("/proc/self/uid_map", encoding="ascii") as file:
+        ranges = [(int(first), int(count)) for first, _, count in map(str.split, file)]
+    return any(first <= user < first + count for first, count in ranges)
 
 
 def _open_to_nobody(path: str) -> bool:

@@ -72,14 +72,14 @@ def _need_layers(*names: str) -> None:
 
 
 @contextmanager
-def _run(code: str, *, without: tuple[str, ...] = ()) -> Iterator[Program]:
+def _run(code: str, *, without: tuple[str, ...] = (), **options: Any) -> Iterator[Program]:
     _need_layers(*(layer.name for layer in LAYERS if layer.name not in without))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(_SECONDS)
     with ours:
         with theirs:
             arguments = ["-c", _PRELUDE + code, str(theirs.fileno())]
-            process = launch(sys.executable, arguments, pass_fds=[theirs.fileno()], without=without)
+            process = launch(sys.executable, arguments, pass_fds=[theirs.fileno()], without=without, **options)
         try:
             yield Program(process, ours)
         finally:

@@ -85,6 +85,17 @@ def test_torch_numpy_dill_and_shared_memory_work_inside(run):
         os.close(memory)
 
 
+THREADS = """
+import torch
+fork(torch.get_num_threads)
+"""
+
+
+def test_torch_starts_no_more_threads_than_it_is_told(run):
+    with run(THREADS, threads=1) as program:
+        assert program.hear() == 1
+
+
 ENDLESS = """
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
 

@@ -19,6 +19,7 @@ MAY_BE_STOPPED_ANYWAY = {
     "Have core dumps made of it",
     "Reach the kernel's rarer calls",
     "Gain capabilities in a namespace of its own",
+    "Start threads without end",
 }
 
 _ACTIVE = [
