@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport import tensors
-from logitport.errors import LimitExceeded
+from logitport.errors import InvalidLogits, LimitExceeded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,8 +90,12 @@ class LogitsBuffer:
         self._datatype = datatype
         self._with_torch = with_torch
         self._region_id = 0
+        self._octets: Any = None
         self._connection = 0
         self._logits: Any = None
+        self._retirements = 0
+        # First and last address of memory that the server has retired, and the memory, as long as anybody holds it.
+        self._retired: list[tuple[int, int, weakref.ref[Any]]] = []
 
     def rows(self, rows: int) -> Any:
         """float[rows, vocab_size]: the first rows of the buffer. Raises LimitExceeded."""
@@ -106,6 +111,7 @@ class LogitsBuffer:
 
     def locate(self, logits: Any, message: common_pb2.Tensor) -> bool:
         """Make the message name these logits, if they are rows of this region that lie one after the other."""
+        self._notice_retirement()
         if not self._region_id or self._connection != self._conversation.connections:
             return False
         if tensors.is_torch(logits) != self._with_torch:
@@ -119,12 +125,41 @@ class LogitsBuffer:
         message.region.byte_offset = byte_offset
         return True
 
+    def check(self, logits: Any) -> None:
+        """Raises InvalidLogits for logits in memory that the server has retired."""
+        self._notice_retirement()
+        if not self._retired:
+            return
+        self._retired = [entry for entry in self._retired if entry[2]() is not None]
+        address = tensors.address(logits)
+        if any(first <= address <= last for first, last, _ in self._retired):
+            raise InvalidLogits(
+                "these logits lie in a buffer that is not good any more: a request was added, and a processor that had "
+                "the buffer to itself can still write to it; call logits_buffer again, and copy the logits there"
+            )
+
     def refuse(self) -> None:
         """The server refused to work on the region: it is ordinary memory from now on."""
         self._region_id = 0
         self.memory.refuse()
 
+    def _notice_retirement(self) -> None:
+        """Let go of a region that the server has retired."""
+        if self._retirements == self._conversation.retirements:
+            return
+        self._retirements = self._conversation.retirements
+        if (
+            self._region_id
+            and isinstance(self.memory, HostMemory)
+            and self._connection == self._conversation.connections
+        ):
+            first = tensors.address(self._logits)
+            last = first + self._size_bytes(len(self._logits)) - 1
+            self._retired.append((first, last, weakref.ref(self._octets)))
+            self._region_id, self._logits, self._octets = 0, None, None
+
     def _lacks(self, rows: int) -> bool:
+        self._notice_retirement()
         return self._logits is None or len(self._logits) < rows or self._connection != self._conversation.connections
 
     def _open(self, rows: int) -> bool:
@@ -133,8 +168,8 @@ class LogitsBuffer:
         opened = self.memory.open(self._size_bytes(rows), self._region_id)
         self._region_id = 0
         if opened is not None:
-            self._region_id, octets = opened
-            self._logits = self._view(octets, rows)
+            self._region_id, self._octets = opened
+            self._logits = self._view(self._octets, rows)
         return opened is not None
 
     def _size_bytes(self, rows: int) -> int:
@@ -174,6 +209,10 @@ class LogitsDelivery:
         self.memory = ""
         self._staging: dict[object, list[LogitsBuffer]] = {}
         self.buffer = self._buffers(device, with_torch=with_torch)[0]
+
+    def check(self, logits: Any) -> None:
+        """Raises InvalidLogits for logits in memory that must not be used any more."""
+        self.buffer.check(logits)
 
     def put(self, logits: Any, wanted: Sequence[int], message: common_pb2.Tensor) -> Placed:
         """Make the message name or hold the wanted rows.

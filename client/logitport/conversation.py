@@ -37,6 +37,7 @@ class Conversation:
     Attributes:
         opened: what the server said when the session was opened.
         connections: how many have been made; regions belong to one of them.
+        retirements: how often the server has retired the regions that it had made.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Conversation:
         self._receiving = threading.RLock()
         self._take_reply: Callable[[processing_pb2.SessionResponse | Exception], None] | None = None
         self.connections = 0
+        self.retirements = 0
         self._seq = 0
         self._expected = ""
         self._open(0.0)
@@ -185,6 +187,8 @@ class Conversation:
             )
         if kind == "error":
             raise from_proto(reply.error)
+        if kind == "added" and reply.added.regions_retired:
+            self.retirements += 1
 
     def _take_in(self) -> bool:
         """Take in a reply that has come; whether there was one that nobody is waiting for."""

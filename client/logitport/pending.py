@@ -82,7 +82,8 @@ class PendingStep:
 
         Raises:
             RequestsFailed: requests with on_error="abort" failed; the others were processed.
-            InvalidLogits: wrong shape or dtype; the logits are untouched, and `apply` may be called again.
+            InvalidLogits: wrong shape or dtype, or a buffer that is not good any more, see `Session.logits_buffer`; the
+                logits are untouched, and `apply` may be called again.
             InvalidArgument: the step was applied already, or another one was begun.
         """
         self._check(logits)
@@ -225,6 +226,7 @@ class PendingStep:
                 f"logits are {datatype}[{rows}, {width}]; this step wants "
                 f"{wanted}[{len(self._rows)}, {self._vocab_size}]"
             )
+        self._delivery.check(logits)
 
     def _check_edited(self, edited: common_pb2.Tensor, rows: int) -> None:
         datatype = self._delivery.datatype

@@ -94,6 +94,10 @@ class Session:
         asking for more rows than before, or after a reconnect, makes a new one, and what was in the old one is not
         copied. (Steps may still be applied to the old one, as to any other logits.)
 
+        It is good until the next `add`: a processor in a worker, whose requests had the buffer to themselves, can write
+        there for ever. Where a request is added that is not its own, the buffer is retired: steps are not applied to it
+        any more (InvalidLogits), and the next call gives another.
+
         Returns:
             A torch tensor if the session was opened with a torch dtype, else a numpy array. Ordinary memory if the
             server cannot reach such: then logits travel, and everything else is the same.

@@ -109,6 +109,11 @@ def view(memory: Any, datatype: str, shape: tuple[int, int], *, with_torch: bool
     return np.frombuffer(memory, numpy_dtype, count).reshape(shape)
 
 
+def address(array: Any) -> int:
+    """Where the first element of a tensor or array lies in memory; of no meaning outside the CPU's."""
+    return int(array.data_ptr() if is_torch(array) else array.__array_interface__["data"][0])
+
+
 def byte_offset(rows: Any, buffer: Any) -> int | None:
     """Where rows begin in a buffer of the same kind and width; None if they are no unbroken run of its rows."""
     if is_torch(rows):

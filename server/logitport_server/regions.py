@@ -43,6 +43,7 @@ class Region:
             os.ftruncate(self.fd, size_bytes)
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             self._memory: Any = mmap.mmap(self.fd, size_bytes)
+            self._address = torch.frombuffer(self._memory, dtype=torch.uint8).data_ptr()
         except BaseException:
             os.close(self.fd)
             raise
@@ -59,6 +60,12 @@ class Region:
         if not math.prod(shape):
             return torch.empty(shape, dtype=dtype)
         return torch.frombuffer(self._memory, dtype=dtype, count=math.prod(shape), offset=byte_offset).view(shape)
+
+    def offset_of(self, logits: torch.Tensor) -> int | None:
+        """Where a dense tensor lies in the region, in bytes; None if it lies elsewhere."""
+        offset: int = logits.data_ptr() - self._address
+        inside = 0 <= offset <= self.size_bytes - logits.numel() * logits.element_size()
+        return offset if inside and logits.is_contiguous() else None
 
     def close(self) -> None:
         """Give up the descriptor; the memory goes with the last tensor that is a view of it."""
@@ -82,6 +89,7 @@ class Regions:
         self._max_bytes = max_bytes
         self._regions: dict[int, Region | DeviceRegion] = {}
         self._last_id = 0
+        self._retired = 0
         self._cuda = cuda
         self._stream: torch.cuda.Stream | None = None
         self.device_uuid = b"" if cuda is None else cuda.uuid
@@ -113,6 +121,17 @@ class Regions:
             return self._keep(DeviceRegion(self._cuda, message))
         except CudaError as error:
             raise InvalidLogits(f"ShareDeviceMemory: {error}; share memory of the host") from error
+
+    def retire(self) -> None:
+        """Close every region of the host's memory: a worker that was lent one may write there for ever."""
+        self._retired = self._last_id
+        for region_id in [number for number, region in self._regions.items() if isinstance(region, Region)]:
+            self.give_up(region_id)
+
+    def region(self, message: common_pb2.Tensor) -> Region | None:
+        """The region of the host's memory in which logits are; None if they are elsewhere."""
+        found = self._regions.get(message.region.region_id) if message.HasField("region") else None
+        return found if isinstance(found, Region) else None
 
     def give_up(self, region_id: int) -> None:
         """Close a region, if there is one of this id; on a GPU, when its work has ended."""
@@ -161,6 +180,10 @@ class Regions:
     def tensor(self, message: common_pb2.Tensor) -> torch.Tensor:
         """The view that a message names. Raises InvalidLogits."""
         region = self._regions.get(message.region.region_id)
+        if region is None and 0 < message.region.region_id <= self._retired:
+            raise InvalidLogits(
+                f"region {message.region.region_id} was retired, for a worker may still write to it; open another one"
+            )
         if region is None:
             raise InvalidLogits(f"this session has no region {message.region.region_id}; open one first")
         rows, width = message.shape

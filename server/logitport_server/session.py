@@ -21,6 +21,7 @@ from logitport_server import replies
 from logitport_server.batch import Batch
 from logitport_server.columns import StepColumns, StepLayout, int32_column
 from logitport_server.grouping import Row, Rows
+from logitport_server.lending import Lending
 from logitport_server.principals import ANYONE
 from logitport_server.regions import Regions, put_back
 from logitport_server.requests import ActiveRequest, admit, check_token_ids
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from logitport_server.dialects import Dialect
     from logitport_server.executors import Executor
     from logitport_server.principals import Domain, Principal
+    from logitport_server.regions import Region
     from logitport_server.registry import Registry
 
 
@@ -74,6 +76,7 @@ class Session:
         )
         self.most_draft_tokens = limits.max_draft_tokens
         self.regions = Regions(limits.max_region_bytes, open_cuda(device) if limits.share_device_memory else None)
+        self._lending = Lending()
         self._datatype = opening.datatype
         self._limits = limits
         self._max_draft_tokens = opening.max_draft_tokens
@@ -115,8 +118,17 @@ class Session:
                 reply.chains.add(processors=[link.dialect.name for link in request.chain])
                 self._requests[asked.slot] = request
                 self._batch = None
+                if self._lending.admitted(request):
+                    self.regions.retire()
+                    reply.regions_retired = True
                 reads_logits.append(request.reads_logits)
         reply.reads_logits = bytes(reads_logits)
+
+    def open_region(self, frame: processing_pb2.OpenRegion) -> tuple[int, Region]:
+        """Memory to share with the engine, and its id. Raises InvalidArgument, LimitExceeded."""
+        region_id, region = self.regions.open(frame.size_bytes, frame.replaces)
+        self._lending.opened(region, self._requests.values())
+        return region_id, region
 
     def remove(self, frame: processing_pb2.RemoveRequests) -> None:
         """Drop requests and their state; places that hold another generation, or none, are left alone."""
@@ -158,6 +170,9 @@ class Session:
             logits = here.to(self._device, non_blocking=True)  # which waits all the same if they are not pinned
             self._awaited = (Rows(), 0, {})
             outcome = Outcome()
+            region = self.regions.region(frame.logits)
+            if region is not None and logits is here:
+                self._lending.step(region, awaited)
             if whole_step:
                 places = awaited
             else:

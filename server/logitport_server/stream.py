@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from logitport_server.lane import Lane, LaneListener
     from logitport_server.metrics import Metrics
-    from logitport_server.regions import Regions
     from logitport_server.session import Session
 
 logger = logging.getLogger(__name__)
@@ -141,22 +140,21 @@ class SessionStream:
         elif kind in ("open_region", "share_device_memory", "close_region"):
             if transport != "local":
                 raise InvalidArgument(f"{kind}: memory is shared on a local lane only")
-            self._share(session.regions, frame, reply)
+            self._share(session, frame, reply)
         else:
             kinds = ", ".join(option.name for option in frame.DESCRIPTOR.oneofs_by_name["frame"].fields)
             raise InvalidArgument(f"a frame must set one of {kinds}")
 
     def _share(
-        self, regions: Regions, frame: processing_pb2.SessionRequest, reply: processing_pb2.SessionResponse
+        self, session: Session, frame: processing_pb2.SessionRequest, reply: processing_pb2.SessionResponse
     ) -> None:
         if frame.HasField("open_region"):
-            asked = frame.open_region
-            reply.region.region_id, region = regions.open(asked.size_bytes, asked.replaces)
+            reply.region.region_id, region = session.open_region(frame.open_region)
             self.descriptors = [region.fd]
         elif frame.HasField("share_device_memory"):
-            reply.region.region_id = regions.share(frame.share_device_memory)
+            reply.region.region_id = session.regions.share(frame.share_device_memory)
         else:
-            regions.give_up(frame.close_region.region_id)
+            session.regions.give_up(frame.close_region.region_id)
             reply.region_closed.SetInParent()
 
     def _open(self, opening: processing_pb2.OpenSession, opened: processing_pb2.SessionOpened) -> None:

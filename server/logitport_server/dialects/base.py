@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from logitport.edits import RowEdits
     from logitport.history import History
+    from logitport_server.principals import Domain
+    from logitport_server.regions import Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,13 @@ class Dialect(ABC):
         processor: the instance; None if it is elsewhere.
         name: a built-in's name, or a digest.
         shipped: whether a client sent the processor's code.
+        domain: the trust domain whose worker runs it; None if it runs in this process.
         scratch: memory for rows that do not lie together, float[rows, vocab_size]; None as long as there were none.
         failed: what single states raised before the last call, by their place in it; it served the others.
     """
 
     isolated: ClassVar[bool] = False
+    domain: Domain | None = None
     reads_logits: bool
     failed: Mapping[int, BaseException] = MappingProxyType({})
 
@@ -90,6 +94,9 @@ class Dialect(ABC):
     def new_scratch(self, rows: int, like: torch.Tensor) -> torch.Tensor:
         """Memory for `scratch`: float[rows, vocab_size], of the width, dtype and device of `like`."""
         return like.new_empty((rows, like.shape[1]))
+
+    def borrow(self, region: Region | None) -> None:
+        """Logits that lie in this region may be processed where they are; None: no more. Only where `isolated`."""
 
     def begin(self, states: Sequence[Any], logits: torch.Tensor | None) -> bool:
         """Begin a call, if that can be done without waiting; only where `isolated`.

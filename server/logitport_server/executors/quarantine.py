@@ -62,7 +62,7 @@ class Quarantine:
         logger.error("processor %s of %r is quarantined: %s", digest, domain, record.reason)
 
     def went_well(self, domain: Domain | None, digest: str) -> None:
-        """A call of the processor was answered: a series of failures has ended. (That it can be loaded ends none.)"""
+        """A call of the processor was answered: a series of failures has ended. That it can be loaded ends none."""
         if self._records:
             with self._lock:
                 record = self._records.get((domain, digest))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +17,14 @@ from logitport_server.executors.shared_rows import SharedRows
 from logitport_server.failures import WorkerLost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
 
     from logitport.edits import RowEdits
     from logitport_server.executors.worker import Worker
     from logitport_server.executors.zygote import WorkerProcess
+    from logitport_server.regions import Region
     from logitport_server.registry import Source
 
 # Processors and states have numbers of their own in a worker, which none gets again.
@@ -75,6 +75,7 @@ class RemoteDialect(Dialect):
         assert source.payload is not None  # noqa: S101 - a built-in has no worker
         self._payload = source.payload
         self._worker = worker
+        self.domain = worker.domain
         self._number = next(_numbers)
         self._process: WorkerProcess | None = None
         self._memory = SharedRows()
@@ -129,20 +130,27 @@ class RemoteDialect(Dialect):
             self._worker.lock.release()
 
     def edit(self, states: Sequence[_State], edits: Sequence[RowEdits]) -> None:
-        with self._reply(states, None) as (_, columns):
+        def take(_: dict[str, Any], columns: Sequence[memoryview]) -> None:
             message = common_pb2.Edits.FromString(bytes(columns[0]))
             Edits.from_proto(message, len(edits), states[0].context.vocab_size).unpack(edits)
 
+        self._call(states, None, take)
+
     def process(self, states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor:
-        with self._reply(states, logits) as (header, _):
+        def take(header: dict[str, Any], _: Sequence[memoryview]) -> None:
             if kept := set(header["kept"]):
                 for state in states:
                     state.kept = state.kept or state.number in kept
+
+        self._call(states, logits, take)
         assert self._handed is not None  # noqa: S101 - it was begun
         return self._handed
 
     def new_scratch(self, rows: int, like: torch.Tensor) -> torch.Tensor:
         return self._memory.rows(rows, like) if like.device.type == "cpu" else super().new_scratch(rows, like)
+
+    def borrow(self, region: Region | None) -> None:
+        self._memory.borrow(region)
 
     def forget(self, state: _State) -> None:
         """The request is gone."""
@@ -190,7 +198,7 @@ class RemoteDialect(Dialect):
         return self._worker.receive(process, self.name, seconds=seconds)
 
     def _begin(self, states: Sequence[_State], logits: torch.Tensor | None) -> None:
-        """Begin a call; what is raised is raised by `_reply`."""
+        """Begin a call; what is raised is raised by `_call`."""
         self._not_begun, self._handed, self.failed = None, None, {}
         try:
             process = self._host()
@@ -232,11 +240,13 @@ class RemoteDialect(Dialect):
                     failed[place] = error
         self.failed = failed
 
-    @contextmanager
-    def _reply(
-        self, states: Sequence[_State], logits: torch.Tensor | None
-    ) -> Iterator[tuple[dict[str, Any], list[memoryview]]]:
-        """The worker's answer to a call, which is begun unless it was. What cannot be understood costs the worker."""
+    def _call(
+        self,
+        states: Sequence[_State],
+        logits: torch.Tensor | None,
+        take: Callable[[dict[str, Any], Sequence[memoryview]], None],
+    ) -> None:
+        """Take the worker's answer to a call, which is begun unless it was. What makes no sense costs the worker."""
         if not self._begun:
             self._worker.lock.acquire()
             self._begin(states, logits)
@@ -244,12 +254,12 @@ class RemoteDialect(Dialect):
             if self._not_begun is not None:
                 raise self._not_begun
             assert self._process is not None  # noqa: S101 - it was begun
-            reply = self._worker.receive(self._process, self.name, seconds=self._worker.deadlines.call)
+            header, columns = self._worker.receive(self._process, self.name, seconds=self._worker.deadlines.call)
             self._worker.quarantine.went_well(self._worker.domain, self.name)
             try:
-                self._take_failed(reply[0]["failed"], len(states))
-                yield reply
-            except (KeyError, IndexError, TypeError, ValueError, DecodeError) as error:
+                self._take_failed(header["failed"], len(states))
+                take(header, columns)
+            except (AttributeError, KeyError, IndexError, TypeError, ValueError, DecodeError) as error:
                 raise self._worker.misunderstood(self.name, f"an answer that is none: {error}") from None
         finally:
             self._begun = False

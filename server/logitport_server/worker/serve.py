@@ -62,11 +62,6 @@ class _Worker:
 
     def answer(self, header: dict[str, Any], columns: Sequence[memoryview], descriptors: Sequence[int]) -> Reply:
         """The reply to a frame; an error of a processor is a reply, too."""
-        for descriptor, (number, size_bytes) in zip(descriptors, header.get("memory", ()), strict=True):
-            self._hosted[header["processor"]].memory[number] = mmap.mmap(descriptor, size_bytes)
-            os.close(descriptor)
-        for number in header.get("memory_gone", ()):
-            self._hosted[header["processor"]].memory.pop(number, None)
         for number, state in header.get("gone", ()):
             if state is None:
                 self._hosted.pop(number, None)
@@ -75,9 +70,19 @@ class _Worker:
         do = {"host": self._host, "validate": self._validate, "start": self._start}
         do |= {"edit": self._edit, "process": self._process}
         try:
+            if descriptors or "memory_gone" in header:
+                self._map(header, descriptors)
             return do[header["do"]](header, columns)
         except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
             return {"error": _told(failures.of_processor(error, header["name"]))}, ()
+
+    def _map(self, header: dict[str, Any], descriptors: Sequence[int]) -> None:
+        memory = self._hosted[header["processor"]].memory
+        for gone in header.get("memory_gone", ()):
+            memory.pop(gone, None)
+        for descriptor, (number, size_bytes) in zip(descriptors, header.get("memory", ()), strict=True):
+            memory[number] = mmap.mmap(descriptor, size_bytes)
+            os.close(descriptor)
 
     def _host(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:
         shipped = payload.Payload(bytes(columns[0]), header["digest"], header["python"], header["dill"])

@@ -1,0 +1,96 @@
+"""A buffer that one author's requests have to themselves is lent to their worker, and never to be used after."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from logitport import CustomLogitProcessor, InvalidLogits, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from logitport import Client, Session
+
+VOCAB = 1024
+ENOUGH_STEPS = 12
+
+
+class AddOne(CustomLogitProcessor):
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        return logits.add_(1)
+
+
+class Overwrites(CustomLogitProcessor):
+    """Once it is told to: writes all over its memory, again and again."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        def write() -> None:
+            while True:
+                logits.zero_()
+                time.sleep(0.0005)
+
+        if custom_param_list[0].get("bad"):
+            threading.Thread(target=write, daemon=True).start()
+        return logits.add_(1)
+
+
+@pytest.fixture
+def session(client: Client) -> Iterator[Session]:
+    with client.session(vocab_size=VOCAB, dtype=torch.float32, transport="local") as opened:
+        yield opened
+
+
+def step(session: Session, *handles: Any, buffer: Any = None) -> torch.Tensor:
+    logits: torch.Tensor = session.logits_buffer(len(handles)) if buffer is None else buffer
+    logits.zero_()
+    session.step(dict.fromkeys(handles, ())).apply(logits)
+    return logits
+
+
+def test_results_are_the_same_before_and_after(session: Session) -> None:
+    handles = [session.add(Request([1], processors=[(AddOne, {})], tenant="a")) for _ in range(3)]
+    buffers = {step(session, *handles).data_ptr() for _ in range(ENOUGH_STEPS) if step(session, *handles).all()}
+    assert len(buffers) == 1
+    assert torch.equal(step(session, *handles), torch.ones(3, VOCAB))
+    assert torch.equal(step(session, *handles[:2]), torch.ones(2, VOCAB))
+    handles.append(session.add(Request([1], processors=[(AddOne, {})], tenant="a")))  # the same author's
+    assert torch.equal(step(session, *handles), torch.ones(4, VOCAB))
+
+
+def test_a_lent_buffer_is_retired_when_a_stranger_is_added(session: Session) -> None:
+    own = session.add(Request([1], processors=[(Overwrites, {"bad": True})], tenant="a"))
+    for _ in range(ENOUGH_STEPS):
+        buffer = step(session, own)
+    pending = session.step({own: ()})
+    stranger = session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})]))
+    with pytest.raises(InvalidLogits, match="call logits_buffer again"):
+        pending.apply(buffer)
+    with pytest.raises(InvalidLogits, match="call logits_buffer again"):
+        step(session, stranger, buffer=buffer)
+    with pytest.raises(InvalidLogits, match="call logits_buffer again"):
+        step(session, stranger, buffer=buffer[:1, :])
+    for _ in range(ENOUGH_STEPS):
+        logits = session.logits_buffer(2)
+        assert logits.data_ptr() != buffer.data_ptr()
+        logits.fill_(7)
+        session.step({own: (), stranger: ()}).apply(logits)
+        time.sleep(0.002)
+        assert logits[1, 3] == float("-inf")
+        assert int((logits[1] == 7).sum()) == VOCAB - 1
+
+
+def test_rows_that_others_have_had_are_not_lent(session: Session) -> None:
+    """A buffer in which there were a stranger's logits stays the session's own, although he has gone."""
+    stranger = session.add(Request([1], processors=[(AddOne, {})], tenant="b"))
+    own = session.add(Request([1], processors=[(Overwrites, {})], tenant="a"))
+    step(session, own, stranger)
+    session.remove(stranger)
+    for _ in range(ENOUGH_STEPS):
+        buffer = step(session, own)
+    other = session.add(Request([1], processors=[(AddOne, {})], tenant="b"))
+    assert step(session, own, other).data_ptr() == buffer.data_ptr()
