@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available()
 
 VOCAB = 512
 INF = float("inf")
-FLAG = "--enable-custom-logit-processor"
+SHIPPED_HERE = ("--enable-custom-logit-processor", "--isolation", "none")
 
 
 class OnCuda(CustomLogitProcessor):
@@ -43,7 +43,7 @@ class Fails(CustomLogitProcessor):
 
 @pytest.fixture(scope="module")
 def cuda_server(serving: Callable[..., Any]) -> Iterator[Any]:
-    with serving("--device", "cuda", FLAG) as running:
+    with serving("--device", "cuda", *SHIPPED_HERE) as running:
         yield running
 
 
@@ -100,6 +100,6 @@ def test_apply(cuda_server: Any) -> None:
 
 
 def test_auto_takes_the_gpu(start_server: Callable[..., Any]) -> None:
-    running = start_server("--device", "auto", FLAG)
+    running = start_server("--device", "auto", *SHIPPED_HERE)
     with Client(running.target) as client:
         assert client.apply(torch.zeros(1, VOCAB), [Request(processors=[(OnCuda, {})])]).logits.sum() == VOCAB

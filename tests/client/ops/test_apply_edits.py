@@ -251,6 +251,22 @@ def test_nothing_waits_for_the_gpu() -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_one_copy_and_one_kernel() -> None:
+    width = 1000
+    edits = Edits.pack(enumerate(edge_rows(width, np.random.default_rng(0))), width)
+    logits = torch.zeros(len(edge_rows(width, np.random.default_rng(0))), width, device="cuda")
+    apply_edits(edits, logits)  # compiles
+    torch.cuda.synchronize()
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        apply_edits(edits, logits)
+        torch.cuda.synchronize()
+    on_device = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    assert sorted(name.partition(" (")[0] for name in on_device) == ["Memcpy HtoD", "edit_block"], on_device
+
+
 @pytest.mark.parametrize(
     ("logits", "named"),
     [

@@ -1,0 +1,378 @@
+"""Logits that the server edits in the engine's GPU memory: real GPU, real processes."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from logitport import Client, CustomLogitProcessor, InvalidArgument, InvalidLogits, Request
+from logitport_proto import processing_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from logitport import Session
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here"),
+]
+
+VOCAB = 50_000
+INF = float("inf")
+SHIPPED_HERE = ("--enable-custom-logit-processor", "--isolation", "none")
+LONG = 2_000_000_000  # cycles: about a second
+
+
+class Double(CustomLogitProcessor):
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        return logits.mul_(2)
+
+
+class DoubleLater(CustomLogitProcessor):
+    """On the GPU only after about a second."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        torch.cuda._sleep(2_000_000_000)
+        return logits.mul_(2)
+
+
+class DoubleWithoutWaiting(CustomLogitProcessor):
+    """The server's thread is not to wait for the GPU from the first call on."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        torch.cuda.set_sync_debug_mode("error")
+        return logits.mul_(2)
+
+
+class Fails(CustomLogitProcessor):
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        logits.zero_()
+        raise ValueError
+
+
+@pytest.fixture(scope="module")
+def cuda_server(serving: Callable[..., Any]) -> Iterator[Any]:
+    pytest.importorskip("cuda.bindings", reason="GPU memory is shared by cuda-bindings")
+    with serving("--device", "cuda", "--metrics-listen", "127.0.0.1:0", *SHIPPED_HERE) as running:
+        yield running
+
+
+def open_session(client: Client, dtype: torch.dtype = torch.float32, transport: Any = "auto") -> Session:
+    return client.session(vocab_size=VOCAB, dtype=dtype, device="cuda", transport=transport)
+
+
+def add(session: Session, *processors: type[CustomLogitProcessor] | None, on_error: Any = "abort") -> list[Any]:
+    return [
+        session.add(Request(processors=[] if processor is None else [(processor, {})], on_error=on_error))
+        for processor in processors
+    ]
+
+
+def run(session: Session, handles: list[Any], logits: torch.Tensor) -> Any:
+    return session.step(dict.fromkeys(handles, ())).apply(logits)
+
+
+@pytest.mark.parametrize("in_buffer", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_logits_are_edited_where_they_lie(cuda_server: Any, dtype: torch.dtype, in_buffer: bool) -> None:
+    with Client(cuda_server.target) as client, open_session(client, dtype) as session:
+        handles = add(session, Double, None, Double, Double)
+        banned = session.add(Request(processors=[("disallowed_tokens", {"token_ids": [7]}), (Double, {})]))
+        for _ in range(3):
+            before = torch.randn(5, VOCAB, device="cuda").to(dtype)
+            logits = session.logits_buffer(5) if in_buffer else torch.empty_like(before)
+            logits.copy_(before)
+            run(session, [*handles, banned], logits)
+            expected = before * torch.tensor([2, 1, 2, 2, 2], device="cuda", dtype=dtype)[:, None]
+            expected[4, 7] = -INF
+            assert torch.equal(logits, expected)
+            assert session.logits_memory == "device"
+
+
+def test_rows_of_requests_that_are_skipped_are_as_they_were(cuda_server: Any) -> None:
+    with Client(cuda_server.target) as client, open_session(client) as session:
+        handles = [*add(session, Fails, on_error="skip"), *add(session, Double)]
+        logits = session.logits_buffer(2)
+        logits.fill_(3.0)
+        result = run(session, handles, logits)
+        assert logits[:, 0].tolist() == [3.0, 6.0]
+        assert list(result.skipped) == handles[:1]
+
+
+def test_the_engine_waits_for_nothing(cuda_server: Any) -> None:
+    with Client(cuda_server.target) as client, open_session(client) as session:
+        handles = [
+            *add(session, Double, None, Double),
+            session.add(Request([3], processors=[("no_repeat_ngram", {"ngram_size": 1})])),
+        ]
+        elsewhere = torch.ones(4, VOCAB, device="cuda")
+        for logits in (session.logits_buffer(4), elsewhere):
+            run(session, handles, logits)  # kernels are compiled, memory is shared
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                run(session, handles, logits)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+
+def test_the_server_waits_for_nothing(start_server: Callable[..., Any]) -> None:
+    pytest.importorskip("cuda.bindings")
+    server = start_server("--device", "cuda", *SHIPPED_HERE)
+    with Client(server.target) as client, open_session(client) as session:
+        handles = add(session, DoubleWithoutWaiting, None, DoubleWithoutWaiting, Double)
+        logits = session.logits_buffer(4)
+        for _ in range(3):
+            logits.fill_(1.0)
+            run(session, handles, logits)
+        assert logits[:, 0].tolist() == [2.0, 1.0, 2.0, 2.0]
+
+
+def test_the_server_comes_after_the_engines_kernels(cuda_server: Any) -> None:
+    """The logits are written a second after `apply` was called, and nobody is held up."""
+    with Client(cuda_server.target) as client, open_session(client) as session:
+        handles = add(session, Double)
+        logits = session.logits_buffer(1)
+        run(session, handles, logits)
+        torch.cuda.synchronize()
+        torch.cuda._sleep(LONG)
+        logits.fill_(5.0)
+        written = torch.cuda.current_stream().record_event()
+        run(session, handles, logits)
+        assert not written.query(), "apply waited for the GPU"
+        sampled = logits.clone()
+        torch.cuda.synchronize()
+        assert (sampled == 10.0).all()
+
+
+def test_the_engine_comes_after_the_servers_kernels(cuda_server: Any) -> None:
+    with Client(cuda_server.target) as client, open_session(client) as session:
+        handles = add(session, DoubleLater)
+        logits = session.logits_buffer(1)
+        logits.fill_(5.0)
+        run(session, handles, logits)
+        sampled = logits.clone()
+        edited = torch.cuda.current_stream().record_event()
+        assert not edited.query(), "apply waited for the GPU"
+        torch.cuda.synchronize()
+        assert (sampled == 10.0).all()
+
+
+def test_on_another_stream(cuda_server: Any) -> None:
+    with Client(cuda_server.target) as client, open_session(client) as session:
+        handles = add(session, Double)
+        for _ in range(4):
+            with torch.cuda.stream(torch.cuda.Stream()):
+                logits = session.logits_buffer(1)
+                torch.cuda._sleep(LONG // 20)
+                logits.fill_(5.0)
+                run(session, handles, logits)
+                sampled = logits.clone()
+            torch.cuda.synchronize()
+            assert (sampled == 10.0).all()
+
+
+def test_a_session_that_waits_holds_up_no_other(cuda_server: Any) -> None:
+    with Client(cuda_server.target) as client, open_session(client) as slow, open_session(client) as quick:
+        waiting, going_on = add(slow, Double), add(quick, Double)
+        theirs, ours = slow.logits_buffer(1), quick.logits_buffer(1)
+        run(slow, waiting, theirs)
+        run(quick, going_on, ours)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda._sleep(LONG)
+            theirs.fill_(1.0)
+            written = torch.cuda.current_stream().record_event()
+            run(slow, waiting, theirs)
+        other = torch.cuda.Stream()
+        with torch.cuda.stream(other):
+            ours.fill_(1.0)
+            run(quick, going_on, ours)
+        other.synchronize()
+        assert not written.query()
+        torch.cuda.synchronize()
+        assert (ours == 2.0).all()
+        assert (theirs == 2.0).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "transport", "memory"),
+    [
+        (("--device", "cuda", "--no-share-device-memory"), "local", "host"),
+        (("--device", "cpu"), "local", "host"),
+        (("--device", "cuda"), "grpc", "inline"),
+        (("--device", "cuda", "--max-region-bytes", str(VOCAB * 4)), "local", "inline"),
+    ],
+)
+def test_where_it_cannot_be_the_logits_travel(
+    start_server: Callable[..., Any], options: tuple[str, ...], transport: Any, memory: str
+) -> None:
+    server = start_server(*options, *SHIPPED_HERE)
+    with Client(server.target) as client, open_session(client, transport=transport) as session:
+        handles = add(session, Double, None, Double)
+        for logits in (session.logits_buffer(3), torch.empty(3, VOCAB, device="cuda")):
+            assert logits.is_cuda
+            for _ in range(2):
+                logits.fill_(3.0)
+                run(session, handles, logits)
+                assert logits[:, 0].tolist() == [6.0, 3.0, 6.0]
+                assert session.logits_memory == memory
+
+
+def test_a_processor_in_a_sandbox_gets_its_rows_on_the_host(start_server: Callable[..., Any]) -> None:
+    server = start_server("--device", "cuda", "--enable-custom-logit-processor")
+    with Client(server.target) as client, open_session(client) as session:
+        handles = add(session, Double, None, Double)
+        logits = session.logits_buffer(3)
+        logits.fill_(3.0)
+        run(session, handles, logits)
+        assert logits[:, 0].tolist() == [6.0, 3.0, 6.0]
+
+
+def test_operators_see_where_logits_are(cuda_server: Any) -> None:
+    def counted() -> float:
+        page = urllib.request.urlopen(cuda_server.metrics_url).read().decode()
+        return float(re.findall(r'logitport_logits_read_total{memory="device"} (\S+)', page)[0])
+
+    with Client(cuda_server.target) as client, open_session(client) as session:
+        before = counted()
+        run(session, add(session, Double), session.logits_buffer(1))
+        assert counted() == before + 1
+
+
+def test_sessions_come_and_go(cuda_server: Any) -> None:
+    """Memory is opened and closed again, at both ends, also when the buffer grows."""
+
+    def used() -> int:
+        torch.cuda.synchronize()
+        free, total = torch.cuda.mem_get_info()
+        return total - free
+
+    def use() -> None:
+        with Client(cuda_server.target) as client, open_session(client) as session:
+            handles = add(session, Double)
+            for rows in (1, 100, 200):
+                logits = session.logits_buffer(rows)[:1]
+                logits.fill_(1.0)
+                run(session, handles, logits)
+                assert (logits == 2.0).all()
+                assert session.logits_memory == "device"
+
+    use()
+    before = used()
+    for _ in range(10):
+        use()
+    assert used() <= before + (64 << 20)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"memory_handle": bytes(64)},
+        {"memory_handle": b"\xa5" * 64},
+        {"size_bytes": 1 << 30},
+        {"byte_offset": 1 << 30},
+        {"ready_event": bytes(64)},
+        {"edited_event": b"\xa5" * 64},
+    ],
+)
+def test_a_lie_costs_the_liar_alone(cuda_server: Any, fields: dict[str, Any]) -> None:
+    from logitport.cuda import open_cuda
+    from logitport.device_memory import SharedAllocation
+
+    cuda = open_cuda(torch.device("cuda"))
+    assert cuda is not None
+    with Client(cuda_server.target) as client, open_session(client) as honest, open_session(client) as liar:
+        frame = SharedAllocation(cuda, 4096).frame(4096)
+        for name, value in fields.items():
+            setattr(frame, name, value)
+        with pytest.raises((InvalidLogits, InvalidArgument)):
+            liar._conversation.exchange(processing_pb2.SessionRequest(share_device_memory=frame))
+        for session in (honest, liar):
+            logits = session.logits_buffer(1)
+            logits.fill_(1.0)
+            run(session, add(session, Double), logits)
+            assert (logits == 2.0).all()
+            assert session.logits_memory == "device"
+
+
+ENGINE = """
+import sys, time, torch
+from logitport import Client, Request
+target, digest = sys.argv[1:]
+client = Client(target)
+session = client.session(vocab_size=50_000, dtype=torch.float32, device="cuda")
+handle = session.add(Request(processors=[(digest, {})]))
+logits = session.logits_buffer(1)
+session.step({handle: ()}).apply(logits)
+assert session.logits_memory == "device"
+torch.cuda._sleep(2_000_000_000)
+session.step({handle: ()}).apply(logits)
+print("under way", flush=True)
+time.sleep(60)
+"""
+
+
+def test_an_engine_that_is_killed_costs_nobody_else(cuda_server: Any) -> None:
+    """While its kernel runs, the server's stream waits for it, and the memory is open in both."""
+    with Client(cuda_server.target) as client, open_session(client) as session:
+        digest = client.register(Double).digest
+        command = [sys.executable, "-c", textwrap.dedent(ENGINE), cuda_server.target, digest]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as engine:
+            assert engine.stdout is not None
+            assert engine.stdout.readline() == "under way\n"
+            engine.send_signal(signal.SIGKILL)
+            engine.wait(30)
+        handles = add(session, Double)
+        for _ in range(5):
+            logits = session.logits_buffer(1)
+            logits.fill_(1.0)
+            run(session, handles, logits)
+            assert (logits == 2.0).all()
+            time.sleep(0.2)
+        assert session.reconnects == 0
+
+
+SERVER_KILLED = """
+import os, signal, sys, time, torch
+from logitport import Client, Request
+target, digest, server = sys.argv[1:]
+client = Client(target)
+session = client.session(vocab_size=50_000, dtype=torch.float32, device="cuda", reconnect_seconds=0)
+handle = session.add(Request(processors=[(digest, {})]))
+logits = session.logits_buffer(1)
+session.step({handle: ()}).apply(logits)
+torch.cuda.synchronize()
+session.step({handle: ()}).apply(logits)
+os.kill(int(server), signal.SIGKILL)
+edited = torch.cuda.current_stream().record_event()
+deadline = time.monotonic() + 20
+while not edited.query():
+    if time.monotonic() > deadline:
+        os.write(1, b"stuck")
+        os._exit(1)
+    time.sleep(0.01)
+torch.ones(1, device="cuda").sum().item()
+os.write(1, b"goes on")
+os._exit(0)
+"""
+
+
+def test_a_server_that_is_killed_does_not_stop_the_engine(start_server: Callable[..., Any]) -> None:
+    """It dies between its answer and its kernel's end, which the engine's stream waits for; CUDA's manual does not say
+    what becomes of such an event."""
+    server = start_server("--device", "cuda", *SHIPPED_HERE)
+    with Client(server.target) as client:
+        digest = client.register(DoubleLater).digest
+    command = [sys.executable, "-c", textwrap.dedent(SERVER_KILLED), server.target, digest, str(server.process.pid)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert done.stdout == "goes on", done.stderr
