@@ -7,15 +7,14 @@ import os
 import secrets
 import socket
 import struct
-import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
 from logitport_proto import processing_pb2
+from logitport_server.runtime_folder import RuntimeFolder
 
 if TYPE_CHECKING:
     from logitport_server.stream import SessionStream
@@ -47,14 +46,14 @@ class LaneListener:
         self._max_message_bytes = max_message_bytes
         # The kernel keeps the deadline: Python's own timeouts cost a second system call at each read.
         self._send_limit = struct.pack("ll", int(stall_seconds), int(stall_seconds % 1 * 1e6))
-        self._folder = tempfile.TemporaryDirectory(prefix="logitport-")  # mode 0700
-        self.path = str(Path(self._folder.name, "lane.sock"))
+        self._folder = RuntimeFolder()
+        self.path = str(self._folder.path / "lane.sock")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.bind(self.path)
         except OSError:
             self._socket.close()
-            self._folder.cleanup()
+            self._folder.close()
             raise
         self._socket.listen()
         self._closed = False
@@ -83,7 +82,7 @@ class LaneListener:
         self._closed = True
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-        self._folder.cleanup()
+        self._folder.close()
         deadline = time.monotonic() + seconds
         running = list(self._threads)
         for thread in running:

@@ -1,0 +1,227 @@
+"""Generation over servers that are killed, or stopped, at any moment: the tokens are those of an undisturbed run."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pytest
+
+from logitport import Client, EditProcessor, EditRequest, Request, RowEdits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from logitport import Handle, Session
+
+VOCAB = 48
+STEPS = 64
+POINTS = ["before step", "in step", "after step"]
+SHIPPED = "--enable-custom-logit-processor"
+
+
+class EveryThird(EditProcessor):
+    """Denies what stood three places before; keeps the last three ids, and counts all of them, as its state."""
+
+    def start(self, request: EditRequest) -> None:
+        request.state = {"last": request.history.token_ids[-3:].tolist(), "count": len(request.history)}
+
+    def advance(self, request: EditRequest, token_id: int) -> None:
+        request.state["last"] = [*request.state["last"], token_id][-3:]
+        request.state["count"] += 1
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.deny(request.state["last"][:1])
+        edits.bias([request.state["count"] % request.vocab_size], [5.0])
+
+
+class Favours(EditProcessor):
+    """Favours one id that its parameters name; registered, and asked for by name."""
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        if len(request.history) % request.params["each"] == 0:
+            edits.force(request.params["token_id"])
+
+
+CHAINS: list[list[tuple[Any, dict[str, Any]]]] = [
+    [("no_repeat_ngram", {"ngram_size": 2, "window_size": 200})],
+    [
+        (
+            "thinking_budget",
+            {"thinking_budget": 9, "thinking_start_ids": [7], "thinking_end_ids": [8], "newline_id": 5},
+        ),
+        ("disallowed_tokens", {"token_ids": [1, 2, 3]}),
+    ],
+    [(EveryThird, {})],
+    [("test/favours", {"each": 5, "token_id": 11}), (EveryThird, {}), ("no_repeat_ngram", {"ngram_size": 3})],
+]
+
+
+class Servers:
+    """One after the other on one port."""
+
+    def __init__(self, start: Callable[..., Any], *options: str) -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            self.target = f"127.0.0.1:{taken.getsockname()[1]}"
+        self._start = lambda: start("--listen", self.target, *options)
+        self.now = self._start()
+
+    def replace(self, how: Literal["SIGKILL", "SIGTERM"]) -> None:
+        if how == "SIGKILL":
+            self.now.process.kill()
+            self.now.process.wait()
+        else:
+            assert self.now.stop() == 0
+        self.now = self._start()
+
+
+@pytest.fixture
+def servers(start_server: Callable[..., Any]) -> Servers:
+    return Servers(start_server, SHIPPED)
+
+
+@pytest.fixture
+def client(servers: Servers) -> Iterator[Client]:
+    with Client(servers.target, timeout=60) as connected:
+        connected.register(Favours, name="test/favours")
+        yield connected
+
+
+def model(histories: list[list[int]]) -> np.ndarray[Any, Any]:
+    """Logits that follow from the last ids of each history."""
+    return np.stack([np.random.default_rng(ids[-2:]).normal(size=VOCAB).astype(np.float32) for ids in histories])
+
+
+def generate(session: Session, disturb: Callable[[str, int], None] = lambda point, step: None) -> list[list[int]]:
+    """Greedy, over requests of all chains, some of which come later and one of which is cut back on the way."""
+    histories: dict[Handle, list[int]] = {}
+    done: list[list[int]] = []
+    told: dict[Handle, list[int]] = {}
+    for step in range(STEPS):
+        if step % 8 == 0:
+            chain = CHAINS[step // 8 % len(CHAINS)]
+            handle = session.add(Request([step % 5 + 4, 7, 9], processors=chain, request_id=f"at {step}"))
+            histories[handle], told[handle] = [step % 5 + 4, 7, 9], []
+        if step == 40:
+            oldest = next(iter(histories))
+            del histories[oldest][-6:]
+            session.rewind(oldest, len(histories[oldest]))
+            told[oldest] = []
+        if len(histories) > 5:
+            oldest = next(iter(histories))
+            done.append(histories.pop(oldest))
+            del told[oldest]
+            session.remove(oldest)
+        disturb("before step", step)
+        pending = session.step(told)
+        disturb("in step", step)
+        logits = model(list(histories.values()))
+        result = pending.apply(logits)
+        assert result.failures == result.skipped == {}
+        disturb("after step", step)
+        told = {handle: [int(row.argmax())] for handle, row in zip(histories, logits, strict=True)}
+        for handle, ids in told.items():
+            histories[handle] += ids
+    return [*done, *histories.values()]
+
+
+@pytest.mark.parametrize(("how", "times"), [("SIGKILL", 3), ("SIGTERM", 1)])
+@pytest.mark.parametrize("transport", ["grpc", "local"])
+def test_the_tokens_are_those_of_an_undisturbed_run(
+    client: Client,
+    servers: Servers,
+    transport: Literal["grpc", "local"],
+    how: Literal["SIGKILL", "SIGTERM"],
+    times: int,
+) -> None:
+    with client.session(vocab_size=VOCAB, transport=transport) as session:
+        undisturbed = generate(session)
+        assert session.reconnects == 0
+    chance = random.Random(f"{transport} {how}")
+    moments = dict(zip(chance.sample(range(1, STEPS - 2, 4), times), chance.sample(POINTS, times), strict=True))
+
+    def disturb(point: str, step: int) -> None:
+        if moments.get(step) == point:
+            servers.replace(how)
+
+    with client.session(vocab_size=VOCAB, transport=transport) as session:
+        assert generate(session, disturb) == undisturbed
+        assert session.reconnects == times
+        assert session.transport == transport
+    assert client.processor("test/favours").names == ("test/favours",)
+
+
+@pytest.mark.parametrize("transport", ["grpc", "local"])
+def test_a_server_that_goes_at_a_moment_of_its_own(
+    client: Client, servers: Servers, transport: Literal["grpc", "local"]
+) -> None:
+    """While frames are on their way, rather than between two calls."""
+    with client.session(vocab_size=VOCAB, transport=transport) as session:
+        undisturbed = generate(session)
+    going: list[threading.Thread] = []
+
+    def disturb(point: str, step: int) -> None:
+        if step == 20 and point == "before step":
+            going.append(threading.Thread(target=servers.replace, args=["SIGKILL"]))
+            going[0].start()
+
+    with client.session(vocab_size=VOCAB, transport=transport) as session:
+        assert generate(session, disturb) == undisturbed
+        going[0].join()
+        assert session.reconnects <= 1
+
+
+def test_a_name_that_somebody_has_taken_meanwhile_is_left_to_them(client: Client, servers: Servers) -> None:
+    with client.session(vocab_size=VOCAB) as session:
+        handle = session.add(Request([1], processors=[("test/favours", {"each": 1, "token_id": 11})]))
+        servers.replace("SIGKILL")
+        with Client(servers.target) as other:
+            theirs = other.register(EveryThird, name="test/favours")
+            logits = np.zeros((1, VOCAB), np.float32)
+            session.step({handle: []}).apply(logits)
+            assert np.isfinite(logits[0]).nonzero()[0].tolist() == [11]
+            assert other.processor("test/favours") == theirs
+            assert len([ref for ref in other.processors() if not ref.builtin]) == 2
+
+
+def test_a_name_that_was_bound_anew_changes_nothing_for_requests_that_are_there(
+    client: Client, servers: Servers
+) -> None:
+    with client.session(vocab_size=VOCAB) as session:
+        handle = session.add(Request([1], processors=[("test/favours", {"each": 1, "token_id": 11})]))
+        client.register(EveryThird, name="test/favours", replace=True)
+        servers.replace("SIGKILL")
+        logits = np.zeros((1, VOCAB), np.float32)
+        session.step({handle: []}).apply(logits)
+        assert np.isfinite(logits[0]).nonzero()[0].tolist() == [11]
+        later = session.add(Request([1], processors=[("test/favours", {})]))
+        logits = np.zeros((1, VOCAB), np.float32)
+        session.step({later: []}).apply(logits)
+        assert np.isfinite(logits[0]).sum() == VOCAB - 1
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
+def test_what_is_stored_outlives_the_server_and_the_client(
+    start_server: Callable[..., Any], tmp_path: Path, how: Literal["SIGKILL", "SIGTERM"]
+) -> None:
+    servers = Servers(start_server, SHIPPED, "--store", str(tmp_path / "store"))
+    with Client(servers.target) as author:
+        kept = author.register(Favours, name="test/favours", shared=True)
+    with Client(servers.target) as engine, engine.session(vocab_size=VOCAB) as session:
+        handle = session.add(Request([1], processors=[("test/favours", {"each": 1, "token_id": 11})]))
+        servers.replace(how)
+        logits = np.zeros((1, VOCAB), np.float32)
+        session.step({handle: []}).apply(logits)
+        assert np.isfinite(logits[0]).nonzero()[0].tolist() == [11]
+        assert engine.processor("test/favours") == kept
+
+
+def test_a_store_that_another_server_uses(start_server: Callable[..., Any], tmp_path: Path) -> None:
+    start_server("--store", str(tmp_path / "store"))
+    with pytest.raises(AssertionError, match=r"logitport: --store .*: another server uses it"):
+        start_server("--store", str(tmp_path / "store"))
