@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from logitport.calls import ApplyResult
     from logitport.connection import Tls
+    from logitport.payload.signature import PathLike
     from logitport.request import ProcessorLike, ProcessorRef, Request
 
 
@@ -40,10 +41,16 @@ class AsyncClient:
         self._processing = processing_pb2_grpc.LogitProcessingStub(self._channel)
 
     async def register(
-        self, processor: ProcessorLike, *, name: str = "", replace: bool = False, shared: bool = False
+        self,
+        processor: ProcessorLike,
+        *,
+        name: str = "",
+        replace: bool = False,
+        shared: bool = False,
+        signing_key: PathLike | None = None,
     ) -> ProcessorRef:
         """See `Client.register`."""
-        message = calls.register_request(processor, name, replace=replace, shared=shared)
+        message = calls.register_request(processor, name, replace=replace, shared=shared, signing_key=signing_key)
         return calls.refs([(await self._call(self._registry.Register, message)).processor])[0]
 
     async def processor(self, name: str) -> ProcessorRef:

@@ -21,6 +21,7 @@ from logitport.errors import (
     ServerUnavailable,
     from_proto,
 )
+from logitport.payload.signature import read_private_key, sign
 from logitport.request import ProcessorLike, ProcessorRef, Request, serialize_anew
 from logitport_proto import common_pb2, processing_pb2, registry_pb2
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
+
+    from logitport.payload.signature import PathLike
 
 _Message = TypeVar("_Message", bound=Message)
 
@@ -79,10 +82,17 @@ def count(value: object, name: str, least: int) -> int:
 
 
 def register_request(
-    processor: ProcessorLike, name: str, *, replace: bool, shared: bool = False
+    processor: ProcessorLike,
+    name: str,
+    *,
+    replace: bool,
+    shared: bool = False,
+    signing_key: PathLike | None = None,
 ) -> registry_pb2.RegisterRequest:
-    """The message for `Client.register`. Raises PayloadNotPortable, InvalidArgument."""
+    """The message for `Client.register`. Raises PayloadNotPortable, MalformedPayload, InvalidArgument."""
     serialized = serialize_anew(processor)
+    if signing_key is not None:
+        serialized = sign(serialized, read_private_key(signing_key), name=name)
     return message(registry_pb2.RegisterRequest, serialized=serialized, name=name, replace=replace, shared=shared)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from logitport.calls import ApplyResult
     from logitport.connection import Tls
+    from logitport.payload.signature import PathLike
     from logitport.request import ProcessorLike, ProcessorRef, Request
     from logitport.transports.base import Transport
 
@@ -60,7 +61,13 @@ class Client:
         self._registrations = Registrations(self._registry, self._call)
 
     def register(
-        self, processor: ProcessorLike, *, name: str = "", replace: bool = False, shared: bool = False
+        self,
+        processor: ProcessorLike,
+        *,
+        name: str = "",
+        replace: bool = False,
+        shared: bool = False,
+        signing_key: PathLike | None = None,
     ) -> ProcessorRef:
         """Ship a class, an instance without attributes, or a serialized string, and let the server keep it.
 
@@ -71,13 +78,15 @@ class Client:
             name: a name to bind, namespace/name[:tag]; "" for none.
             replace: bind the name even if it is bound to another digest.
             shared: let everyone use it, not those alone who show this client's token or certificate.
+            signing_key: PEM file of a private key (`logitport keygen`) to sign it with, for this name and 30 days;
+                needs logitport[signing].
 
         Raises:
             PayloadNotPortable: the class cannot travel; the message says what to do.
             PayloadNotAllowed, MalformedPayload, SignatureRefused, PythonMismatch: the server refuses it.
             InvalidName, NameTaken, LimitExceeded: the name, or the size of the registry.
         """
-        message = calls.register_request(processor, name, replace=replace, shared=shared)
+        message = calls.register_request(processor, name, replace=replace, shared=shared, signing_key=signing_key)
         info = self._call(self._registry.Register, message).processor
         self._registrations.remember(message, info)
         return calls.refs([info])[0]

@@ -9,6 +9,7 @@ from logitport.errors import LimitExceeded, PayloadNotAllowed
 
 if TYPE_CHECKING:
     from logitport.payload import Payload
+    from logitport_server.trusted_keys import TrustedKeys
 
 
 class PayloadPolicy:
@@ -16,18 +17,24 @@ class PayloadPolicy:
 
     Args:
         allow_shipped: whether any payload is accepted.
-        max_bytes: the longest string, in bytes.
+        max_bytes: the longest string, in characters.
+        trusted_keys: of which one must have signed each payload; None to take unsigned ones, too.
     """
 
-    def __init__(self, *, allow_shipped: bool, max_bytes: int) -> None:
+    def __init__(self, *, allow_shipped: bool, max_bytes: int, trusted_keys: TrustedKeys | None = None) -> None:
         self._allow_shipped = allow_shipped
         self._max_bytes = max_bytes
+        self._trusted_keys = trusted_keys
 
-    def accept(self, serialized: str) -> Payload:
+    def accept(self, serialized: str, name: str = "") -> Payload:
         """Read a payload, without unpickling it.
 
+        Args:
+            serialized: the payload.
+            name: to be bound to it, if any.
+
         Raises:
-            PayloadNotAllowed, LimitExceeded, MalformedPayload: it is refused, each before more of it is read.
+            PayloadNotAllowed, LimitExceeded, MalformedPayload, SignatureRefused: each before more of it is read.
         """
         if not self._allow_shipped:
             raise PayloadNotAllowed(
@@ -39,4 +46,12 @@ class PayloadPolicy:
                 f"a payload of {len(serialized)} characters is over the server's limit of {self._max_bytes}: leave out "
                 "what the class carries along, such as large constants, or raise --max-payload-bytes"
             )
-        return payload.parse(serialized)
+        shipped = payload.parse(serialized)
+        if self._trusted_keys is not None:
+            self._trusted_keys.check(shipped, name)
+        return shipped
+
+    def check_current(self, shipped: Payload) -> None:
+        """Raises SignatureRefused if a payload that was accepted once would not be any more."""
+        if self._trusted_keys is not None:
+            self._trusted_keys.check_current(shipped)

@@ -131,6 +131,7 @@ class Registry:
             raise InvalidArgument("a ProcessorCall names no processor: set one of builtin, name, digest, serialized")
         with self._lock:
             kept = self._find(getattr(processor, by), principal.name, names=by == "name", digests=by == "digest")
+        self._policy.check_current(kept.payload)
         return Source(kept.payload.digest, payload=kept.payload, domain=Domain(kept.owner))
 
     def register(
@@ -149,7 +150,7 @@ class Registry:
                 f"{name!r} is not namespace/name[:tag] of at most {_LONGEST_NAME} characters out of a-z 0-9 . _ -; "
                 "write, for example, team/ban-french:v2"
             )
-        shipped = self._accept(serialized)
+        shipped = self._accept(serialized, name)
         with self._lock:
             bound = self._by_name.get(name)
             if bound is not None:
@@ -298,8 +299,8 @@ class Registry:
             else:
                 self._bind(bound.name, kept)
 
-    def _accept(self, serialized: str) -> Payload:
-        shipped = self._policy.accept(serialized)
+    def _accept(self, serialized: str, name: str = "") -> Payload:
+        shipped = self._policy.accept(serialized, name)
         check_python = payload.check_python if self._executor is None else self._executor.check_python
         check_python(shipped)
         return shipped

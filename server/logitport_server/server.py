@@ -32,6 +32,7 @@ from logitport_server.service import ProcessingService, RegistryService
 from logitport_server.session import Session
 from logitport_server.store import NoStore, Store
 from logitport_server.threads import Threads
+from logitport_server.trusted_keys import TrustedKeys
 from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
@@ -59,7 +60,12 @@ class Server:
         self.device = choose_device(config.device)
         self._executor = choose_executor(config)
         self._store = open_store(config.store) if config.store is not None else NoStore()
-        policy = PayloadPolicy(allow_shipped=config.enable_custom_logit_processor, max_bytes=config.max_payload_bytes)
+        self._trusted_keys = TrustedKeys(config.trusted_keys) if config.trusted_keys is not None else None
+        policy = PayloadPolicy(
+            allow_shipped=config.enable_custom_logit_processor,
+            max_bytes=config.max_payload_bytes,
+            trusted_keys=self._trusted_keys,
+        )
         self._registry = Registry(
             policy,
             max_registered=config.max_registered_processors,
@@ -104,8 +110,10 @@ class Server:
         return address
 
     def refresh(self) -> None:
-        """Read again at once what is else looked at every second: who may call."""
+        """Read again who may call, and whose signatures are trusted."""
         self._guard.refresh()
+        if self._trusted_keys is not None:
+            self._trusted_keys.refresh()
 
     async def stop(self) -> int:
         """Take no more calls, let the steps in flight finish, and end every session.

@@ -5,6 +5,7 @@ beside it the keys "python" and "dill", which SGLang ignores. In the order in wh
 
     dumps         class -> string          encode, pickler, reductions, portability
     parse         string -> Payload        envelope, pickle_reader           nothing is unpickled
+    sign          string -> string         signature
     check_python  refuses foreign code     interpreter, bytecode, stack_depth  nothing is unpickled
     loads         Payload -> class         decode                            the only place that unpickles
     instantiate   class -> instance        decode
@@ -15,6 +16,7 @@ from logitport.payload.decode import instantiate, loads
 from logitport.payload.encode import dumps
 from logitport.payload.envelope import Payload, parse
 from logitport.payload.interpreter import check_python
+from logitport.payload.signature import Signature, sign
 from logitport.payload.wire_names import wire_name
 
-__all__ = ["Payload", "check_python", "dumps", "instantiate", "loads", "parse", "wire_name"]
+__all__ = ["Payload", "Signature", "check_python", "dumps", "instantiate", "loads", "parse", "sign", "wire_name"]

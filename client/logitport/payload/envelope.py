@@ -13,6 +13,7 @@ import orjson
 from logitport.errors import MalformedPayload
 from logitport.payload.interpreter import RUNNING
 from logitport.payload.pickle_reader import read
+from logitport.payload.signature import Signature
 
 _LONGEST_LABEL = 64
 
@@ -26,12 +27,14 @@ class Payload:
         digest: SHA-256 of `data`, 64 lowercase hexadecimal digits.
         python: the Python minor version that wrote it, such as "3.11"; "" if it does not say.
         dill: the version of dill that wrote it; "" if it does not say.
+        signature: what stands beside it, not verified; None if there is none.
     """
 
     data: bytes = field(repr=False, compare=False)
     digest: str
     python: str = field(default="", compare=False)
     dill: str = field(default="", compare=False)
+    signature: Signature | None = field(default=None, compare=False)
 
 
 def seal(data: bytes) -> str:
@@ -43,8 +46,8 @@ def parse(serialized: str) -> Payload:
     """Read the string and check that it holds a pickle, without unpickling it.
 
     Raises:
-        MalformedPayload: not JSON, not an object, no "callable", not hexadecimal digits, not a pickle, or a label
-            that is not a short string.
+        MalformedPayload: not JSON, not an object, no "callable", not hexadecimal digits, not a pickle, a label that is
+            not a short string, or a signature that is none.
     """
     try:
         # orjson also refuses nesting that would exhaust the stack.
@@ -60,7 +63,9 @@ def parse(serialized: str) -> Payload:
     except ValueError as error:
         raise MalformedPayload(f'"callable" must hold hexadecimal digits: {error}') from error
     read(data)
-    return Payload(data, hashlib.sha256(data).hexdigest(), _label(content, "python"), _label(content, "dill"))
+    digest = hashlib.sha256(data).hexdigest()
+    signature = Signature.from_json(content["signature"]) if "signature" in content else None
+    return Payload(data, digest, _label(content, "python"), _label(content, "dill"), signature)
 
 
 def _label(content: dict[str, Any], key: str) -> str:

@@ -9,9 +9,12 @@ from pydantic_settings import BaseSettings, CliApp, CliSubCommand, SettingsConfi
 
 from logitport.errors import LogitportError
 from logitport_server.cli.doctor import Doctor
+from logitport_server.cli.inspect import Inspect
+from logitport_server.cli.keygen import Keygen
 from logitport_server.cli.ops import Ops
 from logitport_server.cli.release import Release
 from logitport_server.cli.serve import Serve
+from logitport_server.cli.sign import Sign
 from logitport_server.cli.token import Token
 from logitport_server.config import StartupError
 from logitport_server.version import VERSION
@@ -32,6 +35,9 @@ class Logitport(BaseSettings):
     doctor: CliSubCommand[Doctor] = Field(description="tell what contains shipped processors here, and try it")
     ops: CliSubCommand[Ops] = Field(description="list the ops that edits run on, and what runs where")
     release: CliSubCommand[Release] = Field(description="have a processor called again that failed too often")
+    keygen: CliSubCommand[Keygen] = Field(description="make keys to sign payloads with")
+    sign: CliSubCommand[Sign] = Field(description="sign a payload")
+    inspect: CliSubCommand[Inspect] = Field(description="tell what a payload would do, without running it")
     token: CliSubCommand[Token] = Field(description="make a token for a caller")
     version: bool = Field(False, description="print the version")
 

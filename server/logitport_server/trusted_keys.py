@@ -1,0 +1,89 @@
+"""The keys whose signatures the operator trusts."""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from logitport.errors import InvalidArgument, SignatureRefused
+from logitport.payload.signature import key_id, read_public_key, verify
+from logitport_server.config import StartupError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    from logitport.payload import Payload
+
+logger = logging.getLogger(__name__)
+
+
+class TrustedKeys:
+    """The public keys in a folder, one in each file *.pub; read again on `refresh`.
+
+    Raises:
+        StartupError: the folder or a file in it cannot be read, or there is no key.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._keys = self._read()
+        if not self._keys:
+            raise StartupError(f"--trusted-keys {folder} has no key: put what `logitport keygen` wrote to *.pub there")
+
+    def refresh(self) -> None:
+        """Read the folder again; one that is wrong changes nothing, and is logged."""
+        try:
+            keys = self._read()
+        except StartupError as error:
+            logger.error("trusted keys are as they were: %s", error)
+            return
+        if keys.keys() != self._keys.keys():
+            self._keys = keys
+            logger.info("read %d trusted keys again from %s", len(keys), self._folder)
+
+    def check(self, shipped: Payload, name: str = "") -> None:
+        """Raises SignatureRefused unless a trusted key vouches for the payload, and for the name if one is given."""
+        key = self._current_key(shipped)
+        verify(shipped, key)
+        self.check_current(shipped)
+        if name and shipped.signature is not None and shipped.signature.name != name:
+            signed_for = repr(shipped.signature.name) if shipped.signature.name else "no name"
+            raise SignatureRefused(
+                f"the payload was signed for {signed_for}, and is to be registered as {name!r}; sign it for that name"
+            )
+
+    def check_current(self, shipped: Payload) -> None:
+        """As `check`, for a payload that was checked before: keys go, and time passes."""
+        self._current_key(shipped)
+        assert shipped.signature is not None  # noqa: S101 - it has a key
+        if shipped.signature.expires <= time.time():
+            ended = datetime.fromtimestamp(shipped.signature.expires, timezone.utc)
+            raise SignatureRefused(f"the payload's signature expired at {ended:%Y-%m-%d %H:%M:%S} UTC; sign it again")
+
+    def _current_key(self, shipped: Payload) -> Ed25519PublicKey:
+        if shipped.signature is None:
+            raise SignatureRefused(
+                "the payload is not signed, and this server takes signed ones alone: sign it with `logitport sign` or "
+                "Client.register(signing_key=...)"
+            )
+        key = self._keys.get(shipped.signature.key)
+        if key is None:
+            raise SignatureRefused(
+                f"the payload is signed with key {shipped.signature.key}, which this server does not trust; its "
+                "operator can put the public key into the folder of --trusted-keys"
+            )
+        return key
+
+    def _read(self) -> dict[str, Ed25519PublicKey]:
+        try:
+            files = sorted(path for path in self._folder.iterdir() if path.suffix == ".pub")
+            keys = [read_public_key(path) for path in files]
+        except OSError as error:
+            raise StartupError(f"--trusted-keys {self._folder}: {error.strerror}") from error
+        except InvalidArgument as error:
+            raise StartupError(f"--trusted-keys: {error}") from error
+        return {key_id(key): key for key in keys}
