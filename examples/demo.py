@@ -154,6 +154,7 @@ def experiments(client: Client, baseline: list[Ids]) -> list[Experiment]:
 def serving() -> Iterator[str]:
     """HOST:PORT of a server that lives as long as the context."""
     command = [str(Path(sys.executable).with_name("logitport")), "serve", "--listen", "127.0.0.1:0"]
+    command += ["--isolation", "none"]  # what is shipped is this script's own, and a machine may lack a sandbox
     with (
         tempfile.TemporaryFile("w+") as log,
         subprocess.Popen(

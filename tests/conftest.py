@@ -10,12 +10,14 @@ import sys
 import tempfile
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from logitport import Client
+from logitport_server.sandbox import LAYERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,11 +58,18 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("LOGITPORT_")}
 
 
+@cache
+def _missing_layers() -> list[str]:
+    """Layers of the sandbox that this machine lacks: what workers do is tested there too, with those that it has."""
+    return [layer.name for layer in LAYERS if layer.missing() is not None]
+
+
 @contextmanager
 def run_server(*options: str) -> Iterator[RunningServer]:
     """A server with these options, on a free port unless they say otherwise, for as long as the context lasts."""
     defaults = {"--listen": "127.0.0.1:0", "--device": "cpu"}
     given = [part for name, value in defaults.items() if name not in options for part in (name, value)]
+    given += [part for name in _missing_layers() for part in ("--without-layer", name)]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "stderr")
         with log.open("w") as stderr:
