@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-peers bench bench-bar bench-publish lint proto clean
+.PHONY: help demo test test-peers bench bench-bar bench-cuda bench-publish lint proto clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -25,6 +25,10 @@ bench: $(VENV)/.bench .peers/sglang/.unpacked ## peers and logitport side by sid
 
 bench-bar: $(VENV)/.bench .peers/sglang/.unpacked ## the bar of docs/performance.md alone; 3 minutes
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m benchmarks bar
+
+bench-cuda: $(VENV)/.bench .peers/sglang/.unpacked ## on a GPU: in place, pinned and SGLang side by side; 5 minutes
+	$(BIN)/pip install -q -c constraints.txt -e '.[cuda]'
+	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m benchmarks.cuda
 
 bench-publish: $(VENV)/.bench ## write the latest results into README.md and docs/performance.md
 	$(BIN)/python -m benchmarks publish

@@ -80,16 +80,28 @@ class InProcessChecked(InProcess):
 class Service(Contestant):
     """A session with a server."""
 
-    def __init__(self, client: Client, workload: Workload, transport: Transport, *, in_buffer: bool = False) -> None:
-        """With `in_buffer`, the engine's logits lie in the session's logits buffer."""
+    def __init__(
+        self,
+        client: Client,
+        workload: Workload,
+        transport: Transport,
+        *,
+        in_buffer: bool = False,
+        device: str = "cpu",
+    ) -> None:
+        """With `in_buffer`, the engine's logits lie in the session's logits buffer; they are on `device`."""
         self.name = f"service, {transport}" + (", logits in its buffer" if in_buffer else "")
         self.session = client.session(
-            vocab_size=workload.vocab_size, dtype=workload.dtype, transport=transport, max_requests=workload.rows
+            vocab_size=workload.vocab_size,
+            dtype=workload.dtype,
+            device=device,
+            transport=transport,
+            max_requests=workload.rows,
         )
         self.handles = add_requests(self.session, workload)
         # A request's first step tells no new ids.
         self._pending: PendingStep = self.session.step({handle: [] for handle in self.handles})
-        self._rows_applied = self._pending.apply(workload.logits()).rows_applied
+        self._rows_applied = self._pending.apply(workload.logits().to(device)).rows_applied
         if in_buffer:
             self.logits = self.session.logits_buffer(workload.rows)
 

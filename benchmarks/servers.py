@@ -43,11 +43,11 @@ class Server:
 
 
 @contextmanager
-def logitport_server() -> Iterator[Server]:
-    """`logitport serve`, that accepts shipped processors, with its defaults."""
+def logitport_server(*options: str) -> Iterator[Server]:
+    """`logitport serve`, that accepts shipped processors; on the CPU and with its defaults unless options are given."""
     command = str(Path(sys.executable).with_name("logitport"))
-    options = ["--listen", "127.0.0.1:0", "--device", "cpu", "--enable-custom-logit-processor"]
-    with _running([command, "serve", *options, "--log-level", "error"]) as server:
+    always = ["--listen", "127.0.0.1:0", "--enable-custom-logit-processor", "--log-level", "error"]
+    with _running([command, "serve", *always, *(options or ("--device", "cpu"))]) as server:
         yield server
 
 
@@ -59,9 +59,9 @@ def echo_server() -> Iterator[Server]:
 
 
 @contextmanager
-def connected() -> Iterator[tuple[Server, Client]]:
-    """A logitport server and a client of it."""
-    with logitport_server() as server, Client(server.target, timeout=_TIMEOUT_SECONDS) as client:
+def connected(*options: str) -> Iterator[tuple[Server, Client]]:
+    """A logitport server with these options, and a client of it."""
+    with logitport_server(*options) as server, Client(server.target, timeout=_TIMEOUT_SECONDS) as client:
         yield server, client
 
 

@@ -1,0 +1,186 @@
+"""On a GPU: `python -m benchmarks.cuda` prints and saves what a step costs there, in place, pinned and in SGLang's way.
+
+The forward pass is a kernel that spins for 10 ms. Two times are taken of each contestant's `finish`, which is called as
+soon as that kernel is launched, as engines do that schedule ahead: what the engine's thread spends, and how long the
+GPU's stream takes from logits that are ready to logits that are processed.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from benchmarks import report
+from benchmarks.contestants import InProcess, Service
+from benchmarks.kinds import Kind
+from benchmarks.machine import Bystanders, describe
+from benchmarks.measure import ROUNDS
+from benchmarks.peers import SGLang
+from benchmarks.records import Findings, rows_of
+from benchmarks.servers import connected
+from benchmarks.workloads import Workload
+from logitport import CustomLogitProcessor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from benchmarks.measure import Contestant
+    from benchmarks.records import Row
+
+_FORWARD_MILLISECONDS = 10.0
+_STEPS = 20
+_WARM_UP = 5
+_SHIPPED_HERE = ("--isolation", "none")  # in a sandbox a processor gets its rows on the host
+_SERVERS = {
+    "server on the GPU": ("--device", "cuda", *_SHIPPED_HERE),
+    "server on the GPU, memory not shared": ("--device", "cuda", "--no-share-device-memory", *_SHIPPED_HERE),
+    "server on the CPU": ("--device", "cpu", *_SHIPPED_HERE),
+}
+_RESULTS = Path(__file__).with_name("results") / "cuda"
+
+
+class Temperature(CustomLogitProcessor):
+    """Reads and writes every logit of its rows, in place, and does not wait for the GPU."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
+        temperatures = torch.tensor(
+            [[params["temperature"]] for params in custom_param_list or ()], pin_memory=logits.is_cuda
+        )
+        return logits.div_(temperatures.to(logits.device, non_blocking=True))
+
+
+TEMPERATURE = Kind(
+    "divide by a temperature",
+    {"temperature": 1.25},
+    Temperature,
+    lambda sglang: type("Temperature", (sglang.CustomLogitProcessor,), {"__call__": Temperature.__call__}),
+)
+
+WORKLOADS = {
+    "the mix, logits-free": Workload(),
+    "temperature on all rows": Workload(kinds=(TEMPERATURE,)),
+    "temperature on every other row": Workload(kinds=(TEMPERATURE, None)),
+}
+
+
+class OnDevice(NamedTuple):
+    """Seconds of one contestant, float64[rounds, steps].
+
+    Attributes:
+        host: what the engine's thread spends.
+        stream: on the GPU, from logits that are ready to logits that are processed.
+    """
+
+    host: NDArray[np.float64]
+    stream: NDArray[np.float64]
+
+
+class SGLangOnDevice(SGLang):
+    """Its sampler keeps the rows of a processor on the GPU."""
+
+    def __init__(self, workload: Workload) -> None:
+        super().__init__(workload)
+        self._entries = [(processor, rows, indices.cuda()) for processor, rows, indices in self._entries]
+
+
+class Forward:
+    """A kernel that spins for some milliseconds, whatever the GPU's clock."""
+
+    def __init__(self, milliseconds: float) -> None:
+        self._cycles = 50_000_000
+        self()
+        begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begun.record()
+        self()
+        ended.record()
+        ended.synchronize()
+        self._cycles = int(self._cycles * milliseconds / begun.elapsed_time(ended))
+
+    def __call__(self) -> None:
+        torch.cuda._sleep(self._cycles)  # torch has no public one
+
+
+def race(contestants: Sequence[Contestant], workload: Workload, forward: Forward) -> dict[str, OnDevice]:
+    """Run the contestants in turn, in one order and then in the other, and take the times."""
+    fresh = workload.logits().cuda()
+    common = torch.empty_like(fresh)
+    ready, processed = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    table = np.empty((len(contestants), _WARM_UP + ROUNDS * _STEPS, 2))
+    gc.collect()
+    for step, token_ids in enumerate(workload.sampled(_WARM_UP + ROUNDS * _STEPS)):
+        order = range(len(contestants))
+        for place in order if step % 2 else reversed(order):
+            contestant = contestants[place]
+            logits = common if contestant.logits is None else contestant.logits
+            logits.copy_(fresh)
+            torch.cuda.synchronize()
+            contestant.begin(token_ids)
+            forward()
+            ready.record()
+            started = time.perf_counter()
+            contestant.finish(logits)
+            host = time.perf_counter() - started
+            processed.record()
+            processed.synchronize()
+            table[place, step] = host, ready.elapsed_time(processed) / 1e3
+    measured = table[:, _WARM_UP:].reshape(len(contestants), ROUNDS, _STEPS, 2)
+    return {
+        contestant.name: OnDevice(*np.moveaxis(rows, -1, 0))
+        for contestant, rows in zip(contestants, measured, strict=True)
+    }
+
+
+def findings() -> Iterator[tuple[str, Findings]]:
+    """Workload by workload."""
+    forward = Forward(_FORWARD_MILLISECONDS)
+    for case, workload in WORKLOADS.items():
+        with ExitStack() as stack:
+            contestants: list[Contestant] = [SGLangOnDevice(workload)]
+            if TEMPERATURE not in workload.kinds:
+                contestants.append(InProcess(workload))
+            contestants += _services(workload, stack)
+            raced = race(contestants, workload, forward)
+        rows: list[Row] = list(rows_of(workload.name, case, raced, ("host", "stream"), SGLang.name))
+        yield case, Findings(rows, [])
+
+
+def _services(workload: Workload, stack: ExitStack) -> Iterable[Service]:
+    """Sessions with servers of all sorts; their names tell where the logits really were."""
+    for server, options in _SERVERS.items():
+        _, client = stack.enter_context(connected(*options))
+        for in_buffer in (True, False):
+            service = Service(client, workload, "local", in_buffer=in_buffer, device="cuda")
+            stack.callback(service.close)
+            memory = service.session.logits_memory or "none"
+            service.name = f"{server}, logits {'in its buffer' if in_buffer else 'elsewhere'} (read in: {memory})"
+            yield service
+
+
+def main() -> None:
+    """Everything."""
+    if not torch.cuda.is_available():
+        sys.exit("there is no GPU that torch can use")
+    machine = describe()
+    found = report.Report(
+        machine._replace(cpu=f"{machine.cpu}, {torch.cuda.get_device_name()}"), time.strftime("%Y-%m-%d %H:%M")
+    )
+    started, bystanders = time.monotonic(), Bystanders()
+    for case, part in findings():
+        found.add(case, part, time.monotonic() - started, bystanders.share())
+        started, bystanders = time.monotonic(), Bystanders()
+    report.show(found)
+    _RESULTS.mkdir(parents=True, exist_ok=True)
+    report.save(found, _RESULTS / f"{found.machine.slug}-{found.started[:10]}.json")
+
+
+if __name__ == "__main__":
+    main()
