@@ -88,11 +88,10 @@ class Edits:
 
     def unpack(self, rows: Sequence[RowEdits]) -> None:
         """The inverse of `pack`: say the edits of row i to `rows[i]`, of which nothing was said before."""
-        offsets, with_values = self.offsets.tolist(), len(self.values) > 0
-        for edit, (row, kind) in enumerate(zip(self.rows.tolist(), self.kinds.tolist(), strict=True)):
-            begin, end = offsets[edit], offsets[edit + 1]
-            added = self.values[begin:end] if with_values and kind == EditKind.BIAS else None
-            rows[row].say(_KIND[kind], self.ids[begin:end], added)
+        offsets, ids, values = self.offsets.tolist(), self.ids, self.values
+        for row, kind, begin, end in zip(self.rows.tolist(), self.kinds.tolist(), offsets, offsets[1:]):  # noqa: B905
+            added = values[begin:end] if kind == EditKind.BIAS else None
+            rows[row].say(_KIND[kind], ids[begin:end], added)
 
     def to_proto(self) -> common_pb2.Edits:
         """The message."""

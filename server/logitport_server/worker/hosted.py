@@ -9,7 +9,7 @@ from logitport_server import failures
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from logitport.errors import LogitportError
     from logitport.history import History
@@ -23,12 +23,14 @@ class _Request:
     Attributes:
         history: the server's, mirrored.
         state: the dialect's.
+        advance: what to call with each id that joins the history; None if nothing.
         behind: whether the state is behind the history, for the processor failed as it was told of an id.
         kept: whether the state is not a function of the history.
     """
 
     history: History
     state: Any
+    advance: Callable[[int], object] | None
     behind: bool = False
     kept: bool = False
 
@@ -48,7 +50,8 @@ class Hosted:
 
     def start(self, number: int, context: RequestContext, params: dict[str, Any]) -> None:
         """Build the state of a request."""
-        self._requests[number] = _Request(context.history, self.dialect.start(context, params))
+        state = self.dialect.start(context, params)
+        self._requests[number] = _Request(context.history, state, self.dialect.advancer(state))
 
     def forget(self, number: int) -> None:
         """The request is gone."""
@@ -74,9 +77,14 @@ class Hosted:
             try:
                 if request.behind:
                     self._catch_up(request, told[at : at + count])
+                elif count == 1 and told[at] >= 0:  # the usual step
+                    request.history.append(told[at])
+                    if request.advance is not None:
+                        request.advance(told[at])
                 elif count:
                     self._tell(request, told[at : at + count])
             except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
+                request.behind = True
                 failed[place] = failures.of_processor(error, self.dialect.name)
             at += count
         return failed
@@ -100,7 +108,6 @@ class Hosted:
         return kept
 
     def _tell(self, request: _Request, told: Sequence[int]) -> None:
-        advance = self.dialect.advancer(request.state)
         for at, said in enumerate(told):
             try:
                 if said < 0:
@@ -108,10 +115,9 @@ class Hosted:
                     self.dialect.rewind(request.state)
                 else:
                     request.history.append(said)
-                    if advance is not None:
-                        advance(said)
+                    if request.advance is not None:
+                        request.advance(said)
             except BaseException:
-                request.behind = True
                 _write(request.history, told[at + 1 :])
                 raise
 
