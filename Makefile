@@ -1,12 +1,14 @@
 # make demo, make test: all set-up included; a second run starts at once.
 
 PYTHON ?= python3.11
+FUZZ_SECONDS ?= 60
+SOAK_MINUTES ?= 5
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-peers bench bench-bar bench-cuda bench-publish lint proto clean
+.PHONY: help demo test test-peers bench bench-bar bench-cuda bench-publish fuzz soak lint proto clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -33,6 +35,12 @@ bench-cuda: $(VENV)/.bench .peers/sglang/.unpacked ## on a GPU: in place, pinned
 bench-publish: $(VENV)/.bench ## write the latest results into README.md and docs/performance.md
 	$(BIN)/python -m benchmarks publish
 
+fuzz: $(VENV)/.fuzz ## decoders against made-up octets, led by coverage; FUZZ_SECONDS=60 each
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
+soak: $(VENV)/.installed ## engines that come, go and die, for SOAK_MINUTES=5
+	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES)
+
 lint: $(VENV)/.installed ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -42,13 +50,17 @@ proto: .venv-proto/.installed ## generate the code beside the .proto files
 	.venv-proto/bin/python proto/generate.py proto
 
 clean: ## remove what make has made
-	rm -rf .venv .venv-proto .peers
+	rm -rf .venv .venv-proto .peers .fuzz
 
 # torch comes first and alone, so that pip takes the build that constraints.txt names.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt torch
 	$(BIN)/pip install -q -c constraints.txt -e '.[server,transformers,demo,test]'
+	touch $@
+
+$(VENV)/.fuzz: $(VENV)/.installed
+	$(BIN)/pip install -q -c constraints.txt -e '.[fuzz]'
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.installed

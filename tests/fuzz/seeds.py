@@ -1,0 +1,152 @@
+"""What fuzzing begins with, by target: messages as engines, authors, the server and its workers make them."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from logitport import CustomLogitProcessor, EditProcessor, EditRequest, Request, RowEdits
+from logitport.edits import Edits, pack_bits
+from logitport_proto import common_pb2, processing_pb2
+from logitport_server.worker import frames as worker_frames
+from tests.fuzz.targets import ROWS, VOCAB
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_MADE_ELSEWHERE = Path(__file__).parents[1] / "client" / "payload" / "data"
+_LENGTH = struct.Struct("<I")
+
+
+class Scale(CustomLogitProcessor):
+    """Reads logits."""
+
+    factor = 0.5
+
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        for row, params in enumerate(custom_param_list or []):
+            logits[row] *= params.get("factor", self.factor)
+        return logits
+
+
+class Ban(EditProcessor):
+    """Reads none."""
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.deny([token_id for token_id in request.params.get("ban", ()) if token_id % 2])
+
+
+def corpora() -> dict[str, list[bytes]]:
+    """By the target's name."""
+    payloads = [Scale.to_str(), Ban.to_str(), *_of_other_pythons()]
+    return {
+        "frames": _lanes(),
+        "serialized_payload": [text.encode() for text in payloads],
+        "pickle": [bytes.fromhex(json.loads(text)["callable"]) for text in payloads],
+        "edits": [message.SerializeToString() for message in _edits()],
+        "worker_reply": _replies(),
+    }
+
+
+def _of_other_pythons() -> list[str]:
+    found = []
+    for file in sorted(_MADE_ELSEWHERE.glob("python*.json")):
+        classes = json.loads(file.read_text())
+        found += [classes["Trivial"][0], classes["TryExcept"][0]]
+    return found
+
+
+@dataclass(eq=False)
+class _Known:
+    """A request, as an engine keeps it."""
+
+    slot: int
+    generation: int
+    request: Request
+
+    def __post_init__(self) -> None:
+        self.history = [*self.request.prompt_token_ids, *self.request.output_token_ids]
+
+
+def _lanes() -> list[bytes]:
+    known = [
+        _Known(0, 0, Request([1, 2, 1], processors=[("no_repeat_ngram", {"ngram_size": 2})])),
+        _Known(1, 3, Request([5], [6], processors=[("disallowed_tokens", {"token_ids": [3, 4]})], on_error="skip")),
+        _Known(2, 0, Request(sampling_params={"temperature": 0.5}, tenant="t", request_id="r")),
+    ]
+    opening = {"open": {"vocab_size": VOCAB, "datatype": "FP32", "max_draft_tokens": 3, "eos_token_ids": [2]}}
+    asked = [{"slot": one.slot, "generation": one.generation, "request": one.request.to_proto()} for one in known]
+    adding = {"add": {"requests": asked}}
+    first = _step({one: [] for one in known})
+    told = _step({known[0]: [7], known[2]: [8, 9]})
+    drafted = _step({known[1]: []}, drafts=[1, 2])
+    removing = {"remove": {"slots": _int32(0, 1), "generations": _int32(0, 3)}}
+    region = {"open_region": {"size_bytes": 4 * VOCAB * ROWS}}
+    inline = {"datatype": "FP32", "shape": [1, VOCAB], "raw": bytes(4 * VOCAB)}
+    placed = {"datatype": "FP32", "shape": [1, VOCAB], "region": {"region_id": 1, "byte_offset": 400}}
+    return [
+        _lane(opening),
+        _lane(opening, adding, first, told, drafted, removing),
+        _lane(opening, region, adding, first, {"logits": {"logits": placed}}),
+        _lane(opening, adding, first, {"logits": {"logits": inline}}),
+        _lane(opening, region, {"open_region": {"size_bytes": 64, "replaces": 1}}, adding, adding),
+    ]
+
+
+def _step(new: dict[_Known, list[int]], drafts: Sequence[int] = ()) -> dict[str, Any]:
+    """What was sampled; drafts, if there are any, are of the one request that takes part."""
+    columns = {
+        "slots": _int32(*(one.slot for one in new)),
+        "generations": _int32(*(one.generation for one in new)),
+        "base_lengths": _int32(*(len(one.history) for one in new)),
+        "history_crcs": struct.pack(f"<{len(new)}I", *(zlib.crc32(_int32(*one.history)) for one in new)),
+        "new_token_counts": _int32(*map(len, new.values())),
+        "new_token_ids": _int32(*(token_id for told in new.values() for token_id in told)),
+    }
+    if drafts:
+        offsets = range(1 + len(drafts))
+        columns |= {"draft_counts": _int32(len(drafts)), "draft_token_ids": _int32(*drafts)}
+        columns |= {"row_requests": _int32(*[0] * len(offsets)), "row_draft_offsets": _int32(*offsets)}
+    for one, told in new.items():
+        one.history += told
+    return {"step": columns}
+
+
+def _int32(*values: int) -> bytes:
+    return struct.pack(f"<{len(values)}i", *values)
+
+
+def _lane(*frames: dict[str, Any]) -> bytes:
+    octets = [
+        processing_pb2.SessionRequest(seq=seq, **frame).SerializeToString() for seq, frame in enumerate(frames, 1)
+    ]
+    return b"".join(_LENGTH.pack(len(frame)) + frame for frame in octets)
+
+
+def _edits() -> list[common_pb2.Edits]:
+    said = [RowEdits() for _ in range(ROWS)]
+    said[0].deny([1, 2, 3])
+    said[0].bias([4, 5], [1.5, -2.0])
+    said[1].allow([7, 8, 9])
+    said[2].force(11)
+    said[3].bitmask(pack_bits(np.arange(VOCAB) % 3 == 0))
+    return [Edits.pack(list(enumerate(said))[:count], VOCAB).to_proto() for count in range(ROWS + 1)]
+
+
+def _replies() -> list[bytes]:
+    error = {"code": common_pb2.ERROR_CODE_PROCESSOR_FAILED, "message": "raised", "trace": "Traceback"}
+    edited = _edits()[-1].SerializeToString()
+    return [
+        worker_frames.pack({"call": 1, "failed": {}}, [edited]),
+        worker_frames.pack({"call": 2, "failed": {"1": error}}, [edited]),
+        worker_frames.pack({"call": 3, "failed": {}, "kept": [1, 2]}),
+        worker_frames.pack({"call": 4, "reads_logits": True, "unpickled": False}),
+        worker_frames.pack({"call": 5, "error": error}),
+        worker_frames.pack({"call": 6}, [b"", b"x", edited]),
+    ]

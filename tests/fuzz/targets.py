@@ -1,0 +1,142 @@
+"""What is fuzzed: each target takes octets as a stranger would send them, and raises if they find a defect."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from google.protobuf.message import DecodeError
+
+from logitport import payload
+from logitport.edits import Edits
+from logitport.errors import InvalidArgument, InvalidTokenId, MalformedPayload, PythonMismatch
+from logitport.ops import apply_edits
+from logitport_proto import common_pb2, processing_pb2
+from logitport_server.config import ServerConfig
+from logitport_server.executors import InlineExecutor
+from logitport_server.loader import Loader
+from logitport_server.metrics import Metrics
+from logitport_server.payload_policy import PayloadPolicy
+from logitport_server.registry import Registry
+from logitport_server.session import Session
+from logitport_server.stream import SessionStream
+from logitport_server.worker import frames as worker_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROWS, VOCAB = 4, 100
+_CONFIG = ServerConfig(max_region_bytes=1 << 16, max_tokens_per_request=1 << 12, max_requests_per_session=8)
+_REGISTRY = Registry(PayloadPolicy(allow_shipped=False, max_bytes=1 << 16), max_registered=1, max_owned=1)
+_EXECUTOR = InlineExecutor(Loader(1))
+_METRICS = Metrics(Loader(1))
+_DEFECTS = (common_pb2.ERROR_CODE_UNSPECIFIED, common_pb2.ERROR_CODE_INTERNAL)
+_LENGTH = struct.Struct("<I")
+
+
+def frames(octets: bytes) -> None:
+    """What travels on a local lane: each frame is answered by its number, and none finds a defect."""
+    stream = SessionStream(
+        lambda opening: Session(opening, _REGISTRY, _EXECUTOR, torch.device("cpu"), _CONFIG), _METRICS, None
+    )
+    try:
+        for frame in _frames_in(octets):
+            reply = stream.answer(frame, "local")
+            assert reply.seq == frame.seq
+            _check_reply(reply)
+    finally:
+        stream.close()
+
+
+def serialized_payload(octets: bytes) -> None:
+    """A payload is read, and its Python found out, or it is refused."""
+    try:
+        shipped = payload.parse(octets.decode(errors="surrogateescape"))
+        payload.check_python(shipped)
+    except (MalformedPayload, PythonMismatch):
+        return
+    assert len(shipped.digest) == 64
+
+
+def pickle(octets: bytes) -> None:
+    """As `serialized_payload`, with the octets for a pickle: past the digits, where the reader begins."""
+    serialized_payload(b'{"callable":"' + octets.hex().encode() + b'"}')
+
+
+def edits(octets: bytes) -> None:
+    """Edits are applied to the rows that they name, or refused."""
+    message = _parsed(common_pb2.Edits, octets)
+    if message is None:
+        return
+    try:
+        decoded = Edits.from_proto(message, ROWS, VOCAB)
+    except (InvalidArgument, InvalidTokenId):
+        return
+    logits = torch.zeros(ROWS + 2, VOCAB)
+    apply_edits(decoded, logits[1:-1])
+    assert not logits[0].any(), "the row before the batch was written"
+    assert not logits[-1].any(), "the row behind the batch was written"
+    untouched = np.setdiff1d(np.arange(ROWS), decoded.rows)
+    assert not logits[1:-1][untouched].any(), "a row was written that no edit names"
+    assert Edits.from_proto(decoded.to_proto(), ROWS, VOCAB).to_proto() == decoded.to_proto()
+
+
+def worker_reply(octets: bytes) -> None:
+    """What a worker sends is understood as a frame, or is none; it takes no more memory than it has bytes."""
+    left = deque(octets[at : at + 1000] for at in range(0, len(octets), 1000))
+
+    def receive(most: int) -> bytes:
+        if not left:
+            raise EOFError
+        part = left.popleft()
+        if len(part) > most:
+            left.appendleft(part[most:])
+        return part[:most]
+
+    try:
+        header, columns = worker_frames.read(receive, 1 << 20)
+    except (EOFError, worker_frames.BadFrame):
+        return
+    assert sum(map(len, columns)) == sum(header["columns"]) <= len(octets)
+    for column in columns:
+        edits(bytes(column))
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    target.__name__: target for target in (frames, serialized_payload, pickle, edits, worker_reply)
+}
+
+
+def _frames_in(octets: bytes) -> list[processing_pb2.SessionRequest]:
+    found = []
+    while len(octets) >= _LENGTH.size:
+        (length,) = _LENGTH.unpack_from(octets)
+        end = _LENGTH.size + length
+        frame = _parsed(processing_pb2.SessionRequest, octets[_LENGTH.size : end])
+        if frame is None:
+            break
+        found.append(frame)
+        octets = octets[end:]
+    return found
+
+
+def _check_reply(reply: processing_pb2.SessionResponse) -> None:
+    kind = reply.WhichOneof("frame")
+    assert kind is not None, "a reply says something"
+    told = [reply.error] if kind == "error" else [one.error for one in getattr(getattr(reply, kind), "failures", ())]
+    for error in told:
+        assert error.code not in _DEFECTS, error.message
+        assert error.message
+    if kind == "edits":
+        rows = len(reply.edits.logits_rows) // 4 + len(reply.edits.edits.rows) // 4
+        assert rows <= 1 << 20
+
+
+def _parsed(kind: type, octets: bytes) -> object:
+    try:
+        return kind.FromString(octets)  # type: ignore[attr-defined]
+    except DecodeError:
+        return None

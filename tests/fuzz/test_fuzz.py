@@ -1,0 +1,89 @@
+"""A few seconds of each fuzzing target: messages as they are made, changed at random, and whatever broke it once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz import seeds
+from tests.fuzz.targets import TARGETS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FINDINGS = Path(__file__).with_name("findings")
+CORPORA = seeds.corpora()
+EXAMPLES = 300
+
+PLACE = st.integers(0, 1 << 16)
+CHANGE = st.one_of(
+    st.tuples(st.just("set"), PLACE, st.integers(0, 255)),
+    st.tuples(st.just("flip"), PLACE, st.integers(0, 7)),
+    st.tuples(st.just("insert"), PLACE, st.binary(min_size=1, max_size=8)),
+    st.tuples(st.just("cut"), PLACE, st.integers(1, 64)),
+    st.tuples(st.just("repeat"), PLACE, st.integers(1, 64)),
+    st.tuples(st.just("number"), PLACE, st.sampled_from([0, 1, -1, 2**31 - 1, -(2**31), 2**32 - 1, 2**63, 2**64 - 1])),
+)
+
+
+def changed(octets: bytes, changes: list[tuple[str, int, object]]) -> bytes:
+    """Octets after changes, each at a place modulo their length."""
+    data = bytearray(octets)
+    for kind, place, by in changes:
+        at = place % (len(data) + 1)
+        if isinstance(by, bytes):
+            data[at:at] = by
+            continue
+        assert isinstance(by, int)
+        if kind == "cut":
+            del data[at : at + by]
+        elif kind == "repeat":
+            data[at:at] = data[at : at + by]
+        elif kind == "number":
+            width = 4 if -(2**31) <= by < 2**32 else 8
+            data[at : at + width] = (by % (1 << 8 * width)).to_bytes(width, "little")
+        elif at < len(data):
+            data[at] = by if kind == "set" else data[at] ^ 1 << by
+    return bytes(data)
+
+
+def test_each_target_has_seeds() -> None:
+    assert CORPORA.keys() == TARGETS.keys()
+    assert all(len(corpus) > 3 for corpus in CORPORA.values())
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_messages_as_they_are_made(name: str) -> None:
+    for octets in CORPORA[name]:
+        TARGETS[name](octets)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_what_broke_it_once(name: str) -> None:
+    for finding in (FINDINGS / name).glob("*"):
+        TARGETS[name](finding.read_bytes())
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_messages_that_were_changed(name: str) -> None:
+    fuzzed(TARGETS[name], CORPORA[name])
+
+
+def fuzzed(target: Callable[[bytes], None], corpus: list[bytes]) -> None:
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(st.sampled_from(corpus), st.lists(CHANGE, min_size=1, max_size=6))
+    def once(octets: bytes, changes: list[tuple[str, int, object]]) -> None:
+        target(changed(octets, changes))
+
+    once()
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@settings(max_examples=100, deadline=None)
+@given(octets=st.binary(max_size=200))
+def test_octets_out_of_nowhere(name: str, octets: bytes) -> None:
+    TARGETS[name](octets)
