@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -68,7 +69,7 @@ class Servers:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             self.target = f"127.0.0.1:{taken.getsockname()[1]}"
-        self._start = lambda: start("--listen", self.target, *options)
+        self._start = partial(start, "--listen", self.target, *options)
         self.now = self._start()
 
     def replace(self, how: Literal["SIGKILL", "SIGTERM"]) -> None:
