@@ -1,0 +1,44 @@
+"""docs/security.md says what the walls are, and what stops what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from logitport_server.config import ServerConfig
+from logitport_server.sandbox import LAYER_NAMES, Limits
+from logitport_server.sandbox.attempts import ATTEMPTS, Attempt
+
+PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+
+
+def rows_of(header: str) -> list[list[str]]:
+    """The table below a heading row, cell by cell, without code marks."""
+    lines = PAGE[PAGE.index(header) :].splitlines()[2:]
+    table = lines[: next((at for at, line in enumerate(lines) if not line.startswith("|")), len(lines))]
+    return [[cell.strip().strip("`") for cell in line[1:-1].split("|")] for line in table]
+
+
+def said_of(attempt: Attempt, layer: str) -> str:
+    if frozenset() in attempt.stopped_by:
+        return "always"
+    if frozenset({layer}) in attempt.stopped_by:
+        return "alone"
+    return "together" if any(layer in layers for layers in attempt.stopped_by) else ""
+
+
+def test_every_layer_is_told() -> None:
+    assert [row[0] for row in rows_of("| layer | what it does")] == list(LAYER_NAMES)
+
+
+def test_the_table_of_attempts_is_the_list_of_attempts() -> None:
+    table = rows_of(f"| attempt | {' | '.join(LAYER_NAMES)} |")
+    assert table == [[attempt.what, *(said_of(attempt, layer) for layer in LAYER_NAMES)] for attempt in ATTEMPTS]
+
+
+def test_the_limits_are_the_limits() -> None:
+    told = {row[0].partition(",")[0]: row[1] for row in rows_of("| what | default | option |")}
+    limits, config = Limits(), ServerConfig()
+    assert told["memory of a worker"] == f"{config.worker_memory_bytes >> 30} GiB"
+    assert told["threads"] == str(config.worker_threads)
+    assert told["open files"] == str(limits.open_files)
+    assert told["temporary files"].startswith(f"{limits.temporary_bytes >> 20} MiB")
