@@ -1,0 +1,136 @@
+"""One payload's digest claimed for another's bytes: by case, by spelling, by labels, by keys that stand twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from logitport import Client, CustomLogitProcessor, InvalidName, MalformedPayload, Request, UnknownProcessor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VOCAB = 64
+
+
+class AddOne(CustomLogitProcessor):
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        return logits + 1
+
+
+class AddTwo(CustomLogitProcessor):
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        return logits + 2
+
+
+ONE, TWO = json.loads(AddOne.to_str()), json.loads(AddTwo.to_str())
+DIGEST = hashlib.sha256(bytes.fromhex(ONE["callable"])).hexdigest()
+OTHER = hashlib.sha256(bytes.fromhex(TWO["callable"])).hexdigest()
+
+
+@pytest.fixture
+def client(attacked: Any) -> Iterator[Client]:
+    with Client(attacked.target) as connected:
+        yield connected
+
+
+@pytest.fixture
+def registered(client: Client) -> Iterator[Client]:
+    assert client.register(AddOne).digest == DIGEST
+    yield client
+    for digest in {ref.digest for ref in client.processors() if not ref.builtin}:
+        client.delete(digest)
+
+
+def added(client: Client, processor: str) -> float:
+    result = client.apply(np.zeros((1, VOCAB), np.float32), [Request(processors=[(processor, {})])])
+    (value,) = np.unique(result.logits)
+    return float(value)
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        DIGEST.upper(),
+        DIGEST.title(),
+        f" {DIGEST}",
+        f"{DIGEST}\n",
+        f"{DIGEST}\0",
+        f"0x{DIGEST}",
+        f"sha256:{DIGEST}",
+        DIGEST[:-1],
+        DIGEST[:8],
+        DIGEST + "0",
+        DIGEST.translate({ord("0") + i: 0xFF10 + i for i in range(10)}),  # full-width digits
+        DIGEST.translate({ord("0") + i: 0x0660 + i for i in range(10)}),  # Arabic-Indic digits
+        DIGEST.replace("a", "\u0430"),  # Cyrillic
+        DIGEST.replace("e", "e\u0301"),
+        "\u200b" + DIGEST,
+        hashlib.sha256(AddOne.to_str().encode()).hexdigest(),
+        hashlib.sha256(ONE["callable"].encode()).hexdigest(),
+    ],
+)
+def test_a_digest_has_one_spelling(registered: Client, claim: str) -> None:
+    assert claim != DIGEST
+    for call in (registered.processor, registered.delete):
+        with pytest.raises(UnknownProcessor):
+            call(claim)
+    assert added(registered, DIGEST) == 1
+
+
+@pytest.mark.parametrize("spelling", [str.upper, lambda digits: " ".join([digits[:2], digits[2:]])])
+def test_the_same_bytes_have_one_digest_however_they_are_written(registered: Client, spelling: Any) -> None:
+    assert registered.register(json.dumps({**ONE, "callable": spelling(ONE["callable"])})).digest == DIGEST
+    assert len([ref for ref in registered.processors() if not ref.builtin]) == 1
+
+
+@pytest.mark.parametrize("key", ["digest", "sha256", "name", "owner", "callable\0", "Callable"])
+def test_what_a_payload_says_of_itself_is_not_believed(registered: Client, key: str) -> None:
+    lying = json.dumps({**TWO, key: DIGEST})
+    assert registered.register(lying).digest == OTHER
+    assert (added(registered, DIGEST), added(registered, lying), added(registered, OTHER)) == (1, 2, 2)
+
+
+def test_a_key_that_stands_twice_is_read_one_way(registered: Client) -> None:
+    """What has been digested is what is loaded, and what json.loads sees, with which SGLang reads payloads."""
+    one, two = ONE["callable"], TWO["callable"]
+    labels = json.dumps({"python": ONE["python"], "dill": ONE["dill"]})[1:]
+    for first, last, digest, value in ((one, two, OTHER, 2), (two, one, DIGEST, 1)):
+        twice = f'{{"callable": "{first}", "callable": "{last}", {labels}'
+        assert json.loads(twice)["callable"] == last
+        assert registered.register(twice).digest == digest
+        assert added(registered, twice) == value
+
+
+@pytest.mark.parametrize("label", ["python", "dill"])
+@pytest.mark.parametrize("value", ["x" * 65, "x" * (1 << 20), 3, None, ["3.11"], {"a": 1}])
+def test_labels_that_are_no_versions(registered: Client, label: str, value: Any) -> None:
+    with pytest.raises(MalformedPayload):
+        registered.register(json.dumps({**TWO, label: value}))
+
+
+@pytest.mark.parametrize("name", [DIGEST, OTHER, DIGEST.upper(), "thinking_budget", "no_repeat_ngram"])
+def test_a_name_can_be_neither_a_digest_nor_a_built_in(registered: Client, name: str) -> None:
+    with pytest.raises(InvalidName):
+        registered.register(AddTwo, name=name)
+    assert added(registered, DIGEST) == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ONE["callable"][:-1],
+        ONE["callable"] + "0",
+        ONE["callable"][:-2],
+        ONE["callable"].translate({ord("0") + i: 0xFF10 + i for i in range(10)}),
+        "0x" + ONE["callable"],
+        "",
+    ],
+)
+def test_digits_that_are_not_quite_hexadecimal(registered: Client, data: str) -> None:
+    with pytest.raises(MalformedPayload):
+        registered.register(json.dumps({**ONE, "callable": data}))

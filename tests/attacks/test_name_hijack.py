@@ -1,0 +1,203 @@
+"""What is one principal's, wanted by another: to see, use, rename, replace or delete it, or to stand in for it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from logitport import (
+    Client,
+    CustomLogitProcessor,
+    LogitportError,
+    NameTaken,
+    NotPermitted,
+    Request,
+    RequestsFailed,
+    UnknownProcessor,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VOCAB = 64
+NAME = "team/add:v1"
+PRINCIPALS = {
+    "alice": ["apply", "register"],
+    "mallory": ["apply", "register"],
+    "reader": ["apply"],
+    "author": ["register"],
+    "operator": ["admin"],
+    "bystander": ["apply", "register"],
+}
+
+
+class AddOne(CustomLogitProcessor):
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        return logits + 1
+
+
+class AddTwo(CustomLogitProcessor):
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        return logits + 2
+
+
+def token_of(name: str) -> str:
+    return f"logitport_{name:x<43}"
+
+
+@pytest.fixture(scope="session")
+def attacked(serving: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    path = tmp_path_factory.mktemp("tokens") / "tokens"
+    lines = [
+        json.dumps({"name": name, "scopes": scopes, "sha256": hashlib.sha256(token_of(name).encode()).hexdigest()})
+        for name, scopes in PRINCIPALS.items()
+    ]
+    path.write_text("\n".join(lines))
+    path.chmod(0o600)
+    with serving("--tokens", str(path), "--enable-custom-logit-processor") as running:
+        for name in ("alice", "mallory"):  # whose workers stay, once they are there
+            with Client(running.target, token=token_of(name)) as client:
+                assert added(client, AddOne) == 1
+        yield running
+
+
+@pytest.fixture(scope="session")
+def credentials() -> dict[str, Any]:
+    return {"token": token_of("bystander")}
+
+
+@pytest.fixture
+def people(attacked: Any) -> Iterator[dict[str, Client]]:
+    """A client of each, who leave nothing behind."""
+    with ExitStack() as stack:
+        clients = {name: stack.enter_context(Client(attacked.target, token=token_of(name))) for name in PRINCIPALS}
+        yield clients
+        for name in ("alice", "mallory"):
+            for ref in clients[name].processors():
+                if ref.owner == name:
+                    clients[name].delete(ref.digest)
+
+
+@pytest.fixture
+def alice(people: dict[str, Client]) -> Client:
+    return people["alice"]
+
+
+@pytest.fixture
+def mallory(people: dict[str, Client]) -> Client:
+    return people["mallory"]
+
+
+def added(client: Client, processor: Any, **fields: Any) -> float:
+    result = client.apply(np.zeros((1, VOCAB), np.float32), [Request(processors=[(processor, {})], **fields)])
+    (value,) = np.unique(result.logits)
+    return float(value)
+
+
+def refusal(client: Client, processor: Any, **fields: Any) -> LogitportError:
+    with pytest.raises(RequestsFailed) as raised:
+        added(client, processor, **fields)
+    (error,) = raised.value.result.failures.values()
+    return error
+
+
+def test_what_is_not_shared_is_not_there(alice: Client, mallory: Client) -> None:
+    digest = alice.register(AddOne, name=NAME).digest
+    assert NAME not in {name for ref in mallory.processors() for name in ref.names}
+    assert digest not in {ref.digest for ref in mallory.processors()}
+    nothing = pytest.raises(UnknownProcessor)
+    for processor in (NAME, digest):
+        for call in (mallory.processor, mallory.delete):
+            with nothing as raised:
+                call(processor)
+            with nothing as other:
+                call("team/nobody")
+            # What is hidden is answered in the words for what does not exist.
+            assert str(raised.value).replace(processor, "") == str(other.value).replace("team/nobody", "")
+        assert isinstance(refusal(mallory, processor), UnknownProcessor)
+    assert added(alice, NAME) == 1
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_name_stays_its_owners(alice: Client, mallory: Client, replace: bool, shared: bool) -> None:
+    alice.register(AddOne, name=NAME, shared=shared)
+    for processor in (AddTwo, AddOne):
+        with pytest.raises((NameTaken, NotPermitted)):
+            mallory.register(processor, name=NAME, replace=replace)
+    assert added(alice, NAME) == 1
+    assert alice.processor(NAME).owner == "alice"
+
+
+def test_what_is_shared_can_be_used_and_nothing_else(alice: Client, mallory: Client) -> None:
+    digest = alice.register(AddOne, name=NAME, shared=True).digest
+    assert (added(mallory, NAME), added(mallory, digest)) == (1, 1)
+    for processor in (NAME, digest):
+        with pytest.raises((NotPermitted, UnknownProcessor)):
+            mallory.delete(processor)
+    assert added(alice, NAME) == 1
+
+
+def test_the_same_payload_registered_first_by_another_gives_no_hold_over_it(alice: Client, mallory: Client) -> None:
+    digest = mallory.register(AddOne, name="evil/add", shared=True).digest
+    assert alice.register(AddOne, name=NAME).digest == digest
+    assert alice.processor(digest).owner == "alice"
+    mallory.delete(digest)
+    assert (added(alice, NAME), added(alice, digest)) == (1, 1)
+    with pytest.raises(UnknownProcessor):
+        alice.processor("evil/add")
+
+
+def test_sharing_a_payload_does_not_share_what_another_keeps_for_herself(alice: Client, mallory: Client) -> None:
+    alice.register(AddOne, name=NAME)
+    mallory.register(AddOne, shared=True)
+    with pytest.raises(UnknownProcessor):
+        mallory.processor(NAME)
+    assert alice.processor(NAME).shared is False
+
+
+def test_a_name_that_was_given_up_may_be_taken_but_moves_nobody_who_is_there(alice: Client, mallory: Client) -> None:
+    alice.register(AddOne, name=NAME, shared=True)
+    with alice.session(vocab_size=VOCAB) as session:
+        handle = session.add(Request(processors=[(NAME, {})]))
+        alice.delete(NAME)
+        mallory.register(AddTwo, name=NAME, shared=True)
+        logits = np.zeros((1, VOCAB), np.float32)
+        session.step({handle: []}).apply(logits)
+        assert np.unique(logits).tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("reader", lambda client: client.register(AddTwo)),
+        ("reader", lambda client: client.delete(NAME)),
+        ("author", lambda client: client.apply(np.zeros((1, VOCAB), np.float32), [Request()])),
+        ("author", lambda client: client.session(vocab_size=VOCAB)),
+        ("operator", lambda client: client.register(AddTwo)),
+        ("operator", lambda client: client.session(vocab_size=VOCAB)),
+    ],
+)
+def test_a_scope_that_one_lacks(people: dict[str, Client], name: str, call: Any) -> None:
+    people["alice"].register(AddOne, name=NAME, shared=True)
+    with pytest.raises(NotPermitted, match="takes the scope"):
+        call(people[name])
+    assert added(people["alice"], NAME) == 1
+
+
+def test_code_forwarded_with_a_request_takes_the_scope_as_well(people: dict[str, Client]) -> None:
+    assert isinstance(refusal(people["reader"], AddTwo), NotPermitted)
+    assert isinstance(refusal(people["reader"], AddTwo, tenant="alice"), NotPermitted)
+    with people["reader"].session(vocab_size=VOCAB) as session, pytest.raises(NotPermitted):
+        session.add(Request(processors=[(AddTwo, {})]))
+
+
+def test_a_tenant_that_is_called_as_a_principal_is_not_that_principal(alice: Client, mallory: Client) -> None:
+    digest = alice.register(AddOne, name=NAME).digest
+    for processor in (NAME, digest):
+        assert isinstance(refusal(mallory, processor, tenant="alice"), UnknownProcessor)

@@ -1,0 +1,178 @@
+"""One of everything that is too large: each is refused by its limit, and costs its own call, frame or request."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VOCAB = 64
+MIB = 1 << 20
+LARGE: list[Any] = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+CALL = {"processor": {"builtin": "no_repeat_ngram"}, "params": b'{"ngram_size":2}'}
+
+
+@pytest.fixture
+def channel(attacked: Any) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(attacked.target, options=LARGE) as opened:
+        yield opened
+
+
+def status_of(call: Any, message: Any, **options: Any) -> str:
+    with pytest.raises(grpc.RpcError) as raised:
+        call(message, timeout=30, **options)
+    return str(raised.value.code().name)
+
+
+def test_a_message(channel: grpc.Channel, peak: Any) -> None:
+    for method in ("ProcessorRegistry/Register", "ProcessorRegistry/Get", "LogitProcessing/Apply"):
+        assert status_of(channel.unary_unary(f"/logitport.v1.{method}"), bytes(257 * MIB)) == "RESOURCE_EXHAUSTED"
+    stream = channel.stream_stream("/logitport.v1.LogitProcessing/Session")
+    assert status_of(lambda message, **options: list(stream(iter([message]), **options)), bytes(257 * MIB)) == (
+        "RESOURCE_EXHAUSTED"
+    )
+    assert peak.growth_bytes < 64 * MIB
+
+
+def test_metadata(channel: grpc.Channel) -> None:
+    stub = registry_pb2_grpc.ProcessorRegistryStub(channel)
+    for metadata in ([("x", "y" * MIB)], [(f"x-{number}", "y") for number in range(20_000)]):
+        status = status_of(stub.List, registry_pb2.ListRequest(), metadata=metadata)
+        assert status in ("RESOURCE_EXHAUSTED", "UNAVAILABLE")
+
+
+@pytest.mark.parametrize("length", [2**32 - 1, 2**31, 257 * MIB])
+def test_a_frame_that_is_announced_on_the_lane(raw_engine: Any, peak: Any, length: int) -> None:
+    engine = raw_engine()
+    lane = engine.take_lane()
+    lane.connection.sendall(struct.pack("<I", length))
+    with contextlib.suppress(ConnectionResetError):
+        assert lane.connection.recv(1) == b"", "the lane is still open"
+    assert peak.growth_bytes < 64 * MIB
+
+
+def test_a_frame_that_is_announced_and_never_comes_takes_no_memory(raw_engine: Any, peak: Any) -> None:
+    engines = [raw_engine() for _ in range(8)]
+    for engine in engines:
+        engine.take_lane().connection.sendall(struct.pack("<I", 255 * MIB) + bytes(1000))
+    time.sleep(0.5)
+    assert peak.growth_bytes < 64 * MIB
+
+
+REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
+    "a request's name": ({"request_id": "x" * MIB}, "INVALID_ARGUMENT"),
+    "a chain": ({"processors": [CALL] * 100_000}, "LIMIT_EXCEEDED"),
+    "a prompt": ({"prompt_token_ids": [1] * (2 * MIB)}, "LIMIT_EXCEEDED"),
+    "an output": ({"output_token_ids": [1] * (2 * MIB)}, "LIMIT_EXCEEDED"),
+    "parameters": ({"processors": [{**CALL, "params": b'{"ngram_size":2' + b" " * MIB + b"}"}]}, "LIMIT_EXCEEDED"),
+    "sampling parameters": ({"sampling_params": b"{" + b" " * (8 * MIB) + b"}"}, "LIMIT_EXCEEDED"),
+    "a built-in's name": ({"processors": [{"processor": {"builtin": "x" * MIB}}]}, "UNKNOWN_PROCESSOR"),
+    "a name": ({"processors": [{"processor": {"name": "x/" * MIB}}]}, "UNKNOWN_PROCESSOR"),
+    "a digest": ({"processors": [{"processor": {"digest": "0" * MIB}}]}, "UNKNOWN_PROCESSOR"),
+    "a payload": ({"processors": [{"processor": {"serialized": "0" * (20 * MIB)}}]}, "LIMIT_EXCEEDED"),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_request(channel: grpc.Channel, raw_engine: Any, code: Any, name: str, peak: Any) -> None:
+    asked, expected = REQUESTS[name]
+    request = common_pb2.Request(**asked)
+    message = processing_pb2.ApplyRequest(
+        logits={"datatype": "FP32", "shape": [2, VOCAB], "raw": bytes(8 * VOCAB)}, requests=[request, {}]
+    )
+    response = processing_pb2_grpc.LogitProcessingStub(channel).Apply(message, timeout=30)
+    assert [(failure.slot, code(failure.error)) for failure in response.failures] == [(0, expected)]
+    assert response.ByteSize() < 100_000, "the error tells all of what was wrong"
+    assert peak.growth_bytes < 200 * MIB
+
+
+def test_a_tenants_name_is_not_kept_for_nothing(raw_engine: Any, code: Any) -> None:
+    request = {"processors": [CALL], "tenant": "x" * (8 * MIB)}
+    reply = raw_engine().send(add={"requests": [{"request": request}]})
+    assert [code(failure.error) for failure in reply.added.failures] in ([], ["INVALID_ARGUMENT"], ["LIMIT_EXCEEDED"])
+
+
+@pytest.mark.parametrize("column", ["slots", "new_token_ids", "row_requests", "draft_token_ids"])
+@pytest.mark.parametrize("transport", ["grpc", "local"])
+def test_columns(raw_engine: Any, code: Any, peak: Any, column: str, transport: str) -> None:
+    engine = raw_engine()
+    if transport == "local":
+        engine.take_lane()
+    assert code(engine.send(step={column: bytes(8 * MIB)}).error) == "LIMIT_EXCEEDED"
+    assert peak.growth_bytes < 64 * MIB
+
+
+def test_a_step_of_the_greatest_size_holds_up_nobody(raw_engine: Any, code: Any) -> None:
+    """It is slow for who sends it; the bystander, meanwhile, is served."""
+    engine, other = raw_engine(max_draft_tokens=256), raw_engine()
+    engine.send(add={"requests": [{}]})
+    rows = 130_000
+    step = {
+        "slots": bytes(4),
+        "generations": bytes(4),
+        "base_lengths": bytes(4),
+        "history_crcs": bytes(4),
+        "draft_counts": struct.pack("<i", 256),
+        "draft_token_ids": bytes(4 * 256),
+        "row_requests": bytes(4 * rows),
+        "row_draft_offsets": struct.pack("<i", 256) * rows,
+    }
+    engine._frames.put(processing_pb2.SessionRequest(seq=3, step=step))
+    slowest = 0.0
+    for _ in range(20):
+        started = time.monotonic()
+        other.send(step={})
+        slowest = max(slowest, time.monotonic() - started)
+    assert next(engine._replies).WhichOneof("frame") == "edits"
+    assert slowest < 1.0
+
+
+@pytest.mark.parametrize("vocab_size", [2**31 - 1, 2**30])
+def test_a_vocabulary_that_nobody_has(raw_engine: Any, peak: Any, vocab_size: int) -> None:
+    engine = raw_engine(vocab_size=vocab_size)
+    chain = [{**CALL, "params": b'{"ngram_size":1}'}, {"processor": {"builtin": "disallowed_tokens"}}]
+    chain[1]["params"] = b'{"token_ids":[0,1,2]}'
+    n = 64
+    asked = [{"slot": slot, "request": {"processors": chain, "prompt_token_ids": [7]}} for slot in range(n)]
+    assert not engine.send(add={"requests": asked}).added.failures
+    step = {
+        "slots": struct.pack(f"<{n}i", *range(n)),
+        "generations": bytes(4 * n),
+        "base_lengths": struct.pack("<i", 1) * n,
+        "history_crcs": struct.pack("<I", zlib.crc32(struct.pack("<i", 7))) * n,
+    }
+    assert not engine.send(step=step).edits.failures
+    assert peak.growth_bytes < 64 * MIB
+
+
+def test_more_requests_than_a_session_holds(raw_engine: Any, code: Any) -> None:
+    engine = raw_engine(max_requests=2**31 - 1)
+    asked = [{"slot": slot, "request": {"processors": [CALL]}} for slot in range(2000)]
+    reply = engine.send(add={"requests": asked}).added
+    assert len(reply.failures) == 2000 - engine.opened.max_requests
+    assert {code(failure.error) for failure in reply.failures} == {"INVALID_ARGUMENT"}
+
+
+@pytest.mark.parametrize(
+    "octets", [b"GET / HTTP/1.1\r\n\r\n", bytes(MIB), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * MIB]
+)
+def test_what_is_not_even_grpc(attacked: Any, octets: bytes) -> None:
+    host, _, port = attacked.target.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        try:
+            connection.sendall(octets)
+            while connection.recv(1 << 16):
+                pass
+        except (ConnectionError, TimeoutError):
+            pass

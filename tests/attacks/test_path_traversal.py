@@ -1,0 +1,91 @@
+"""Names that are paths: none is bound, none is looked up outside the registry, nothing is read or written elsewhere."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from logitport import Client, CustomLogitProcessor, InvalidName, Request, RequestsFailed, UnknownProcessor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NAMES = [
+    *("../x/y", "../../etc/passwd", "team/../x", "team/..", "team/.", "team/x/..", "./team/x", "team//x", "team/x/"),
+    *("/team/x", "/etc/passwd", "//team/x", "~/x", "team/~", "team/$HOME", "team/x\0", "\0team/x", "team/x\0.json"),
+    *("team\\x", "..\\x\\y", "C:/x", "C:\\x", "\\\\host\\share\\x", "team/x:../y", "team/x:/y", "team/x:", "team/:v"),
+    *(
+        "file:///etc/passwd",
+        "http://host/x",
+        "team/x?y",
+        "team/x#y",
+        "team/%2e%2e/x",
+        "team/..%2fx",
+        "team/x;y",
+        "team/*",
+    ),
+    *("team/x\n", "team/\nx", "team/x\r", " team/x", "team/x ", "team/ x", "-team/x", "team/-x", ".team/x", "team/.x"),
+    *(
+        "Team/x",
+        "team/X",
+        "t\u00e9am/x",
+        "team/\uff0e\uff0e/x",
+        "team/\u2025/x",
+        "\u0430team/x",
+        "team/x\u202e",
+        "team\u2215x",
+    ),
+    *("team/x:v1:v2", "team", "x", "/", "", ".", "..", "a/" * 64 + "a", "team/" + "x" * 124),
+]
+
+
+class Idle(CustomLogitProcessor):
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        return logits
+
+
+@pytest.fixture
+def client(attacked: Any) -> Iterator[Client]:
+    with Client(attacked.target) as connected:
+        yield connected
+
+
+@pytest.fixture(autouse=True)
+def untouched(attacked: Any) -> Iterator[None]:
+    """The server's own folders are as they were."""
+    folder = Path(f"/proc/{attacked.process.pid}/cwd")
+    before = sorted(os.listdir(folder))
+    yield
+    assert sorted(os.listdir(folder)) == before
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name])
+def test_no_such_name_is_bound(client: Client, name: str) -> None:
+    with pytest.raises(InvalidName):
+        client.register(Idle, name=name)
+    assert all(name not in ref.names for ref in client.processors())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_such_name_is_looked_up(client: Client, name: str) -> None:
+    for call in (client.processor, client.delete):
+        with pytest.raises(UnknownProcessor):
+            call(name)
+    for by in ("name", "digest", "builtin"):
+        request = Request(processors=[("thinking_budget", {})]).to_proto()
+        setattr(request.processors[0].processor, by, name)
+        with pytest.raises(RequestsFailed) as raised:
+            client.apply(np.zeros((1, 8), np.float32), [_AsIs(request)])  # type: ignore[list-item]
+        (error,) = raised.value.result.failures.values()
+        assert isinstance(error, UnknownProcessor)
+
+
+class _AsIs:
+    """A request that is a message already."""
+
+    def __init__(self, message: Any) -> None:
+        self.to_proto = lambda: message

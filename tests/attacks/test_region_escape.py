@@ -1,0 +1,266 @@
+"""Reaching beyond a region: by offset, by size, by a number, by its descriptor, after its end, from another session."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import socket
+import struct
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport import CustomLogitProcessor, Request
+from logitport_proto import processing_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+VOCAB = 64
+ROW = 4 * VOCAB
+PAGE = mmap.PAGESIZE
+SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+ZERO = bytes(4)
+ONE_STEP = {"slots": ZERO, "generations": ZERO, "base_lengths": ZERO, "history_crcs": ZERO}
+
+
+class AddOne(CustomLogitProcessor):
+    def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
+        return logits.add_(1.0)
+
+
+@pytest.fixture
+def engine(raw_engine: Callable[..., Any]) -> Any:
+    return reading(raw_engine())
+
+
+def reading(engine: Any) -> Any:
+    """With one request, whose processor reads logits, on its lane."""
+    engine.take_lane()
+    added = engine.send(add={"requests": [{"request": Request(processors=[(AddOne, {})]).to_proto()}]}).added
+    assert added.reads_logits == b"\1"
+    return engine
+
+
+def step(engine: Any) -> None:
+    assert engine.send(step=ONE_STEP).edits.logits_rows == ZERO
+
+
+def process(engine: Any, region_id: int, byte_offset: int = 0, **tensor: Any) -> processing_pb2.SessionResponse:
+    place = {"region_id": region_id, "byte_offset": byte_offset}
+    return engine.send(logits={"logits": {"datatype": "FP32", "shape": [1, VOCAB], "region": place, **tensor}})  # type: ignore[no-any-return]
+
+
+def sound(engine: Any, region_id: int, descriptor: int, byte_offset: int = 0) -> None:
+    """The region still works, and nothing but the row in it is written."""
+    with mmap.mmap(descriptor, 0) as memory:
+        memory[:] = bytes(len(memory))
+        assert process(engine, region_id, byte_offset).WhichOneof("frame") == "logits"
+        expected = bytearray(len(memory))
+        expected[byte_offset : byte_offset + ROW] = struct.pack("<f", 1.0) * VOCAB
+        assert memory[:] == expected
+
+
+@pytest.mark.parametrize(
+    "byte_offset",
+    [
+        *(4, ROW, ROW + 4, PAGE, 1, 2, 3),
+        *(2**31 - 4, 2**31, 2**32 - 4, 2**32, 2**62, 2**63 - 4, 2**63, 2**64 - ROW, 2**64 - 4, 2**64 - 1),
+    ],
+)
+def test_an_offset_beyond_or_that_wraps_around(engine: Any, code: Any, byte_offset: int) -> None:
+    region_id, descriptor = engine.open_region(ROW)
+    step(engine)
+    assert code(process(engine, region_id, byte_offset).error) == "INVALID_LOGITS"
+    sound(engine, region_id, descriptor)
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        {"shape": [2, VOCAB]},
+        {"shape": [1, VOCAB + 1]},
+        {"shape": [1, 2 * VOCAB]},
+        {"shape": [2**32 + 1, VOCAB]},
+        {"shape": [1, 2**32 + VOCAB]},
+        {"shape": [2**62, 2**62]},
+        {"shape": [-1, VOCAB]},
+        {"shape": [-1, -VOCAB]},
+        {"shape": [1, VOCAB, 2**61]},
+        {"shape": [VOCAB]},
+        {"shape": []},
+        {"datatype": "FP16"},
+        {"datatype": "FP64"},
+        {"datatype": ""},
+    ],
+)
+def test_a_size_beyond_or_that_wraps_around(engine: Any, code: Any, tensor: dict[str, Any]) -> None:
+    region_id, descriptor = engine.open_region(ROW)
+    step(engine)
+    assert code(process(engine, region_id, **tensor).error) == "INVALID_LOGITS"
+    sound(engine, region_id, descriptor)
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("size_bytes", [0, -1, -(2**63), 2**63 - 1, 2**63 - PAGE, 2**40])
+def test_a_region_of_a_size_that_cannot_be(engine: Any, code: Any, size_bytes: int) -> None:
+    held = len(os.listdir("/proc/self/fd"))
+    reply = engine.send(open_region={"size_bytes": size_bytes})
+    assert code(reply.error) in ("INVALID_ARGUMENT", "LIMIT_EXCEEDED")
+    assert not engine.lane.descriptors
+    assert len(os.listdir("/proc/self/fd")) == held
+
+
+def test_many_small_regions_are_held_to_the_same_limit_of_bytes(engine: Any, code: Any) -> None:
+    for _ in range(3):
+        reply = engine.send(open_region={"size_bytes": 2**30 - 1})
+        for descriptor in engine.lane.descriptors:
+            os.close(descriptor)
+    assert code(reply.error) == "LIMIT_EXCEEDED"
+
+
+def test_tiny_regions_do_not_use_up_the_descriptors_of_the_server(engine: Any, code: Any) -> None:
+    for _ in range(100):
+        reply = engine.send(open_region={"size_bytes": 1})
+        for descriptor in engine.lane.descriptors:
+            os.close(descriptor)
+    assert code(reply.error) == "LIMIT_EXCEEDED"
+
+
+def test_the_sum_of_region_sizes_does_not_wrap(engine: Any, code: Any) -> None:
+    region_id, descriptor = engine.open_region(ROW)
+    for size_bytes in (2**63 - ROW, 2**63 - 1):
+        assert code(engine.send(open_region={"size_bytes": size_bytes}).error) == "LIMIT_EXCEEDED"
+    step(engine)
+    sound(engine, region_id, descriptor)
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, ROW - 1, PAGE - 1, PAGE + 1, 2**40])
+def test_its_descriptor_can_neither_shrink_nor_grow_it(engine: Any, size_bytes: int) -> None:
+    region_id, descriptor = engine.open_region(PAGE)
+    with pytest.raises(PermissionError):
+        os.ftruncate(descriptor, size_bytes)
+    assert os.fstat(descriptor).st_size == PAGE
+    step(engine)
+    sound(engine, region_id, descriptor, PAGE - ROW)
+    os.close(descriptor)
+
+
+def test_its_descriptor_cannot_be_unsealed_or_sealed_against_the_server(engine: Any) -> None:
+    region_id, descriptor = engine.open_region(PAGE)
+    assert fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS == SEALS
+    for seals in (0, fcntl.F_SEAL_WRITE, 16):  # 16: F_SEAL_FUTURE_WRITE
+        with pytest.raises(PermissionError):
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    step(engine)
+    sound(engine, region_id, descriptor)
+    os.close(descriptor)
+
+
+def test_writing_past_its_end_and_punching_holes_into_it(engine: Any) -> None:
+    region_id, descriptor = engine.open_region(PAGE)
+    with pytest.raises(PermissionError):
+        os.pwrite(descriptor, b"beyond", PAGE)
+    with pytest.raises(PermissionError):
+        os.posix_fallocate(descriptor, 0, 2 * PAGE)
+    reopened = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)  # a new description of the same file
+    with pytest.raises(PermissionError):
+        os.ftruncate(reopened, 0)
+    step(engine)
+    sound(engine, region_id, descriptor)
+    os.close(reopened)
+    os.close(descriptor)
+
+
+def test_a_region_that_was_replaced_is_out_of_use(engine: Any, code: Any) -> None:
+    old, old_descriptor = engine.open_region(ROW)
+    new, descriptor = engine.open_region(ROW, replaces=old)
+    step(engine)
+    assert code(process(engine, old).error) == "INVALID_LOGITS"
+    sound(engine, new, descriptor)
+    with mmap.mmap(old_descriptor, 0) as memory:
+        assert memory[:] == bytes(ROW)
+    os.close(old_descriptor)
+    os.close(descriptor)
+
+
+def test_a_region_after_the_end_of_its_session(attacked: Any, raw_engine: Any) -> None:
+    engine = reading(raw_engine())
+    _, descriptor = engine.open_region(ROW)
+    engine.close()
+    maps = Path(f"/proc/{attacked.process.pid}/maps")
+    deadline = time.monotonic() + 10
+    inode = f" {os.fstat(descriptor).st_ino} "
+    while inode in maps.read_text():
+        assert time.monotonic() < deadline, "the server keeps the memory of a session that has ended"
+        time.sleep(0.02)
+    with mmap.mmap(descriptor, 0) as memory:
+        memory[:] = b"\xff" * ROW  # it is the engine's alone now
+    os.close(descriptor)
+
+
+def test_a_region_of_another_session(raw_engine: Any, code: Any) -> None:
+    owner, thief = reading(raw_engine()), reading(raw_engine())
+    numbers = []
+    for _ in range(3):
+        region_id, descriptor = owner.open_region(ROW)
+        numbers.append(region_id)
+        with mmap.mmap(descriptor, 0) as memory:
+            memory[:] = b"\x77" * ROW
+        os.close(descriptor)
+    step(thief)
+    for region_id in (*numbers, 0, 2**63, 2**64 - 1):
+        assert code(process(thief, region_id).error) == "INVALID_LOGITS"
+    # Nor does naming it as the one that is replaced take it away.
+    _, own = thief.open_region(ROW, replaces=numbers[0])
+    os.close(own)
+    step(owner)
+    assert process(owner, numbers[0]).WhichOneof("frame") == "logits"
+
+
+def test_descriptors_that_a_client_sends_are_not_taken(attacked: Any, engine: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_bytes(bytes(ROW))
+    own = os.open(tmp_path / "mine", os.O_RDWR)
+    held = Path(f"/proc/{attacked.process.pid}/fd")
+    before = len(os.listdir(held))
+    frame = processing_pb2.SessionRequest(seq=engine.seq + 1, open_region={"size_bytes": ROW}).SerializeToString()
+    octets = struct.pack("<I", len(frame)) + frame
+    socket.send_fds(engine.lane.connection, [octets], [own] * 200)
+    reply = engine.lane.read()
+    engine.seq += 1
+    (descriptor,) = engine.lane.descriptors
+    assert len(os.listdir(held)) <= before + 2  # the region's own, and its mapping's
+    step(engine)
+    sound(engine, reply.region.region_id, descriptor)
+    assert (tmp_path / "mine").read_bytes() == bytes(ROW)
+    os.close(own)
+    os.close(descriptor)
+
+
+def test_descriptors_that_come_with_the_token_are_not_taken(attacked: Any, raw_engine: Any, lane_socket: Any) -> None:
+    engine = raw_engine()
+    held = Path(f"/proc/{attacked.process.pid}/fd")
+    connection = lane_socket(engine.opened.lane, b"")
+    before = len(os.listdir(held))
+    socket.send_fds(connection.connection, [engine.opened.lane.token], [0] * 200)
+    assert connection.welcomed()
+    assert len(os.listdir(held)) <= before + 2  # the connection, which may be accepted meanwhile, and its reader
+
+
+def test_one_step_is_processed_once_however_often_its_logits_are_sent(engine: Any, code: Any) -> None:
+    region_id, descriptor = engine.open_region(ROW)
+    step(engine)
+    sound(engine, region_id, descriptor)
+    assert code(process(engine, region_id).error) == "INVALID_ARGUMENT"
+    frame = {"datatype": "FP32", "shape": [1, VOCAB], "region": {"region_id": region_id}}
+    assert code(engine.send(seq=engine.seq, logits={"logits": frame}).error) == "INVALID_ARGUMENT"
+    with mmap.mmap(descriptor, 0) as memory:
+        assert memory[:] == struct.pack("<f", 1.0) * VOCAB
+    os.close(descriptor)

@@ -1,0 +1,134 @@
+"""Frames sent again, out of order, from another session, or to a session that has ended."""
+
+from __future__ import annotations
+
+import struct
+import time
+import zlib
+from typing import Any
+
+import pytest
+
+from logitport import Request
+
+VOCAB = 1000
+ZERO = bytes(4)
+TRANSPORTS = pytest.mark.parametrize("transport", ["grpc", "local"])
+
+
+def int32(*values: int) -> bytes:
+    return struct.pack(f"<{len(values)}i", *values)
+
+
+def step(prompt: tuple[int, ...], *new: int) -> dict[str, bytes]:
+    return {
+        "slots": ZERO,
+        "generations": ZERO,
+        "base_lengths": int32(len(prompt)),
+        "history_crcs": struct.pack("<I", zlib.crc32(int32(*prompt))),
+        "new_token_counts": int32(len(new)),
+        "new_token_ids": int32(*new),
+    }
+
+
+def denied(reply: Any) -> list[int]:
+    assert reply.WhichOneof("frame") == "edits", reply
+    return sorted(struct.unpack(f"<{len(reply.edits.edits.ids) // 4}i", reply.edits.edits.ids))
+
+
+def opened(raw_engine: Any, transport: str, *prompt: int) -> Any:
+    """A session with one request."""
+    engine = raw_engine(vocab_size=VOCAB)
+    if transport == "local":
+        engine.take_lane()
+    message = Request(prompt, processors=[("no_repeat_ngram", {"ngram_size": 1})]).to_proto()
+    assert not engine.send(add={"requests": [{"request": message}]}).added.failures
+    return engine
+
+
+@TRANSPORTS
+def test_a_step_that_comes_again_does_not_advance_again(raw_engine: Any, transport: str) -> None:
+    engine = opened(raw_engine, transport, 1)
+    first = engine.send(step=step((1,), 2))
+    for _ in range(3):
+        assert engine.send(seq=first.seq, step=step((1,), 2)) == first
+    # What came under the number of the last frame is not looked at, whatever it is.
+    assert engine.send(seq=first.seq, remove={"slots": ZERO, "generations": ZERO}) == first
+    assert denied(engine.send(step=step((1, 2), 3))) == [1, 2, 3]
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("seq", [0, 1, 2, 4, 5, 2**32 + 3, 2**63, 2**64 - 1])
+def test_numbers_that_are_not_the_next(raw_engine: Any, code: Any, transport: str, seq: int) -> None:
+    engine = opened(raw_engine, transport, 1)
+    assert denied(engine.send(step=step((1,), 2))) == [1, 2]
+    last = engine.seq
+    if seq != last + 1:
+        assert code(engine.send(seq=seq, step=step((1, 2), 9)).error) == "INVALID_ARGUMENT"
+    assert denied(engine.send(seq=last + 1, step=step((1, 2), 3))) == [1, 2, 3]
+
+
+@TRANSPORTS
+def test_frames_of_another_session(raw_engine: Any, code: Any, transport: str) -> None:
+    victim, thief = opened(raw_engine, transport, 1, 2), opened(raw_engine, transport, 7)
+    recorded = [step((1, 2), 3), step((1, 2, 3), 4)]
+    victim.send(step=recorded[0])
+    for frame in recorded:
+        (failure,) = thief.send(step=frame).edits.failures
+        assert code(failure.error) == "NEED_SYNC"
+    assert denied(victim.send(step=recorded[1])) == [1, 2, 3, 4]
+
+
+@TRANSPORTS
+def test_a_session_is_opened_once(raw_engine: Any, code: Any, transport: str) -> None:
+    engine = opened(raw_engine, transport, 1)
+    assert code(engine.send(open={"vocab_size": 2, "datatype": "FP32"}).error) == "INVALID_ARGUMENT"
+    assert denied(engine.send(step=step((1,), 60))) == [1, 60]
+
+
+def test_another_stream_does_not_see_the_requests_of_this_one(raw_engine: Any, code: Any) -> None:
+    victim, thief = opened(raw_engine, "local", 1, 2), raw_engine(vocab_size=VOCAB)
+    (failure,) = thief.send(step=step((1, 2), 3)).edits.failures
+    assert code(failure.error) == "UNKNOWN_REQUEST"
+    thief.send(remove={"slots": ZERO, "generations": ZERO})
+    assert denied(victim.send(step=step((1, 2), 3))) == [1, 2, 3]
+
+
+def test_frames_by_grpc_while_the_lane_is_taken_change_nothing(raw_engine: Any, code: Any) -> None:
+    engine = opened(raw_engine, "local", 1)
+    lane, engine.lane = engine.lane, None
+    assert code(engine.send(step=step((1,), 9)).error) == "INVALID_ARGUMENT"
+    assert code(engine.send(open_region={"size_bytes": 8}).error) == "INVALID_ARGUMENT"
+    engine.lane = lane
+    assert denied(engine.send(step=step((1,), 2))) == [1, 2]
+
+
+def test_a_lane_ends_with_its_session(raw_engine: Any) -> None:
+    engine = opened(raw_engine, "local", 1)
+    engine._replies.cancel()
+    engine.lane.connection.settimeout(10)
+    deadline = time.monotonic() + 10
+    with pytest.raises((OSError, struct.error)):  # noqa: PT012 - frames in flight may still be answered
+        while time.monotonic() < deadline:
+            engine.send(step=step((1,)))
+
+
+def test_a_token_ends_with_its_session(raw_engine: Any, lane_socket: Any) -> None:
+    engine = raw_engine()
+    ticket = engine.opened.lane
+    engine.close()
+    deadline = time.monotonic() + 10
+    while lane_socket(ticket).welcomed():
+        assert time.monotonic() < deadline, "the token of a session that has ended still admits"
+
+
+def test_a_stream_that_was_never_opened_does_nothing(attacked: Any, raw_engine: Any, code: Any) -> None:
+    engine = raw_engine(vocab_size=0)
+    for frame in (
+        {"step": step((1,))},
+        {"remove": {}},
+        {"add": {}},
+        {"logits": {}},
+        {"open_region": {"size_bytes": 8}},
+    ):
+        assert code(engine.send(**frame).error) == "SESSION_CLOSED"
