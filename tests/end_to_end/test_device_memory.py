@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from tests.recorded_cuda import RecordedCuda, RecordedGpu
-from tests.server.conftest import Engine
 
 from logitport import CustomLogitProcessor, LimitExceeded, Request, ServerUnavailable, device_memory
 from logitport.cuda import Cuda
@@ -26,6 +24,8 @@ from logitport_server.loader import Loader
 from logitport_server.metrics import Metrics
 from logitport_server.regions import Regions
 from logitport_server.stream import SessionStream
+from tests.recorded_cuda import RecordedCuda, RecordedGpu
+from tests.server.conftest import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -357,6 +357,20 @@ def test_what_a_lane_shared_goes_with_it(house: House) -> None:
     run(session, add(session, True), session.logits_buffer(1))
     house.lanes[0].stream.leave_lane()
     assert house.gpu.record[-1] == "server: gives a stream back"
+
+
+def test_memory_that_the_server_cannot_close_is_not_freed(house: House) -> None:
+    session = house.session()
+    (handle,) = add(session, True)
+    run(session, [handle], session.logits_buffer(1))
+    house.server.idle = False
+    logits = session.logits_buffer(2)
+    gc.collect()
+    assert "engine: free" not in house.gpu.record
+    logits.fill_(8.0)
+    run(session, [handle], logits[:1])
+    assert logits[:, 0].tolist() == [4.0, 8.0]
+    assert session.logits_memory == "host"
 
 
 def test_sessions_have_streams_of_their_own(house: House) -> None:

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from tests.conftest import RunningServer
-
     from logitport import EditRequest, LogitportError, RowEdits
+    from tests.conftest import RunningServer
 
 VOCAB = 64
 INF = float("inf")

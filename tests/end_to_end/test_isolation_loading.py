@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from tests.conftest import RunningServer
-
     from logitport import EditRequest, LogitportError, RowEdits
+    from tests.conftest import RunningServer
 
 VOCAB = 32
 INF = float("inf")

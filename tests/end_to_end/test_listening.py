@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from tests.conftest import COMMAND, environment
 
 from logitport import Client, Request
 from logitport_server.access import new_token
+from tests.conftest import COMMAND, environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.recorded_cuda import RecordedCuda, RecordedGpu
 
 from logitport import InvalidArgument, InvalidLogits, LimitExceeded, LogitportError
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server import device_regions
 from logitport_server.regions import Regions
+from tests.recorded_cuda import RecordedCuda, RecordedGpu
 
 ALLOCATED = 4096
 LIMIT = 2 * ALLOCATED
@@ -166,7 +166,9 @@ def test_work_that_does_not_end(
     region_id = regions.share(message)
     server.idle = False
     server.fails = {"query"} if how == "fails" else set()
-    regions.give_up(region_id)
+    with pytest.raises(InvalidLogits, match="do not free its memory"):
+        regions.give_up(region_id)
+    regions.share(message)
     regions.close()
     assert not {"server: closes the memory", "server: gives a stream back"} & set(gpu.record)
 

@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from tests.conftest import COMMAND
 
 if TYPE_CHECKING:
