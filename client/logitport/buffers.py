@@ -48,7 +48,7 @@ class Memory(ABC):
 
     @abstractmethod
     def refuse(self) -> None:
-        """The server refused to work on the region."""
+        """The region is of no use: to CUDA, or because the server will not work on it."""
 
 
 class HostMemory(Memory):
@@ -139,7 +139,7 @@ class LogitsBuffer:
             )
 
     def refuse(self) -> None:
-        """The server refused to work on the region: it is ordinary memory from now on."""
+        """The region is of no use: it is ordinary memory from now on."""
         self._region_id = 0
         self.memory.refuse()
 
@@ -223,6 +223,7 @@ class LogitsDelivery:
         if self.buffer.locate(logits, message):
             if self.buffer.memory.write(None, logits):
                 return self._placed(self.buffer, None)
+            self.buffer.refuse()
             message.Clear()
         rows = tensors.take_rows(logits, wanted)
         for staging in self._stagings(rows):
@@ -230,9 +231,12 @@ class LogitsDelivery:
                 staged = staging.shared_rows(len(rows))
             except LimitExceeded:
                 continue
-            if staged is not None and staging.memory.write(staged, rows):
+            if staged is None:
+                continue
+            if staging.memory.write(staged, rows):
                 staging.locate(staged, message)
                 return self._placed(staging, staged)
+            staging.refuse()
         tensors.write(message, rows)
         return self._placed(None, None)
 

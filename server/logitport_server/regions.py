@@ -7,7 +7,7 @@ import logging
 import math
 import mmap
 import os
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -134,10 +134,19 @@ class Regions:
         return found if isinstance(found, Region) else None
 
     def give_up(self, region_id: int) -> None:
-        """Close a region, if there is one of this id; on a GPU, when its work has ended."""
+        """Close a region, if there is one of this id; on a GPU, when its work has ended.
+
+        Raises:
+            InvalidLogits: its work does not end, and so it stays open.
+        """
         region = self._regions.pop(region_id, None)
         if isinstance(region, DeviceRegion):
-            region.close(quiet=self._stream is None or wait_until_idle(self._stream))
+            quiet = self._stream is None or wait_until_idle(self._stream)
+            region.close(quiet=quiet)
+            if not quiet:
+                raise InvalidLogits(
+                    f"region {region_id} stays open, for work on it does not end; do not free its memory"
+                )
         elif region is not None:
             region.close()
 
@@ -199,7 +208,8 @@ class Regions:
     def close(self) -> None:
         """Give up every region."""
         for region_id in list(self._regions):
-            self.give_up(region_id)
+            with suppress(InvalidLogits):
+                self.give_up(region_id)
         stream, self._stream = self._stream, None
         if stream is not None and self._cuda is not None and wait_until_idle(stream):
             self._cuda.give_back(stream)
