@@ -37,7 +37,9 @@ def _preload() -> None:
     import logitport_server.worker.serve  # noqa: F401
 
     if importlib.util.find_spec("torch") is not None:
-        import torch  # noqa: F401
+        import torch
+
+        torch.zeros(1).half()  # looks up in /proc what the CPU can do; workers have no /proc
     gc.collect()
     gc.freeze()  # a collection in a worker must not touch, and so copy, the pages that all share
 

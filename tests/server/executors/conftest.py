@@ -1,0 +1,45 @@
+"""Executors, in this process: one that runs everything here, and one with real workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport import payload
+from logitport_server.executors import Deadlines, Executor, InlineExecutor, ProcessExecutor
+from logitport_server.loader import Loader
+from logitport_server.principals import Domain
+from logitport_server.registry import Source
+from logitport_server.sandbox import LAYERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CALL_SECONDS, LOAD_SECONDS = 5.0, 10.0
+
+
+@pytest.fixture(scope="session")
+def workers() -> Iterator[ProcessExecutor]:
+    """Real workers, behind whatever walls this machine has."""
+    missing = [layer.name for layer in LAYERS if layer.missing() is not None]
+    executor = ProcessExecutor(Deadlines(CALL_SECONDS, LOAD_SECONDS), quarantine_after=3, without=missing)
+    executor.ready()
+    yield executor
+    executor.close()
+
+
+@pytest.fixture(params=["inline", "process"])
+def executor(request: pytest.FixtureRequest) -> Executor:
+    return InlineExecutor(Loader(8)) if request.param == "inline" else request.getfixturevalue("workers")
+
+
+@pytest.fixture(scope="session")
+def ship() -> Callable[..., Source]:
+    """A class as it is when a tenant has shipped it."""
+
+    def source(processor: Any, tenant: str = "a") -> Source:
+        shipped = payload.parse(payload.dumps(processor))
+        return Source(shipped.digest, payload=shipped, domain=Domain("engine", tenant))
+
+    return source

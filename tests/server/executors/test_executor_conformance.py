@@ -1,0 +1,337 @@
+"""What every executor must do: what it hosts is called, and fails, in the same way. Runs over both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from logitport import (
+    CustomLogitProcessor,
+    EditKind,
+    EditProcessor,
+    EditRequest,
+    History,
+    InvalidParams,
+    LoadFailed,
+    LogitportError,
+    ProcessorFailed,
+    RowEdits,
+    StateLost,
+)
+from logitport_builtins import BUILTINS
+from logitport_server.dialects import RequestContext
+from logitport_server.registry import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from logitport_server.dialects import Dialect
+    from logitport_server.executors import Executor
+
+    Ship = Callable[..., Source]
+
+VOCAB = 1024
+INF = float("inf")
+OPERATIONS = st.lists(st.one_of(st.integers(0, VOCAB - 1), st.sampled_from(["step", "cut", "rebuild"])), max_size=12)
+
+
+class TellsHistory(EditProcessor):
+    """Denies what it was told, which it compares with the history; keeps what a parameter says."""
+
+    @classmethod
+    def validate_params(cls, params: Mapping[str, Any]) -> None:
+        if "bad" in params:
+            raise InvalidParams("bad is not good")
+        if "worse" in params:
+            raise KeyError("worse")
+
+    def start(self, request: EditRequest) -> None:
+        if request.params.get("never"):
+            raise ValueError("never starts")
+        request.state = request.history.token_ids.tolist()
+
+    def advance(self, request: EditRequest, token_id: int) -> None:
+        if token_id == request.params.get("bomb"):
+            raise ValueError("boom")
+        request.state.append(token_id)
+
+    def rewind(self, request: EditRequest) -> None:
+        del request.state[len(request.history) :]
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        assert request.state == request.history.token_ids.tolist()
+        if request.params.get("raise"):
+            raise ZeroDivisionError("zero")
+        if request.state:
+            edits.deny(request.state)
+        edits.bias([1, 2], [0.5, -0.5])
+
+
+class EveryEdit(EditProcessor):
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        kind = request.params["kind"]
+        if kind == "deny":
+            edits.deny([3, 1])
+        elif kind == "allow":
+            edits.allow([5])
+        elif kind == "allow none":
+            edits.allow([])
+        elif kind == "force":
+            edits.force(7)
+        elif kind == "bias":
+            edits.bias([4], [1.5])
+        elif kind == "bitmask":
+            edits.bitmask(np.arange(32, dtype=np.int32))
+        elif kind == "many":
+            edits.deny([1])
+            edits.bias([2], [-2.0])
+            edits.allow([1, 2])
+        elif kind == "outside":
+            edits.deny([VOCAB])
+
+
+class AddLength(CustomLogitProcessor):
+    """Adds the length of the history, and keeps a count if it is asked to."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        for row, params in enumerate(custom_param_list):
+            req = params["__req__"]
+            if params.get("count"):
+                params["calls"] = params.get("calls", 0) + 1
+            logits[row] += len(req.origin_input_ids) + len(req.output_ids)
+        return logits
+
+
+class Returns(CustomLogitProcessor):
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        how = custom_param_list[0]["how"]
+        if how == "raises":
+            logits.zero_()
+            raise ZeroDivisionError("zero")
+        results = {
+            "new": logits + 1,
+            "double": logits.double() + 1,
+            "half": (logits + 1).half(),
+            "view": logits.flip(0),
+        }
+        return results[how]
+
+
+class RaisesInInit(CustomLogitProcessor):
+    def __init__(self) -> None:
+        raise ValueError("no table")
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        return logits
+
+
+class Remembers(CustomLogitProcessor):
+    """Keeps state in the instance."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        self.calls += 1
+        return logits + self.calls
+
+
+class Told:
+    """A request as a dialect is told of it."""
+
+    def __init__(
+        self, dialect: Dialect, prompt: list[int], params: dict[str, Any] | None = None, output: list[int] | None = None
+    ) -> None:
+        self.dialect = dialect
+        self.history = History(prompt, output or [])
+        self.state = dialect.start(RequestContext("r", self.history, {"top_k": 3}, VOCAB), params or {})
+        self.advance = dialect.advancer(self.state)
+
+    def append(self, token_id: int) -> None:
+        self.history.append(token_id)
+        if self.advance is not None:
+            self.advance(token_id)
+
+    def cut(self, length: int) -> None:
+        self.history.rewind(length)
+        self.dialect.rewind(self.state)
+
+
+def denied(dialect: Dialect, *told: Told) -> list[list[int]]:
+    said = [RowEdits() for _ in told]
+    dialect.edit([one.state for one in told], said)
+    return [[int(i) for kind, ids, _ in row if kind is EditKind.DENY for i in ids] for row in said]
+
+
+def process(dialect: Dialect, logits: torch.Tensor, *told: Told) -> torch.Tensor:
+    return dialect.process([one.state for one in told], logits)
+
+
+@pytest.mark.parametrize("name", BUILTINS)
+def test_built_ins_run_here(executor: Executor, name: str) -> None:
+    dialect = executor.host(Source(name, builtin=BUILTINS[name]))
+    assert not dialect.shipped
+    assert not dialect.isolated
+    assert not dialect.reads_logits
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=4), operations=OPERATIONS)
+def test_state_follows_the_history(executor: Executor, ship: Ship, prompt: list[int], operations: list[Any]) -> None:
+    dialect = executor.host(ship(TellsHistory))
+    told, other = Told(dialect, prompt), Told(dialect, [9], output=[8])
+    for operation in operations:
+        if operation == "step":
+            assert denied(dialect, told, other) == [told.history.token_ids.tolist(), [9, 8]]
+        elif operation == "cut":
+            told.cut(max(len(prompt), len(told.history) - 2))
+        elif operation == "rebuild":
+            told.history.append(1)
+            dialect.rebuild(told.state)
+        else:
+            told.append(operation)
+    assert denied(dialect, other, told) == [[9, 8], told.history.token_ids.tolist()]
+
+
+def test_one_request_in_several_rows(executor: Executor, ship: Ship) -> None:
+    dialect = executor.host(ship(TellsHistory))
+    told = Told(dialect, [3])
+    told.append(4)
+    assert denied(dialect, told, told, told) == [[3, 4]] * 3
+
+
+@pytest.mark.parametrize("kind", ["deny", "allow", "allow none", "force", "bias", "bitmask", "many", "nothing"])
+def test_edits_arrive_as_they_were_said(executor: Executor, ship: Ship, kind: str) -> None:
+    dialect = executor.host(ship(EveryEdit))
+    assert not dialect.reads_logits
+    told = [Told(dialect, [1], {"kind": kind}), Told(dialect, [1], {"kind": "nothing"})]
+    said, expected = [RowEdits(), RowEdits()], RowEdits()
+    dialect.edit([one.state for one in told], said)
+    EveryEdit().edit(EditRequest({"kind": kind}, History([1]), VOCAB), expected)
+    flat = [
+        [(kind, ids.tolist(), None if values is None else values.tolist()) for kind, ids, values in row]
+        for row in (said[0], expected)
+    ]
+    assert flat[0] == flat[1]
+    assert not said[1]
+
+
+def test_what_it_raises_of_one_request(executor: Executor, ship: Ship) -> None:
+    dialect = executor.host(ship(TellsHistory))
+    with pytest.raises(InvalidParams, match="bad is not good"):
+        dialect.validate({"bad": 1})
+    with pytest.raises((KeyError, ProcessorFailed), match="worse"):
+        dialect.validate({"worse": 1})
+    with pytest.raises((ValueError, ProcessorFailed), match="never starts"):
+        Told(dialect, [1], {"never": True})
+    raising = Told(dialect, [1], {"raise": True})
+    with pytest.raises((ZeroDivisionError, ProcessorFailed), match="zero"):
+        denied(dialect, raising)
+    assert denied(dialect, Told(dialect, [2])) == [[2]]
+
+
+def test_logits(executor: Executor, ship: Ship) -> None:
+    dialect = executor.host(ship(AddLength))
+    assert dialect.reads_logits
+    first, second = Told(dialect, [1, 2]), Told(dialect, [3])
+    second.append(4)
+    second.append(5)
+    second.append(6)
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        for rows in (2, 1, 2):
+            result = process(dialect, torch.zeros(rows, VOCAB, dtype=dtype), *(first, second)[:rows])
+            assert result.dtype == dtype
+            assert result[:, 0].tolist() == [2.0, 4.0][:rows]
+            assert (result == result[:, :1]).all()
+    second.cut(2)
+    assert process(dialect, torch.zeros(2, VOCAB), first, second)[:, 0].tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("how", ["new", "double", "half", "view"])
+def test_what_may_be_returned(executor: Executor, ship: Ship, how: str) -> None:
+    dialect = executor.host(ship(Returns))
+    told = [Told(dialect, [1], {"how": how}) for _ in range(2)]
+    logits = torch.tensor([[1.0] * VOCAB, [2.0] * VOCAB])
+    expected = [2.0, 1.0] if how == "view" else [2.0, 3.0]
+    assert process(dialect, logits, *told)[:, 5].tolist() == expected
+
+
+def test_a_call_that_raises_leaves_the_next_one_alone(executor: Executor, ship: Ship) -> None:
+    dialect = executor.host(ship(Returns))
+    with pytest.raises((ZeroDivisionError, ProcessorFailed), match="zero"):
+        process(dialect, torch.ones(1, VOCAB), Told(dialect, [1], {"how": "raises"}))
+    assert process(dialect, torch.ones(1, VOCAB), Told(dialect, [1], {"how": "new"}))[0, 0] == 2
+
+
+class UsesTorch(CustomLogitProcessor):
+    """What authors commonly call."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        torch.manual_seed(1)
+        probabilities = torch.softmax(logits.half().float(), -1)
+        chosen = torch.multinomial(probabilities, 2)
+        values, _ = torch.topk(logits, 3)
+        table = torch.randn(logits.shape[1], 32).to(torch.bfloat16)
+        hidden = torch.nn.functional.linear(logits.to(torch.bfloat16), table.T)
+        torch.sort(logits, descending=True)
+        torch.cumsum(probabilities, -1)
+        torch.linalg.norm(hidden.float())
+        torch.fft.rfft(logits.float())
+        logits.scatter_(1, chosen, 0.0)
+        logits.masked_fill_(logits < values[:, -1:], 0.0)
+        return torch.where(logits.isnan(), logits, torch.full_like(logits, 3.0))
+
+
+def test_what_authors_commonly_call(executor: Executor, ship: Ship) -> None:
+    dialect = executor.host(ship(UsesTorch))
+    for rows in (1, 700):  # few are done by one thread, many by several
+        told = Told(dialect, [1])
+        assert (process(dialect, torch.rand(rows, VOCAB), *[told] * rows) == 3).all()
+
+
+def test_state_that_does_not_follow_from_the_history(executor: Executor, ship: Ship) -> None:
+    dialect = executor.host(ship(AddLength))
+    counting, plain = Told(dialect, [1], {"count": True}), Told(dialect, [1])
+    dialect.check_rebuildable(counting.state)
+    process(dialect, torch.zeros(2, VOCAB), counting, plain)
+    dialect.check_rebuildable(plain.state)
+    for method in (dialect.check_rebuildable, dialect.rewind, dialect.rebuild):
+        with pytest.raises(StateLost):
+            method(counting.state)
+
+
+def test_state_in_the_instance(executor: Executor, ship: Ship) -> None:
+    first, second = executor.host(ship(Remembers)), executor.host(ship(Remembers))
+    told, other = Told(first, [1]), Told(second, [1])
+    for calls in (1, 2):
+        assert process(first, torch.zeros(1, VOCAB), told)[0, 0] == calls
+    assert process(second, torch.zeros(1, VOCAB), other)[0, 0] == 1  # each host has an instance of its own
+    with pytest.raises(StateLost):
+        first.check_rebuildable(told.state)
+
+
+def test_a_class_that_cannot_be_made(executor: Executor, ship: Ship) -> None:
+    with pytest.raises(LoadFailed, match=r"RaisesInInit raised .*no table"):
+        executor.host(ship(RaisesInInit))
+
+
+def test_loads_are_counted(executor: Executor, ship: Ship) -> None:
+    before = executor.hits, executor.misses
+
+    class Fresh(AddLength):
+        made_for = f"{type(executor).__name__}"
+
+    for _ in range(3):
+        executor.host(ship(Fresh, tenant="fresh"))
+    assert (executor.hits - before[0], executor.misses - before[1]) == (2, 1)
+
+
+def test_errors_are_ours_and_can_travel(executor: Executor, ship: Ship) -> None:
+    with pytest.raises(LogitportError) as raised:
+        executor.host(ship(RaisesInInit))
+    assert raised.value.message
