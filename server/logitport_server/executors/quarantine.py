@@ -79,8 +79,8 @@ class Quarantine:
     def release(self, digest: str) -> bool:
         """Let the processor be called again, in every domain; whether it had been quarantined."""
         with self._lock:
-            held = [key for key, record in self._records.items() if key[1] == digest]
-            released = any(self._records.pop(key).reason for key in held)
+            held = [self._records.pop(key) for key in list(self._records) if key[1] == digest]
+        released = any(record.reason for record in held)
         if released:
             logger.info("processor %s was released from quarantine", digest)
         return released

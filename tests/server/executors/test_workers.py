@@ -1,0 +1,236 @@
+"""Workers as processes: whose they are, how they end, and what the server makes of what they send."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import threading
+import time
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+import torch
+
+from logitport import CustomLogitProcessor, EditProcessor, History, LogitportError, ProcessorFailed, RowEdits
+from logitport_server import loader
+from logitport_server.dialects import RequestContext
+from logitport_server.executors import zygote
+from logitport_server.executors.zygote import NoAnswer, WorkerGone, WorkerProcess
+from logitport_server.failures import WorkerLost
+from logitport_server.worker import frames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logitport import EditRequest
+    from logitport_server.executors import ProcessExecutor
+    from logitport_server.registry import Source
+
+    Ship = Callable[..., Source]
+
+VOCAB = 64
+
+
+class TellsPid(EditProcessor):
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        import logitport_server.worker.serve as serving
+
+        edits.bias([0, 1], [float(len(vars(serving).get("neighbours", []))), 0.0])
+        vars(serving).setdefault("neighbours", []).append(1)
+
+
+class Leaves(CustomLogitProcessor):
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        os._exit(7)
+
+
+def neighbours(executor: ProcessExecutor, source: Source) -> int:
+    """How often processors of this source's worker were called before."""
+    dialect = executor.host(source)
+    state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
+    said = [RowEdits()]
+    dialect.edit([state], said)
+    ((_, _, values),) = said[0]
+    assert values is not None
+    return int(values[0])
+
+
+def test_one_worker_a_trust_domain(workers: ProcessExecutor, ship: Ship) -> None:
+    assert [neighbours(workers, ship(TellsPid, tenant="x")) for _ in range(3)] == [0, 1, 2]
+    assert neighbours(workers, ship(TellsPid, tenant="y")) == 0
+    assert neighbours(workers, ship(TellsPid, tenant="x")) == 3
+
+
+def test_the_server_never_unpickles(workers: ProcessExecutor, ship: Ship, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("unpickled in the server")
+
+    source = ship(TellsPid, tenant="z")
+    monkeypatch.setattr(loader.payload, "loads", refuse)
+    monkeypatch.setattr(loader, "_unpickle", refuse)
+    for name in ("load", "loads", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    assert neighbours(workers, source) == 0
+
+
+def test_a_worker_is_killed_from_outside_between_calls(workers: ProcessExecutor, ship: Ship) -> None:
+    """Nobody is to blame: the next call goes on in another process."""
+    source = ship(TellsPid, tenant="killed")
+    dialect = workers.host(source)
+    state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
+    worker = dialect._worker  # type: ignore[attr-defined]
+    first = worker.process()
+    first.kill()
+    while first.alive:
+        time.sleep(0.01)
+    said = [RowEdits()]
+    dialect.edit([state], said)
+    assert said[0]
+    assert worker.process() is not first
+    assert not workers.quarantine.reason(source.key)
+
+
+def test_many_threads_share_a_worker(workers: ProcessExecutor, ship: Ship) -> None:
+    counted: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: counted.append(neighbours(workers, ship(TellsPid, tenant="many"))))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(counted) == list(range(8))
+
+
+def test_who_is_busy_is_not_waited_for(workers: ProcessExecutor, ship: Ship) -> None:
+    dialect = workers.host(ship(TellsPid, tenant="busy"))
+    state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
+    with dialect._worker.lock:  # type: ignore[attr-defined]
+        assert not dialect.begin([state], None)
+    assert dialect.begin([state], None)
+    dialect.edit([state], [RowEdits()])
+
+
+def test_a_call_that_nobody_ends_does_not_block_the_worker(workers: ProcessExecutor, ship: Ship) -> None:
+    dialect = workers.host(ship(TellsPid, tenant="abandoned"))
+    state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
+    assert dialect.begin([state], None)
+    dialect.abandon()
+    dialect.abandon()
+    dialect.edit([state], [RowEdits()])
+
+
+def test_what_costs_a_worker_is_not_tried_again_row_by_row(workers: ProcessExecutor, ship: Ship) -> None:
+    dialect = workers.host(ship(Leaves, tenant="leaves"))
+    states = [dialect.start(RequestContext("r", History([1]), {}, VOCAB), {}) for _ in range(2)]
+    with pytest.raises(WorkerLost, match="ended with status 7") as raised:
+        dialect.process(states, torch.zeros(2, VOCAB))
+    assert isinstance(raised.value, ProcessorFailed)
+
+
+class Stranger:
+    """What a worker's end of the socket may be after a processor has got hold of it."""
+
+    def __init__(self) -> None:
+        self.end, ours = socket.socketpair()
+        pidfd = os.pidfd_open(os.getpid())
+        self.ended: Future[int] = Future()
+        self.process = WorkerProcess(ours, pidfd, self.ended)
+        self.process.kill = lambda: None  # type: ignore[method-assign]
+
+    def answer(self, octets: bytes) -> Any:
+        self.process.send({"do": "edit"}, [], [], 1.0)
+        self.end.sendall(octets)
+        return self.process.receive()
+
+
+@pytest.fixture
+def stranger() -> Any:
+    made = Stranger()
+    yield made
+    made.end.close()
+    made.process.close()
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        b"\xff" * 64,
+        frames.pack({"call": 2}),
+        frames.pack({"call": "1"}),
+        frames.pack({}),
+        frames.pack({"call": 1}) + frames.pack({"call": 1}),
+        pickle.dumps({"call": 1}),
+    ],
+)
+def test_what_is_no_answer_ends_the_worker(stranger: Stranger, octets: bytes) -> None:
+    with pytest.raises(WorkerGone):
+        stranger.answer(octets)
+
+
+def test_the_deadline_holds_whatever_trickles_in(stranger: Stranger) -> None:
+    frame = frames.pack({"call": 1}, [bytes(1 << 16)])
+    stranger.process.send({"do": "edit"}, [], [], 0.3)
+
+    def trickle() -> None:
+        for octet in frame[:100]:
+            try:
+                stranger.end.sendall(bytes([octet]))
+            except OSError:
+                return
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    began = time.monotonic()
+    with pytest.raises(NoAnswer):
+        stranger.process.receive()
+    assert time.monotonic() - began < 1.5
+    thread.join()
+
+
+def test_a_worker_that_does_not_read(stranger: Stranger) -> None:
+    with pytest.raises(NoAnswer):
+        stranger.process.send({"do": "host"}, [bytes(1 << 24)], [], 0.2)
+
+
+@pytest.mark.parametrize(
+    ("reply", "columns"),
+    [
+        ({}, []),
+        ({"failed": []}, [b""]),
+        ({"failed": {"9": {}}}, [b""]),
+        ({"failed": {"x": {}}}, [b""]),
+        ({"failed": {"0": {"code": 13}}}, [b""]),
+        ({"failed": {"0": {"code": "x", "message": 1, "trace": []}}}, [b""]),
+        ({"failed": {}}, []),
+        ({"failed": {}}, [b"\xff\xff\xff"]),
+        ({"error": 3}, []),
+        ({"error": {"code": 1 << 40, "message": "", "trace": ""}}, []),
+    ],
+)
+def test_answers_that_make_no_sense_cost_the_worker_and_its_requests(
+    workers: ProcessExecutor, ship: Ship, monkeypatch: pytest.MonkeyPatch, reply: dict[str, Any], columns: list[bytes]
+) -> None:
+    source = ship(TellsPid, tenant="liar")
+    workers.quarantine.release(source.key)
+    dialect = workers.host(source)
+    state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
+    genuine = zygote.WorkerProcess.receive
+    told = orjson.loads(orjson.dumps(reply))
+
+    def lie(process: WorkerProcess) -> Any:
+        genuine(process)
+        return told, [memoryview(column) for column in columns]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(zygote.WorkerProcess, "receive", lie)
+        with pytest.raises(LogitportError):
+            dialect.edit([state], [RowEdits()])
+    said = [RowEdits()]
+    dialect.edit([state], said)
+    assert said[0]
