@@ -128,6 +128,7 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
         ("grpc.enable_retries", 1),
         ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         ("grpc.http2.max_pings_without_data", 0),
         # A server that comes back is found soon; by itself gRPC may wait for two minutes.
         ("grpc.initial_reconnect_backoff_ms", 100),

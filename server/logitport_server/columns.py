@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from logitport.errors import InvalidArgument, InvalidTokenId
+from logitport.errors import InvalidArgument, InvalidTokenId, LimitExceeded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from logitport.errors import LogitportError
     from logitport_proto import processing_pb2
 
 
@@ -62,27 +63,30 @@ class StepColumns:
         history_crcs: checksum of each history before the new ids.
         new_token_ids: what joined each history.
         draft_token_ids: what each request has been drafted.
-        invalid: why a request cannot take part: it was told of an id outside the vocabulary; None where it can.
+        invalid: why a request cannot take part: it was told of an id outside the vocabulary, or of too many; None where
+            it can.
     """
 
     base_lengths: Sequence[int]
     history_crcs: Sequence[int]
     new_token_ids: Sequence[Sequence[int]]
     draft_token_ids: Sequence[Sequence[int]]
-    invalid: Sequence[InvalidTokenId | None]
+    invalid: Sequence[LogitportError | None]
 
     @classmethod
-    def read(cls, frame: processing_pb2.Step, layout: StepLayout, vocab_size: int) -> StepColumns:
-        """Check every column and its length.
+    def read(cls, frame: processing_pb2.Step, layout: StepLayout, vocab_size: int, max_tokens: int) -> StepColumns:
+        """Check every column and its length, and that no history gets longer than `max_tokens`.
 
         Raises:
             InvalidArgument: a column has the wrong length, or holds what it may not; names the column.
         """
         n = len(layout.slots)
-        invalid: list[InvalidTokenId | None] = [None] * n
+        invalid: list[LogitportError | None] = [None] * n
         new_counts = _counts(frame.new_token_counts, "Step.new_token_counts", n)
+        base_lengths = int32_column(frame.base_lengths, "Step.base_lengths", n)
+        _check_lengths((base_lengths, new_counts, layout.draft_counts), max_tokens, invalid)
         return cls(
-            int32_column(frame.base_lengths, "Step.base_lengths", n),
+            base_lengths,
             _column(frame.history_crcs, "Step.history_crcs", "I", n),
             _split(new_counts, frame.new_token_ids, "new", vocab_size, invalid),
             _split(layout.draft_counts, frame.draft_token_ids, "draft", vocab_size, invalid),
@@ -119,8 +123,25 @@ def _counts(column: bytes, name: str, n: int) -> tuple[int, ...]:
     return counts
 
 
+def _check_lengths(parts: tuple[Sequence[int], ...], max_tokens: int, invalid: list[LogitportError | None]) -> None:
+    """Each history with its new ids and drafts; those that are too long go to `invalid`."""
+    if sum(max(part, default=0) for part in parts) <= max_tokens:  # the usual step
+        return
+    for place, lengths in enumerate(zip(*parts, strict=True)):
+        if sum(lengths) > max_tokens:
+            invalid[place] = too_many_tokens(sum(lengths), max_tokens)
+
+
+def too_many_tokens(length: int, max_tokens: int) -> LimitExceeded:
+    """Why a request is refused whose history has grown to this length."""
+    return LimitExceeded(
+        f"{length} token ids in one request, drafts among them; the server takes {max_tokens}: end the request, or "
+        "raise --max-tokens-per-request"
+    )
+
+
 def _split(
-    counts: Sequence[int], ids_column: bytes, of: str, vocab_size: int, invalid: list[InvalidTokenId | None]
+    counts: Sequence[int], ids_column: bytes, of: str, vocab_size: int, invalid: list[LogitportError | None]
 ) -> Sequence[Sequence[int]]:
     """The ids of each request, from how many there are of each and all of them; those that are none go to `invalid`."""
     ids = int32_column(ids_column, f"Step.{of}_token_ids")

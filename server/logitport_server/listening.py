@@ -36,6 +36,7 @@ def options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.compression_enabled_algorithms_bitset", 1 << grpc.Compression.NoCompression),
         ("grpc.keepalive_time_ms", milliseconds),
         ("grpc.keepalive_timeout_ms", milliseconds),
+        ("grpc.http2.ping_timeout_ms", milliseconds),  # it bounds the same wait; a minute by default
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         # What clients may ping; more often is taken for an attack, and ends their connection.

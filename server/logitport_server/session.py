@@ -19,7 +19,7 @@ from logitport.ops import PipelineStage
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server import replies
 from logitport_server.batch import Batch
-from logitport_server.columns import StepColumns, StepLayout, int32_column
+from logitport_server.columns import StepColumns, StepLayout, int32_column, too_many_tokens
 from logitport_server.grouping import Row, Rows
 from logitport_server.lending import Lending
 from logitport_server.principals import ANYONE
@@ -145,7 +145,7 @@ class Session:
         """Take in what was sampled, and answer with the edits that follow from the histories alone."""
         self._check_size(frame)
         batch = self._batch_of(frame)
-        columns = StepColumns.read(frame, batch.layout, self.vocab_size)
+        columns = StepColumns.read(frame, batch.layout, self.vocab_size, self._limits.max_tokens_per_request)
         outcome = Outcome()
         drafts = batch.synchronise(columns, outcome)
         self._run_chains(batch.logits_free, drafts, self.vocab_size, None, outcome)
@@ -209,7 +209,10 @@ class Session:
         self.regions.close()
 
     def _check_request(self, request: common_pb2.Request) -> None:
-        """Refuse what is small to send and large to hold. Raises LimitExceeded."""
+        """Refuse what is large to hold. Raises LimitExceeded."""
+        length = len(request.prompt_token_ids) + len(request.output_token_ids)
+        if length > self._limits.max_tokens_per_request:
+            raise too_many_tokens(length, self._limits.max_tokens_per_request)
         if len(request.processors) > self._limits.max_processors_per_request:
             raise LimitExceeded(
                 f"{len(request.processors)} processors in one request; the server takes "

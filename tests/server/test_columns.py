@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport import Handle, InvalidArgument, Request
+from logitport import Handle, InvalidArgument, LimitExceeded, Request
 from logitport.frames import place_rows, step_frame
 from logitport_proto import processing_pb2
 from logitport_server.columns import StepColumns, StepLayout, int32_column
 
 VOCAB = 50
+MOST_TOKENS = 1000
 MOST_DRAFTS = 4
 IDS = st.lists(st.integers(0, VOCAB - 1), max_size=MOST_DRAFTS)
 
@@ -27,7 +28,7 @@ def int32(*values: int) -> bytes:
 def read(frame: processing_pb2.Step) -> tuple[StepLayout, StepColumns]:
     arrived = processing_pb2.Step.FromString(frame.SerializeToString())
     layout = StepLayout.read(arrived, MOST_DRAFTS)
-    return layout, StepColumns.read(arrived, layout, VOCAB)
+    return layout, StepColumns.read(arrived, layout, VOCAB, MOST_TOKENS)
 
 
 @st.composite
@@ -180,3 +181,20 @@ def test_int32_column(octets: bytes, length: int | None) -> None:
     else:
         with pytest.raises(InvalidArgument, match=r"^Some\.column: "):
             int32_column(octets, "Some.column", length)
+
+
+@pytest.mark.parametrize(("base", "new", "drafts", "refused"), [(998, 1, 1, False), (998, 2, 1, True), (0, 0, 0, 0)])
+def test_a_history_that_gets_too_long_costs_its_own_request(base: int, new: int, drafts: int, refused: bool) -> None:
+    frame = processing_pb2.Step(
+        slots=int32(0, 1),
+        generations=int32(0, 0),
+        base_lengths=int32(base, 5),
+        history_crcs=int32(0, 0),
+        new_token_counts=int32(new, 1),
+        new_token_ids=int32(*range(new + 1)),
+        draft_counts=int32(drafts, 0),
+        draft_token_ids=int32(*range(drafts)),
+    )
+    _, columns = read(frame)
+    assert [type(error) for error in columns.invalid] == [LimitExceeded if refused else type(None), type(None)]
+    assert not refused or "1001 token ids in one request" in str(columns.invalid[0])

@@ -1,0 +1,282 @@
+"""What one principal may ask for, and clients that are slow, stuck or gone."""
+
+from __future__ import annotations
+
+import queue
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import urllib.request
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+import torch
+
+from logitport import (
+    Client,
+    CustomLogitProcessor,
+    LimitExceeded,
+    Request,
+    RequestsFailed,
+    errors,
+)
+from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc
+from logitport_server.access import new_token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.conftest import RunningServer
+
+VOCAB = 8
+WIDE = 4 << 20  # 16 MiB of logits a row, more than gRPC and the kernel take for a client that does not read
+PRINCIPALS = ("alice", "bob", "carol")
+MADE = {name: new_token(name, ["apply", "register"]) for name in PRINCIPALS}
+LIMITS = {
+    "--max-calls-per-principal": "1",
+    "--max-sessions": "2",
+    "--max-sessions-per-principal": "1",
+    "--max-tokens-per-request": "4",
+    "--max-processors-per-principal": "1",
+    "--max-payload-bytes": "3000",
+    "--stall-seconds": "1.5",
+    "--keepalive-seconds": "1",
+}
+
+
+class Small(CustomLogitProcessor):
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        return logits
+
+
+class Other(CustomLogitProcessor):
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        return logits + 1
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("limits") / "tokens"
+    path.write_text("\n".join(grant.line for _, grant in MADE.values()))
+    return path
+
+
+@pytest.fixture(scope="module")
+def limited(serving: Callable[..., Any], tokens: Path) -> Iterator[RunningServer]:
+    limits = [part for option in LIMITS.items() for part in option]
+    options = ("--tokens", str(tokens), "--metrics-listen", "127.0.0.1:0", "--enable-custom-logit-processor")
+    with serving(*options, *limits) as running:
+        yield running
+
+
+@pytest.fixture
+def clients(limited: RunningServer) -> Iterator[dict[str, Client]]:
+    opened = {name: Client(limited.target, token=token) for name, (token, _) in MADE.items()}
+    yield opened
+    for client in opened.values():
+        client.close()
+    wait_until(lambda: sessions(limited) == 0)
+
+
+def sessions(running: RunningServer) -> int:
+    with urllib.request.urlopen(running.metrics_url, timeout=10) as answer:
+        found = re.search(r"^logitport_sessions (\S+)$", answer.read().decode(), re.MULTILINE)
+    assert found
+    return int(float(found[1]))
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def metadata(name: str) -> Any:
+    return (("authorization", f"Bearer {MADE[name][0]}"),)
+
+
+def error_of(call: Any) -> common_pb2.Error:
+    with pytest.raises(grpc.RpcError) as refused:
+        next(call)
+    trailing: Any = refused.value.trailing_metadata()  # type: ignore[attr-defined]
+    return common_pb2.Error.FromString(dict(trailing)[errors.METADATA_KEY])
+
+
+def test_calls_in_flight(limited: RunningServer, clients: dict[str, Client]) -> None:
+    silent: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    with grpc.insecure_channel(limited.target) as channel:
+        apply = channel.stream_stream("/logitport.v1.LogitProcessing/Apply")
+        held = apply(iter(silent.get, b""), metadata=metadata("alice"))
+        time.sleep(0.3)  # until it has arrived
+        with pytest.raises(LimitExceeded, match=r"'alice' has 1 calls in flight, .* --max-calls-per-principal"):
+            clients["alice"].processors()
+        assert clients["bob"].processors()
+        error = error_of(held)
+        assert error.code == common_pb2.ERROR_CODE_LIMIT_EXCEEDED
+        assert "the call's message did not arrive within 1.5 s; send less at once, or raise --stall-seconds" in (
+            error.message
+        )
+        silent.put(b"")
+    assert clients["alice"].processors()
+
+
+def test_sessions(clients: dict[str, Client]) -> None:
+    first = clients["alice"].session(vocab_size=VOCAB)
+    with pytest.raises(LimitExceeded, match=r"'alice' has 1 sessions open, .* --max-sessions-per-principal"):
+        clients["alice"].session(vocab_size=VOCAB)
+    with clients["bob"].session(vocab_size=VOCAB):
+        with pytest.raises(LimitExceeded, match=r"the server has 2 sessions open, .* --max-sessions$"):
+            clients["carol"].session(vocab_size=VOCAB)
+        first.close()
+        wait_until(lambda: opens(clients["carol"]))
+
+
+def opens(client: Client) -> bool:
+    try:
+        client.session(vocab_size=VOCAB).close()
+    except LimitExceeded:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("transport", ["grpc", "local"])
+def test_tokens_of_a_request(clients: dict[str, Client], transport: Any) -> None:
+    ban = [("disallowed_tokens", {"token_ids": [3]})]
+    with clients["alice"].session(vocab_size=VOCAB, dtype=torch.float32, transport=transport) as session:
+        with pytest.raises(LimitExceeded, match=r"5 token ids in one request, .* takes 4: .* --max-tokens-per-request"):
+            session.add(Request([1, 2], [3, 4, 5], processors=ban))
+        growing, other = session.add(Request([1, 2, 3], processors=ban)), session.add(Request([1], processors=ban))
+        session.step({growing: [4], other: [2]}).apply(torch.zeros(2, VOCAB))
+        logits = torch.zeros(2, VOCAB)
+        with pytest.raises(RequestsFailed) as failed:
+            session.step({growing: [5], other: [3]}).apply(logits)
+        assert {handle: type(error) for handle, error in failed.value.failures.items()} == {growing: LimitExceeded}
+        assert logits[1].isneginf().nonzero().flatten().tolist() == [3]
+
+
+def test_payloads_and_processors(clients: dict[str, Client]) -> None:
+    class Large(CustomLogitProcessor):
+        table = "x" * 3000
+
+        def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+            return logits
+
+    with pytest.raises(LimitExceeded, match=r"is over the server's limit of 3000: .* --max-payload-bytes"):
+        clients["alice"].register(Large)
+    digest = clients["alice"].register(Small).digest
+    with pytest.raises(LimitExceeded, match=r"'alice' has registered 1 processors, .* --max-processors-per-principal"):
+        clients["alice"].register(Other)
+    clients["bob"].register(Other)
+    clients["alice"].delete(digest)
+
+
+def test_how_often(start_server: Callable[..., RunningServer], tokens: Path) -> None:
+    running = start_server("--tokens", str(tokens), "--max-call-rate", "5/hour")
+    with Client(running.target, token=MADE["bob"][0]) as bob, Client(running.target, token=MADE["alice"][0]) as alice:
+        session = alice.session(vocab_size=VOCAB, dtype=torch.float32)
+        handle = session.add(Request([1]))
+        for _ in range(4):
+            alice.processors()
+        for call in (alice.processors, lambda: alice.session(vocab_size=VOCAB)):
+            with pytest.raises(LimitExceeded, match=r"'alice' makes more than 5 per 1 hour calls, .* --max-call-rate"):
+                call()
+        assert bob.processors()
+        for _ in range(20):
+            session.step({handle: [1]}).apply(torch.zeros(1, VOCAB))
+
+
+def frames() -> list[processing_pb2.SessionRequest]:
+    """A session, a request that reads logits, and a step whose reply is large."""
+    opening = processing_pb2.OpenSession(vocab_size=WIDE, datatype="FP32")
+    request = common_pb2.Request(
+        processors=[common_pb2.ProcessorCall(processor=common_pb2.Processor(serialized=Small.to_str()))],
+        prompt_token_ids=[1],
+    )
+    nought, one = struct.pack("<i", 0), struct.pack("<i", 1)
+    crc = struct.pack("<I", zlib.crc32(one))
+    step = processing_pb2.Step(slots=nought, generations=nought, base_lengths=one, history_crcs=crc)
+    logits = common_pb2.Tensor(datatype="FP32", shape=[1, WIDE], raw=bytes(4 * WIDE))
+    return [
+        processing_pb2.SessionRequest(seq=1, open=opening),
+        processing_pb2.SessionRequest(
+            seq=2, add=processing_pb2.AddRequests(requests=[processing_pb2.SlottedRequest(request=request)])
+        ),
+        processing_pb2.SessionRequest(seq=3, step=step),
+        processing_pb2.SessionRequest(seq=4, logits=processing_pb2.StepLogits(logits=logits)),
+    ]
+
+
+def test_a_client_that_does_not_read(limited: RunningServer) -> None:
+    outgoing: queue.SimpleQueue[processing_pb2.SessionRequest | None] = queue.SimpleQueue()
+    with grpc.insecure_channel(limited.target, options=[("grpc.max_receive_message_length", -1)]) as channel:
+        stub = processing_pb2_grpc.LogitProcessingStub(channel)
+        replies = stub.Session(iter(outgoing.get, None), metadata=metadata("alice"))
+        for frame in frames()[:-1]:
+            outgoing.put(frame)
+            assert next(replies).WhichOneof("frame") != "error"
+        assert sessions(limited) == 1
+        outgoing.put(frames()[-1])
+        wait_until(lambda: sessions(limited) == 0)
+        outgoing.put(None)
+
+
+def test_an_engine_that_does_not_read_its_lane(limited: RunningServer) -> None:
+    outgoing: queue.SimpleQueue[processing_pb2.SessionRequest | None] = queue.SimpleQueue()
+    with grpc.insecure_channel(limited.target) as channel:
+        stub = processing_pb2_grpc.LogitProcessingStub(channel)
+        replies = stub.Session(iter(outgoing.get, None), metadata=metadata("alice"))
+        opening, *rest = frames()
+        outgoing.put(opening)
+        lane = next(replies).opened.lane
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(20)
+            connection.connect(lane.socket_path)
+            connection.sendall(lane.token)
+            assert connection.recv(1) == b"\1"
+            for frame in rest:
+                octets = frame.SerializeToString()
+                connection.sendall(struct.pack("<I", len(octets)) + octets)
+                if frame is not rest[-1]:
+                    (length,) = struct.unpack("<I", connection.recv(4, socket.MSG_WAITALL))
+                    reply = processing_pb2.SessionResponse.FromString(connection.recv(length, socket.MSG_WAITALL))
+                    assert reply.WhichOneof("frame") != "error"
+            wait_until(lambda: "does not take its replies: closed" in limited.log.read_text())
+        outgoing.put(None)
+        replies.cancel()
+    wait_until(lambda: sessions(limited) == 0)
+
+
+def test_a_machine_that_is_gone(limited: RunningServer) -> None:
+    """Its connection is as if it were there: nothing closes it."""
+    code = """
+import sys
+from logitport import Client
+client = Client(sys.argv[1], token=sys.argv[2])
+session = client.session(vocab_size=8, transport=sys.argv[3])
+print("open", flush=True)
+sys.stdin.read()
+"""
+    for transport in ("grpc", "local"):
+        with subprocess.Popen(
+            [sys.executable, "-c", code, limited.target, MADE["alice"][0], transport],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as engine:
+            try:
+                assert engine.stdout is not None
+                assert engine.stdout.readline() == "open\n"
+                time.sleep(2.5)
+                assert sessions(limited) == 1, "a client that is merely idle stays"
+                engine.send_signal(signal.SIGSTOP)
+                wait_until(lambda: sessions(limited) == 0)
+            finally:
+                engine.kill()
