@@ -61,7 +61,7 @@ class Bubblewrap(Layer):
             *_parents(plan.readable),
             *binds,
             *devices,
-            *("--remount-ro", "/", "--chdir", "/tmp", "--"),  # noqa: S108
+            *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp", "--"),  # noqa: S108
             *command,
         ]
 

@@ -24,7 +24,6 @@ _ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "OPENBLAS_NUM_THREADS": "1",
     "MALLOC_ARENA_MAX": "4",
-    "PYTHONDONTWRITEBYTECODE": "1",
 }
 
 
@@ -37,7 +36,7 @@ def launch(
     devices: Sequence[str] = (),
     threads: int = Limits().threads // 2,
 ) -> subprocess.Popen[bytes]:
-    """Start `python -I ARGUMENTS` as the preloaded parent of workers, behind the outer wall.
+    """Start `python -I -B ARGUMENTS` as the preloaded parent of workers, behind the outer wall.
 
     What runs there makes a `Parent`, which forks the workers. It dies with the thread that calls this, so that no
     parent is left when a server is killed: call from a thread that lives as long as the server.
@@ -57,7 +56,7 @@ def launch(
     if "seccomp" not in waived:
         filtered = compile_filter(in_pid_namespace="namespaces" not in waived, devices=bool(devices))
     plan = Plan(waived, readable_paths(python), tuple(devices), filtered)
-    command = [python, "-I", *arguments]
+    command = [python, "-I", "-B", *arguments]
     for layer in LAYERS:
         if layer.name not in waived:
             command = layer.wrap(command, plan)

@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING
 
 from logitport_server.sandbox import linux
 from logitport_server.sandbox.layer import Layer
+from logitport_server.sandbox.nobody import NOBODY
 
 if TYPE_CHECKING:
     from logitport_server.sandbox.plan import Limits, Plan
 
-# The user that a worker is to itself: "nobody" wherever that user has a name.
-NOBODY = 65534
-
 _PRIVATE = ("/tmp", "/dev/shm")  # noqa: S108 - each worker's own
+_PROBE = f"""
+from logitport_server.sandbox.nobody import become_nobody
+from {__name__} import Namespaces
+become_nobody()
+Namespaces().split()
+"""
 _PROBE_SECONDS = 20
 
 # Where kernels say that ordinary users may have no user namespaces, and what they say then.
@@ -38,10 +42,10 @@ class Namespaces(Layer):
     does = "workers cannot see, signal or trace one another; a private temporary folder, no /proc, no network"
 
     def missing(self) -> str | None:
-        probe = [sys.executable, "-I", "-c", f"from {__name__} import Namespaces; Namespaces().split()"]
+        command = [sys.executable, "-I", "-c", _PROBE]
         try:
             tried = subprocess.run(  # noqa: S603
-                probe, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
+                command, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
             )
         except (OSError, subprocess.SubprocessError) as error:
             return f"could not be tried: {error}"
@@ -84,6 +88,7 @@ class Namespaces(Layer):
             _mount_empty("/proc", "mode=0555,size=4k,nr_inodes=2", linux.MS_RDONLY)
         os.chdir(_PRIVATE[0])  # the folder that it was in is the parent's, and may be below the covers
         linux.drop_capabilities()
+        linux.set_dumpable(False)
 
 
 def _mount_empty(folder: str, options: str, flags: int = 0) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from logitport_server.sandbox import linux
 from logitport_server.sandbox.layers import LAYERS
-from logitport_server.sandbox.namespaces import NOBODY
+from logitport_server.sandbox.nobody import become_nobody
 from logitport_server.sandbox.plan import Plan, SandboxError
 
 if TYPE_CHECKING:
@@ -48,7 +48,9 @@ class Parent:
     def __init__(self) -> None:
         self._plan = Plan.received()
         self._layers = [layer for layer in LAYERS if layer.name not in self._plan.without]
-        _give_up_root(self._plan)
+        # Without bubblewrap, Python may lie in a folder that is closed to all but root; then root is what they stay.
+        if "bubblewrap" not in self._plan.without or all(map(_open_to_nobody, self._plan.readable)):
+            become_nobody()
         if "namespaces" in self._plan.without:  # else that layer does it, once it needs them no more
             linux.drop_capabilities()
         linux.no_new_privileges()
@@ -77,12 +79,16 @@ class Parent:
                 raise SandboxError(message.decode() or "a worker ended before its walls stood")
             pid, pidfd = int(message), descriptors[0]
             ours.send(b"go")
-            failure = ours.recv(_MESSAGE_BYTES)
-            if failure == b"ready":
+            try:
+                said = ours.recv(_MESSAGE_BYTES)
+            except TimeoutError:
+                said = f"its walls did not stand after {_SETTING_UP_SECONDS:.0f} s".encode()
+            if said == b"ready":
                 return Contained(pid, pidfd)
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             os.close(pidfd)
             os.waitpid(pid, 0)
-            raise SandboxError(failure.decode() or "a worker ended while its walls were put up")
+            raise SandboxError(said.decode() or "a worker ended while its walls were put up")
 
     def _split(self, channel: socket.socket, child: Callable[[], object], limits: Limits, keep: Sequence[int]) -> None:
         """In between: a process enters a new pid namespace only by being born into it."""
@@ -130,28 +136,6 @@ def _close_descriptors(kept: set[int], most: int) -> None:
         os.closerange(first, descriptor)
         first = descriptor + 1
     os.closerange(first, most)
-
-
-def _give_up_root(plan: Plan) -> None:
-    """A server that runs as root has workers that are nobody.
-
-    There may be no such user: in the user namespace of a container that knows one user alone, which to the kernel is
-    not root. And where the bubblewrap layer is waived, Python may lie in a folder that is closed to nobody. Then they
-    stay what they are, and what holds them are the other layers.
-    """
-    if os.geteuid() != 0 or not _is_known(NOBODY):
-        return
-    if "bubblewrap" in plan.without and not all(_open_to_nobody(path) for path in plan.readable):
-        return
-    os.setgroups([])
-    os.setresgid(NOBODY, NOBODY, NOBODY)
-    os.setresuid(NOBODY, NOBODY, NOBODY)
-
-
-def _is_known(user: int) -> bool:
-    with open("/proc/self/uid_map", encoding="ascii") as file:
-        ranges = [(int(first), int(count)) for first, _, count in map(str.split, file)]
-    return any(first <= user < first + count for first, count in ranges)
 
 
 def _open_to_nobody(path: str) -> bool:

@@ -1,6 +1,7 @@
 """Which system calls a worker may make: those that Python and torch make once they are up, and no others.
 
-The filter is compiled in the server, so that workers need no libseccomp. What it does not name fails with EPERM.
+The filter is compiled in the server, so that workers need no libseccomp. Calls that it does not name fail as on a
+kernel that lacks them, so that libc takes others instead; those that authors know by name fail with EPERM.
 """
 
 from __future__ import annotations
@@ -40,7 +41,12 @@ _WAITING = """
     epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd2 getpeername getsockname getsockopt poll ppoll
     pselect6 recvfrom recvmsg select sendmsg sendto shutdown
 """
-_ALLOWED = " ".join((_MEMORY, _FILES, _THREADS, _SIGNALS, _TIME, _SELF, _WAITING)).split()
+_ALLOWED = " ".join((_MEMORY, _FILES, _THREADS, _SIGNALS, _TIME, _SELF, _WAITING))
+_DENIED = """
+    accept accept4 bind chmod chown chroot connect execve execveat fork link listen mount pipe pipe2 ptrace
+    sched_setaffinity setgid setgroups setpriority setregid setresgid setresuid setreuid setrlimit setsockopt setuid
+    socket socketpair symlink umount2 unshare vfork
+"""
 
 _CLONE_THREAD = 0x0001_0000
 # PR_SET_NAME, PR_GET_NAME, PR_SET_VMA: what threads are called, and what their memory is.
@@ -85,27 +91,27 @@ def compile_filter(*, in_pid_namespace: bool, devices: bool) -> bytes:
     """
     import pyseccomp as seccomp
 
-    word = seccomp.MASKED_EQ
-    rules = seccomp.SyscallFilter(seccomp.ERRNO(errno.EPERM))
-
-    def allow(name: str, *conditions: seccomp.Arg) -> None:
-        rules.add_rule(seccomp.ALLOW, name, *conditions)
-
-    for name in _ALLOWED:
-        if _exists(name):
-            allow(name)
-    allow("clone", seccomp.Arg(0, word, _CLONE_THREAD, _CLONE_THREAD))
-    rules.add_rule(seccomp.ERRNO(errno.ENOSYS), "clone3")  # its flags cannot be looked at; libc takes clone then
-    allow("prlimit64", seccomp.Arg(2, seccomp.EQ, 0))  # to read limits, not to set them
+    rules = seccomp.SyscallFilter(seccomp.ERRNO(errno.ENOSYS))
+    denied = seccomp.ERRNO(errno.EPERM)
+    for names, action in ((_ALLOWED, seccomp.ALLOW), (_DENIED, denied)):
+        for name in filter(_exists, names.split()):
+            rules.add_rule(action, name)
+    rules.add_rule(seccomp.ALLOW, "clone", seccomp.Arg(0, seccomp.MASKED_EQ, _CLONE_THREAD, _CLONE_THREAD))
+    rules.add_rule(denied, "clone", seccomp.Arg(0, seccomp.MASKED_EQ, _CLONE_THREAD, 0))
+    rules.add_rule(seccomp.ALLOW, "prlimit64", seccomp.Arg(2, seccomp.EQ, 0))  # to read limits, not to set them
+    rules.add_rule(denied, "prlimit64", seccomp.Arg(2, seccomp.NE, 0))
     for option in _PRCTL:
-        allow("prctl", seccomp.Arg(0, word, _WORD, option))
-    for request in () if devices else _IOCTL:
-        allow("ioctl", seccomp.Arg(1, word, _WORD, request))
+        rules.add_rule(seccomp.ALLOW, "prctl", seccomp.Arg(0, seccomp.MASKED_EQ, _WORD, option))
+    for request in _IOCTL:
+        rules.add_rule(seccomp.ALLOW, "ioctl", seccomp.Arg(1, seccomp.MASKED_EQ, _WORD, request))
     if devices:
-        allow("ioctl")
-    if in_pid_namespace:
-        for name in ("kill", "tgkill"):
-            allow(name, seccomp.Arg(0, word, _WORD, 1))
+        rules.add_rule(seccomp.ALLOW, "ioctl")
+    for name in ("kill", "tgkill"):
+        if in_pid_namespace:
+            rules.add_rule(seccomp.ALLOW, name, seccomp.Arg(0, seccomp.EQ, 1))
+            rules.add_rule(denied, name, seccomp.Arg(0, seccomp.NE, 1))
+        else:
+            rules.add_rule(denied, name)
     with tempfile.TemporaryFile() as file:
         rules.export_bpf(file)
         file.seek(0)

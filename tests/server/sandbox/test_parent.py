@@ -96,6 +96,19 @@ def test_torch_starts_no_more_threads_than_it_is_told(run):
         assert program.hear() == 1
 
 
+CLOSED = """
+import ctypes
+PR_GET_DUMPABLE = 3
+fork(lambda: ctypes.CDLL(None).prctl(PR_GET_DUMPABLE))
+"""
+
+
+@pytest.mark.parametrize("without", [("seccomp",), LAYER_NAMES], ids=["all but seccomp", "none"])
+def test_a_worker_is_closed_to_tracing(run, without):
+    with run(CLOSED, without=without) as program:
+        assert program.hear() == 0
+
+
 ENDLESS = """
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
 
