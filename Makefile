@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-peers bench bench-bar bench-cuda bench-publish fuzz soak lint proto clean
+.PHONY: help demo test test-peers bench bench-bar bench-cuda bench-publish fuzz soak lint proto worker-python clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -50,7 +50,7 @@ proto: .venv-proto/.installed ## generate the code beside the .proto files
 	.venv-proto/bin/python proto/generate.py proto
 
 clean: ## remove what make has made
-	rm -rf .venv .venv-proto .peers .fuzz
+	rm -rf .venv .venv-proto .venv-worker .peers .fuzz
 
 # torch comes first and alone, so that pip takes the build that constraints.txt names.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -71,6 +71,15 @@ $(VENV)/.bench: $(VENV)/.installed
 .venv-proto/.installed: proto/requirements.txt
 	test -x .venv-proto/bin/python || $(PYTHON) -m venv .venv-proto
 	.venv-proto/bin/pip install -q -r proto/requirements.txt
+	touch $@
+
+# Another Python for workers, without torch: the tests of --worker-python use it if it is there.
+WORKER_PYTHON ?= python3.12
+worker-python: .venv-worker/.installed ## a second Python for workers, which the tests then use
+.venv-worker/.installed: pyproject.toml constraints.txt
+	test -x .venv-worker/bin/python || $(WORKER_PYTHON) -m venv .venv-worker
+	.venv-worker/bin/pip install -q -c constraints.txt dill landlock numpy orjson protobuf
+	.venv-worker/bin/pip install -q --no-deps -e .
 	touch $@
 
 SGLANG := 0.5.23
