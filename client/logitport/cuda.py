@@ -215,7 +215,8 @@ class Cuda:
             self._ask("cuCtxPopCurrent")
 
     def _ask(self, function: str, *arguments: Any) -> Any:
-        status, *results = getattr(self._driver, function)(*arguments)
+        with _as_cuda_error(function):  # raised for what an older driver lacks
+            status, *results = getattr(self._driver, function)(*arguments)
         if status != 0:
             raise CudaError(f"{function}: {getattr(status, 'name', status)}")
         return results[0] if len(results) == 1 else results
@@ -251,7 +252,7 @@ class _Exposed:
 def _as_cuda_error(what: str) -> Iterator[None]:
     try:
         yield
-    except RuntimeError as error:
+    except (AttributeError, RuntimeError) as error:
         raise CudaError(f"{what}: {error}") from error
 
 

@@ -27,6 +27,9 @@ _CONNECTION_LOST = (DeadlineExceeded, ServerUnavailable, SessionClosed)
 # What sessions of this process have left while their server might still have it open: CUDA forbids to free that.
 _parked: list[SharedAllocation] = []
 
+# The same, but the server might still edit it, so that nobody can use it; nor may its events be destroyed.
+_lost: list[SharedAllocation] = []
+
 
 class SharedAllocation:
     """Memory of a GPU that a server may have open, and the two events that order who uses it.
@@ -96,6 +99,7 @@ class SharedAllocation:
             _parked.append(self)
         else:
             logger.warning("%d bytes on %s are lost: a server might still edit them", self.size_bytes, self.cuda.device)
+            _lost.append(self)
 
 
 class DeviceMemory(Memory):

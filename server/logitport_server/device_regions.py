@@ -26,8 +26,9 @@ _ALIGNMENT = 16
 _QUIET_SECONDS = 5.0
 _POLL_SECONDS = 0.001
 
-# Memory on which work never ended. Closing it would end this process's use of the GPU.
-_kept: list[torch.Tensor] = []
+# Memory on which work never ended, and its events. Closing it would end this process's use of the GPU; who waits for an
+# event that is destroyed might wait for ever.
+_kept: list[tuple[torch.Tensor, torch.cuda.Event, torch.cuda.Event]] = []
 
 
 class DeviceRegion:
@@ -90,7 +91,7 @@ class DeviceRegion:
         """Give up the memory, which is closed with the last tensor that is a view of it; never, if not `quiet`."""
         if not quiet:
             logger.warning("work on %d bytes of an engine's GPU memory never ended; they stay open", self.size_bytes)
-            _kept.append(self._octets)
+            _kept.append((self._octets, self._ready, self._edited))
         self._octets = torch.empty(0, dtype=torch.uint8)
 
 

@@ -97,6 +97,16 @@ def gpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Cuda:
     return made
 
 
+def test_a_driver_that_lacks_a_function(gpu: Cuda, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any) -> None:
+        raise RuntimeError("Function cuMemAlloc_v2 not found")
+
+    monkeypatch.setattr(driver, "cuMemAlloc", missing, raising=False)
+    with pytest.raises(CudaError, match="cuMemAlloc: Function cuMemAlloc_v2 not found"):
+        gpu.allocate(1)
+    assert driver.current == 0
+
+
 def test_a_gpu_is_known_by_its_uuid(driver: Driver) -> None:
     gpu = Cuda(torch.device("cuda", 1), driver)
     assert gpu.uuid == b"u" * 16

@@ -336,7 +336,8 @@ def test_memory_that_a_lost_server_may_still_edit_is_used_by_nobody(house: House
     del session, handle, pending, logits
     house.sessions.clear()
     gc.collect()
-    assert sum(parked.cuda is house.engine for parked in device_memory._parked) == 1
+    for kept in (device_memory._parked, device_memory._lost):
+        assert sum(shared.cuda is house.engine for shared in kept) == 1
     assert "engine: free" not in house.gpu.record
 
 
