@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+from logitport.errors import to_proto
 from logitport_proto import common_pb2, processing_pb2
 
 if TYPE_CHECKING:
+    from logitport.errors import LogitportError
+    from logitport_server.executors.quarantine import Quarantine
     from logitport_server.session import Session
 
     StepReply = processing_pb2.StepEdits | processing_pb2.StepLogitsEdited | processing_pb2.ApplyResponse
@@ -35,6 +38,18 @@ class Loads(Protocol):
     @property
     def misses(self) -> int:
         """Loads that unpickled."""
+
+
+class Workers(Protocol):
+    """What runs processors in workers."""
+
+    @property
+    def running(self) -> int:
+        """Workers that are kept."""
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """What it knows of failures that cost a worker."""
 
 
 class Metrics:
@@ -66,6 +81,12 @@ class Metrics:
             buckets=_BUCKETS,
             registry=registry,
         )
+        self._refused = Counter(
+            "logitport_calls_refused",
+            "Calls that were refused before they were read, by error",
+            ["code"],
+            registry=registry,
+        )
         # Looking up a child by its label costs more than counting.
         self._steps_by = {transport: self._steps.labels(transport) for transport in ("unary", "grpc", "local")}
         self._seconds_by = {
@@ -87,11 +108,24 @@ class Metrics:
         misses = Gauge("logitport_loader_misses", "Loads that unpickled", registry=registry)
         misses.set_function(lambda: loads.misses)
 
+    def watch_workers(self, workers: Workers) -> None:
+        """Tell of worker processes as well."""
+        running = Gauge("logitport_workers", "Worker processes, one a trust domain and Python", registry=self.registry)
+        running.set_function(lambda: workers.running)
+        lost = Gauge("logitport_workers_lost", "Workers that a processor has cost", registry=self.registry)
+        lost.set_function(lambda: workers.quarantine.failures)
+        held = Gauge("logitport_processors_quarantined", "Processors that are not called", registry=self.registry)
+        held.set_function(lambda: len(workers.quarantine))
+
     def listen(self, address: str) -> int:
         """Serve the metrics over HTTP at HOST:PORT; returns the port. Raises OSError if the address is taken."""
         host, _, port = address.rpartition(":")
         server, _ = start_http_server(int(port), host.strip("[]"), self.registry)
         return int(server.server_port)
+
+    def call_refused(self, error: LogitportError) -> None:
+        """A caller was not known, or asked for too much."""
+        self._refused.labels(common_pb2.ErrorCode.Name(to_proto(error).code)).inc()
 
     def session_opened(self, session: Session) -> None:
         """One more session."""

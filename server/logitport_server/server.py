@@ -23,6 +23,7 @@ from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, r
 from logitport_server import listening
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
 from logitport_server.config import StartupError
+from logitport_server.executors import ProcessExecutor
 from logitport_server.isolation import announce, choose_executor
 from logitport_server.lane import LANES_AVAILABLE, LaneListener
 from logitport_server.metrics import Metrics
@@ -74,9 +75,11 @@ class Server:
             store=self._store,
         )
         self._metrics = Metrics(self._executor)
+        if isinstance(self._executor, ProcessExecutor):
+            self._metrics.watch_workers(self._executor)
         tokens = TokenFile(config.tokens) if config.tokens is not None else None
         authenticator = Authenticator(tokens, certificates=config.tls_client_ca is not None)
-        self._guard = Guard(authenticator, Quotas(config), config.stall_seconds)
+        self._guard = Guard(authenticator, Quotas(config), config.stall_seconds, self._metrics)
         self._lanes = open_lanes(config) if config.local_lane and LANES_AVAILABLE else None
         self._threads = Threads()
         self._processing = ProcessingService(

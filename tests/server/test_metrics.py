@@ -111,6 +111,9 @@ def test_over_http(server: Any, client: Any) -> None:
             "logitport_step_seconds",
             "logitport_loader_hits",
             "logitport_loader_misses",
+            "logitport_workers",
+            "logitport_workers_lost",
+            "logitport_processors_quarantined",
         ),
     ):
         assert f"# TYPE {name} " in text or f"# TYPE {name.removesuffix('_total')} " in text

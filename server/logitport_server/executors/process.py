@@ -75,6 +75,11 @@ class ProcessExecutor(Executor):
         """The Python minor versions whose code can be run."""
         return frozenset(self._paths)
 
+    @property
+    def running(self) -> int:
+        """Workers that are kept."""
+        return len(self._workers)
+
     def ready(self) -> None:
         """Wait until workers can be forked. Raises RuntimeError, which says why they cannot."""
         for python, zygote in self._zygotes.items():

@@ -29,9 +29,13 @@ class Quarantine:
     """Counts, for each processor of each trust domain, the failures in a row that cost a worker.
 
     Safe to use from several threads.
+
+    Attributes:
+        failures: how many there have been, of all processors.
     """
 
     def __init__(self, after: int) -> None:
+        self.failures = 0
         self._after = after
         self._records: dict[tuple[Domain | None, str], _Record] = {}
         self._lock = threading.Lock()
@@ -53,6 +57,7 @@ class Quarantine:
         """The processor has cost a worker."""
         now = time.monotonic()
         with self._lock:
+            self.failures += 1
             record = self._records.setdefault((domain, digest), _Record())
             record.failures = [then for then in record.failures if now - then < _SERIES_SECONDS]
             record.failures.append(now)
