@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
         def __call__(self, opening: processing_pb2.OpenSession, principal: Principal) -> Session: ...
 
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 
@@ -42,15 +45,18 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
         self._threads = threads
 
     async def Register(self, request: registry_pb2.RegisterRequest, context: Context) -> registry_pb2.RegisterResponse:
+        principal = current_call.get().principal
         register = partial(
             self._registry.register,
             request.serialized,
             request.name,
-            current_call.get().principal,
+            principal,
             replace=request.replace,
             shared=request.shared,
         )
-        return registry_pb2.RegisterResponse(processor=await _on_thread(self._threads, register))
+        info = await _on_thread(self._threads, register)
+        logger.info("%s registered %s, named %s", principal.title, info.digest, request.name or "nothing")
+        return registry_pb2.RegisterResponse(processor=info)
 
     async def Get(self, request: registry_pb2.GetRequest, context: Context) -> registry_pb2.GetResponse:
         describe = partial(self._registry.describe, request.processor, current_call.get().principal)
@@ -61,8 +67,10 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
         return registry_pb2.ListResponse(processors=await _on_thread(self._threads, describe_all))
 
     async def Delete(self, request: registry_pb2.DeleteRequest, context: Context) -> registry_pb2.DeleteResponse:
-        delete = partial(self._registry.delete, request.processor, current_call.get().principal)
-        return registry_pb2.DeleteResponse(names=await _on_thread(self._threads, delete))
+        principal = current_call.get().principal
+        names = await _on_thread(self._threads, partial(self._registry.delete, request.processor, principal))
+        logger.info("%s deleted %s", principal.title, request.processor)
+        return registry_pb2.DeleteResponse(names=names)
 
     async def Release(self, request: registry_pb2.ReleaseRequest, context: Context) -> registry_pb2.ReleaseResponse:
         release = partial(self._registry.release, request.processor, current_call.get().principal)

@@ -179,7 +179,7 @@ def test_payloads_and_processors(clients: dict[str, Client]) -> None:
 
 
 def test_how_often(start_server: Callable[..., RunningServer], tokens: Path) -> None:
-    running = start_server("--tokens", str(tokens), "--max-call-rate", "5/hour")
+    running = start_server("--tokens", str(tokens), "--max-call-rate", "5/hour", "--metrics-listen", "127.0.0.1:0")
     with Client(running.target, token=MADE["bob"][0]) as bob, Client(running.target, token=MADE["alice"][0]) as alice:
         session = alice.session(vocab_size=VOCAB, dtype=torch.float32)
         handle = session.add(Request([1]))
@@ -189,6 +189,8 @@ def test_how_often(start_server: Callable[..., RunningServer], tokens: Path) -> 
             with pytest.raises(LimitExceeded, match=r"'alice' makes more than 5 per 1 hour calls, .* --max-call-rate"):
                 call()
         assert bob.processors()
+        refused = 'logitport_calls_refused_total{code="ERROR_CODE_LIMIT_EXCEEDED"} 2.0'
+        assert refused in urllib.request.urlopen(running.metrics_url, timeout=10).read().decode()
         for _ in range(20):
             session.step({handle: [1]}).apply(torch.zeros(1, VOCAB))
 

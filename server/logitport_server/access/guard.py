@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
 
     from logitport_server.access.authentication import Authenticator
     from logitport_server.access.quotas import Quotas
+    from logitport_server.metrics import Metrics
     from logitport_server.principals import Principal
     from logitport_server.statuses import Context
+
+logger = logging.getLogger(__name__)
 
 _SESSION = "/logitport.v1.LogitProcessing/Session"
 
@@ -67,12 +71,14 @@ class Guard(grpc.aio.ServerInterceptor):
         authenticator: knows the callers.
         quotas: what each may ask for.
         stall_seconds: how long a client may take to send a message, or to take one.
+        metrics: is told of what is refused.
     """
 
-    def __init__(self, authenticator: Authenticator, quotas: Quotas, stall_seconds: float) -> None:
+    def __init__(self, authenticator: Authenticator, quotas: Quotas, stall_seconds: float, metrics: Metrics) -> None:
         self._authenticator = authenticator
         self._quotas = quotas
         self._stall_seconds = stall_seconds
+        self._metrics = metrics
         self._running: dict[asyncio.Task[Any], tuple[Principal, Callable[[], Principal]]] = {}
         self._ending: dict[asyncio.Task[Any], LogitportError] = {}
 
@@ -113,9 +119,14 @@ class Guard(grpc.aio.ServerInterceptor):
 
     async def _serve(self, handler: Any, method: str, messages: object, context: Context) -> None:
         authenticate = partial(self._authenticate, method, context)
-        call = Call(authenticate())
-        await self._quotas.check_rate(call.principal)
-        end = (self._quotas.begin_session if method == _SESSION else self._quotas.begin_call)(call.principal)
+        try:
+            call = Call(authenticate())
+            await self._quotas.check_rate(call.principal)
+            end = (self._quotas.begin_session if method == _SESSION else self._quotas.begin_call)(call.principal)
+        except LogitportError as error:
+            self._metrics.call_refused(error)
+            logger.info("%s from %s was refused: %s", method, context.peer(), error)
+            raise
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in one
         self._running[task] = (call.principal, authenticate)
