@@ -141,7 +141,9 @@ class ServerConfig(BaseSettings):
         None, description="folder of public keys, *.pub; accept only shipped processors that one of them has signed"
     )
     max_registered_processors: int = Field(1024, ge=1, description="processors that the registry keeps")
-    max_processors_per_principal: int = Field(256, ge=1, description="of those, what one principal may register")
+    max_processors_per_principal: int = Field(
+        256, ge=1, description="of those, what one principal may register, and as many names"
+    )
     max_payload_bytes: int = Field(
         16 << 20,
         ge=1,

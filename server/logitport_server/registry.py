@@ -155,6 +155,8 @@ class Registry:
             bound = self._by_name.get(name)
             if bound is not None:
                 self._check_free(name, bound, shipped, principal, replace=replace)
+            elif name:
+                self._check_names(principal)
             kept = self._by_digest.get(shipped.digest, {}).get(principal.name)
             if kept is None:
                 self._check_room(principal)
@@ -266,6 +268,14 @@ class Registry:
         if bound.payload != shipped and not replace:
             raise NameTaken(
                 f"{name!r} is bound to {bound.payload.digest}; choose another name or tag, or register with replace"
+            )
+
+    def _check_names(self, principal: Principal) -> None:
+        """One more name. Each is told by List, and stored."""
+        if sum(len(kept.names) for kept in self._all() if kept.owner == principal.name) >= self._max_owned:
+            raise LimitExceeded(
+                f"{principal.title} has bound {self._max_owned} names, the most that one principal may: delete some, "
+                "or raise --max-processors-per-principal"
             )
 
     def _check_room(self, principal: Principal) -> None:

@@ -351,6 +351,18 @@ def test_a_principal_has_a_share_of_the_registry() -> None:
     kept.register(TWO, "", BOB, replace=False)
 
 
+def test_a_principal_has_as_many_names_as_processors() -> None:
+    kept = registry(most=9, owned=2)
+    for name in ("alice/a", "alice/b", "alice/b"):
+        kept.register(ONE, name, ALICE, replace=False)
+    with pytest.raises(LimitExceeded, match=r"'alice' has bound 2 names, .* --max-processors-per-principal"):
+        kept.register(ONE, "alice/c", ALICE, replace=False)
+    kept.register(TWO, "alice/b", ALICE, replace=True)
+    kept.delete("alice/a", ALICE)
+    kept.register(ONE, "alice/c", ALICE, replace=False)
+    kept.register(ONE, "bob/c", BOB, replace=False)
+
+
 def test_a_payload_that_is_too_long() -> None:
     kept = registry(max_bytes=len(ONE))
     kept.register(ONE, "", replace=False)
