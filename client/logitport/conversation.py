@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakMethod
 
-from logitport.errors import DeadlineExceeded, InternalError, ServerUnavailable, from_proto
+from logitport.errors import DeadlineExceeded, InternalError, LogitportError, ServerUnavailable, from_proto
 from logitport.transports.local import LocalLane
 from logitport_proto import processing_pb2
 
@@ -55,6 +55,8 @@ class Conversation:
         # Held while a reply is awaited: by the engine's thread, or by the one that takes in replies early.
         self._receiving = threading.RLock()
         self._take_reply: Callable[[processing_pb2.SessionResponse | Exception], None] | None = None
+        # Why there is no connection; another attempt may be made at any time.
+        self._lost: ServerUnavailable | None = None
         self.connections = 0
         self.retirements = 0
         self._seq = 0
@@ -81,13 +83,17 @@ class Conversation:
 
         Raises:
             ServerUnavailable: there is none within `wait_seconds`.
+            LogitportError: there is one, and it refuses the session.
         """
         with self._receiving:
             self._transport.close()
             try:
                 self._open(wait_seconds)
-            except DeadlineExceeded as error:
-                raise ServerUnavailable(f"the connection broke, and no server came within the time: {error}") from None
+            except LogitportError as error:
+                self._lost = ServerUnavailable(f"the connection broke, and no server came within the time: {error}")
+                if isinstance(error, (DeadlineExceeded, ServerUnavailable)):
+                    raise self._lost from None
+                raise
 
     def exchange(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
         """Send a frame and wait for its reply. Raises the error, if the frame was refused."""
@@ -136,6 +142,8 @@ class Conversation:
 
     def send(self, frame: processing_pb2.SessionRequest) -> None:
         """Send a frame; the next thing to do is to `receive` its reply."""
+        if self._lost is not None:
+            raise self._lost
         frame.seq = self._seq + 1
         self._transport.send(frame)
         self._seq = frame.seq
@@ -149,10 +157,12 @@ class Conversation:
 
     def close(self) -> None:
         """End the session. May be called twice."""
+        self._lost = None
         self._transport.close()
 
     def _open(self, wait_seconds: float) -> None:
         self._transport = self._connect(wait_seconds)
+        self._lost = None
         self._seq = 0
         self._take_reply = None
         self.connections += 1

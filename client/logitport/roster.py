@@ -177,7 +177,11 @@ class Roster:
 
     def _send(self, handles: Sequence[Handle]) -> None:
         for frame in add_frames(handles):
-            added = self._conversation.exchange(processing_pb2.SessionRequest(add=frame)).added
+            try:
+                added = self._conversation.exchange(processing_pb2.SessionRequest(add=frame)).added
+            except LimitExceeded as error:  # what this server takes may be less
+                self.lost.update({self._handles[asked.slot]: error for asked in frame.requests})
+                continue
             for failure in added.failures:
                 if failure.slot in self._handles:
                     self.lost[self._handles[failure.slot]] = from_proto(failure.error)

@@ -10,6 +10,7 @@ import pytest
 from logitport import (
     Edits,
     InvalidArgument,
+    LimitExceeded,
     NeedSync,
     NotPermitted,
     Request,
@@ -19,6 +20,7 @@ from logitport import (
     SessionClosed,
     StateLost,
     UnknownProcessor,
+    UnknownRequest,
 )
 from logitport.errors import to_proto
 from logitport_proto import common_pb2, processing_pb2
@@ -215,3 +217,59 @@ def test_why_a_processor_could_not_be_registered_again_is_told(servers: Any) -> 
     two.scripts[1].answer = knows_nothing
     result = two.session.step(dict.fromkeys(handles, ())).apply(np.zeros((2, VOCAB), np.float32), check=False)
     assert [type(result.failures[handle]) for handle in handles] == [NotPermitted, UnknownProcessor]
+
+
+def test_a_server_that_comes_after_the_time_is_still_found(servers: Any) -> None:
+    four = servers(4)
+    handle = four.session.add(Request([1]))
+    for script in four.scripts[:3]:
+        go_away(script)
+    pending = four.session.step({handle: [2]})
+    for _ in range(2):
+        with pytest.raises(ServerUnavailable, match="no server came within the time"):
+            pending.apply(zeros())
+    assert pending.apply(zeros()).failures == {}
+    assert list(four.scripts[3].frames[1].add.requests[0].request.output_token_ids) == [2]
+
+
+def test_a_session_that_is_closed_while_there_is_no_server(servers: Any) -> None:
+    two = servers(2)
+    handle = two.session.add(Request([1]))
+    for script in two.scripts:
+        go_away(script)
+    pending = two.session.step({handle: [2]})
+    with pytest.raises(ServerUnavailable):
+        pending.apply(zeros())
+    two.session.close()
+    with pytest.raises(SessionClosed):
+        pending.apply(zeros())
+
+
+def test_a_server_that_refuses_the_session_for_now(servers: Any) -> None:
+    three = servers(3)
+    handle = three.session.add(Request([1]))
+    go_away(three.scripts[0])
+    three.scripts[1].answer = lambda frame: {"error": to_proto(LimitExceeded("max_sessions"))}
+    pending = three.session.step({handle: [2]})
+    with pytest.raises(LimitExceeded):
+        pending.apply(zeros())
+    assert pending.apply(zeros()).failures == {}
+
+
+def test_a_request_that_is_too_large_for_the_next_server_fails_alone(servers: Any) -> None:
+    two = servers(2)
+    large, small = two.session.add(Request([1], [2] * 5_000_000)), two.session.add(Request([1]))
+    go_away(two.scripts[0])
+    honest = two.scripts[1].honest
+
+    def answer(frame: Any) -> dict[str, Any]:
+        if len(frame.SerializeToString()) > 1_000_000:
+            return {"error": to_proto(LimitExceeded("max_message_bytes"))}
+        if frame.HasField("step"):
+            unknown = common_pb2.Failure(slot=large.slot, error=to_proto(UnknownRequest("no request")))
+            return {"edits": processing_pb2.StepEdits(failures=[unknown])}
+        return dict(honest(frame))
+
+    two.scripts[1].answer = answer
+    result = two.session.step({large: [2], small: [2]}).apply(np.zeros((2, VOCAB), np.float32), check=False)
+    assert {handle: type(error) for handle, error in result.failures.items()} == {large: LimitExceeded}
