@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import axes, bar, costs, engines, overlap, plot, publish, report
+from benchmarks import axes, bar, costs, engines, isolation, overlap, plot, publish, report
 from benchmarks.machine import Bystanders, describe
 from benchmarks.servers import connected
 
@@ -27,6 +27,7 @@ _BAR = (
     bar.logits_reading,
     bar.half_of_the_rows,
     bar.round_trips,
+    isolation.isolation,
     costs.server_cpu,
     costs.server_memory,
 )

@@ -88,8 +88,12 @@ class Service(Contestant):
         *,
         in_buffer: bool = False,
         device: str = "cpu",
+        tenants: int = 1,
     ) -> None:
-        """With `in_buffer`, the engine's logits lie in the session's logits buffer; they are on `device`."""
+        """With `in_buffer`, the engine's logits lie in the session's logits buffer; they are on `device`.
+
+        Of several tenants each has as many rows, which lie together.
+        """
         self.name = f"service, {transport}" + (", logits in its buffer" if in_buffer else "")
         self.session = client.session(
             vocab_size=workload.vocab_size,
@@ -98,7 +102,7 @@ class Service(Contestant):
             transport=transport,
             max_requests=workload.rows,
         )
-        self.handles = add_requests(self.session, workload)
+        self.handles = add_requests(self.session, workload, tenants)
         # A request's first step tells no new ids.
         self._pending: PendingStep = self.session.step({handle: [] for handle in self.handles})
         self._rows_applied = self._pending.apply(workload.logits().to(device)).rows_applied
@@ -139,14 +143,15 @@ class RoundTrip(Service):
         )
 
 
-def add_requests(session: Session, workload: Workload) -> list[Handle]:
-    """Every row's request, in order."""
+def add_requests(session: Session, workload: Workload, tenants: int = 1) -> list[Handle]:
+    """Every row's request, in order; the first tenant's come first."""
     prompt = workload.history // 2
     handles = []
     for row, ids in enumerate(workload.histories().tolist()):
         kind = workload.kind(row)
         chain = [] if kind is None else [(kind.ours, kind.params)]
-        handles.append(session.add(Request(ids[:prompt], ids[prompt:], chain)))
+        tenant = f"tenant {row * tenants // workload.rows}"
+        handles.append(session.add(Request(ids[:prompt], ids[prompt:], chain, tenant=tenant)))
     return handles
 
 
