@@ -11,7 +11,7 @@
     │   └── NotPermitted               the caller is known, and lacks the scope
     ├── RegistryError
     │   ├── UnknownProcessor           no such built-in, name or digest
-    │   └── NameTaken                  the name is bound to another digest
+    │   └── NameTaken                  the name is bound to another digest, or by another principal
     ├── PayloadError
     │   ├── PayloadNotPortable         the class cannot travel (raised by the client alone)
     │   ├── PayloadNotAllowed          the operator does not allow shipped processors
@@ -109,7 +109,7 @@ class UnknownProcessor(RegistryError):
 
 
 class NameTaken(RegistryError):
-    """The name is bound to another digest."""
+    """The name is bound to another digest, or by another principal."""
 
 
 class PayloadError(LogitportError):

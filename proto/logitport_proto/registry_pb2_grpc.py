@@ -47,28 +47,32 @@ class ProcessorRegistryServicer(object):
     """
 
     def Register(self, request, context):
-        """Keeps a shipped processor. Registering the same payload again changes nothing.
+        """Keeps a shipped processor, as the caller's own. Registering the same payload again binds another name to it, and
+        shares it or not, as it says.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Get(self, request, context):
-        """Describes one processor: a built-in, a registered name or a digest.
+        """Describes one processor: a built-in, a registered name or a digest. One that is another's and not shared is as if
+        it were not there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def List(self, request, context):
-        """Describes all built-ins and all registered processors, of which the operator limits the number.
+        """Describes all built-ins, and of the registered processors, of which the operator limits the number, those that the
+        caller may use; to the scope "admin" all.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Delete(self, request, context):
-        """Forgets a name, or a digest with all its names. Requests that were admitted with it go on.
+        """Forgets a name, or a digest with all its names. Requests that were admitted with it go on. Another's takes the scope
+        "admin", which forgets a digest that it has not registered itself for everyone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -25,25 +25,33 @@ class ProcessorRegistryStub:
         logitport_proto.registry_pb2.RegisterRequest,
         logitport_proto.registry_pb2.RegisterResponse,
     ]
-    """Keeps a shipped processor. Registering the same payload again changes nothing."""
+    """Keeps a shipped processor, as the caller's own. Registering the same payload again binds another name to it, and
+    shares it or not, as it says.
+    """
 
     Get: grpc.UnaryUnaryMultiCallable[
         logitport_proto.registry_pb2.GetRequest,
         logitport_proto.registry_pb2.GetResponse,
     ]
-    """Describes one processor: a built-in, a registered name or a digest."""
+    """Describes one processor: a built-in, a registered name or a digest. One that is another's and not shared is as if
+    it were not there.
+    """
 
     List: grpc.UnaryUnaryMultiCallable[
         logitport_proto.registry_pb2.ListRequest,
         logitport_proto.registry_pb2.ListResponse,
     ]
-    """Describes all built-ins and all registered processors, of which the operator limits the number."""
+    """Describes all built-ins, and of the registered processors, of which the operator limits the number, those that the
+    caller may use; to the scope "admin" all.
+    """
 
     Delete: grpc.UnaryUnaryMultiCallable[
         logitport_proto.registry_pb2.DeleteRequest,
         logitport_proto.registry_pb2.DeleteResponse,
     ]
-    """Forgets a name, or a digest with all its names. Requests that were admitted with it go on."""
+    """Forgets a name, or a digest with all its names. Requests that were admitted with it go on. Another's takes the scope
+    "admin", which forgets a digest that it has not registered itself for everyone.
+    """
 
     Release: grpc.UnaryUnaryMultiCallable[
         logitport_proto.registry_pb2.ReleaseRequest,
@@ -58,25 +66,33 @@ class ProcessorRegistryAsyncStub:
         logitport_proto.registry_pb2.RegisterRequest,
         logitport_proto.registry_pb2.RegisterResponse,
     ]
-    """Keeps a shipped processor. Registering the same payload again changes nothing."""
+    """Keeps a shipped processor, as the caller's own. Registering the same payload again binds another name to it, and
+    shares it or not, as it says.
+    """
 
     Get: grpc.aio.UnaryUnaryMultiCallable[
         logitport_proto.registry_pb2.GetRequest,
         logitport_proto.registry_pb2.GetResponse,
     ]
-    """Describes one processor: a built-in, a registered name or a digest."""
+    """Describes one processor: a built-in, a registered name or a digest. One that is another's and not shared is as if
+    it were not there.
+    """
 
     List: grpc.aio.UnaryUnaryMultiCallable[
         logitport_proto.registry_pb2.ListRequest,
         logitport_proto.registry_pb2.ListResponse,
     ]
-    """Describes all built-ins and all registered processors, of which the operator limits the number."""
+    """Describes all built-ins, and of the registered processors, of which the operator limits the number, those that the
+    caller may use; to the scope "admin" all.
+    """
 
     Delete: grpc.aio.UnaryUnaryMultiCallable[
         logitport_proto.registry_pb2.DeleteRequest,
         logitport_proto.registry_pb2.DeleteResponse,
     ]
-    """Forgets a name, or a digest with all its names. Requests that were admitted with it go on."""
+    """Forgets a name, or a digest with all its names. Requests that were admitted with it go on. Another's takes the scope
+    "admin", which forgets a digest that it has not registered itself for everyone.
+    """
 
     Release: grpc.aio.UnaryUnaryMultiCallable[
         logitport_proto.registry_pb2.ReleaseRequest,
@@ -93,7 +109,9 @@ class ProcessorRegistryServicer(metaclass=abc.ABCMeta):
         request: logitport_proto.registry_pb2.RegisterRequest,
         context: _ServicerContext,
     ) -> typing.Union[logitport_proto.registry_pb2.RegisterResponse, collections.abc.Awaitable[logitport_proto.registry_pb2.RegisterResponse]]:
-        """Keeps a shipped processor. Registering the same payload again changes nothing."""
+        """Keeps a shipped processor, as the caller's own. Registering the same payload again binds another name to it, and
+        shares it or not, as it says.
+        """
 
     @abc.abstractmethod
     def Get(
@@ -101,7 +119,9 @@ class ProcessorRegistryServicer(metaclass=abc.ABCMeta):
         request: logitport_proto.registry_pb2.GetRequest,
         context: _ServicerContext,
     ) -> typing.Union[logitport_proto.registry_pb2.GetResponse, collections.abc.Awaitable[logitport_proto.registry_pb2.GetResponse]]:
-        """Describes one processor: a built-in, a registered name or a digest."""
+        """Describes one processor: a built-in, a registered name or a digest. One that is another's and not shared is as if
+        it were not there.
+        """
 
     @abc.abstractmethod
     def List(
@@ -109,7 +129,9 @@ class ProcessorRegistryServicer(metaclass=abc.ABCMeta):
         request: logitport_proto.registry_pb2.ListRequest,
         context: _ServicerContext,
     ) -> typing.Union[logitport_proto.registry_pb2.ListResponse, collections.abc.Awaitable[logitport_proto.registry_pb2.ListResponse]]:
-        """Describes all built-ins and all registered processors, of which the operator limits the number."""
+        """Describes all built-ins, and of the registered processors, of which the operator limits the number, those that the
+        caller may use; to the scope "admin" all.
+        """
 
     @abc.abstractmethod
     def Delete(
@@ -117,7 +139,9 @@ class ProcessorRegistryServicer(metaclass=abc.ABCMeta):
         request: logitport_proto.registry_pb2.DeleteRequest,
         context: _ServicerContext,
     ) -> typing.Union[logitport_proto.registry_pb2.DeleteResponse, collections.abc.Awaitable[logitport_proto.registry_pb2.DeleteResponse]]:
-        """Forgets a name, or a digest with all its names. Requests that were admitted with it go on."""
+        """Forgets a name, or a digest with all its names. Requests that were admitted with it go on. Another's takes the scope
+        "admin", which forgets a digest that it has not registered itself for everyone.
+        """
 
     @abc.abstractmethod
     def Release(
