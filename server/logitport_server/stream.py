@@ -43,6 +43,8 @@ class SessionStream:
         self._lanes = lanes
         self._lane: Lane | None = None
         self._lock = threading.Lock()
+        # Held while a frame is answered: one that came by gRPC may be in hand when the lane is taken.
+        self._answering = threading.Lock()
         self._closed = False
         self._token = b""
         self._session: Session | None = None
@@ -58,24 +60,14 @@ class SessionStream:
 
     def answer(self, frame: processing_pb2.SessionRequest, transport: str) -> processing_pb2.SessionResponse:
         """The reply to one frame, which came by `transport`; a frame that is refused as a whole changes nothing."""
-        if frame.seq == self._last.seq != 0:
-            return self._last
-        self.descriptors = []
-        reply = processing_pb2.SessionResponse(seq=frame.seq)
-        if frame.seq < 1 or (self._last.seq and frame.seq != self._last.seq + 1):
-            last = f"frame {self._last.seq}" if self._last.seq else "no frame"
-            error = InvalidArgument(f"frame {frame.seq} came after {last}; seq is 1 or more, and grows by one")
-            reply.error.CopyFrom(to_proto(error))
-            return reply
+        # Only the lane's own thread may wait.
+        if not self._answering.acquire(blocking=transport == "local"):
+            error = InvalidArgument("this session's frames travel on its local lane, and one of them is in hand")
+            return processing_pb2.SessionResponse(seq=frame.seq, error=to_proto(error))
         try:
-            self._dispatch(frame, reply, transport)
-        except LogitportError as error:
-            reply.error.CopyFrom(to_proto(error))
-        except Exception as error:
-            logger.exception("frame %d", frame.seq)
-            reply.error.CopyFrom(to_proto(InternalError(f"a defect of the server: {error!r}")))
-        self._last = _once_only(reply) if reply.WhichOneof("frame") == "logits" else reply
-        return reply
+            return self._answer(frame, transport)
+        finally:
+            self._answering.release()
 
     def close(self) -> None:
         """The gRPC stream has ended, and the session with it; the frame that its lane has in hand is still answered."""
@@ -98,13 +90,34 @@ class SessionStream:
 
     def leave_lane(self) -> None:
         """The lane has ended, and what it shared goes with it; to wait for a GPU is for this thread."""
-        if self._session is not None:
-            self._session.regions.close()
+        with self._answering:
+            if self._session is not None:
+                self._session.regions.close()
         with self._lock:
             self._lane = None
             ended = self._closed
         if ended:
             self._forget()
+
+    def _answer(self, frame: processing_pb2.SessionRequest, transport: str) -> processing_pb2.SessionResponse:
+        if frame.seq == self._last.seq != 0:
+            return self._last
+        self.descriptors = []
+        reply = processing_pb2.SessionResponse(seq=frame.seq)
+        if frame.seq < 1 or (self._last.seq and frame.seq != self._last.seq + 1):
+            last = f"frame {self._last.seq}" if self._last.seq else "no frame"
+            error = InvalidArgument(f"frame {frame.seq} came after {last}; seq is 1 or more, and grows by one")
+            reply.error.CopyFrom(to_proto(error))
+            return reply
+        try:
+            self._dispatch(frame, reply, transport)
+        except LogitportError as error:
+            reply.error.CopyFrom(to_proto(error))
+        except Exception as error:
+            logger.exception("frame %d", frame.seq)
+            reply.error.CopyFrom(to_proto(InternalError(f"a defect of the server: {error!r}")))
+        self._last = _once_only(reply) if reply.WhichOneof("frame") == "logits" else reply
+        return reply
 
     def _forget(self) -> None:
         if self._session is not None:

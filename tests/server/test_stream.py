@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from logitport.errors import from_proto
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.loader import Loader
 from logitport_server.metrics import Metrics
+from logitport_server.session import Session
 from logitport_server.stream import SessionStream
 
 if TYPE_CHECKING:
@@ -238,3 +241,29 @@ def test_a_lane_that_comes_too_late_is_not_taken(stream: SessionStream) -> None:
     opened(stream)
     stream.close()
     assert not stream.take_lane(Lane())  # type: ignore[arg-type]
+
+
+def test_a_frame_of_the_lane_waits_for_the_one_in_hand(stream: SessionStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(stream, 1, **OPEN)
+    answer(stream, 2, **add("DenyHistory"))
+    begun, finish, calls = threading.Event(), threading.Event(), []
+    real = Session.step
+
+    def slow(session: Session, frame: Any, reply: Any) -> None:
+        calls.append(threading.current_thread())
+        begun.set()
+        assert finish.wait(10)
+        real(session, frame, reply)
+
+    monkeypatch.setattr(Session, "step", slow)
+    frame = Frame(seq=3, **step(2))
+    with ThreadPoolExecutor(2) as threads:
+        by_grpc = threads.submit(stream.answer, frame, "grpc")
+        assert begun.wait(10)
+        by_lane = threads.submit(stream.answer, frame, "local")
+        # The event loop must not wait for it.
+        assert type(refusal(stream.answer(frame, "grpc"))) is InvalidArgument
+        assert not by_lane.done()
+        finish.set()
+        assert by_grpc.result(10) == by_lane.result(10)
+    assert len(calls) == 1
