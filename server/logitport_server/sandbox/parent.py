@@ -42,7 +42,8 @@ class Contained:
 class Parent:
     """The preloaded parent, of which there is one in a process that `launch` started.
 
-    Make it first of all: it gives up root. Then import what workers need, and fork. The process must have one thread.
+    Make it first of all: it gives up root. Then import what workers need, let that look up in /proc what it wants to
+    know of this machine, for workers have none, and fork. The process must have one thread.
     """
 
     def __init__(self) -> None:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from logitport_server.sandbox import LAYER_NAMES, SandboxError, launch
 from logitport_server.sandbox.interpreter import readable_paths
@@ -94,6 +95,19 @@ fork(torch.get_num_threads)
 def test_torch_starts_no_more_threads_than_it_is_told(run):
     with run(THREADS, threads=1) as program:
         assert program.hear() == 1
+
+
+KERNELS = """
+from logitport_server.worker.zygote import _preload
+_preload()
+import torch
+fork(torch.backends.cpu.get_cpu_capability)
+"""
+
+
+def test_torch_knows_what_this_cpu_can_do(run):
+    with run(KERNELS) as program:
+        assert program.hear() == torch.backends.cpu.get_cpu_capability()
 
 
 CLOSED = """
