@@ -1,6 +1,7 @@
 """The preloaded parent and its workers: what a worker is born with, that it works, and how it ends."""
 
 import ctypes
+import errno
 import os
 import select
 import signal
@@ -189,6 +190,32 @@ def _is_running(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+DEVICE = """
+import fcntl
+
+def inside():
+    said = [os.path.exists("/proc/self/maps")]
+    with open("/dev/full", "rb", buffering=0) as device:
+        try:
+            fcntl.ioctl(device, 0x1234)
+        except OSError as error:
+            return [*said, error.strerror]
+
+fork(inside)
+"""
+
+
+@pytest.mark.parametrize(
+    ("devices", "said"),
+    [(("/dev/full",), [True, os.strerror(errno.ENOTTY)]), ((), "PermissionError: [Errno 13]")],
+    ids=["given", "not given"],
+)
+def test_a_device_that_workers_are_given(run, devices, said):
+    with run(DEVICE, devices=devices) as program:
+        heard = program.hear()
+    assert heard == said or heard.startswith(said)
 
 
 RAISES = """
