@@ -101,6 +101,8 @@ class ActiveRequest:
 
     def fail(self, failure: LogitportError) -> None:
         """The request goes no further in this step; nor in later ones, unless it asked to be skipped."""
+        # It is raised again at every step: the frames that it came through, and what is in them, would pile up.
+        failure.__traceback__ = failure.__cause__ = failure.__context__ = None
         self.failure = failure
         self._disturbed = True
 
