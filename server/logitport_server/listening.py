@@ -6,6 +6,7 @@ import ipaddress
 import logging
 import os
 import socket
+import ssl
 import stat
 from contextlib import contextmanager
 from pathlib import Path
@@ -153,7 +154,7 @@ class _Certificates:
     """
 
     def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
-        self._files = {"--tls-cert": cert, "--tls-key": key, "--tls-client-ca": client_ca}
+        self._cert, self._key, self._client_ca = cert, key, client_ca
         self._seen = self._look()
         self.current = self._read()
 
@@ -163,27 +164,41 @@ class _Certificates:
             seen = self._look()
             if seen == self._seen:
                 return None
+            self._seen = seen
             self.current = self._read()
         except StartupError as error:
             logger.error("TLS is as it was: %s", error)
             return None
-        self._seen = seen
         logger.info("read the files of TLS again")
         return self.current
 
     def _look(self) -> list[int]:
         try:
-            return [path.stat().st_mtime_ns for path in self._files.values() if path is not None]
+            return [path.stat().st_mtime_ns for path in (self._cert, self._key, self._client_ca) if path is not None]
         except OSError as error:
             raise StartupError(f"cannot read {error.filename}: {error.strerror}") from error
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
+        self._check()
         try:
-            read = {option: path.read_bytes() for option, path in self._files.items() if path is not None}
+            client_ca = self._client_ca.read_bytes() if self._client_ca is not None else None
+            return grpc.ssl_server_certificate_configuration(
+                [(self._key.read_bytes(), self._cert.read_bytes())], client_ca
+            )
         except OSError as error:
             raise StartupError(f"cannot read {error.filename}: {error.strerror}") from error
-        for option, content in read.items():
-            if b"-----BEGIN " not in content:
-                raise StartupError(f"{option} {self._files[option]} is not PEM")
-        pair = (read["--tls-key"], read["--tls-cert"])
-        return grpc.ssl_server_certificate_configuration([pair], read.get("--tls-client-ca"))
+
+    def _check(self) -> None:
+        """What gRPC would find wrong at each handshake, and not tell."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self._cert, self._key, password="")
+        except OSError as error:
+            raise StartupError(
+                f"--tls-cert {self._cert} and --tls-key {self._key} are no PEM certificate and the key of it: {error}"
+            ) from error
+        if self._client_ca is not None:
+            try:
+                context.load_verify_locations(self._client_ca)
+            except OSError as error:
+                raise StartupError(f"--tls-client-ca {self._client_ca} has no PEM certificate: {error}") from error

@@ -65,8 +65,13 @@ def test_files_that_are_wrong(tmp_path: Path, authority: Authority) -> None:
     pair, empty = authority.issue_server("right"), tmp_path / "empty"
     empty.touch()
     missing = str(tmp_path / "missing")
+    other = authority.issue_server("other")
     assert f"cannot read {missing}: No such file" in refused("--tls-cert", missing, "--tls-key", str(pair.key))
-    assert f"--tls-key {empty} is not PEM" in refused("--tls-cert", str(pair.cert), "--tls-key", str(empty))
+    for key in (empty, other.key):
+        told = refused("--tls-cert", str(pair.cert), "--tls-key", str(key))
+        assert f"--tls-key {key} are no PEM certificate and the key of it" in told
+    right = ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
+    assert f"--tls-client-ca {empty} has no PEM certificate" in refused(*right, "--tls-client-ca", str(empty))
     tokens = tmp_path / "tokens"
     tokens.write_text('\n{"name": "alice"}')
     assert f"logitport: --tokens {tokens}, line 2: scopes: Field required" in refused("--tokens", str(tokens))

@@ -6,12 +6,15 @@ import socket
 import subprocess
 import sys
 import tempfile
+from datetime import datetime, timedelta, timezone
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
+from logitport_server.access import TokenFile
 from logitport_server.cli import run
 from logitport_server.config import ServerConfig
 
@@ -115,3 +118,58 @@ def test_without_the_servers_libraries_it_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr == "logitport: pydantic is not installed; the command needs: pip install 'logitport[server]'\n"
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VERSION", "of something else")
+    run(["--version"])
+    assert capsys.readouterr().out == f"{version('logitport')}\n"
+
+
+def test_a_token_that_the_server_takes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run(["token", "team/ci", "--scope", "apply", "--scope", "register", "--expires", "2d"])
+    token, line = capsys.readouterr().out.splitlines()
+    (tmp_path / "tokens").write_text(line)
+    grant = TokenFile(tmp_path / "tokens").by_token(token)
+    assert grant is not None
+    assert (grant.name, grant.scopes) == ("team/ci", {"apply", "register"})
+    assert grant.expires is not None
+    assert timedelta(days=1) < grant.expires - datetime.now(timezone.utc) <= timedelta(days=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["a b", "--scope", "apply"], "--name: 'a b' cannot be a principal's name"),
+        (["a", "--scope", "root"], "--scope: Input should be 'apply', 'register', 'admin' or 'cuda'"),
+        (["a", "--scope", "apply", "--expires", "soon"], "--expires: "),
+        (["a", "--scope", "apply", "--expires=-1d"], "--expires: Input should be greater than 0"),
+    ],
+)
+def test_a_token_that_cannot_be_made(logitport: Any, arguments: list[str], line: str) -> None:
+    status, errors = logitport("token", *arguments)
+    assert (status, errors.count("\n")) == (2, 1)
+    assert errors.startswith(f"logitport: {line}")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--tls-cert", "x"], "--tls-cert and --tls-key go together"),
+        (["--tls-client-ca", "x"], "--tls-client-ca needs --tls-cert"),
+        (["--listen", "unix:relative"], "--listen: 'unix:relative' is not unix:PATH with an absolute path"),
+        (["--max-call-rate", "fast"], "--max-call-rate: 'fast' is not a rate; write, for example, 1000/second"),
+    ],
+)
+def test_options_of_access_that_cannot_be(logitport: Any, options: list[str], told: str) -> None:
+    status, errors = logitport("serve", *options)
+    assert (status, errors.count("\n")) == (2, 1)
+    assert errors.startswith(f"logitport: {told}")
+
+
+def test_a_payload_that_cannot_be_signed(logitport: Any, tmp_path: Path) -> None:
+    message, _ = logitport("sign", str(tmp_path / "missing"), "--key", str(tmp_path / "key"))
+    assert "cannot read a payload from" in message
+    (tmp_path / "payload").write_text("{}")
+    message, _ = logitport("sign", str(tmp_path / "payload"), "--key", str(tmp_path / "key"))
+    assert "no private key can be read from" in message

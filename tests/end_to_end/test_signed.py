@@ -1,0 +1,113 @@
+"""A server that takes signed payloads alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from logitport import AsyncClient, Client, CustomLogitProcessor, Request, RequestsFailed, SignatureRefused, payload
+from logitport.payload.signature import read_private_key
+from tests.conftest import COMMAND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.conftest import RunningServer
+
+VOCAB = 8
+
+
+class Plus(CustomLogitProcessor):
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        return logits + 1
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trusted key `keys/team`, and a strange one."""
+    path: Path = tmp_path_factory.mktemp("signed")
+    (path / "keys").mkdir()
+    for key in ("keys/team", "strange"):
+        subprocess.run([COMMAND, "keygen", str(path / key)], check=True, capture_output=True, timeout=60)
+    return path
+
+
+@pytest.fixture(scope="module")
+def strict(serving: Callable[..., Any], folder: Path) -> Iterator[RunningServer]:
+    flags = ("--enable-custom-logit-processor", "--isolation", "none", "--trusted-keys", str(folder / "keys"))
+    with serving(*flags) as running:
+        yield running
+
+
+@pytest.fixture
+def client(strict: RunningServer) -> Iterator[Client]:
+    with Client(strict.target) as connected:
+        yield connected
+
+
+def apply(client: Client, processor: Any) -> torch.Tensor:
+    result: torch.Tensor = client.apply(torch.zeros(1, VOCAB), [Request([1], processors=[(processor, {})])]).logits
+    return result
+
+
+def test_what_is_signed_is_taken(client: Client, folder: Path) -> None:
+    key = folder / "keys" / "team"
+    digest = client.register(Plus, name="team/plus", signing_key=key).digest
+    inline = payload.sign(Plus.to_str(), read_private_key(key))
+    for processor in ("team/plus", digest, inline):
+        assert torch.equal(apply(client, processor), torch.ones(1, VOCAB))
+
+
+def test_asyncio(strict: RunningServer, folder: Path) -> None:
+    async def register() -> str:
+        async with AsyncClient(strict.target) as client:
+            ref = await client.register(Plus, name="team/async", signing_key=folder / "keys" / "team")
+            return ref.names[-1]
+
+    assert asyncio.run(register())
+
+
+def test_what_is_not_is_refused(client: Client, folder: Path) -> None:
+    signed = payload.sign(Plus.to_str(), read_private_key(folder / "keys" / "team"), name="team/x")
+    refused = {
+        "is not signed": Plus.to_str(),
+        "does not trust": payload.sign(Plus.to_str(), read_private_key(folder / "strange"), name="team/x"),
+        "does not fit": json.dumps({**json.loads(signed), "python": "3.1"}),
+        "expired": payload.sign(Plus.to_str(), read_private_key(folder / "keys" / "team"), name="team/x", seconds=-5),
+    }
+    for told, serialized in refused.items():
+        with pytest.raises(SignatureRefused, match=told):
+            client.register(serialized, name="team/x")
+        with pytest.raises(RequestsFailed, match=told):
+            apply(client, serialized)
+    with pytest.raises(SignatureRefused, match="signed for 'team/x', and is to be registered as 'team/y'"):
+        client.register(signed, name="team/y")
+    assert not [ref for ref in client.processors() if {"team/x", "team/y"} & set(ref.names)]
+
+
+def test_a_key_that_goes(strict: RunningServer, client: Client, folder: Path) -> None:
+    subprocess.run([COMMAND, "keygen", str(folder / "keys/leaked")], check=True, capture_output=True, timeout=60)
+    strict.process.send_signal(signal.SIGHUP)
+    wait_for(strict, "read 2 trusted keys again")
+    client.register(Plus, name="leaked/plus", signing_key=folder / "keys" / "leaked")
+    assert torch.equal(apply(client, "leaked/plus"), torch.ones(1, VOCAB))
+    (folder / "keys" / "leaked.pub").unlink()
+    strict.process.send_signal(signal.SIGHUP)
+    wait_for(strict, "read 1 trusted keys again")
+    with pytest.raises(RequestsFailed, match="does not trust"):
+        apply(client, "leaked/plus")
+
+
+def wait_for(running: RunningServer, line: str) -> None:
+    deadline = time.monotonic() + 30
+    while line not in running.log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
