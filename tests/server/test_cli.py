@@ -92,7 +92,7 @@ def test_a_folder_with_too_long_a_name_for_a_socket(
 def test_an_address_that_is_taken(option: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        options = {"--listen": "127.0.0.1:0", "--device": "cpu", option: address}
+        options = {"--listen": "127.0.0.1:0", "--device": "cpu", "--log-level": "warning", option: address}
         done = subprocess.run(
             [COMMAND, "serve", *(part for pair in options.items() for part in pair)],
             check=False,
