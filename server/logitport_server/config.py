@@ -161,6 +161,9 @@ class ServerConfig(BaseSettings):
         "3.12=/opt/python3.12/bin/python; it needs logitport, and torch for processors that read logits; may be given "
         "more than once",
     )
+    max_workers: int = Field(
+        64, ge=1, description="worker processes at once: one for each author or tenant whose processors are in use"
+    )
     worker_memory_bytes: int = Field(2 << 30, ge=64 << 20, description="memory of one author's processors, in bytes")
     worker_threads: int = Field(32, ge=4, description="threads and processes of one author's processors")
     processor_timeout_seconds: float = Field(

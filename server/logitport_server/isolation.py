@@ -34,7 +34,12 @@ def choose_executor(config: ServerConfig) -> Executor:
     pythons = dict(option.split("=", 1) for option in config.worker_python)
     try:
         return ProcessExecutor(
-            deadlines, config.quarantine_after, pythons=pythons, limits=limits, without=config.without_layer
+            deadlines,
+            config.quarantine_after,
+            max_workers=config.max_workers,
+            pythons=pythons,
+            limits=limits,
+            without=config.without_layer,
         )
     except (SandboxError, OSError) as error:
         raise StartupError(

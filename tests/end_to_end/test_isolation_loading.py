@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from logitport import (
     StateLost,
     UnknownProcessor,
 )
+from tests.conftest import COMMAND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -231,7 +233,7 @@ class LeavesAlways(AddOne):
         return logits + 1
 
 
-def test_quarantine_and_release(client: Client) -> None:
+def test_quarantine_and_release(strict: RunningServer, client: Client) -> None:
     kept = client.register(LeavesAlways, name="team/leaves")
     bad = Request([1], processors=[("team/leaves", {"leave": True})])
     good = Request([1], processors=[("team/leaves", {})])
@@ -253,7 +255,11 @@ def test_quarantine_and_release(client: Client) -> None:
         assert isinstance(result.skipped[admitted], ProcessorQuarantined)
         (described,) = [ref for ref in client.processors() if "team/leaves" in ref.names]
         assert "ended with status 1" in described.quarantined
-        assert client.release("team/leaves").quarantined == ""
+        command = [COMMAND, "release", strict.target, "team/leaves"]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, "released team/leaves\n"), done.stderr
+        (described,) = [ref for ref in client.processors() if "team/leaves" in ref.names]
+        assert described.quarantined == ""
         logits = torch.zeros(1, VOCAB)
         session.step({admitted: []}).apply(logits)
         assert logits.all()

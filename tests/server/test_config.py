@@ -43,6 +43,13 @@ def test_it_does_not_change() -> None:
         *(("drain_seconds", value) for value in (-1, float("nan"), "x")),
         *(("max_region_bytes", value) for value in (-1, 1.5)),
         ("max_draft_tokens", -1),
+        *(
+            ("worker_python", [value])
+            for value in ("", "3.12", "/usr/bin/python", "3.12=python", "2.7=/usr/bin/python")
+        ),
+        *(("processor_timeout_seconds", value) for value in (0, -1, 3601, float("nan"))),
+        *((field, 0) for field in ("max_workers", "quarantine_after", "load_timeout_seconds", "worker_threads")),
+        ("isolation", "maybe"),
         ("max_step_bytes", 1023),
         ("nonsense", 1),
     ],

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from logitport import payload
-from logitport.errors import PythonMismatch
+from logitport.errors import LimitExceeded, PythonMismatch
 from logitport.payload.interpreter import RUNNING
 from logitport_server import sandbox
 from logitport_server.executors.base import Executor
@@ -40,6 +40,7 @@ class ProcessExecutor(Executor):
     Args:
         deadlines: how long a worker may take.
         quarantine_after: so many failures in a row that cost a worker, and a processor is not called any more.
+        max_workers: workers at once.
         pythons: paths of further interpreters by their minor version, such as {"3.12": "/usr/bin/python3.12"}.
         limits: what one worker may use.
         without: names of the layers of the sandbox to do without.
@@ -53,6 +54,7 @@ class ProcessExecutor(Executor):
         deadlines: Deadlines,
         quarantine_after: int,
         *,
+        max_workers: int = 64,
         pythons: Mapping[str, str] | None = None,
         limits: Limits | None = None,
         without: Iterable[str] = (),
@@ -68,7 +70,10 @@ class ProcessExecutor(Executor):
         self._paths = {RUNNING: sys.executable, **(pythons or {})}
         self._lock = threading.Lock()
         self._zygotes = {python: self._launch(python) for python in self._paths}
+        self._max_workers = max_workers
         self._workers: dict[tuple[Domain | None, str], Worker] = {}
+        self._closed = threading.Event()
+        threading.Thread(target=self._reap, name="logitport-reaper", daemon=True).start()
 
     @property
     def pythons(self) -> frozenset[str]:
@@ -109,6 +114,7 @@ class ProcessExecutor(Executor):
                 return dialect
 
     def close(self) -> None:
+        self._closed.set()
         with self._lock:
             for worker in self._workers.values():
                 worker.close()
@@ -130,18 +136,32 @@ class ProcessExecutor(Executor):
         return [RUNNING, *others]
 
     def _worker(self, domain: Domain | None, python: str) -> Worker:
+        """The worker of a trust domain. Raises LimitExceeded."""
         with self._lock:
-            self._end_idle()
             worker = self._workers.get((domain, python))
             if worker is None:
+                if len(self._workers) >= self._max_workers:
+                    self._end_idle(0.0)
+                if len(self._workers) >= self._max_workers:
+                    raise LimitExceeded(
+                        f"{self._max_workers} workers are in use, each by another author or tenant; try again when "
+                        "requests have ended, or raise --max-workers"
+                    )
                 worker = Worker(domain, lambda: self._zygote(python), self._deadlines, self.quarantine)
                 self._workers[domain, python] = worker
+            worker.idle_since = time.monotonic()
             return worker
 
-    def _end_idle(self) -> None:
+    def _reap(self) -> None:
+        """End workers that nobody has used for a while, as long as the executor is there."""
+        while not self._closed.wait(_IDLE_SECONDS / 2):
+            with self._lock:
+                self._end_idle(_IDLE_SECONDS)
+
+    def _end_idle(self, seconds: float) -> None:
         now = time.monotonic()
         for key, worker in list(self._workers.items()):
-            if not worker.dialects and now - worker.idle_since > _IDLE_SECONDS and worker.lock.acquire(blocking=False):
+            if not worker.dialects and now - worker.idle_since > seconds and worker.lock.acquire(blocking=False):
                 del self._workers[key]
                 worker.close()
                 worker.lock.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import socket
@@ -14,19 +15,27 @@ import orjson
 import pytest
 import torch
 
-from logitport import CustomLogitProcessor, EditProcessor, History, LogitportError, ProcessorFailed, RowEdits
+from logitport import (
+    CustomLogitProcessor,
+    EditProcessor,
+    History,
+    LimitExceeded,
+    LogitportError,
+    ProcessorFailed,
+    RowEdits,
+)
 from logitport_server import loader
 from logitport_server.dialects import RequestContext
-from logitport_server.executors import zygote
+from logitport_server.executors import Deadlines, ProcessExecutor, zygote
 from logitport_server.executors.zygote import NoAnswer, WorkerGone, WorkerProcess
 from logitport_server.failures import WorkerLost
+from logitport_server.sandbox import LAYERS
 from logitport_server.worker import frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport import EditRequest
-    from logitport_server.executors import ProcessExecutor
     from logitport_server.registry import Source
 
     Ship = Callable[..., Source]
@@ -234,3 +243,20 @@ def test_answers_that_make_no_sense_cost_the_worker_and_its_requests(
     said = [RowEdits()]
     dialect.edit([state], said)
     assert said[0]
+
+
+def test_workers_are_limited_and_idle_ones_make_room(ship: Ship) -> None:
+    missing = [layer.name for layer in LAYERS if layer.missing() is not None]
+    executor = ProcessExecutor(Deadlines(10.0, 10.0), quarantine_after=3, max_workers=2, without=missing)
+    try:
+        executor.ready()
+        kept = [executor.host(ship(TellsPid, tenant=tenant)) for tenant in ("a", "b")]
+        with pytest.raises(LimitExceeded, match=r"2 workers are in use.*--max-workers"):
+            executor.host(ship(TellsPid, tenant="c"))
+        assert executor.host(ship(TellsPid, tenant="a"))
+        del kept[0]
+        gc.collect()
+        assert neighbours(executor, ship(TellsPid, tenant="c")) == 0
+        assert executor.running == 2
+    finally:
+        executor.close()
