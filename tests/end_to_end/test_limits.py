@@ -21,6 +21,7 @@ import torch
 from logitport import (
     Client,
     CustomLogitProcessor,
+    DeadlineExceeded,
     LimitExceeded,
     Request,
     RequestsFailed,
@@ -282,3 +283,29 @@ sys.stdin.read()
                 wait_until(lambda: sessions(limited) == 0)
             finally:
                 engine.kill()
+
+
+class Slow(CustomLogitProcessor):
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        time.sleep(1.5)
+        return logits
+
+
+def test_a_call_that_its_client_gave_up_counts_until_its_work_has_ended(limited: RunningServer) -> None:
+    """Else calls with short deadlines would take all threads."""
+    request = Request([1], processors=[(Slow.to_str(), {})])
+    token = MADE["alice"][0]
+    with Client(limited.target, token=token, timeout=0.5) as hasty, Client(limited.target, token=token) as patient:
+        with pytest.raises(DeadlineExceeded):
+            hasty.apply(torch.zeros(1, VOCAB), [request])
+        with pytest.raises(LimitExceeded, match="calls in flight"):
+            patient.processors()
+        wait_until(lambda: is_free(patient))
+
+
+def is_free(client: Client) -> bool:
+    try:
+        client.processors()
+    except LimitExceeded:
+        return False
+    return True
