@@ -1,4 +1,4 @@
-"""Real servers and clients, for every test that asks."""
+"""Real servers and clients, for every test that asks; what holds for all tests."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 from logitport import Client
@@ -21,6 +22,10 @@ from logitport_server.sandbox import LAYERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 COMMAND = str(Path(sys.executable).with_name("logitport"))
 _STOP_SECONDS = 30.0
