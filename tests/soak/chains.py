@@ -1,0 +1,114 @@
+"""Processors that engines use while they soak a server, and what each must do, written without the service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from logitport import CustomLogitProcessor, EditProcessor, EditRequest, RowEdits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    import torch
+
+INF = float("inf")
+
+
+class Tilt(CustomLogitProcessor):
+    """Reads logits."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
+        for row, params in enumerate(custom_param_list or []):
+            logits[row] *= params["factor"]
+        return logits
+
+
+class Count(CustomLogitProcessor):
+    """Keeps state that no history gives back: lost with its worker, and never to be guessed."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
+        for row, params in enumerate(custom_param_list or []):
+            params["calls"] = params.get("calls", 0) + 1
+            logits[row] += params["calls"]
+        return logits
+
+
+class Spread(EditProcessor):
+    """Reads no logits, and keeps state that the history gives back."""
+
+    def start(self, request: EditRequest) -> None:
+        request.state = [0] * 3
+        for token_id in request.history.token_ids.tolist():
+            self.advance(request, token_id)
+
+    def advance(self, request: EditRequest, token_id: int) -> None:
+        request.state[token_id % 3] += 1
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        most = request.state.index(max(request.state))
+        edits.deny(range(most, request.vocab_size, request.params["stride"]))
+        edits.bias([most], 2.0)
+
+
+@dataclass
+class Link:
+    """One processor of a request's chain.
+
+    Attributes:
+        processor: as a request names it: a built-in's name, or a class.
+        params: its parameters.
+        expect: changes a row, float[vocab_size], as the processor must; given the history and what it kept.
+        kept: what the reference keeps.
+    """
+
+    processor: Any
+    params: dict[str, Any]
+    expect: Callable[[torch.Tensor, list[int], dict[str, Any], dict[str, int]], None]
+    kept: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def shipped(self) -> bool:
+        """Whether its worker may be killed."""
+        return not isinstance(self.processor, str)
+
+
+def random_chain(random: Random, vocab_size: int) -> list[Link]:
+    """One to three processors."""
+    makers = [
+        lambda: Link("disallowed_tokens", {"token_ids": random.sample(range(vocab_size), 5)}, _disallowed),
+        lambda: Link("no_repeat_ngram", {"ngram_size": random.randint(1, 3)}, _no_repeat),
+        lambda: Link(Tilt, {"factor": random.choice([0.5, -2.0, 1.25])}, _tilt),
+        lambda: Link(Count, {"of": random.randint(0, 9)}, _count),
+        lambda: Link(Spread, {"stride": random.randint(3, 9)}, _spread),
+    ]
+    return [random.choice(makers)() for _ in range(random.randint(1, 3))]
+
+
+def _disallowed(row: torch.Tensor, history: list[int], params: dict[str, Any], kept: dict[str, int]) -> None:
+    row[params["token_ids"]] = -INF
+
+
+def _no_repeat(row: torch.Tensor, history: list[int], params: dict[str, Any], kept: dict[str, int]) -> None:
+    size = params["ngram_size"]
+    tail = history[len(history) - size + 1 :]
+    for start in range(len(history) - size + 1):
+        if history[start : start + size - 1] == tail:
+            row[history[start + size - 1]] = -INF
+
+
+def _tilt(row: torch.Tensor, history: list[int], params: dict[str, Any], kept: dict[str, int]) -> None:
+    row *= params["factor"]
+
+
+def _count(row: torch.Tensor, history: list[int], params: dict[str, Any], kept: dict[str, int]) -> None:
+    kept["calls"] = kept.get("calls", 0) + 1
+    row += kept["calls"]
+
+
+def _spread(row: torch.Tensor, history: list[int], params: dict[str, Any], kept: dict[str, int]) -> None:
+    counts = [sum(token_id % 3 == rest for token_id in history) for rest in range(3)]
+    most = counts.index(max(counts))
+    row[most :: params["stride"]] = -INF
+    row[most] += 2.0
