@@ -117,6 +117,7 @@ class ServerConfig(BaseSettings):
         1 << 20, ge=1 << 10, description="largest frame with the columns of a step; 1024 rows of drafts take 40 kB"
     )
     max_tokens_per_request: int = Field(1 << 20, ge=1, description="token ids, drafts included, of one request")
+    max_connections: int = Field(1024, ge=1, description="connections that are open; those that come then are closed")
     max_sessions: int = Field(256, ge=1, description="sessions that are open at once")
     max_sessions_per_principal: int = Field(64, ge=1, description="of those, what one principal may open")
     max_calls_per_principal: int = Field(64, ge=1, description="other calls that a principal may have in flight")

@@ -33,6 +33,7 @@ def options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", config.max_message_bytes),
         ("grpc.max_send_message_length", config.max_message_bytes),
         ("grpc.so_reuseport", 0),
+        ("grpc.max_allowed_incoming_connections", config.max_connections),
         # Logits hardly compress, and a few bytes could stand for a message of the greatest size.
         ("grpc.compression_enabled_algorithms_bitset", 1 << grpc.Compression.NoCompression),
         ("grpc.keepalive_time_ms", milliseconds),

@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.request
 import zlib
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -194,6 +195,16 @@ def test_how_often(start_server: Callable[..., RunningServer], tokens: Path) -> 
         assert refused in urllib.request.urlopen(running.metrics_url, timeout=10).read().decode()
         for _ in range(20):
             session.step({handle: [1]}).apply(torch.zeros(1, VOCAB))
+
+
+def test_connections(start_server: Callable[..., RunningServer]) -> None:
+    running = start_server("--max-connections", "2")
+    host, _, port = running.target.rpartition(":")
+    with ExitStack() as stack:
+        opened = [stack.enter_context(socket.create_connection((host, int(port)), timeout=20)) for _ in range(5)]
+        assert [bool(connection.recv(1)) for connection in opened] == [True, True, False, False, False]
+    with Client(running.target) as client:
+        assert client.processors()
 
 
 def frames() -> list[processing_pb2.SessionRequest]:

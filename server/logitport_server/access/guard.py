@@ -53,10 +53,12 @@ class Call:
 
     Attributes:
         principal: who calls.
+        end: gives back its share of the quotas.
         work: what runs for it on a thread, and goes on where the call itself is given up.
     """
 
     principal: Principal
+    end: Callable[[], None]
     work: Future[Any] | None = None
 
 
@@ -118,18 +120,9 @@ class Guard(grpc.aio.ServerInterceptor):
             task.cancel()
 
     async def _serve(self, handler: Any, method: str, messages: object, context: Context) -> None:
-        authenticate = partial(self._authenticate, method, context)
-        try:
-            call = Call(authenticate())
-            await self._quotas.check_rate(call.principal)
-            end = (self._quotas.begin_session if method == _SESSION else self._quotas.begin_call)(call.principal)
-        except LogitportError as error:
-            self._metrics.call_refused(error)
-            logger.info("%s from %s was refused: %s", method, context.peer(), error)
-            raise
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in one
-        self._running[task] = (call.principal, authenticate)
+        call = await self._admit(task, method, context)
         current_call.set(call)
         try:
             await self._answer(handler, messages, context)
@@ -138,12 +131,28 @@ class Guard(grpc.aio.ServerInterceptor):
                 raise self._ending[task] from None
             raise
         finally:
-            del self._running[task]
+            self._running.pop(task)
             self._ending.pop(task, None)
             if call.work is None:
-                end()
+                call.end()
             else:
-                call.work.add_done_callback(lambda _: end())
+                call.work.add_done_callback(lambda _: call.end())
+
+    async def _admit(self, task: asyncio.Task[Any], method: str, context: Context) -> Call:
+        """A call that may go on. Raises NotAuthenticated, NotPermitted, LimitExceeded."""
+        authenticate = partial(self._authenticate, method, context)
+        try:
+            principal = authenticate()
+            await self._quotas.check_rate(principal)
+            begin = self._quotas.begin_session if method == _SESSION else self._quotas.begin_call
+            # Asked once more: who is known may have changed while this waited, and from here on `refresh` looks.
+            call = Call(authenticate(), begin(principal))
+        except LogitportError as error:
+            self._metrics.call_refused(error)
+            logger.info("%s from %s was refused: %s", method, context.peer(), error)
+            raise
+        self._running[task] = (call.principal, authenticate)
+        return call
 
     def _authenticate(self, method: str, context: Context) -> Principal:
         metadata: Any = context.invocation_metadata() or ()
