@@ -1,0 +1,67 @@
+"""docs/operating.md says what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logitport_server.cli.root import Logitport
+from logitport_server.config import ServerConfig
+from logitport_server.principals import SCOPES
+
+PAGE = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+UNITS = {"MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def field_of(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
+
+
+def limits() -> list[tuple[str, str]]:
+    """Options of the table of limits, and the defaults that it tells."""
+    table = PAGE[PAGE.index("| option | default |") :].partition("\n\n")[0].splitlines()[2:]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    return [
+        pair
+        for options, defaults, _ in rows
+        for pair in zip(re.findall(r"--[a-z-]+", options), defaults.split(", "), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("option", sorted(set(re.findall(r"--[a-z][a-z-]+", PAGE))))
+def test_every_option_is_one(option: str) -> None:
+    commands: list[Any] = [field.annotation for field in Logitport.model_fields.values()]
+    known = {name for command in commands for kind in _models(command) for name in kind.model_fields}
+    assert field_of(option) in known | {"help"}
+
+
+def _models(annotation: Any) -> list[Any]:
+    parts = getattr(annotation, "__args__", (annotation,))
+    return [part for part in parts if hasattr(part, "model_fields")]
+
+
+def test_every_limit_is_told() -> None:
+    told = {field_of(option) for option, _ in limits()}
+    assert told >= {name for name in ServerConfig.model_fields if name.startswith("max_")}
+
+
+@pytest.mark.parametrize(("option", "told"), limits())
+def test_its_default_is_as_told(option: str, told: str) -> None:
+    default = ServerConfig.model_fields[field_of(option)].default
+    number, _, unit = told.replace(",", "").partition(" ")
+    assert default == told or default == float(number) * UNITS.get(unit, 1)
+
+
+def test_every_scope_is_told() -> None:
+    table = PAGE[PAGE.index("| scope | allows |") :].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \| ", table, re.MULTILINE) == list(SCOPES)
+
+
+def test_every_metric_is_one() -> None:
+    source = Path(ServerConfig.__module__.replace(".", "/")).parent
+    code = (Path(__file__).parents[2] / "server" / source / "metrics.py").read_text()
+    for name in re.findall(r"`(logitport_\w+)", PAGE):
+        assert f'"{name.removesuffix("_total")}"' in code, name
