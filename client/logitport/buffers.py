@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from logitport.conversation import Conversation
     from logitport_proto import common_pb2
 
+    # First and last address of memory, and the memory, as long as anybody holds it.
+    _Span = tuple[int, int, weakref.ref[Any]]
+
 
 class Memory(ABC):
     """A kind of memory that the server reaches, too. One object has one region at a time.
@@ -94,8 +97,10 @@ class LogitsBuffer:
         self._connection = 0
         self._logits: Any = None
         self._retirements = 0
-        # First and last address of memory that the server has retired, and the memory, as long as anybody holds it.
-        self._retired: list[tuple[int, int, weakref.ref[Any]]] = []
+        # Memory that must not be used any more; and memory that other memory has replaced, which the server may have
+        # lent: it is good as long as nobody comes.
+        self._retired: list[_Span] = []
+        self._replaced: list[_Span] = []
 
     def rows(self, rows: int) -> Any:
         """float[rows, vocab_size]: the first rows of the buffer. Raises LimitExceeded."""
@@ -126,7 +131,7 @@ class LogitsBuffer:
         return True
 
     def check(self, logits: Any) -> None:
-        """Raises InvalidLogits for logits in memory that the server has retired."""
+        """Raises InvalidLogits for logits in memory that is retired."""
         self._notice_retirement()
         if not self._retired:
             return
@@ -137,6 +142,11 @@ class LogitsBuffer:
                 "these logits lie in a buffer that is not good any more: a request was added, and a processor that had "
                 "the buffer to itself can still write to it; call logits_buffer again, and copy the logits there"
             )
+
+    def request_added(self) -> None:
+        """Somebody has come for whom memory that was replaced is no good."""
+        self._retired += self._replaced
+        self._replaced = []
 
     def refuse(self) -> None:
         """The region is of no use: it is ordinary memory from now on."""
@@ -153,9 +163,7 @@ class LogitsBuffer:
             and isinstance(self.memory, HostMemory)
             and self._connection == self._conversation.connections
         ):
-            first = tensors.address(self._logits)
-            last = first + self._size_bytes(len(self._logits)) - 1
-            self._retired.append((first, last, weakref.ref(self._octets)))
+            self._retired.append(self._span())
             self._region_id, self._logits, self._octets = 0, None, None
 
     def _lacks(self, rows: int) -> bool:
@@ -168,9 +176,15 @@ class LogitsBuffer:
         opened = self.memory.open(self._size_bytes(rows), self._region_id)
         self._region_id = 0
         if opened is not None:
+            if self._octets is not None and isinstance(self.memory, HostMemory):
+                self._replaced = [*(span for span in self._replaced if span[2]() is not None), self._span()]
             self._region_id, self._octets = opened
             self._logits = self._view(self._octets, rows)
         return opened is not None
+
+    def _span(self) -> _Span:
+        first = tensors.address(self._logits)
+        return first, first + self._size_bytes(len(self._logits)) - 1, weakref.ref(self._octets)
 
     def _size_bytes(self, rows: int) -> int:
         return max(1, rows) * self._vocab_size * tensors.DATATYPES[self._datatype][1]

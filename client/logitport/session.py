@@ -92,11 +92,12 @@ class Session:
 
         A step applied to them, or to their first rows, moves no logits. The buffer is the same memory at each call;
         asking for more rows than before, or after a reconnect, makes a new one, and what was in the old one is not
-        copied. (Steps may still be applied to the old one, as to any other logits.)
+        copied.
 
         It is good until the next `add`: a processor in a worker, whose requests had the buffer to themselves, can write
         there for ever. Where a request is added that is not its own, the buffer is retired: steps are not applied to it
-        any more (InvalidLogits), and the next call gives another.
+        any more (InvalidLogits), and the next call gives another. So is a buffer that a new one has replaced, whoever
+        is added; until then steps may be applied to it, as to any other logits.
 
         Returns:
             A torch tensor if the session was opened with a torch dtype, else a numpy array. Ordinary memory if the
@@ -116,7 +117,9 @@ class Session:
             UnknownProcessor, InvalidParams, PayloadError, InvalidTokenId: the request is refused; see docs/protocol.md.
             LimitExceeded: the session holds as many requests as it may.
         """
-        return self._roster.add(request)
+        handle = self._roster.add(request)
+        self._delivery.buffer.request_added()
+        return handle
 
     def remove(self, handle: Handle) -> None:
         """Drop a request and its state. Raises UnknownRequest if it is not of this session, or was removed."""

@@ -11,17 +11,22 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from logitport.edits import Edits, RowEdits
-from logitport.errors import LogitportError
+from logitport.errors import LogitportError, ProcessorFailed, ProcessorTimedOut
 from logitport.ops import PipelineStage, apply_edits
 from logitport.tensors import row_index
-from logitport_server.dialects.results import check_result
+from logitport_server.dialects.results import check_result, places_with_nan
 from logitport_server.failures import COSTLY, of_processor
 from logitport_server.grouping import Group, Row, Rows, group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from logitport_server.principals import Domain
     from logitport_server.requests import ActiveRequest
+
+
+# How many calls of one trust domain may run out of time in one step: each keeps all others waiting.
+_MOST_TIMEOUTS = 2
 
 
 class Failed(NamedTuple):
@@ -40,17 +45,23 @@ class Outcome:
         edits: what the processors said, of each row of which they said anything.
         applied: rows by processor.
         failures: the requests that failed in this step, by slot.
+        timeouts: how often a worker of a trust domain has not answered in time.
     """
 
     served: list[tuple[Group, Sequence[RowEdits]]] = field(default_factory=list)
     edits: dict[int, RowEdits] = field(default_factory=dict)
     applied: Counter[str] = field(default_factory=Counter)
     failures: dict[int, Failed] = field(default_factory=dict)
+    timeouts: Counter[Domain | None] = field(default_factory=Counter)
 
     def fail(self, request: ActiveRequest, error: LogitportError) -> None:
         """The request goes no further in this step."""
         request.fail(error)
         self.failures[request.slot] = Failed(error, request.skip)
+
+    def out_of_time(self, members: Group) -> bool:
+        """Whether the group's trust domain has kept the others of this step waiting long enough."""
+        return bool(self.timeouts) and self.timeouts[members.dialect.domain] >= _MOST_TIMEOUTS
 
     def settle(self) -> None:
         """Draw up `edits` and `applied`: what was served to the requests that have not failed since."""
@@ -92,7 +103,7 @@ def run(
     for rows_of_one_offset in _by_draft_offset(rows, drafts, outcome):
         for place, groups in enumerate(rows_of_one_offset.groups):
             standing = group(rows_of_one_offset, place) if outcome.failures else groups
-            with _in_turn(standing, logits) as in_turn:
+            with _in_turn(standing, logits, outcome) as in_turn:
                 for members in in_turn:
                     _serve(members, vocab_size, logits, outcome)
     outcome.settle()
@@ -124,7 +135,7 @@ def pack(vocab_size: int, outcome: Outcome) -> Edits:
 
 
 @contextmanager
-def _in_turn(groups: Sequence[Group], logits: torch.Tensor | None) -> Iterator[Sequence[Group]]:
+def _in_turn(groups: Sequence[Group], logits: torch.Tensor | None, outcome: Outcome) -> Iterator[Sequence[Group]]:
     """The groups in the order in which to serve them: those whose workers were begun work while others are served.
 
     Who must wait for a worker comes last: whoever holds it may in turn be waiting for one that was begun here.
@@ -135,7 +146,7 @@ def _in_turn(groups: Sequence[Group], logits: torch.Tensor | None) -> Iterator[S
         return
     begun: list[Group] = []
     try:
-        begun += [members for members in isolated if _begin(members, logits)]
+        begun += [members for members in isolated if not outcome.out_of_time(members) and _begin(members, logits)]
         here = [members for members in groups if not members.dialect.isolated]
         yield [*here, *begun, *(members for members in isolated if members not in begun)]
     finally:
@@ -154,10 +165,13 @@ def _serve(members: Group, vocab_size: int, logits: torch.Tensor | None, outcome
     A logits-free processor is then called again for each row alone, which changes nothing: it follows from the history.
     """
     said: Sequence[RowEdits] = ()
+    failed: Mapping[int, BaseException] = {}
     try:
+        if outcome.out_of_time(members):
+            raise ProcessorTimedOut("processors of its trust domain have used up the time of this step; not called")
         if members.dialect.reads_logits:
             assert logits is not None  # noqa: S101 - the session runs no such chain without its logits
-            _process(members, logits)
+            failed = _process(members, logits)
         else:
             said = [RowEdits() for _ in members.rows]
             members.dialect.edit(members.states, said)
@@ -166,11 +180,13 @@ def _serve(members: Group, vocab_size: int, logits: torch.Tensor | None, outcome
             for row, state in zip(members.rows, members.states, strict=True):
                 _serve(Group(members.dialect, [row], [state]), vocab_size, logits, outcome)
             return
+        if isinstance(error, ProcessorTimedOut):
+            outcome.timeouts[members.dialect.domain] += 1
         failure = of_processor(error, members.dialect.name)
         for row in members.rows:
             outcome.fail(row.request, failure)
         return
-    for place, alone in members.dialect.failed.items():
+    for place, alone in {**members.dialect.failed, **failed}.items():
         outcome.fail(members.rows[place].request, of_processor(alone, members.dialect.name))
     outcome.served.append((members, said))
     if said and logits is not None:
@@ -179,20 +195,28 @@ def _serve(members: Group, vocab_size: int, logits: torch.Tensor | None, outcome
         apply_edits(pack(vocab_size, here), logits)
 
 
-def _process(members: Group, logits: torch.Tensor) -> None:
-    """Hand a logits-reading processor its rows, and put back what it returns."""
+def _process(members: Group, logits: torch.Tensor) -> dict[int, LogitportError]:
+    """Hand a logits-reading processor its rows, and put back what it returns; which of them, by place, are no logits.
+
+    What an isolated one returns is looked at when it is out of the worker's reach.
+    """
     indices = [row.index for row in members.rows]
     first, end = indices[0], indices[-1] + 1
     selected, members.selected = _select(members, logits) if members.selected is None else members.selected, None
     shape = selected.shape  # the processor may reshape its tensor in place
     with torch.no_grad():
         result = members.dialect.process(members.states, selected)
-        if not members.dialect.isolated:  # its worker has checked it
-            check_result(result, shape, members.dialect.name)
+        check_result(result, shape, members.dialect.name)
         if end - first != len(indices):
             logits.index_copy_(0, row_index(indices, logits), result.to(logits))
         elif not result.is_set_to(logits[first:end]):
             logits[first:end].copy_(result)
+    name = members.dialect.name
+    message = f"processor {name} returned NaN in a row; return numbers, or -inf for what must not be sampled"
+    wrong = set(places_with_nan(logits[first:end], [index - first for index in indices]))
+    return {
+        place: ProcessorFailed(message, processor=name) for place, index in enumerate(indices) if index - first in wrong
+    }
 
 
 def _select(members: Group, logits: torch.Tensor) -> torch.Tensor:

@@ -94,3 +94,17 @@ def test_rows_that_others_have_had_are_not_lent(session: Session) -> None:
         buffer = step(session, own)
     other = session.add(Request([1], processors=[(AddOne, {})], tenant="b"))
     assert step(session, own, other).data_ptr() == buffer.data_ptr()
+
+
+def test_a_buffer_that_was_replaced_is_good_until_a_request_is_added(session: Session) -> None:
+    own = session.add(Request([1], processors=[(Overwrites, {"bad": True})], tenant="replaced"))
+    for _ in range(ENOUGH_STEPS):
+        lent = step(session, own)
+    assert session.logits_buffer(2).data_ptr() != lent.data_ptr()
+    session.step({own: ()}).apply(lent)
+    stranger = session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})]))
+    with pytest.raises(InvalidLogits, match="call logits_buffer again"):
+        step(session, stranger, buffer=lent)
+    logits = step(session, stranger)
+    assert logits[0, 3] == -torch.inf
+    assert torch.count_nonzero(logits) == 1

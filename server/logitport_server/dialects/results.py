@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from logitport.errors import ProcessorFailed
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 def check_result(result: object, shape: torch.Size, processor: str) -> None:
-    """Raises ProcessorFailed for anything but a dense floating-point tensor of this shape, without NaN.
-
-    To sample from NaN can end an engine, and every request in it.
-    """
+    """Raises ProcessorFailed for anything but a dense floating-point tensor of this shape."""
     if not isinstance(result, torch.Tensor):
         wrong = type(result).__name__
     elif result.shape != shape:
@@ -20,11 +22,20 @@ def check_result(result: object, shape: torch.Size, processor: str) -> None:
         wrong = f"a tensor of dtype {result.dtype}"
     elif result.layout != torch.strided or result.is_meta:
         wrong = f"a tensor of layout {result.layout} on device {result.device}"
-    elif result.numel() and result.max().isnan():
-        wrong = "NaN"
     else:
         return
     raise ProcessorFailed(
         f"processor {processor} returned {wrong}; return the logits, a floating-point tensor of shape {list(shape)}",
         processor=processor,
     )
+
+
+def places_with_nan(logits: torch.Tensor, places: Sequence[int]) -> list[int]:
+    """Which of these rows of float[rows, vocab_size] hold a NaN; to sample from one can end an engine.
+
+    None are told of logits on a GPU: to look at them would be to wait for it.
+    """
+    if logits.device.type != "cpu" or not logits.numel():
+        return []
+    nan = logits.amax(dim=1).isnan()
+    return [place for place in places if nan[place]] if nan.any() else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -84,18 +85,20 @@ class RemoteDialect(Dialect):
         self._begun = False
         self._not_begun: BaseException | None = None
         self._handed: torch.Tensor | None = None
-        with worker.lock:
-            self._host()
+        with worker.reserved(self.name, worker.deadlines.load):
+            self._host(worker.deadlines.load)
         worker.dialects.add(self)
 
     def validate(self, params: dict[str, Any]) -> None:
-        with self._worker.lock:
-            self._exchange(self._host(), {"do": "validate"}, [orjson.dumps(params)])
+        seconds = self._worker.deadlines.load
+        with self._worker.reserved(self.name, seconds):
+            self._exchange(self._host(seconds), {"do": "validate"}, [orjson.dumps(params)], seconds)
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
         state = _State(self, context, orjson.dumps(params))
-        with self._worker.lock:
-            self._start(state, self._host())
+        seconds = self._worker.deadlines.load
+        with self._worker.reserved(self.name, seconds):
+            self._start(state, self._host(seconds), seconds)
         return state
 
     def advancer(self, state: _State) -> Callable[[int], object]:
@@ -161,20 +164,20 @@ class RemoteDialect(Dialect):
         if getattr(self, "_process", None) is not None:
             self._worker.forget(self._number, None)
 
-    def _host(self) -> WorkerProcess:
-        """The worker's process, which has the processor."""
+    def _host(self, seconds: float) -> WorkerProcess:
+        """The worker's process, which has the processor, or is given it within these seconds."""
         self._worker.quarantine.check(self._worker.domain, self.name)
         process = self._worker.process()
         if process is not self._process:
             shipped = self._payload
             header = {"do": "host", "digest": shipped.digest, "python": shipped.python, "dill": shipped.dill}
-            reply, _ = self._exchange(process, header, [shipped.data])
+            reply, _ = self._exchange(process, header, [shipped.data], seconds)
             self.reads_logits, self.unpickled = bool(reply.get("reads_logits")), bool(reply.get("unpickled"))
             self._process = process
         return process
 
-    def _start(self, state: _State, process: WorkerProcess) -> None:
-        """Have the state built from the history."""
+    def _start(self, state: _State, process: WorkerProcess, seconds: float) -> None:
+        """Have the state built from the history, within these seconds."""
         self.check_rebuildable(state)
         context = state.context
         header = {
@@ -185,14 +188,13 @@ class RemoteDialect(Dialect):
             "prompt": context.history.prompt_length,
         }
         token_ids = context.history.token_ids.astype("<i4", copy=False).tobytes()
-        self._exchange(process, header, [state.params, orjson.dumps(context.sampling_params), token_ids])
+        self._exchange(process, header, [state.params, orjson.dumps(context.sampling_params), token_ids], seconds)
         state.process = process
         state.told.clear()
 
     def _exchange(
-        self, process: WorkerProcess, header: dict[str, Any], columns: Sequence[bytes]
+        self, process: WorkerProcess, header: dict[str, Any], columns: Sequence[bytes], seconds: float
     ) -> tuple[dict[str, Any], list[memoryview]]:
-        seconds = self._worker.deadlines.load
         header["processor"] = self._number
         self._worker.send(process, self.name, header, columns, seconds=seconds)
         return self._worker.receive(process, self.name, seconds=seconds)
@@ -201,8 +203,10 @@ class RemoteDialect(Dialect):
         """Begin a call; what is raised is raised by `_call`."""
         self._not_begun, self._handed, self.failed = None, None, {}
         try:
-            process = self._host()
-            self._restart(states, process)
+            # What a new process must be given first is not to keep the step waiting any longer than a call.
+            until = time.monotonic() + self._worker.deadlines.call
+            process = self._host(self._worker.deadlines.call)
+            self._restart(states, process, until)
             header: dict[str, Any] = {
                 "do": "edit" if logits is None else "process",
                 "processor": self._number,
@@ -225,19 +229,25 @@ class RemoteDialect(Dialect):
         except BaseException as error:  # noqa: BLE001 - raised again where the call ends
             self._not_begun = error
 
-    def _restart(self, states: Sequence[_State], process: WorkerProcess) -> None:
+    def _restart(self, states: Sequence[_State], process: WorkerProcess, until: float) -> None:
         """Build what the process does not have; `failed` tells which states could not be built."""
         failed: dict[int, BaseException] = {}
+        late = ProcessorTimedOut(
+            f"processor {self.name}: its worker was lost, and there was no time to rebuild all states"
+        )
         for place, state in enumerate(states):
-            if state.process is not process:
-                try:
-                    self._start(state, process)
-                except (WorkerLost, ProcessorTimedOut):
+            if state.process is process:
+                continue
+            try:
+                if (seconds := until - time.monotonic()) <= 0:
+                    raise late
+                self._start(state, process, seconds)
+            except LogitportError as error:
+                if error is not late and isinstance(error, (WorkerLost, ProcessorTimedOut)):
                     raise
-                except LogitportError as error:
-                    state.process = None
-                    state.told.clear()
-                    failed[place] = error
+                state.process = None
+                state.told.clear()
+                failed[place] = error
         self.failed = failed
 
     def _call(
@@ -248,7 +258,7 @@ class RemoteDialect(Dialect):
     ) -> None:
         """Take the worker's answer to a call, which is begun unless it was. What makes no sense costs the worker."""
         if not self._begun:
-            self._worker.lock.acquire()
+            self._worker.reserve(self.name, self._worker.deadlines.call)
             self._begin(states, logits)
         try:
             if self._not_begun is not None:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -18,7 +18,7 @@ from logitport_server.executors.zygote import NoAnswer, WorkerGone, WorkerProces
 from logitport_server.failures import WorkerLost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
 
     from logitport.errors import LogitportError
@@ -70,6 +70,24 @@ class Worker:
         # What the process need not keep any more: processors (state None), and states of processors.
         self._gone: deque[tuple[int, int | None]] = deque()
 
+    def reserve(self, name: str, seconds: float) -> None:
+        """Take the lock. Raises ProcessorTimedOut if others of the trust domain hold it all this time."""
+        if not self.lock.acquire(timeout=seconds):
+            raise ProcessorTimedOut(
+                f"processor {name}: the worker of its trust domain was busy for {seconds:g} s; call again, or give "
+                "slow processors a tenant of their own",
+                processor=name,
+            )
+
+    @contextmanager
+    def reserved(self, name: str, seconds: float) -> Iterator[None]:
+        """`reserve` for as long as the context lasts."""
+        self.reserve(name, seconds)
+        try:
+            yield
+        finally:
+            self.lock.release()
+
     def process(self) -> WorkerProcess:
         """The process, forked if there is none. Raises WorkerLost if it cannot be had."""
         if self._process is not None and not self._process.alive:
@@ -79,6 +97,7 @@ class Worker:
             try:
                 self._process = forked.result(_FORK_SECONDS)
             except Exception as error:
+                forked.add_done_callback(_close_process)
                 raise WorkerLost(f"there is no worker for {self.domain}: it {error}") from error
         return self._process
 

@@ -28,7 +28,7 @@ _READY_SECONDS = 60.0
 # How long to wait for the zygote to tell how a worker ended, which it has seen to end.
 _BURIAL_SECONDS = 0.5
 # What one reply may bring, in bytes: biases of many rows over a large vocabulary fit in.
-_LONGEST_REPLY = 256 << 20
+_LONGEST_REPLY = 64 << 20
 
 
 class WorkerGone(Exception):
