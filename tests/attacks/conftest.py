@@ -18,6 +18,7 @@ import torch
 
 from logitport import Client, CustomLogitProcessor, Request
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc
+from tests.soak.processes import workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,8 @@ VOCAB = 64
 _SECONDS = 20.0
 # What an allocator may keep of what an attack made it take.
 _GROWTH_BYTES = 96 << 20
+# A connection, and the process (pidfd).
+_WORKER_DESCRIPTORS = 2
 
 
 class Halve(CustomLogitProcessor):
@@ -72,11 +75,13 @@ class Vitals:
 
     Attributes:
         descriptors: open files and sockets.
+        workers: processes in which it runs shipped processors; they are kept for a while.
         regions: mappings of shared memory.
         resident_bytes: its memory.
     """
 
     descriptors: int
+    workers: int
     regions: int
     resident_bytes: int
 
@@ -86,13 +91,15 @@ class Vitals:
         resident = next(line for line in (process / "status").read_text().splitlines() if line.startswith("VmRSS"))
         return cls(
             len(os.listdir(process / "fd")),
+            len(workers(pid)),
             (process / "maps").read_text().count("logitport-region"),
             int(resident.split()[1]) << 10,
         )
 
     def is_within(self, before: Vitals) -> bool:
+        more_workers = max(0, self.workers - before.workers)
         return (
-            self.descriptors <= before.descriptors
+            self.descriptors <= before.descriptors + _WORKER_DESCRIPTORS * more_workers
             and self.regions <= before.regions
             and self.resident_bytes <= before.resident_bytes + _GROWTH_BYTES
         )

@@ -60,9 +60,6 @@ def attacked(serving: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     path.write_text("\n".join(lines))
     path.chmod(0o600)
     with serving("--tokens", str(path), "--enable-custom-logit-processor") as running:
-        for name in ("alice", "mallory"):  # whose workers stay, once they are there
-            with Client(running.target, token=token_of(name)) as client:
-                assert added(client, AddOne) == 1
         yield running
 
 

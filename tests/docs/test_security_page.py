@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 
 from logitport_server.config import ServerConfig
 from logitport_server.sandbox import LAYER_NAMES, Limits
 from logitport_server.sandbox.attempts import ATTEMPTS, Attempt
 
-PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "security.md").read_text()
 
 
 def rows_of(header: str) -> list[list[str]]:
@@ -16,6 +19,26 @@ def rows_of(header: str) -> list[list[str]]:
     lines = PAGE[PAGE.index(header) :].splitlines()[2:]
     table = lines[: next((at for at, line in enumerate(lines) if not line.startswith("|")), len(lines))]
     return [[cell.strip().strip("`") for cell in line[1:-1].split("|")] for line in table]
+
+
+def defines(path: str, name: str) -> bool:
+    tree = ast.parse((ROOT / path).read_text())
+    return any(isinstance(node, ast.FunctionDef) and node.name == name for node in ast.walk(tree))
+
+
+def test_every_threat_names_tests_that_there_are() -> None:
+    table = rows_of("| who | what they try | what stops them | shown by |")
+    assert len(table) > 20
+    for *_, shown_by in table:
+        named = re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", shown_by)
+        assert named, shown_by
+        for path, name in named:
+            assert (ROOT / path).is_file(), path
+            assert not name or defines(path, name), f"{path}::{name}"
+
+
+def test_every_class_of_attack_is_told() -> None:
+    assert all(f"tests/attacks/{path.name}" in PAGE for path in (ROOT / "tests" / "attacks").glob("test_*.py"))
 
 
 def said_of(attempt: Attempt, layer: str) -> str:

@@ -144,8 +144,8 @@ class Churned:
         deadline = time.monotonic() + _SETTLE_SECONDS
         while True:
             held, forks = Held.by(self._pid), len(workers(self._pid))
-            # A pool keeps its threads; each worker that is kept warm takes two descriptors and may take a thread.
-            if held.regions <= forks and held.descriptors <= self._idle.descriptors + 4 * forks + 8:
+            # A pool keeps its threads; each worker that is kept warm takes two descriptors.
+            if held.regions <= forks and held.descriptors <= self._idle.descriptors + 2 * forks + 8:
                 break
             if time.monotonic() > deadline:
                 raise Defect(f"the server holds {held}, and {forks} workers; it held {self._idle} at first")
