@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from logitport.errors import NotPermitted
 
-# What a caller may do: call processors, ship code, manage what is others', have shipped code see CUDA memory.
-APPLY, REGISTER, ADMIN, CUDA = SCOPES = ("apply", "register", "admin", "cuda")
+# What a caller may do: call processors, ship code, manage what is others'.
+APPLY, REGISTER, ADMIN = SCOPES = ("apply", "register", "admin")
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ def test_a_token_that_the_server_takes(capsys: pytest.CaptureFixture[str], tmp_p
     ("arguments", "line"),
     [
         (["a b", "--scope", "apply"], "--name: 'a b' cannot be a principal's name"),
-        (["a", "--scope", "root"], "--scope: Input should be 'apply', 'register', 'admin' or 'cuda'"),
+        (["a", "--scope", "root"], "--scope: Input should be 'apply', 'register' or 'admin'"),
         (["a", "--scope", "apply", "--expires", "soon"], "--expires: "),
         (["a", "--scope", "apply", "--expires=-1d"], "--expires: Input should be greater than 0"),
     ],

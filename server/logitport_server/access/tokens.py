@@ -38,7 +38,7 @@ def _principal_name(value: str) -> str:
 
 
 PrincipalName = Annotated[str, AfterValidator(_principal_name)]
-Scope = Literal["apply", "register", "admin", "cuda"]
+Scope = Literal["apply", "register", "admin"]
 
 
 class Grant(BaseModel):

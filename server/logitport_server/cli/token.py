@@ -18,7 +18,7 @@ class Token(BaseModel):
     name: CliPositionalArg[PrincipalName] = Field(description="who the token stands for, such as team/ci")
     scope: Annotated[list[Scope], Field(min_length=1)] = Field(
         description="what it allows; may be given more than once: apply (call processors), register (ship code), admin "
-        "(manage what is others'), cuda (have shipped code see CUDA memory)"
+        "(manage what is others')"
     )
     expires: Annotated[timedelta, Field(gt=timedelta(0))] | None = Field(
         None, description="for how long it is of use, such as 90d; for ever if not given"
