@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,7 @@ def _fuzz(target: str, seconds: int) -> int:
     with atheris.instrument_imports(include=["logitport", "logitport_server", "pickletools"]):
         from tests.fuzz import seeds, targets
 
+    logging.disable()
     corpus = _FOLDER / target
     corpus.mkdir(parents=True, exist_ok=True)
     for octets in seeds.corpora()[target]:

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from google.protobuf.message import DecodeError
 
-from logitport import payload
+from logitport import RowEdits, payload
 from logitport.edits import Edits
-from logitport.errors import InvalidArgument, InvalidTokenId, MalformedPayload, PythonMismatch
+from logitport.errors import InvalidArgument, InvalidTokenId, LogitportError, MalformedPayload, PythonMismatch
+from logitport.history import History
 from logitport.ops import apply_edits
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.config import ServerConfig
-from logitport_server.executors import InlineExecutor
+from logitport_server.dialects import RequestContext
+from logitport_server.executors import Deadlines, InlineExecutor
+from logitport_server.executors.quarantine import Quarantine
+from logitport_server.executors.remote import RemoteDialect
+from logitport_server.executors.worker import Worker
+from logitport_server.executors.zygote import WorkerGone
 from logitport_server.loader import Loader
 from logitport_server.metrics import Metrics
 from logitport_server.payload_policy import PayloadPolicy
-from logitport_server.registry import Registry
+from logitport_server.registry import Registry, Source
 from logitport_server.session import Session
 from logitport_server.stream import SessionStream
 from logitport_server.worker import frames as worker_frames
@@ -33,6 +40,7 @@ _CONFIG = ServerConfig(max_region_bytes=1 << 16, max_tokens_per_request=1 << 12,
 _REGISTRY = Registry(PayloadPolicy(allow_shipped=False, max_bytes=1 << 16), max_registered=1, max_owned=1)
 _EXECUTOR = InlineExecutor(Loader(1))
 _METRICS = Metrics(Loader(1))
+_SOURCE = Source("digest", payload=payload.Payload(b"", "digest"))
 _DEFECTS = (common_pb2.ERROR_CODE_UNSPECIFIED, common_pb2.ERROR_CODE_INTERNAL)
 _LENGTH = struct.Struct("<I")
 
@@ -85,24 +93,66 @@ def edits(octets: bytes) -> None:
 
 
 def worker_reply(octets: bytes) -> None:
-    """What a worker sends is understood as a frame, or is none; it takes no more memory than it has bytes."""
-    left = deque(octets[at : at + 1000] for at in range(0, len(octets), 1000))
+    """What a worker answers to a call is understood, or costs the worker; it takes no more memory than it has bytes."""
+    for reads_logits in (False, True):
+        worker = Worker(None, lambda: _Forks(octets, reads_logits), Deadlines(1.0, 1.0), Quarantine(1 << 30))  # type: ignore[arg-type, return-value] # noqa: B023
+        dialect = RemoteDialect(_SOURCE, worker)
+        states = [dialect.start(RequestContext("r", History([1, 2]), {}, VOCAB), {}) for _ in range(ROWS)]
+        logits, said = torch.zeros(ROWS, VOCAB), [RowEdits() for _ in states]
+        try:
+            if reads_logits:
+                assert dialect.process(states, logits).shape == logits.shape
+            else:
+                dialect.edit(states, said)
+        except LogitportError:
+            continue
+        assert set(dialect.failed) <= set(range(ROWS))
+        Edits.pack(enumerate(said), VOCAB).check(ROWS, VOCAB)
 
-    def receive(most: int) -> bytes:
-        if not left:
-            raise EOFError
-        part = left.popleft()
+
+class _Forks:
+    """A zygote whose workers answer a call with these octets."""
+
+    def __init__(self, octets: bytes, reads_logits: bool) -> None:
+        self._octets = octets
+        self._reads_logits = reads_logits
+
+    def fork(self) -> Future[_Answers]:
+        forked: Future[_Answers] = Future()
+        forked.set_result(_Answers(self._octets, self._reads_logits))
+        return forked
+
+
+class _Answers:
+    """A worker's process, which hosts a processor and starts its requests, and then answers."""
+
+    alive = True
+
+    def __init__(self, octets: bytes, reads_logits: bool) -> None:
+        self._begun: deque[dict[str, object]] = deque([{"reads_logits": reads_logits}, *[{}] * ROWS])
+        self._left = deque(octets[at : at + 1000] for at in range(0, len(octets), 1000))
+
+    def send(self, *_: object) -> None:
+        pass
+
+    def receive(self) -> tuple[dict[str, object], list[memoryview]]:
+        if self._begun:
+            return self._begun.popleft(), []
+        try:
+            return worker_frames.read(self._receive, 1 << 20)
+        except worker_frames.BadFrame as error:
+            raise WorkerGone(str(error)) from error
+
+    def close(self) -> None:
+        pass
+
+    def _receive(self, most: int) -> bytes:
+        if not self._left:
+            raise WorkerGone("ended")
+        part = self._left.popleft()
         if len(part) > most:
-            left.appendleft(part[most:])
+            self._left.appendleft(part[most:])
         return part[:most]
-
-    try:
-        header, columns = worker_frames.read(receive, 1 << 20)
-    except (EOFError, worker_frames.BadFrame):
-        return
-    assert sum(map(len, columns)) == sum(header["columns"]) <= len(octets)
-    for column in columns:
-        edits(bytes(column))
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
