@@ -260,3 +260,23 @@ def test_workers_are_limited_and_idle_ones_make_room(ship: Ship) -> None:
         assert executor.running == 2
     finally:
         executor.close()
+
+
+def test_a_zygote_that_ends_is_launched_again(ship: Ship) -> None:
+    missing = [layer.name for layer in LAYERS if layer.missing() is not None]
+    executor = ProcessExecutor(Deadlines(10.0, 10.0), quarantine_after=3, without=missing)
+    try:
+        executor.ready()
+        dialect = executor.host(ship(TellsPid))
+        state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
+        process = dialect._worker.process()  # type: ignore[attr-defined]
+        for parent in executor._zygotes.values():
+            parent._process.kill()
+        while process.alive:
+            time.sleep(0.01)
+        said = [RowEdits()]
+        dialect.edit([state], said)
+        assert said[0]
+        assert not executor.quarantine.failures
+    finally:
+        executor.close()
