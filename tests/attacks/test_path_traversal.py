@@ -84,6 +84,29 @@ def test_no_such_name_is_looked_up(client: Client, name: str) -> None:
         assert isinstance(error, UnknownProcessor)
 
 
+def test_nothing_is_written_or_read_beside_the_store(start_server: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "store"
+    options = ("--enable-custom-logit-processor", "--store", str(folder))
+    server = start_server(*options)
+    with Client(server.target) as client:
+        for name in filter(None, NAMES):
+            with pytest.raises(InvalidName):
+                client.register(Idle, name=name)
+        client.register(Idle, name="team/idle:v1")
+    server.stop()
+    assert [path.name for path in tmp_path.iterdir()] == ["deep"]
+    assert [path.name for path in folder.parent.iterdir()] == ["store"]
+    kept = sorted(folder.rglob("*.json"))
+    assert len(kept) == 2  # the registration, and the name
+    assert all(path.stem.isalnum() for path in kept), "named by what a client chose"
+    for path in kept:
+        moved = tmp_path / path.name
+        path.rename(moved)
+        path.symlink_to(moved)
+    with Client(start_server(*options).target) as client:
+        assert all(ref.builtin for ref in client.processors()), "a link was followed"
+
+
 class _AsIs:
     """A request that is a message already."""
 
