@@ -117,4 +117,4 @@ def test_built_ins_work_by_name_class_and_reference(closed: Client) -> None:
 def test_the_others_are_told_apart(closed: Client, trap: str) -> None:
     with pytest.raises(RequestsFailed) as raised:
         closed.apply(logits(), [Request(processors=[(trap, {})])])
-    assert "the others got their result" in str(raised.value)
+    assert "the others, if any, got their result" in str(raised.value)
