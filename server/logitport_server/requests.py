@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from logitport_proto import processing_pb2
 
-_LONGEST_REQUEST_ID = 256
+_LONGEST_NAME = 256
 _LONGEST_LABEL = 256  # longer than any name or digest there is
 _INLINE = "(shipped inline)"
 
@@ -201,8 +201,9 @@ def admit(
         except BaseException as error:
             raise failures.of_processor(error, link.label) from error
     message = asked.request
-    if len(message.request_id.encode()) > _LONGEST_REQUEST_ID:
-        raise InvalidArgument(f"request_id is longer than {_LONGEST_REQUEST_ID} bytes")
+    for field in ("request_id", "tenant"):
+        if len(getattr(message, field).encode()) > _LONGEST_NAME:
+            raise InvalidArgument(f"{field} is longer than {_LONGEST_NAME} bytes")
     prompt = check_token_ids(message.prompt_token_ids, vocab_size, "prompt_token_ids")
     output = check_token_ids(message.output_token_ids, vocab_size, "output_token_ids")
     history = History(prompt, output)

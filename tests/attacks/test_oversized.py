@@ -72,6 +72,7 @@ def test_a_frame_that_is_announced_and_never_comes_takes_no_memory(raw_engine: A
 
 REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "a request's name": ({"request_id": "x" * MIB}, "INVALID_ARGUMENT"),
+    "a tenant's name": ({"tenant": "x" * MIB}, "INVALID_ARGUMENT"),
     "a chain": ({"processors": [CALL] * 100_000}, "LIMIT_EXCEEDED"),
     "a prompt": ({"prompt_token_ids": [1] * (2 * MIB)}, "LIMIT_EXCEEDED"),
     "an output": ({"output_token_ids": [1] * (2 * MIB)}, "LIMIT_EXCEEDED"),
@@ -95,12 +96,6 @@ def test_a_request(channel: grpc.Channel, raw_engine: Any, code: Any, name: str,
     assert [(failure.slot, code(failure.error)) for failure in response.failures] == [(0, expected)]
     assert response.ByteSize() < 100_000, "the error tells all of what was wrong"
     assert peak.growth_bytes < 200 * MIB
-
-
-def test_a_tenants_name_is_not_kept_for_nothing(raw_engine: Any, code: Any) -> None:
-    request = {"processors": [CALL], "tenant": "x" * (8 * MIB)}
-    reply = raw_engine().send(add={"requests": [{"request": request}]})
-    assert [code(failure.error) for failure in reply.added.failures] in ([], ["INVALID_ARGUMENT"], ["LIMIT_EXCEEDED"])
 
 
 @pytest.mark.parametrize("column", ["slots", "new_token_ids", "row_requests", "draft_token_ids"])

@@ -42,6 +42,7 @@ def int32(*values: int) -> bytes:
         ({"output_token_ids": [VOCAB]}, InvalidTokenId, r"output_token_ids\[0\] is 10"),
         ({"processors": [("DenyHistory", {"refuse": 1})]}, InvalidParams, "refuse is set"),
         ({"request_id": "é" * 129}, InvalidArgument, "request_id is longer than 256 bytes"),
+        ({"tenant": "é" * 129}, InvalidArgument, "tenant is longer than 256 bytes"),
     ],
 )
 def test_a_request_that_is_refused_costs_only_itself(

@@ -18,6 +18,9 @@ logger = logging.getLogger(__name__)
 # Failures further apart than this are no series; seconds.
 _SERIES_SECONDS = 600.0
 
+# Authors can ship ever new ones. The one that failed first for the first time is forgotten.
+_MOST_RECORDS = 1024
+
 
 @dataclass
 class _Record:
@@ -61,6 +64,8 @@ class Quarantine:
             record = self._records.setdefault((domain, digest), _Record())
             record.failures = [then for then in record.failures if now - then < _SERIES_SECONDS]
             record.failures.append(now)
+            if len(self._records) > _MOST_RECORDS:
+                del self._records[next(iter(self._records))]
             if len(record.failures) < self._after or record.reason:
                 return
             record.reason = f"{len(record.failures)} failures in a row, of which the last: {reason}"

@@ -64,6 +64,16 @@ def test_only_a_release_lifts_it() -> None:
     assert not held.release(DIGEST)
 
 
+def test_ever_new_processors_do_not_pile_up() -> None:
+    held = Quarantine(1)
+    for number in range(3000):
+        held.failed(ONE, f"{number}", "")
+    assert len(held) == 1024
+    with pytest.raises(ProcessorQuarantined):
+        held.check(ONE, "2999")
+    held.check(ONE, "0")
+
+
 @pytest.mark.parametrize("domain", [ONE, OTHER])
 def test_the_message_says_what_to_do(domain: Domain) -> None:
     held = Quarantine(1)
