@@ -27,8 +27,9 @@ from logitport_server.executors.zygote import WorkerGone
 from logitport_server.loader import Loader
 from logitport_server.metrics import Metrics
 from logitport_server.payload_policy import PayloadPolicy
-from logitport_server.registry import Registry, Source
+from logitport_server.registry import Registry
 from logitport_server.session import Session
+from logitport_server.source import Source
 from logitport_server.stream import SessionStream
 from logitport_server.worker import frames as worker_frames
 

@@ -29,9 +29,9 @@ from logitport_server.config import ServerConfig
 from logitport_server.dialects import Dialect, RequestContext, speak
 from logitport_server.executors import InlineExecutor
 from logitport_server.loader import Loader
-from logitport_server.registry import Source
 from logitport_server.requests import ActiveRequest, Link
 from logitport_server.session import Session
+from logitport_server.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

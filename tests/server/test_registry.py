@@ -6,8 +6,8 @@ import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from typing import Any
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -28,6 +28,10 @@ from logitport_proto import common_pb2
 from logitport_server.payload_policy import PayloadPolicy
 from logitport_server.principals import ADMIN, APPLY, REGISTER, Domain, Principal
 from logitport_server.registry import Registry
+from logitport_server.store import Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class One(CustomLogitProcessor):
@@ -215,6 +219,7 @@ from logitport_proto import common_pb2
 from logitport_server.payload_policy import PayloadPolicy
 from logitport_server.principals import ADMIN, APPLY, REGISTER, Domain, Principal
 from logitport_server.registry import Registry
+from logitport_server.store import Store
 
 class Bomb:
     def __reduce__(self):
@@ -372,3 +377,28 @@ def test_a_payload_that_is_too_long() -> None:
     ):
         with pytest.raises(LimitExceeded, match=rf"{len(ONE) + 1} characters .* {len(ONE)}: .* --max-payload-bytes"):
             refused()
+
+
+def test_a_name_stays_its_owners_while_its_processor_is_refused(tmp_path: Path) -> None:
+    def opened(max_bytes: int) -> Registry:
+        store = Store(tmp_path / "store")
+        stores.callback(store.close)
+        return Registry(
+            PayloadPolicy(allow_shipped=True, max_bytes=max_bytes), max_registered=8, max_owned=8, store=store
+        )
+
+    with ExitStack() as stores:
+        opened(1 << 20).register(ONE, "team/x", ALICE, replace=False, shared=True)
+    with ExitStack() as stores:
+        stricter = opened(len(ONE) - 1)
+        with pytest.raises(UnknownProcessor):
+            stricter.resolve(named(name="team/x"), ALICE)
+        smaller = json.dumps({"callable": b"\x80\x04N.".hex()})
+        for replace in (False, True):
+            with pytest.raises(NameTaken, match="another principal's"):
+                stricter.register(smaller, "team/x", BOB, replace=replace)
+    with ExitStack() as stores:
+        again = opened(1 << 20)
+        assert again.resolve(named(name="team/x"), BOB).domain == Domain("alice")
+        again.delete("team/x", ALICE)
+        assert again.register(TWO, "team/x", BOB, replace=False).owner == "bob"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from logitport.payload import Payload
     from logitport_server.dialects import Dialect
     from logitport_server.executors.quarantine import Quarantine
-    from logitport_server.registry import Source
+    from logitport_server.source import Source
 
 
 class Executor(ABC):

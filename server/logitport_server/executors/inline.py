@@ -12,7 +12,7 @@ from logitport_server.executors.quarantine import Quarantine
 
 if TYPE_CHECKING:
     from logitport_server.loader import Loader
-    from logitport_server.registry import Source
+    from logitport_server.source import Source
 
 
 class InlineExecutor(Executor):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from logitport_server.dialects import Dialect
     from logitport_server.executors.worker import Deadlines
     from logitport_server.principals import Domain
-    from logitport_server.registry import Source
+    from logitport_server.source import Source
 
 # A worker without processors is kept for a while: the next request of its domain finds it warm.
 _IDLE_SECONDS = 60.0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from logitport_server.executors.worker import Worker
     from logitport_server.executors.zygote import WorkerProcess
     from logitport_server.regions import Region
-    from logitport_server.registry import Source
+    from logitport_server.source import Source
 
 # Processors and states have numbers of their own in a worker, which none gets again.
 _numbers = count(1)

@@ -25,7 +25,7 @@ from logitport import (
 )
 from logitport_builtins import BUILTINS
 from logitport_server.dialects import RequestContext
-from logitport_server.registry import Source
+from logitport_server.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport import EditRequest
-    from logitport_server.registry import Source
+    from logitport_server.source import Source
 
     Ship = Callable[..., Source]
 
