@@ -14,7 +14,7 @@ from logitport.edits import Edits, RowEdits
 from logitport.errors import LogitportError, ProcessorFailed, ProcessorTimedOut
 from logitport.ops import PipelineStage, apply_edits
 from logitport.tensors import row_index
-from logitport_server.dialects.results import check_result, places_with_nan
+from logitport_server.dialects.results import check_result, rows_with_nan
 from logitport_server.failures import COSTLY, of_processor
 from logitport_server.grouping import Group, Row, Rows, group
 
@@ -106,6 +106,8 @@ def run(
             with _in_turn(standing, logits, outcome) as in_turn:
                 for members in in_turn:
                     _serve(members, vocab_size, logits, outcome)
+            if logits is not None:
+                _refuse_nan(standing, logits, outcome)
     outcome.settle()
     for row in rows if originals else ():
         if logits is not None and row.request.failure is not None and row.index in originals:
@@ -165,13 +167,12 @@ def _serve(members: Group, vocab_size: int, logits: torch.Tensor | None, outcome
     A logits-free processor is then called again for each row alone, which changes nothing: it follows from the history.
     """
     said: Sequence[RowEdits] = ()
-    failed: Mapping[int, BaseException] = {}
     try:
         if outcome.out_of_time(members):
             raise ProcessorTimedOut("processors of its trust domain have used up the time of this step; not called")
         if members.dialect.reads_logits:
             assert logits is not None  # noqa: S101 - the session runs no such chain without its logits
-            failed = _process(members, logits)
+            _process(members, logits)
         else:
             said = [RowEdits() for _ in members.rows]
             members.dialect.edit(members.states, said)
@@ -186,7 +187,7 @@ def _serve(members: Group, vocab_size: int, logits: torch.Tensor | None, outcome
         for row in members.rows:
             outcome.fail(row.request, failure)
         return
-    for place, alone in {**members.dialect.failed, **failed}.items():
+    for place, alone in members.dialect.failed.items():
         outcome.fail(members.rows[place].request, of_processor(alone, members.dialect.name))
     outcome.served.append((members, said))
     if said and logits is not None:
@@ -195,11 +196,8 @@ def _serve(members: Group, vocab_size: int, logits: torch.Tensor | None, outcome
         apply_edits(pack(vocab_size, here), logits)
 
 
-def _process(members: Group, logits: torch.Tensor) -> dict[int, LogitportError]:
-    """Hand a logits-reading processor its rows, and put back what it returns; which of them, by place, are no logits.
-
-    What an isolated one returns is looked at when it is out of the worker's reach.
-    """
+def _process(members: Group, logits: torch.Tensor) -> None:
+    """Hand a logits-reading processor its rows, and put back what it returns."""
     indices = [row.index for row in members.rows]
     first, end = indices[0], indices[-1] + 1
     selected, members.selected = _select(members, logits) if members.selected is None else members.selected, None
@@ -211,12 +209,29 @@ def _process(members: Group, logits: torch.Tensor) -> dict[int, LogitportError]:
             logits.index_copy_(0, row_index(indices, logits), result.to(logits))
         elif not result.is_set_to(logits[first:end]):
             logits[first:end].copy_(result)
-    name = members.dialect.name
-    message = f"processor {name} returned NaN in a row; return numbers, or -inf for what must not be sampled"
-    wrong = set(places_with_nan(logits[first:end], [index - first for index in indices]))
-    return {
-        place: ProcessorFailed(message, processor=name) for place, index in enumerate(indices) if index - first in wrong
+
+
+def _refuse_nan(groups: Sequence[Group], logits: torch.Tensor, outcome: Outcome) -> None:
+    """Fail the requests in whose rows a processor has left a NaN.
+
+    Looked at once for all groups of a place, and here, where no worker reaches.
+    """
+    read = {
+        row.index: (row, members)
+        for members in groups
+        if members.dialect.reads_logits
+        for row in members.rows
+        if row.request.failure is None
     }
+    if not read:
+        return
+    first = min(read)
+    for place in rows_with_nan(logits[first : max(read) + 1]):
+        if first + place in read:
+            row, members = read[first + place]
+            name = members.dialect.name
+            message = f"processor {name} returned NaN in a row; return numbers, or -inf for what must not be sampled"
+            outcome.fail(row.request, ProcessorFailed(message, processor=name))
 
 
 def _select(members: Group, logits: torch.Tensor) -> torch.Tensor:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from logitport.errors import ProcessorFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def check_result(result: object, shape: torch.Size, processor: str) -> None:
@@ -30,12 +25,12 @@ def check_result(result: object, shape: torch.Size, processor: str) -> None:
     )
 
 
-def places_with_nan(logits: torch.Tensor, places: Sequence[int]) -> list[int]:
-    """Which of these rows of float[rows, vocab_size] hold a NaN; to sample from one can end an engine.
+def rows_with_nan(logits: torch.Tensor) -> list[int]:
+    """Which rows of float[rows, vocab_size] hold a NaN, ascending; to sample from one can end an engine.
 
     None are told of logits on a GPU: to look at them would be to wait for it.
     """
     if logits.device.type != "cpu" or not logits.numel():
         return []
-    nan = logits.amax(dim=1).isnan()
-    return [place for place in places if nan[place]] if nan.any() else []
+    rows: list[int] = logits.amax(dim=1).isnan().nonzero().flatten().tolist()
+    return rows
