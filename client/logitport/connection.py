@@ -106,14 +106,19 @@ class Connection:
 
     def channel(self, max_message_bytes: int) -> grpc.Channel:
         """A new channel."""
-        options = channel_options(max_message_bytes)
+        options = self._options(max_message_bytes)
         if self.credentials is None:
             return grpc.insecure_channel(self.target, options=options)
         return grpc.secure_channel(self.target, self.credentials, options=options)
 
+    def _options(self, max_message_bytes: int) -> list[tuple[str, Any]]:
+        options = channel_options(max_message_bytes)
+        # What is not encrypted, for it stays on this machine, must not take the way round by a proxy.
+        return [*options, ("grpc.enable_http_proxy", 0)] if _is_local(self.target) else options
+
     def aio_channel(self, max_message_bytes: int) -> grpc.aio.Channel:
         """A new channel for asyncio."""
-        options = channel_options(max_message_bytes)
+        options = self._options(max_message_bytes)
         if self.credentials is None:
             return grpc.aio.insecure_channel(self.target, options=options)
         return grpc.aio.secure_channel(self.target, self.credentials, options=options)
@@ -140,7 +145,7 @@ def _is_local(target: str) -> bool:
     """Whether what is sent there stays on this machine; no for a name that could stand for any address."""
     if target.startswith(("unix:", "unix-abstract:")):
         return True
-    host = re.sub(r"^(dns:(//[^/]*/)?|ipv4:|ipv6:)", "", target)
+    host = re.sub(r"^(dns:(///)?|ipv4:|ipv6:)", "", target)  # an authority may resolve to what it likes
     if not host.endswith("]"):
         host = host.rpartition(":")[0] or host
     host = host.strip("[]")

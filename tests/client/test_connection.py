@@ -19,7 +19,7 @@ HERE = [
 ELSEWHERE = [
     *("10.0.0.1:50051", "example.com:50051", "[2001:db8::1]:50051", "ipv4:10.0.0.1:50051,127.0.0.1:50051"),
     *("dns:///example.com:50051", "localhost.example.com:1", "127.0.0.1.example.com:1", "xds:///127.0.0.1:1", ""),
-    "dns://127.0.0.1/example.com:1",
+    *("dns://127.0.0.1/example.com:1", "dns://192.0.2.1/localhost:1"),
 ]
 
 

@@ -230,3 +230,11 @@ def test_frames_that_are_refused_leave_the_session_open(server: Any) -> None:
     ]
     codes = [[common_pb2.ErrorCode.Name(failure.error.code) for failure in replies[at].added.failures] for at in (7, 8)]
     assert codes == [["ERROR_CODE_INVALID_PARAMS"], ["ERROR_CODE_INVALID_PARAMS", "ERROR_CODE_DUPLICATE_REQUEST"]]
+
+
+def test_a_proxy_is_not_for_this_machine(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    for name in ("no_proxy", "no_grpc_proxy", "grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with Client(server.target, timeout=20) as client:
+        assert client.processors()
