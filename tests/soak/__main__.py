@@ -14,6 +14,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from contextlib import ExitStack, suppress
@@ -109,11 +110,13 @@ class Churned:
         self.engines = Engines(self._server, random, engines)
         stack.callback(self.engines.end)
         self._resident: list[int] = []
+        self._ended = threading.Event()
+        stack.callback(self._ended.set)
+        threading.Thread(target=self._sample, daemon=True).start()
         self._engine_goes, self._worker_goes = Every(_ENGINE_SECONDS), Every(_WORKER_SECONDS)
 
     def tick(self) -> None:
         self.engines.watch()
-        self._resident.append(Held.by(self._pid).resident_bytes)
         if self._engine_goes:
             self.engines.kill_one()
         if self._worker_goes and (alive := workers(self._pid)):
@@ -125,6 +128,7 @@ class Churned:
         """Raises Defect if anything is left of the engines."""
         self.engines.stop()
         self._settle()
+        self._ended.set()
         quarter = max(1, len(self._resident) // 4)
         warm, last = (
             statistics.median(self._resident[quarter : 2 * quarter]),
@@ -138,6 +142,12 @@ class Churned:
         _check_gone(started)
         _check_log(self._server)
         return f"memory {warm / _MIB:.0f} MiB when warm, {last / _MIB:.0f} MiB at the end"
+
+    def _sample(self) -> None:
+        """On a thread of its own, for a tick may take as long as it takes to start an engine."""
+        while not self._ended.wait(_TICK_SECONDS):
+            with suppress(OSError):
+                self._resident.append(Held.by(self._pid).resident_bytes)
 
     def _settle(self) -> None:
         """Wait until the server holds no more than it did before the first engine came, but for threads that stay."""
