@@ -134,7 +134,8 @@ class Request:
             return [(processor, params) for processor, params in self.processors]
         except (TypeError, ValueError) as error:
             raise InvalidArgument(
-                f"request {self.request_id!r}: processors must be (processor, parameters) pairs ({error})"
+                f"request {self.request_id!r}: processors must be (processor, parameters) pairs ({error}); write "
+                "(processor, {}) for one without parameters"
             ) from error
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from logitport_server.config import StartupError
 from logitport_server.executors import Deadlines, InlineExecutor, ProcessExecutor
 from logitport_server.loader import Loader
-from logitport_server.sandbox import Limits, SandboxError
+from logitport_server.sandbox import LayersMissing, Limits, SandboxError
 
 if TYPE_CHECKING:
     from logitport_server.config import ServerConfig
@@ -42,9 +42,9 @@ def choose_executor(config: ServerConfig) -> Executor:
             without=config.without_layer,
         )
     except (SandboxError, OSError) as error:
+        hint = "\n--isolation none runs them in the server itself, which is for code that you would run yourself"
         raise StartupError(
-            f"{error}\nshipped processors cannot be contained here; --isolation none runs them in the server itself, "
-            "which is for code that you would run yourself"
+            f"shipped processors cannot be contained here: {error}{hint if isinstance(error, LayersMissing) else ''}"
         ) from error
 
 

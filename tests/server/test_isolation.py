@@ -10,7 +10,7 @@ import pytest
 from logitport_server import isolation, sandbox
 from logitport_server.config import ServerConfig, StartupError
 from logitport_server.executors import InlineExecutor
-from logitport_server.sandbox import SandboxError
+from logitport_server.sandbox import LayersMissing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ def test_no_isolation_is_said_loudly(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_missing_layer_is_no_reason_to_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
     def check(without: Any = ()) -> None:
-        raise SandboxError("this machine lacks what is to contain shipped processors:\n  landlock: not here")
+        raise LayersMissing("this machine lacks what is to contain shipped processors:\n  landlock: not here")
 
     monkeypatch.setattr(sandbox, "check", check)
     with pytest.raises(StartupError, match=r"(?s)landlock: not here.*--isolation none runs them in the server itself"):

@@ -7,6 +7,6 @@ workers, each behind walls of its own. `LAYERS` are the walls; `check` says whet
 from logitport_server.sandbox.launcher import launch
 from logitport_server.sandbox.layers import LAYER_NAMES, LAYERS, check
 from logitport_server.sandbox.parent import Contained, Parent
-from logitport_server.sandbox.plan import Limits, SandboxError
+from logitport_server.sandbox.plan import LayersMissing, Limits, SandboxError
 
-__all__ = ["launch", "Parent", "Contained", "Limits", "LAYERS", "LAYER_NAMES", "check", "SandboxError"]
+__all__ = ["launch", "Parent", "Contained", "Limits", "LAYERS", "LAYER_NAMES", "check", "SandboxError", "LayersMissing"]

@@ -21,11 +21,10 @@ _PROBE_SECONDS = 20
 _TEMPORARY_BYTES = str(64 << 20)
 
 _NAMESPACES = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
-_ROOT = [
-    *("--proc", "/proc", "--dev", "/dev"),
-    *("--perms", "1777", "--size", _TEMPORARY_BYTES, "--tmpfs", "/tmp"),  # noqa: S108 - a folder of the sandbox's own
-    *("--perms", "1777", "--size", _TEMPORARY_BYTES, "--tmpfs", "/dev/shm"),  # noqa: S108
-]
+_DEVICES = ["--proc", "/proc", "--dev", "/dev"]
+_SHARED_MEMORY = ["--perms", "1777", "--size", _TEMPORARY_BYTES, "--tmpfs", "/dev/shm"]  # noqa: S108 - the sandbox's own
+_TEMPORARY = ["--perms", "1777", "--size", _TEMPORARY_BYTES, "--tmpfs", "/tmp"]  # noqa: S108
+_ROOT = [*_DEVICES, *_TEMPORARY, *_SHARED_MEMORY]
 
 # The preloaded parent of a server that runs as root becomes another user first of all, or maps root to one.
 _ROOTS_CAPABILITIES = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETFCAP"]
@@ -41,7 +40,9 @@ class Bubblewrap(Layer):
         found = shutil.which("bwrap")
         if found is None:
             return "there is no bwrap; install the package bubblewrap"
-        probe = [found, *_NAMESPACES, "--ro-bind", "/", "/", *_ROOT, sys.executable, "-I", "-S", "-c", ""]
+        # All of the host's files are there but /dev: the interpreter may lie anywhere, below /tmp too.
+        root = ["--ro-bind", "/", "/", *_DEVICES, *_SHARED_MEMORY]
+        probe = [found, *_NAMESPACES, *root, sys.executable, "-I", "-S", "-c", ""]
         try:
             subprocess.run(probe, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=True)  # noqa: S603
         except (OSError, subprocess.SubprocessError) as error:

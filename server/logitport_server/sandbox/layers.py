@@ -8,7 +8,7 @@ from logitport_server.sandbox.bubblewrap import Bubblewrap
 from logitport_server.sandbox.landlock import Landlock
 from logitport_server.sandbox.limits import ResourceLimits
 from logitport_server.sandbox.namespaces import Namespaces
-from logitport_server.sandbox.plan import SandboxError
+from logitport_server.sandbox.plan import LayersMissing
 from logitport_server.sandbox.seccomp import Seccomp
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ LAYER_NAMES = tuple(layer.name for layer in LAYERS)
 
 
 def check(without: Iterable[str] = ()) -> None:
-    """Raises SandboxError, which lists every layer that is required and missing, what it needs, and how to waive it."""
+    """Raises LayersMissing, which lists every layer that is required and missing, what it needs, how to waive it."""
     waived = frozenset(without)
     lines = [
         f"  {layer.name}: {reason} (or do without it: --without-layer {layer.name})"
@@ -30,4 +30,4 @@ def check(without: Iterable[str] = ()) -> None:
         if layer.name not in waived and (reason := layer.missing()) is not None
     ]
     if lines:
-        raise SandboxError("\n".join(("this machine lacks what is to contain shipped processors:", *lines)))
+        raise LayersMissing("\n".join(("this machine lacks what is to contain shipped processors:", *lines)))

@@ -14,6 +14,10 @@ class SandboxError(Exception):
     """A wall could not be put up; the message says which, and what it needs."""
 
 
+class LayersMissing(SandboxError):
+    """The machine lacks layers that are required."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """What one worker may use.
