@@ -38,9 +38,7 @@ def publish(report: Report, root: Path) -> None:
     """Write each table wherever its markers stand, `<!-- NAME:begin -->` and `<!-- NAME:end -->`."""
     for name, table in _tables(report).items():
         begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
-        homes = [
-            root / file for file in _FILES if {begin, end} <= set((root / file).read_text().splitlines(keepends=True))
-        ]
+        homes = [root / file for file in _FILES if begin in (root / file).read_text()]
         for file in homes:
             before, _, rest = file.read_text().partition(begin)
             file.write_text(before + begin + table + end + rest.partition(end)[2])
