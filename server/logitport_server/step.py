@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import TYPE_CHECKING, NamedTuple
@@ -103,7 +103,8 @@ def run(
     for rows_of_one_offset in _by_draft_offset(rows, drafts, outcome):
         for place, groups in enumerate(rows_of_one_offset.groups):
             standing = group(rows_of_one_offset, place) if outcome.failures else groups
-            with _in_turn(standing, logits, outcome) as in_turn:
+            isolated = [members for members in standing if members.dialect.isolated]
+            with _in_turn(standing, isolated, logits, outcome) if isolated else nullcontext(standing) as in_turn:
                 for members in in_turn:
                     _serve(members, vocab_size, logits, outcome)
             if logits is not None:
@@ -137,15 +138,13 @@ def pack(vocab_size: int, outcome: Outcome) -> Edits:
 
 
 @contextmanager
-def _in_turn(groups: Sequence[Group], logits: torch.Tensor | None, outcome: Outcome) -> Iterator[Sequence[Group]]:
+def _in_turn(
+    groups: Sequence[Group], isolated: Sequence[Group], logits: torch.Tensor | None, outcome: Outcome
+) -> Iterator[Sequence[Group]]:
     """The groups in the order in which to serve them: those whose workers were begun work while others are served.
 
     Who must wait for a worker comes last: whoever holds it may in turn be waiting for one that was begun here.
     """
-    isolated = [members for members in groups if members.dialect.isolated]
-    if not isolated:
-        yield groups
-        return
     begun: list[Group] = []
     try:
         begun += [members for members in isolated if not outcome.out_of_time(members) and _begin(members, logits)]
@@ -237,16 +236,13 @@ def _refuse_nan(groups: Sequence[Group], logits: torch.Tensor, outcome: Outcome)
 def _select(members: Group, logits: torch.Tensor) -> torch.Tensor:
     """The rows of a group: a view if they lie together.
 
-    Else a copy, in memory that this processor alone gets, step after step: to find new costs more.
+    Else a copy in the processor's scratch memory: to find new costs more.
     """
     indices = [row.index for row in members.rows]
     first, end = indices[0], indices[-1] + 1
     if end - first == len(indices):
         return logits[first:end]
-    dialect = members.dialect
-    if dialect.scratch is None or len(dialect.scratch) < len(indices) or dialect.scratch.dtype != logits.dtype:
-        dialect.scratch = dialect.new_scratch(len(indices), logits)
-    out = dialect.scratch[: len(indices)]
+    out = members.dialect.scratch(len(indices), logits)
     return torch.index_select(logits, 0, row_index(indices, logits), out=out)
 
 

@@ -47,7 +47,6 @@ class Dialect(ABC):
         name: a built-in's name, or a digest.
         shipped: whether a client sent the processor's code.
         domain: the trust domain whose worker runs it; None if it runs in this process.
-        scratch: memory for rows that do not lie together, float[rows, vocab_size]; None as long as there were none.
         failed: what single states raised before the last call, by their place in it; it served the others.
     """
 
@@ -60,7 +59,7 @@ class Dialect(ABC):
         self.processor = processor
         self.name = name
         self.shipped = shipped
-        self.scratch: torch.Tensor | None = None
+        self._scratch: torch.Tensor | None = None
 
     def validate(self, params: dict[str, Any]) -> None:
         """Raises whatever the processor's own `validate_params` raises, if it has one."""
@@ -91,9 +90,15 @@ class Dialect(ABC):
             StateLost: the state is not a function of the history.
         """
 
-    def new_scratch(self, rows: int, like: torch.Tensor) -> torch.Tensor:
-        """Memory for `scratch`: float[rows, vocab_size], of the width, dtype and device of `like`."""
-        return like.new_empty((rows, like.shape[1]))
+    def scratch(self, rows: int, like: torch.Tensor) -> torch.Tensor:
+        """Memory for rows that do not lie together, which this processor alone gets, step after step.
+
+        Returns:
+            float[rows, vocab_size], uninitialised, of the width, dtype and device of `like`.
+        """
+        if self._scratch is None or len(self._scratch) < rows or self._scratch.dtype != like.dtype:
+            self._scratch = like.new_empty((rows, like.shape[1]))
+        return self._scratch[:rows]
 
     def borrow(self, region: Region | None) -> None:
         """Logits that lie in this region may be processed where they are; None: no more. Only where `isolated`."""

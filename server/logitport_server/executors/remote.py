@@ -149,8 +149,8 @@ class RemoteDialect(Dialect):
         assert self._handed is not None  # noqa: S101 - it was begun
         return self._handed
 
-    def new_scratch(self, rows: int, like: torch.Tensor) -> torch.Tensor:
-        return self._memory.rows(rows, like) if like.device.type == "cpu" else super().new_scratch(rows, like)
+    def scratch(self, rows: int, like: torch.Tensor) -> torch.Tensor:
+        return self._memory.rows(rows, like) if like.device.type == "cpu" else super().scratch(rows, like)
 
     def borrow(self, region: Region | None) -> None:
         self._memory.borrow(region)

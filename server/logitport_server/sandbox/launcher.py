@@ -23,7 +23,6 @@ _ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "OMP_WAIT_POLICY": "PASSIVE",
     "OPENBLAS_NUM_THREADS": "1",
-    "MALLOC_ARENA_MAX": "4",
 }
 
 
