@@ -1,0 +1,42 @@
+"""How an engine's hook finds the service: by the environment, for engines start their hooks without arguments."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from logitport.client import Client
+from logitport.connection import Tls
+from logitport.errors import InvalidArgument
+from logitport.integrations.asked import read_chain
+
+if TYPE_CHECKING:
+    from logitport.integrations.batch import Chain
+
+TARGET, CA, CERT, KEY = "LOGITPORT_TARGET", "LOGITPORT_TLS_CA", "LOGITPORT_TLS_CERT", "LOGITPORT_TLS_KEY"
+DEFAULT_PROCESSORS = "LOGITPORT_DEFAULT_PROCESSORS"
+
+
+def client() -> Client:
+    """A client of the server that LOGITPORT_TARGET names.
+
+    LOGITPORT_TOKEN says who calls; LOGITPORT_TLS_CA, or LOGITPORT_TLS_CERT and LOGITPORT_TLS_KEY, make the connection
+    an encrypted one.
+
+    Raises:
+        InvalidArgument: LOGITPORT_TARGET is not set, or what is wrong with the others.
+    """
+    target = os.environ.get(TARGET)
+    if not target:
+        raise InvalidArgument(f"{TARGET} is not set; set it to the server's address, such as 127.0.0.1:50051")
+    files = [os.environ.get(name) or None for name in (CA, CERT, KEY)]
+    return Client(target, tls=Tls(*files) if any(files) else None)
+
+
+def default_chain() -> Chain:
+    """What requests get that ask for nothing: LOGITPORT_DEFAULT_PROCESSORS, a JSON list of [processor, parameters].
+
+    Raises:
+        InvalidParams: it is no such list.
+    """
+    return read_chain(os.environ.get(DEFAULT_PROCESSORS) or "[]", DEFAULT_PROCESSORS)
