@@ -17,7 +17,7 @@ demo: $(VENV)/.installed ## a real model generates through the service
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.installed .venv-proto/.installed ## all tests but the peers'
-	$(BIN)/python -m pytest -q -m "not peers"
+	$(BIN)/python -m pytest -q -m "not peers and not engines"
 
 test-peers: $(VENV)/.installed .peers/sglang/.unpacked ## built-ins and payloads against the real SGLang classes
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m pytest -q -m peers
