@@ -1,0 +1,49 @@
+"""A tiny checkpoint with random weights that every engine loads: Llama, float32, and words for token ids."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VOCAB_SIZE = 512
+EOS = 1
+MAX_LENGTH = 256
+
+# Weights are drawn wide, so that the likeliest id changes from step to step and leads by more than rounding moves it.
+_INITIALIZER_RANGE = 0.3
+
+
+def save_checkpoint(folder: Path, *, vocab_size: int = VOCAB_SIZE, seed: int = 0) -> Path:
+    """Write a model and its tokenizer into the folder, and return it. Id 7 is the word "w7"; id 1 ends a sequence."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=MAX_LENGTH,
+        initializer_range=_INITIALIZER_RANGE,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=EOS,
+        pad_token_id=0,
+        dtype="float32",
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    words = {"<pad>": 0, "<eos>": EOS} | {f"w{token_id}": token_id for token_id in range(2, vocab_size)}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>", unk_token="<pad>"
+    ).save_pretrained(folder)
+    return folder

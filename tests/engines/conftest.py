@@ -1,0 +1,24 @@
+"""What tests of every engine share: a checkpoint, and the address of a server (`server` is in tests/conftest.py)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "engines" in item.path.parts:
+            item.add_marker(pytest.mark.engines)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with random weights, and its tokenizer."""
+    from tests.engines.checkpoint import save_checkpoint  # needs torch and transformers, which not every engine has
+
+    return save_checkpoint(tmp_path_factory.mktemp("checkpoint"))
