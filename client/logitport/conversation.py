@@ -115,6 +115,7 @@ class Conversation:
             take_reply(error)
         else:
             self._take_reply = take_reply
+            self._transport.leave_reply()
 
     def settle(self) -> None:
         """Take in the reply to the frame that `begin` sent, if that has not been done."""
@@ -200,13 +201,10 @@ class Conversation:
         if kind == "added" and reply.added.regions_retired:
             self.retirements += 1
 
-    def _take_in(self) -> bool:
-        """Take in a reply that has come; whether there was one that nobody is waiting for."""
-        if self._take_reply is None or not self._receiving.acquire(blocking=False):
-            return False
-        try:
-            waiting = self._take_reply is not None
-            self.settle()
-            return waiting
-        finally:
-            self._receiving.release()
+    def _take_in(self) -> None:
+        """Take in a reply that has come, unless the engine's thread is about to."""
+        if self._receiving.acquire(blocking=False):
+            try:
+                self.settle()
+            finally:
+                self._receiving.release()

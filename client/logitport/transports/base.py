@@ -55,11 +55,14 @@ class Transport(ABC):
         """The next reply, to a frame that asked for a region, and the region; None if the server refused."""
         raise NotImplementedError(f"{type(self).__name__} shares no memory")
 
-    def on_readable(self, take_in: Callable[[], bool]) -> None:
-        """Call `take_in` on a thread of the transport's own whenever a reply has come, if the transport can.
+    def on_readable(self, take_in: Callable[[], object]) -> None:
+        """Call `take_in`, on a thread of the transport's own, when a reply has come that was left to it.
 
-        It returns whether it took the reply; if not, it is called again a little later, as long as the reply is there.
+        Only if the transport can, which the engine cannot rely on. What `take_in` leaves is left to whoever receives.
         """
+
+    def leave_reply(self) -> None:
+        """Leave the reply to the frame that was sent last to the thread of `on_readable`, until somebody receives."""
 
     @abstractmethod
     def close(self) -> None:

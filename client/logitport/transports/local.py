@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
-import select
 import socket
 import struct
-import threading
-import time
 import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -24,14 +21,12 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from logitport.errors import LogitportError
+    from logitport.transports.watch import ReplyWatch
 
 _WELCOME = b"\1"
 _LENGTH = struct.Struct("<I")
 _HANDSHAKE_SECONDS = 2.0
 _CLOSED_BY_SERVER = "the server closed the lane"
-
-# How long a reply that the engine's own thread is about to read is left alone; seconds.
-_LET_THE_ENGINE_READ = 0.0005
 
 
 class LocalLane(Transport):
@@ -62,7 +57,7 @@ class LocalLane(Transport):
         # Also when a session that nobody closed is collected.
         self._end_both = weakref.finalize(self, _end_both, self._incoming, connection, stream)
         self.closed = False
-        self._reader: threading.Thread | None = None
+        self._watch: ReplyWatch | None = None
 
     @classmethod
     def connect(cls, lane: processing_pb2.LocalLane, stream: Transport, timeout: float) -> Self:
@@ -92,6 +87,8 @@ class LocalLane(Transport):
 
     def receive(self) -> processing_pb2.SessionResponse:
         self._check_open()
+        if self._watch is not None:
+            self._watch.claim()
         try:
             return self._read_reply(self._read(_LENGTH.size))
         except (OSError, ValueError) as error:  # ValueError: closed by another thread
@@ -114,12 +111,14 @@ class LocalLane(Transport):
                 os.close(descriptor)
         return reply, memory
 
-    def on_readable(self, take_in: Callable[[], bool]) -> None:
-        # The thread must not keep the lane alive: it would never be collected.
-        self._reader = threading.Thread(
-            target=_watch, args=(weakref.ref(self), self._connection, take_in), name="logitport-reader", daemon=True
-        )
-        self._reader.start()
+    def on_readable(self, take_in: Callable[[], object]) -> None:
+        from logitport.transports.watch import ReplyWatch  # needs epoll: Linux's, as the lane is
+
+        self._watch = ReplyWatch(self._connection, take_in)
+
+    def leave_reply(self) -> None:
+        if self._watch is not None:
+            self._watch.leave()
 
     def close(self) -> None:
         self._ended = SessionClosed("the session is closed; open another with Client.session")
@@ -130,8 +129,8 @@ class LocalLane(Transport):
             self.closed = True
             with suppress(OSError):
                 self._connection.shutdown(socket.SHUT_RDWR)
-            if self._reader is not None and self._reader is not threading.current_thread():
-                self._reader.join()
+            if self._watch is not None:
+                self._watch.join()
             self._end_both()
 
     def _read_reply(self, header: bytes) -> processing_pb2.SessionResponse:
@@ -158,24 +157,6 @@ class LocalLane(Transport):
         self._end(broken)
         self._release()
         return broken
-
-
-def _watch(lane: weakref.ref[LocalLane], connection: socket.socket, take_in: Callable[[], bool]) -> None:
-    """Have replies taken in as they come, until the lane is closed or collected, or the server gone."""
-    poll = select.poll()
-    poll.register(connection, select.POLLIN)
-    while not _is_over(lane):
-        ((_, events),) = poll.poll()
-        if _is_over(lane) or take_in():
-            continue
-        if events & select.POLLHUP:  # the engine will find that out by itself
-            return
-        time.sleep(_LET_THE_ENGINE_READ)
-
-
-def _is_over(lane: weakref.ref[LocalLane]) -> bool:
-    alive = lane()
-    return alive is None or alive.closed
 
 
 def _end_both(incoming: BufferedReader, connection: socket.socket, stream: Transport) -> None:

@@ -160,7 +160,7 @@ def test_a_server_that_is_gone(start_server: Callable[..., Any], kind: str) -> N
 def test_threads_end_with_it(server: Any, kind: str) -> None:
     before = our_threads()
     with connected(kind, server.target) as transport:
-        transport.on_readable(lambda: False)
+        transport.on_readable(lambda: None)
     wait_for_the_end_of_threads(before)
 
 
@@ -169,7 +169,7 @@ def test_one_that_nobody_closes_ends_as_it_is_collected(server: Any, kind: str) 
     before = our_threads()
     with grpc.insecure_channel(server.target) as channel:
         transport = connect(kind, server.target, channel)
-        transport.on_readable(lambda: False)
+        transport.on_readable(lambda: None)
         sockets = [transport._connection] if isinstance(transport, LocalLane) else []
         del transport
         gc.collect()
@@ -190,26 +190,39 @@ def wait_for_the_end_of_threads(before: set[threading.Thread]) -> None:
 
 
 @every_transport
-def test_replies_are_told_of(server: Any, kind: str) -> None:
-    """Where a transport can, it calls as long as a reply is there; where it cannot, nobody calls."""
+def test_replies_that_are_left_are_told_of_once(server: Any, kind: str) -> None:
+    """Where a transport can tell; where it cannot, nobody calls."""
+    with connected(kind, server.target) as transport:
+        told = threading.Semaphore(0)
+        transport.on_readable(told.release)
+        for seq in range(2, 5):
+            transport.send(frame(seq))
+            transport.leave_reply()
+            assert told.acquire(timeout=5 if kind == "local" else 0.1) == (kind == "local")
+            assert not told.acquire(timeout=0.1)
+            assert transport.receive().seq == seq
+
+
+@every_transport
+def test_nobody_is_told_of_a_reply_that_was_not_left_or_that_somebody_waits_for(server: Any, kind: str) -> None:
     with connected(kind, server.target) as transport:
         told = threading.Event()
-
-        def take_in() -> bool:
-            told.set()
-            return False
-
-        transport.on_readable(take_in)
+        transport.on_readable(told.set)
         transport.send(frame(2))
-        assert told.wait(5 if kind == "local" else 0.1) == (kind == "local")
-        assert transport.receive().seq == 2
+        assert not told.wait(0.2)
+        transport.leave_reply()
+        assert transport.receive().seq == 2  # which takes the leave back, unless the reply was there before
+        told.clear()
+        transport.send(frame(3))
+        assert not told.wait(0.2)
+        assert transport.receive().seq == 3
 
 
 @every_transport
 def test_nobody_watches_a_connection_that_is_gone(start_server: Callable[..., Any], kind: str) -> None:
     server = start_server()
     with connected(kind, server.target) as transport:
-        transport.on_readable(lambda: False)
+        transport.on_readable(lambda: None)
         server.process.kill()
         for _ in range(100):
             if not any(thread.name == "logitport-reader" for thread in threading.enumerate()):
