@@ -3,6 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING
 
+from logitport.dialects import InDialect
 from logitport.edits import EditKind, Edits, RowEdits
 from logitport.errors import (
     AccessError,
@@ -66,6 +67,7 @@ __all__ = [
     "Edits",
     "Handle",
     "History",
+    "InDialect",
     "InternalError",
     "InvalidArgument",
     "InvalidLogits",

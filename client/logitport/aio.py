@@ -48,9 +48,12 @@ class AsyncClient:
         replace: bool = False,
         shared: bool = False,
         signing_key: PathLike | None = None,
+        dialect: str | None = None,
     ) -> ProcessorRef:
         """See `Client.register`."""
-        message = calls.register_request(processor, name, replace=replace, shared=shared, signing_key=signing_key)
+        message = calls.register_request(
+            processor, name, replace=replace, shared=shared, signing_key=signing_key, dialect=dialect
+        )
         return calls.refs([(await self._call(self._registry.Register, message)).processor])[0]
 
     async def processor(self, name: str) -> ProcessorRef:

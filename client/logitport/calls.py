@@ -11,6 +11,7 @@ import numpy as np
 from google.protobuf.message import Message
 
 from logitport import tensors
+from logitport.dialects import InDialect
 from logitport.errors import (
     METADATA_KEY,
     DeadlineExceeded,
@@ -88,8 +89,13 @@ def register_request(
     replace: bool,
     shared: bool = False,
     signing_key: PathLike | None = None,
+    dialect: str | None = None,
 ) -> registry_pb2.RegisterRequest:
     """The message for `Client.register`. Raises PayloadNotPortable, MalformedPayload, InvalidArgument."""
+    if dialect is not None:
+        if isinstance(processor, str | ProcessorRef):
+            raise InvalidArgument(f"dialect={dialect!r}: what is serialized says its dialect itself; leave it out")
+        processor = InDialect(processor, dialect)
     serialized = serialize_anew(processor)
     if signing_key is not None:
         serialized = sign(serialized, read_private_key(signing_key), name=name)

@@ -68,25 +68,29 @@ class Client:
         replace: bool = False,
         shared: bool = False,
         signing_key: PathLike | None = None,
+        dialect: str | None = None,
     ) -> ProcessorRef:
-        """Ship a class, an instance without attributes, or a serialized string, and let the server keep it.
+        """Ship a processor of any dialect, or a serialized string, and let the server keep it.
 
         The client remembers it: a session that finds another server after a lost connection registers it there, too.
 
         Args:
-            processor: what to ship.
+            processor: what to ship; see `logitport.dialects`.
             name: a name to bind, namespace/name[:tag]; "" for none.
             replace: bind the name even if it is bound to another digest.
             shared: let everyone use it, not those alone who show this client's token or certificate.
             signing_key: PEM file of a private key (`logitport keygen`) to sign it with, for this name and 30 days;
                 needs logitport[signing].
+            dialect: how it is called, where that cannot be told from its base class or its arguments.
 
         Raises:
             PayloadNotPortable: the class cannot travel; the message says what to do.
             PayloadNotAllowed, MalformedPayload, SignatureRefused, PythonMismatch: the server refuses it.
             InvalidName, NameTaken, LimitExceeded: the name, or the size of the registry.
         """
-        message = calls.register_request(processor, name, replace=replace, shared=shared, signing_key=signing_key)
+        message = calls.register_request(
+            processor, name, replace=replace, shared=shared, signing_key=signing_key, dialect=dialect
+        )
         info = self._call(self._registry.Register, message).processor
         self._registrations.remember(message, info)
         return calls.refs([info])[0]

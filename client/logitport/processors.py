@@ -11,8 +11,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from logitport import payload
+from logitport import dialects, payload
 from logitport.edits import Edits, RowEdits
+from logitport.errors import LoadFailed
 from logitport.history import History
 from logitport.ops import apply_edits
 
@@ -65,7 +66,11 @@ class CustomLogitProcessor(ABC):
             PythonMismatch: the code in it is of another Python minor version.
             LoadFailed: unpickling or creating the instance raised, or it is not a processor class.
         """
-        return payload.instantiate(payload.loads(payload.parse(serialized)))
+        loaded = payload.loads(payload.parse(serialized))
+        if dialects.recognise(loaded)[1] not in {dialects.EDITS, dialects.SGLANG}:
+            raise LoadFailed("the payload's processor is of another dialect; only a service can call it")
+        processor: CustomLogitProcessor = payload.instantiate(loaded)
+        return processor
 
 
 class EditRequest:

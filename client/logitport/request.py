@@ -71,7 +71,7 @@ class ProcessorRef:
 
 
 # A built-in's name ("thinking_budget"), a registered name ("team/ban-french"), a digest, a serialized string,
-# what `register` returned, a processor class, or an instance without attributes.
+# what `register` returned, or a processor itself, as `logitport.dialects` tells of it.
 ProcessorLike = Union[str, ProcessorRef, type, object]
 
 
@@ -167,7 +167,7 @@ def name_processor(processor: ProcessorLike) -> common_pb2.Processor:
 
 
 def serialize(processor: ProcessorLike) -> str:
-    """A class, or an instance without attributes, as the string that travels; a string is taken as it is."""
+    """A processor as the string that travels; a string is taken as it is."""
     if isinstance(processor, str):
         return processor
     if not isinstance(processor, type):

@@ -21,7 +21,7 @@ class Batch:
 
     Attributes:
         layout: what the frame said.
-        logits_free: the rows whose chains read no logits.
+        logits_free: the rows whose chains read no logits in such a step.
     """
 
     __slots__ = ("_reading", "_requests", "_strangers", "layout", "logits_free")
@@ -44,8 +44,9 @@ class Batch:
             for index, (place, offset) in enumerate(layout.rows)
             if (request := self._requests[place]) is not None
         ]
-        self.logits_free = Rows(row for row in rows if not row.request.reads_logits)
-        self._reading = Rows(row for row in rows if row.request.reads_logits)
+        greedy = all(request.greedy for request in self._requests if request is not None)
+        self.logits_free = Rows((row for row in rows if not row.request.needs_logits(greedy=greedy)), greedy=greedy)
+        self._reading = Rows((row for row in rows if row.request.needs_logits(greedy=greedy)), greedy=greedy)
 
     def synchronise(self, columns: StepColumns, outcome: Outcome) -> dict[ActiveRequest, Sequence[int]]:
         """Bring every history up to date; what cannot be fails its request. Returns the drafts of those with any."""
@@ -73,4 +74,5 @@ class Batch:
         """The rows whose chains read logits, of requests that have not failed."""
         if not outcome.failures:
             return self._reading
-        return Rows(row for row in self._reading if row.request.failure is None)
+        alive = (row for row in self._reading if row.request.failure is None)
+        return Rows(alive, greedy=self._reading.greedy)

@@ -45,7 +45,18 @@ class Group:
 
 
 class Rows(tuple[Row, ...]):
-    """Rows of a step in ascending order, and their groups, which are found once for as many steps as these serve."""
+    """Rows of a step in ascending order, and their groups, which are found once for as many steps as these serve.
+
+    Attributes:
+        greedy: whether all requests of the step sample the largest logit.
+    """
+
+    greedy: bool
+
+    def __new__(cls, rows: Iterable[Row] = (), *, greedy: bool = False) -> Rows:
+        self = super().__new__(cls, rows)
+        self.greedy = greedy
+        return self
 
     @cached_property
     def groups(self) -> list[list[Group]]:
@@ -53,10 +64,11 @@ class Rows(tuple[Row, ...]):
         return [group(self, place) for place in range(longest_chain(self))]
 
 
-def group(rows: Iterable[Row], place: int) -> list[Group]:
+def group(rows: Rows, place: int) -> list[Group]:
     """The rows whose chains reach `place` and have not failed, by the processor that stands there.
 
-    Rows are in ascending order within each group, and each is in one group at most.
+    Rows are in ascending order within each group, and each is in one group at most; in none if the processor would not
+    change what a greedy step samples.
     """
     groups: dict[int, Group] = {}
     for row in rows:
@@ -64,6 +76,8 @@ def group(rows: Iterable[Row], place: int) -> list[Group]:
         if place >= len(chain) or row.request.failure is not None:
             continue
         link = chain[place]
+        if rows.greedy and link.dialect.argmax_invariant:
+            continue
         members = groups.get(id(link.dialect))
         if members is None:
             members = groups[id(link.dialect)] = Group(link.dialect)

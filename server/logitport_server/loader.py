@@ -1,10 +1,10 @@
-"""The one place in the service that turns a payload into a class."""
+"""The one place in the service that turns a payload into a processor."""
 
 from __future__ import annotations
 
 import logging
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from logitport import payload
 
@@ -15,10 +15,10 @@ logger = logging.getLogger(__name__)
 
 
 class Loader:
-    """A bounded cache of loaded classes, by digest, around the only call that unpickles.
+    """A bounded cache of loaded processors, by digest, around the only call that unpickles.
 
     Attributes:
-        load: from a `Payload` to its class. Raises PythonMismatch, LoadFailed; what raised is not cached.
+        load: from a `Payload` to its processor. Raises PythonMismatch, LoadFailed; what raised is not cached.
     """
 
     def __init__(self, cache_size: int) -> None:
@@ -36,6 +36,6 @@ class Loader:
         return self.load.cache_info().misses
 
 
-def _unpickle(shipped: Payload) -> type:
+def _unpickle(shipped: Payload) -> Any:
     logger.info("loading shipped processor %s, %d bytes", shipped.digest, len(shipped.data))
     return payload.loads(shipped)

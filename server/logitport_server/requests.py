@@ -50,6 +50,7 @@ class ActiveRequest:
         chain: its processors, in the order in which they run.
         reads_logits: whether any of them does.
         skip: whether it asked to go on without its processors where they fail.
+        greedy: whether the engine samples the largest logit of its rows.
         failure: why it failed; None as long as it has not.
     """
 
@@ -60,13 +61,23 @@ class ActiveRequest:
         "crc",
         "failure",
         "generation",
+        "greedy",
         "history",
         "reads_logits",
         "skip",
         "slot",
     )
 
-    def __init__(self, slot: int, generation: int, history: History, chain: list[Link], *, skip: bool) -> None:
+    def __init__(
+        self,
+        slot: int,
+        generation: int,
+        history: History,
+        chain: list[Link],
+        *,
+        skip: bool,
+        greedy: bool = False,
+    ) -> None:
         self.slot = slot
         self.generation = generation
         self.history = history
@@ -74,11 +85,18 @@ class ActiveRequest:
         self.chain = chain
         self.reads_logits = any(link.dialect.reads_logits for link in chain)
         self.skip = skip
+        self.greedy = greedy
         self.failure: LogitportError | None = None
         # Whether the next step must look at what this one left: a failure, or state that is behind.
         self._disturbed = False
         advancers = ((link.dialect.advancer(link.state), link) for link in chain)
         self._advancers = [(advance, link) for advance, link in advancers if advance is not None]
+
+    def needs_logits(self, *, greedy: bool) -> bool:
+        """Whether a processor is to be called that reads them, in a step whose requests all are greedy, or not."""
+        if not (self.reads_logits and greedy):
+            return self.reads_logits
+        return any(link.dialect.reads_logits and not link.dialect.argmax_invariant for link in self.chain)
 
     def synchronise(self, base_length: int, history_crc: int, new_token_ids: Sequence[int]) -> None:
         """Make the history what the engine says it is: so long, with this checksum, and then these ids.
@@ -178,7 +196,7 @@ class ActiveRequest:
 def admit(
     asked: processing_pb2.SlottedRequest,
     vocab_size: int,
-    host: Callable[[common_pb2.Processor, str], Dialect],
+    host: Callable[[common_pb2.Processor, str, int], Dialect],
     occupant: ActiveRequest | None = None,
 ) -> ActiveRequest:
     """Check a request, find its processors and build their state.
@@ -186,7 +204,7 @@ def admit(
     Args:
         asked: the request and its place.
         vocab_size: width of the logits.
-        host: finds a processor, for a tenant.
+        host: finds a processor, for a tenant and a place in the chain.
         occupant: the same request as it was, if only its history is replaced: what its names and digests stood for
             then they still do, even if nothing is registered under them any more.
 
@@ -207,21 +225,33 @@ def admit(
     prompt = check_token_ids(message.prompt_token_ids, vocab_size, "prompt_token_ids")
     output = check_token_ids(message.output_token_ids, vocab_size, "output_token_ids")
     history = History(prompt, output)
-    context = RequestContext(
-        message.request_id, history, json_object(message.sampling_params, "sampling_params"), vocab_size
-    )
+    sampling_params = json_object(message.sampling_params, "sampling_params")
+    context = RequestContext(message.request_id, history, sampling_params, vocab_size)
     chain = []
     for place, call in enumerate(message.processors):
         label = _label(call.processor)
         params = json_object(call.params, f"params of processor {place} ({label})")
         try:
-            dialect = before[place].dialect if _pinned(before, place, label) else host(call.processor, message.tenant)
-            dialect.validate(params)
+            if _pinned(before, place, label):
+                dialect = before[place].dialect
+            else:
+                dialect = host(call.processor, message.tenant, place)
+            dialect.validate(params, sampling_params)
             chain.append(Link(dialect, dialect.start(context, params), label))
         except BaseException as error:
             raise failures.of_processor(error, label) from error
     skip = message.on_error == common_pb2.ON_ERROR_SKIP
-    return ActiveRequest(asked.slot, asked.generation, history, chain, skip=skip)
+    return ActiveRequest(
+        asked.slot, asked.generation, history, chain, skip=skip, greedy=is_greedy(sampling_params.get("temperature"))
+    )
+
+
+def is_greedy(temperature: object) -> bool:
+    """Whether an engine that is given this sampling temperature takes the largest logit: vLLM's bound, its default 1.0.
+
+    Source: `_SAMPLING_EPS` in vllm/sampling_params.py.
+    """
+    return isinstance(temperature, int | float) and temperature < 1e-5
 
 
 def check_token_ids(token_ids: Sequence[int], vocab_size: int, where: str) -> np.ndarray[Any, np.dtype[np.int32]]:

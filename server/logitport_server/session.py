@@ -86,8 +86,9 @@ class Session:
         self._device = device
         self._requests: dict[int, ActiveRequest] = {}
         self._run_chains = PipelineStage.get("run_chains")
-        # One instance a processor, trust domain and session, gone with the last request that uses it.
-        self._hosted: WeakValueDictionary[tuple[str, Domain | None], Dialect] = WeakValueDictionary()
+        # One instance a processor, trust domain, place in the chain and session, gone with the last request that
+        # uses it: what keeps state for a whole batch, as vLLM's do, sees each request once a step.
+        self._hosted: WeakValueDictionary[tuple[str, Domain | None, int], Dialect] = WeakValueDictionary()
         # Of the last step, as long as it can serve another one.
         self._batch: Batch | None = None
         self._batch_columns: tuple[bytes, ...] = ()
@@ -176,7 +177,8 @@ class Session:
             if whole_step:
                 places = awaited
             else:
-                places = Rows(Row(at, row.request, row.draft_offset) for at, row in enumerate(awaited))
+                renumbered = (Row(at, row.request, row.draft_offset) for at, row in enumerate(awaited))
+                places = Rows(renumbered, greedy=awaited.greedy)
             self._run_chains(places, drafts, self.vocab_size, logits, outcome)
             if not in_region:
                 tensors.write(reply.logits, logits)
@@ -190,7 +192,8 @@ class Session:
         logits = self._decode(tensor, rows).to(self._device)
         outcome = Outcome()
         placed = ((index, self._requests.get(index // each)) for index in range(rows))
-        present = Rows(Row(index, request) for index, request in placed if request is not None)
+        greedy = all(request.greedy for request in self._requests.values())
+        present = Rows((Row(index, request) for index, request in placed if request is not None), greedy=greedy)
         self._run_chains(present, {}, self.vocab_size, logits, outcome)
         tensors.write(reply.logits, logits)
         replies.write_outcome(reply, outcome, outcome.all_denied(self.vocab_size))
@@ -242,9 +245,9 @@ class Session:
             self._batch_columns = columns
         return self._batch
 
-    def _host(self, processor: common_pb2.Processor, tenant: str) -> Dialect:
+    def _host(self, processor: common_pb2.Processor, tenant: str, place: int) -> Dialect:
         source = self._registry.resolve(processor, self._principal, tenant)
-        instance = (source.key, source.domain)
+        instance = (source.key, source.domain, place)
         dialect = self._hosted.get(instance)
         if dialect is None:
             dialect = self._hosted[instance] = self._executor.host(source)

@@ -270,7 +270,7 @@ def _by_draft_offset(rows: Rows, drafts: Mapping[ActiveRequest, Sequence[int]], 
                     request.append(token_ids[offset - 1 : offset])
                 except LogitportError as error:
                     outcome.fail(request, error)
-        yield Rows(placed[offset])
+        yield Rows(placed[offset], greedy=rows.greedy)
     for request, length in lengths.items():
         try:
             if len(request.history) != length:

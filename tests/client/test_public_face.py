@@ -12,7 +12,7 @@ import logitport
 
 PUBLIC = """
     AccessError ApplyResult AsyncClient Client CustomLogitProcessor DeadlineExceeded DuplicateRequest EditKind
-    EditProcessor EditRequest Edits Handle History InternalError InvalidArgument InvalidLogits InvalidName
+    EditProcessor EditRequest Edits Handle History InDialect InternalError InvalidArgument InvalidLogits InvalidName
     InvalidParams InvalidTokenId LimitExceeded LoadFailed LogitportError MalformedPayload NameTaken NeedSync
     NotAuthenticated NotPermitted PayloadError PayloadNotAllowed PayloadNotPortable PendingStep ProcessorFailed
     ProcessorQuarantined ProcessorRef ProcessorTimedOut PythonMismatch RegistryError Request RequestsFailed RowEdits

@@ -83,7 +83,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[LogitportError], str]] = {
     "not a class": (
         {"processors": [(json.dumps({"callable": pickle.dumps(7).hex()}), {})]},
         LoadFailed,
-        "not a class, but a int: 7",
+        "a int is no processor",
     ),
     "no such module": (
         {"processors": [(json.dumps({"callable": b"cnowhere\nNobody\n.".hex()}), {})]},

@@ -96,8 +96,8 @@ REFUSED: dict[str, tuple[Any, type[LogitportError], str]] = {
     "hangs in unpickling": (on_load(time.sleep, 3600), ProcessorTimedOut, "did not answer within 3 s"),
     "leaves in unpickling": (on_load(os._exit, 6), ProcessorFailed, "ended with status 6"),
     "explodes in unpickling": (on_load(bytes, 1 << 40), LoadFailed, "MemoryError"),
-    "runs a command in unpickling": (on_load(os.system, "echo > /tmp/owned"), LoadFailed, "not a class"),
-    "is no class": (on_load(int, "7"), LoadFailed, "not a class, but a int: 7"),
+    "runs a command in unpickling": (on_load(os.system, "echo > /tmp/owned"), LoadFailed, "a int is no processor"),
+    "is no class": (on_load(int, "7"), LoadFailed, "a int is no processor"),
     "is of another Python": (
         json.dumps({**json.loads(AddOne.to_str()), "python": "3.9"}),
         PythonMismatch,

@@ -34,7 +34,7 @@ def batches(draw: st.DrawFn) -> list[Row]:
 
 @given(batches(), st.integers(0, 4))
 def test_each_row_is_in_the_one_group_of_the_processor_at_its_place(rows: list[Row], place: int) -> None:
-    groups = group(rows, place)
+    groups = group(Rows(rows), place)
     expected = {
         row.index: row.request.chain[place]
         for row in rows
@@ -54,7 +54,7 @@ def test_each_row_is_in_the_one_group_of_the_processor_at_its_place(rows: list[R
 
 @given(batches(), st.integers(0, 4))
 def test_order_is_kept(rows: list[Row], place: int) -> None:
-    for members in group(rows, place):
+    for members in group(Rows(rows), place):
         indices = [row.index for row in members.rows]
         assert indices == sorted(set(indices))
 
@@ -62,11 +62,11 @@ def test_order_is_kept(rows: list[Row], place: int) -> None:
 @given(batches())
 def test_every_place_is_visited(rows: list[Row]) -> None:
     assert longest_chain(rows) == max((len(row.request.chain) for row in rows), default=0)
-    assert group(rows, longest_chain(rows)) == []
+    assert group(Rows(rows), longest_chain(rows)) == []
 
 
 @given(batches())
 def test_rows_know_their_groups(rows: list[Row]) -> None:
     known = Rows(rows)
-    assert known.groups == [group(rows, place) for place in range(longest_chain(rows))]
+    assert known.groups == [group(Rows(rows), place) for place in range(longest_chain(rows))]
     assert known.groups is known.groups

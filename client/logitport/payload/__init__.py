@@ -1,13 +1,14 @@
 """The wire format of shipped processors.
 
-A payload is SGLang's string: JSON whose key "callable" holds the hexadecimal digits of a dill pickle of a class, and
-beside it the keys "python" and "dill", which SGLang ignores. In the order in which a payload passes through them:
+A payload is SGLang's string: JSON whose key "callable" holds the hexadecimal digits of a dill pickle of a processor (a
+class, in SGLang's dialect; see `logitport.dialects`), and beside it the keys "python" and "dill", which SGLang ignores.
+In the order in which a payload passes through them:
 
-    dumps         class -> string          encode, pickler, reductions, portability
+    dumps         processor -> string      encode, pickler, reductions, portability
     parse         string -> Payload        envelope, pickle_reader           nothing is unpickled
     sign          string -> string         signature
     check_python  refuses foreign code     interpreter, bytecode, stack_depth  nothing is unpickled
-    loads         Payload -> class         decode                            the only place that unpickles
+    loads         Payload -> processor      decode                            the only place that unpickles
     instantiate   class -> instance        decode
     wire_name     a class's name on the wire
 """

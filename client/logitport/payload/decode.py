@@ -1,53 +1,67 @@
-"""From a payload to a class, and to its instance. Nothing else in the SDK unpickles."""
+"""From a payload to a processor, and to its instance. Nothing else in the SDK unpickles."""
 
 from __future__ import annotations
 
 import io
 import traceback
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import dill  # type: ignore[import-untyped]
 
+from logitport import dialects
 from logitport.errors import LoadFailed
 from logitport.payload import wire_names
-from logitport.payload.conformance import why_no_processor
 from logitport.payload.interpreter import check_python
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from logitport.payload.envelope import Payload
-    from logitport.processors import CustomLogitProcessor
 
 
-def loads(payload: Payload) -> type[CustomLogitProcessor]:
-    """The class in a payload. Runs the code in it: only for payloads that are trusted, or in a sandbox.
-
-    The class may also be one that does not derive from CustomLogitProcessor, but is called like it.
+def loads(payload: Payload) -> Any:
+    """The processor in a payload. Runs the code in it: only for payloads that are trusted, or in a sandbox.
 
     Raises:
         PythonMismatch: the code in it is of another Python minor version; nothing was run.
-        LoadFailed: unpickling raised, or what came is no processor class.
+        LoadFailed: unpickling raised, or what came is no processor.
     """
     check_python(payload)
     try:
         loaded = _ProcessorUnpickler(io.BytesIO(payload.data)).load()
-        problem = why_no_processor(loaded)
+        problem = _why_no_processor(loaded)
     except BaseException as error:  # the payload's code raises what it likes, SystemExit too
         raise _failure("unpickling the payload raised", error) from error
     if problem:
-        raise LoadFailed(f"the payload is no processor class: {problem}")
-    return cast("type[CustomLogitProcessor]", loaded)
+        raise LoadFailed(f"the payload is no processor: {problem}")
+    return loaded
 
 
-def instantiate(cls: type[CustomLogitProcessor]) -> CustomLogitProcessor:
-    """`cls()`.
+def instantiate(factory: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    """`factory(*args, **keywords)`.
 
     Raises:
-        LoadFailed: its `__init__` raised, or wants arguments.
+        LoadFailed: its `__init__` raised, or wants other arguments.
     """
     try:
-        return cls()
+        return factory(*args, **keywords)
     except BaseException as error:
-        raise _failure(f"creating a {cls.__qualname__} raised", error) from error
+        raise _failure(f"creating a {dialects.author_of(factory).__qualname__} raised", error) from error
+
+
+def _why_no_processor(loaded: object) -> str:
+    try:
+        inner, dialect = dialects.recognise(loaded)
+    except TypeError as error:
+        return str(error)
+    if dialect in {dialects.EDITS, dialects.SGLANG} and not isinstance(inner, type):
+        return f"not a class, but a {type(inner).__qualname__}: {_short(inner)}"
+    return ""
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 class _ProcessorUnpickler(dill.Unpickler):  # type: ignore[misc]

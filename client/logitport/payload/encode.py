@@ -1,13 +1,12 @@
-"""From a class to the string that ships it."""
+"""From a processor to the string that ships it."""
 
 from __future__ import annotations
 
 import inspect
 import io
-import sys
 
+from logitport import dialects
 from logitport.errors import PayloadNotPortable
-from logitport.payload.conformance import why_no_processor
 from logitport.payload.envelope import seal
 from logitport.payload.pickle_reader import read
 from logitport.payload.pickler import ProcessorPickler
@@ -15,26 +14,29 @@ from logitport.payload.portability import top_level, travels_by_value
 from logitport.payload.wire_names import names_in
 
 
-def dumps(processor: type | object) -> str:
-    """The class as a string that logitport and SGLang load. The same class gives the same string, in any process.
+def dumps(processor: object) -> str:
+    """The processor as a string that logitport loads, and SGLang, if it is a class of SGLang's dialect.
 
-    The class travels with whatever it uses of the client's own code: base classes, other classes, functions,
-    constants (as they are now), imports. What the standard library, torch, numpy, logitport and other installed
-    packages define travels by name. Annotations do not travel, nor the folder that a source file lies in.
+    The same class gives the same string, in any process. It travels with whatever it uses of the client's own code:
+    base classes, other classes, functions, constants (as they are now), imports. What the standard library, torch,
+    numpy, logitport, the engines and other installed packages define travels by name. Annotations do not travel, nor
+    the folder that a source file lies in.
 
     Args:
-        processor: the class, or an instance of it that has no attributes.
+        processor: what `logitport.dialects` tells of. Of the dialects "edits" and "sglang" a class travels, or an
+            instance of it that has no attributes.
 
     Raises:
-        PayloadNotPortable: not a processor class, or something that it uses cannot travel; the message says what,
-            where, and what to do.
+        PayloadNotPortable: no processor, or something that it uses cannot travel; the message says what, where, and
+            what to do.
     """
-    cls = _class_of(processor)
-    name = cls.__qualname__
+    root = _root(processor)
+    author = dialects.author_of(root)
+    name = author.__qualname__
     file = io.BytesIO()
-    pickler = ProcessorPickler(file, cls)
+    pickler = ProcessorPickler(file, author)
     try:
-        pickler.dump(cls)
+        pickler.dump(root)
     except PayloadNotPortable as error:
         raise PayloadNotPortable(f"{name} cannot be shipped because of {pickler.where}: {error.message}") from error
     except RecursionError as error:
@@ -48,7 +50,7 @@ def dumps(processor: type | object) -> str:
         ) from error
     data = file.getvalue()
     for reference in read(data).globals:
-        local = travels_by_value(reference.module, top_level(cls.__module__))
+        local = travels_by_value(reference.module, top_level(author.__module__))
         if local and reference.name not in names_in(reference.module):
             raise PayloadNotPortable(
                 f"{name} cannot be shipped: it uses {reference.module}.{reference.name}, which no server has, and "
@@ -57,25 +59,25 @@ def dumps(processor: type | object) -> str:
     return seal(data)
 
 
-def _class_of(processor: type | object) -> type:
-    cls = processor if isinstance(processor, type) else type(processor)
-    if cls is not processor and top_level(cls.__module__) in sys.stdlib_module_names:
-        raise PayloadNotPortable(
-            f"a {cls.__qualname__} is no processor: define a class with __call__(self, logits, custom_param_list)"
-        )
-    problem = why_no_processor(cls)
-    if problem:
-        raise PayloadNotPortable(problem)
-    if inspect.isabstract(cls):
-        missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
-        raise PayloadNotPortable(f"{cls.__qualname__} is abstract, no instance can be made of it: define {missing}")
-    attributes = [] if cls is processor else _attributes(processor)
+def _root(processor: object) -> object:
+    """What is pickled: the class, where SGLang wants one; else the processor as it is. Raises PayloadNotPortable."""
+    try:
+        inner, dialect = dialects.recognise(processor)
+    except TypeError as error:
+        raise PayloadNotPortable(str(error)) from error
+    author = dialects.author_of(inner)
+    if inspect.isabstract(author):
+        missing = ", ".join(sorted(getattr(author, "__abstractmethods__", ())))
+        raise PayloadNotPortable(f"{author.__qualname__} is abstract, no instance can be made of it: define {missing}")
+    if dialect not in {dialects.EDITS, dialects.SGLANG}:
+        return processor
+    attributes = [] if inner is author else _attributes(inner)
     if attributes:
         raise PayloadNotPortable(
-            f"the {cls.__qualname__} has attributes ({', '.join(attributes)}), which would be lost: a class is "
+            f"the {author.__qualname__} has attributes ({', '.join(attributes)}), which would be lost: a class is "
             "shipped, not an instance; ship the class, and pass its configuration as the request's parameters"
         )
-    return cls
+    return author
 
 
 def _attributes(instance: object) -> list[str]:

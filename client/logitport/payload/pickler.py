@@ -50,12 +50,12 @@ _NOT_SHIPPED = {
 
 
 class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
-    """Pickles one class."""
+    """Pickles one processor: `author` is the class or function that it is, or is made of."""
 
-    def __init__(self, file: io.BytesIO, root: type) -> None:
+    def __init__(self, file: io.BytesIO, author: Any) -> None:
         # Every setting that dill lets a user change globally and that would change the bytes is given here.
         super().__init__(file, protocol=4, byref=False, fmode=dill.HANDLE_FMODE, recurse=False)
-        self._own_package = top_level(root.__module__)
+        self._own_package = top_level(author.__module__)
         self._trail: list[str] = []
         self._strings: dict[str, str] = {}
         self._bytes: dict[bytes, bytes] = {}
@@ -68,7 +68,7 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
     @property
     def where(self) -> str:
         """What was being saved when an error broke it off, from the outside in."""
-        return ", ".join(self._trail) or "the class itself"
+        return ", ".join(self._trail) or "the processor itself"
 
     def save(self, obj: Any, save_persistent_id: bool = True) -> None:
         """Save anything."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# On every server, wherever their files are.
+# On every server, wherever their files are; of engines at least what processors refer to.
 _ON_EVERY_SERVER = {
     "__builtin__",
     "logitport",
@@ -20,6 +20,8 @@ _ON_EVERY_SERVER = {
     "numpy",
     "sglang",
     "torch",
+    "transformers",
+    "vllm",
 }
 _INSTALLED = ("site-packages", "dist-packages")
 

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
-from logitport.processors import EditProcessor
+from logitport import dialects
+from logitport.errors import LoadFailed
 from logitport_server.dialects.base import Dialect, RequestContext
 from logitport_server.dialects.edits import EditDialect
 from logitport_server.dialects.sglang import SGLangDialect
 
-if TYPE_CHECKING:
-    from logitport.processors import CustomLogitProcessor
-
 __all__ = ["Dialect", "RequestContext", "speak"]
 
 
-def speak(processor: CustomLogitProcessor, name: str, *, shipped: bool) -> Dialect:
-    """The dialect of a processor's base class, ready to call it.
+_SPOKEN: dict[str, type[Dialect]] = {dialects.EDITS: EditDialect, dialects.SGLANG: SGLangDialect}
 
-    A subclass of a logits-free processor that overrides `__call__`, as SGLang's users do, is called as SGLang calls it.
+
+def speak(processor: Any, name: str, *, shipped: bool) -> Dialect:
+    """The dialect of a processor, ready to call an instance of it.
+
+    Args:
+        processor: what `logitport.dialects.recognise` takes.
+        name: a built-in's name, or a digest.
+        shipped: whether a client sent the processor's code.
+
+    Raises:
+        LoadFailed: creating the instance raised, or it is of a dialect that is not spoken here.
     """
-    if isinstance(processor, EditProcessor) and type(processor).__call__ is EditProcessor.__call__:
-        return EditDialect(processor, name, shipped=shipped)
-    return SGLangDialect(processor, name, shipped=shipped)
+    inner, dialect = dialects.recognise(processor)
+    if dialect not in _SPOKEN:
+        raise LoadFailed(f"processor {name} is of the dialect {dialect!r}; there are {', '.join(sorted(_SPOKEN))}")
+    return _SPOKEN[dialect](inner, name, shipped=shipped)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from logitport import payload
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -42,6 +44,8 @@ class Dialect(ABC):
 
     Attributes:
         isolated: whether the processor runs in another process, so that others can be called meanwhile.
+        argmax_invariant: whether it never changes which logit of a row is the largest; it is not called in steps whose
+            requests are all greedy.
         reads_logits: whether its processors are given logits.
         processor: the instance; None if it is elsewhere.
         name: a built-in's name, or a digest.
@@ -53,15 +57,17 @@ class Dialect(ABC):
     isolated: ClassVar[bool] = False
     domain: Domain | None = None
     reads_logits: bool
+    argmax_invariant: bool = False
     failed: Mapping[int, BaseException] = MappingProxyType({})
 
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
-        self.processor = processor
+        """For a processor's class, or an instance. Raises LoadFailed if none can be made of it."""
+        self.processor = payload.instantiate(processor) if isinstance(processor, type) else processor
         self.name = name
         self.shipped = shipped
         self._scratch: torch.Tensor | None = None
 
-    def validate(self, params: dict[str, Any]) -> None:
+    def validate(self, params: dict[str, Any], sampling_params: dict[str, Any]) -> None:  # noqa: ARG002
         """Raises whatever the processor's own `validate_params` raises, if it has one."""
         validate_params = getattr(self.processor, "validate_params", None)
         if validate_params is not None:

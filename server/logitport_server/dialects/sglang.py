@@ -62,7 +62,7 @@ class SGLangDialect(Dialect):
 
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
         super().__init__(processor, name, shipped=shipped)
-        self._attributes_at_first = _copy_of_attributes(processor)
+        self._attributes_at_first = _copy_of_attributes(self.processor)
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
         return _State(context, params)

@@ -36,7 +36,7 @@ class Executor(ABC):
             ProcessorFailed: it cost a worker its process, or is quarantined.
         """
         if source.builtin is not None:
-            return speak(source.builtin(), source.key, shipped=False)
+            return speak(source.builtin, source.key, shipped=False)
         return self.host_shipped(source)
 
     @abstractmethod

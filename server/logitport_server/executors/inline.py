@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from logitport import payload
 from logitport_server.dialects import Dialect, speak
 from logitport_server.executors.base import Executor
 from logitport_server.executors.quarantine import Quarantine
@@ -32,4 +31,4 @@ class InlineExecutor(Executor):
 
     def host_shipped(self, source: Source) -> Dialect:
         assert source.payload is not None  # noqa: S101 - a built-in is not shipped
-        return speak(payload.instantiate(self._loader.load(source.payload)), source.key, shipped=True)
+        return speak(self._loader.load(source.payload), source.key, shipped=True)

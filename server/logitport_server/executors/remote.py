@@ -89,10 +89,11 @@ class RemoteDialect(Dialect):
             self._host(worker.deadlines.load)
         worker.dialects.add(self)
 
-    def validate(self, params: dict[str, Any]) -> None:
+    def validate(self, params: dict[str, Any], sampling_params: dict[str, Any]) -> None:
         seconds = self._worker.deadlines.load
+        columns = [orjson.dumps(params), orjson.dumps(sampling_params)]
         with self._worker.reserved(self.name, seconds):
-            self._exchange(self._host(seconds), {"do": "validate"}, [orjson.dumps(params)], seconds)
+            self._exchange(self._host(seconds), {"do": "validate"}, columns, seconds)
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
         state = _State(self, context, orjson.dumps(params))
@@ -173,6 +174,7 @@ class RemoteDialect(Dialect):
             header = {"do": "host", "digest": shipped.digest, "python": shipped.python, "dill": shipped.dill}
             reply, _ = self._exchange(process, header, [shipped.data], seconds)
             self.reads_logits, self.unpickled = bool(reply.get("reads_logits")), bool(reply.get("unpickled"))
+            self.argmax_invariant = bool(reply.get("argmax_invariant"))
             self._process = process
         return process
 

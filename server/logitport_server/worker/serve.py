@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Reply = tuple[dict[str, Any], Sequence[bytes]]
 
-_MOST_CLASSES = 128
+_MOST_PROCESSORS = 128
 
 
 def serve(connection: socket.socket) -> None:
@@ -57,7 +57,7 @@ def serve(connection: socket.socket) -> None:
 
 class _Worker:
     def __init__(self) -> None:
-        self._loader = Loader(_MOST_CLASSES)
+        self._loader = Loader(_MOST_PROCESSORS)
         self._hosted: dict[int, Hosted] = {}
 
     def answer(self, header: dict[str, Any], columns: Sequence[memoryview], descriptors: Sequence[int]) -> Reply:
@@ -87,14 +87,16 @@ class _Worker:
     def _host(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:
         shipped = payload.Payload(bytes(columns[0]), header["digest"], header["python"], header["dill"])
         misses = self._loader.misses
-        dialect = speak(payload.instantiate(self._loader.load(shipped)), header["name"], shipped=True)
+        dialect = speak(self._loader.load(shipped), header["name"], shipped=True)
         if dialect.reads_logits:
             _check_torch()
         self._hosted[header["processor"]] = Hosted(dialect)
-        return {"reads_logits": dialect.reads_logits, "unpickled": self._loader.misses > misses}, ()
+        unpickled = self._loader.misses > misses
+        told = {"reads_logits": dialect.reads_logits, "argmax_invariant": dialect.argmax_invariant}
+        return {**told, "unpickled": unpickled}, ()
 
     def _validate(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:
-        self._hosted[header["processor"]].dialect.validate(orjson.loads(columns[0]))
+        self._hosted[header["processor"]].dialect.validate(orjson.loads(columns[0]), orjson.loads(columns[1]))
         return {}, ()
 
     def _start(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:

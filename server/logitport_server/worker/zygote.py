@@ -17,6 +17,7 @@ import orjson
 
 from logitport_server.memory import keep_large_blocks
 from logitport_server.sandbox import Limits, Parent, SandboxError
+from logitport_server.worker import standins
 
 _LONGEST_MESSAGE = 1 << 16
 
@@ -36,6 +37,7 @@ def _preload() -> None:
     import logitport_builtins  # noqa: F401 - SGLang's names in payloads refer to them
     import logitport_server.worker.serve  # noqa: F401
 
+    standins.offer()
     if importlib.util.find_spec("torch") is not None:
         import torch
 

@@ -240,8 +240,8 @@ def test_an_instance_with_attributes_is_refused():
         (NoArguments, r"wrong arity of __call__: too many positional arguments.*\(logits, custom_param_list\)"),
         (Abstract, "Abstract is abstract.*define edit"),
         (Options, "has no __call__"),
-        (uses_lock, "a function is no processor: define a class"),
-        (functools.partial(uses_lock), "a partial is no processor"),
+        (uses_lock, r"uses_lock takes \(\): it cannot be told how to call it; write \(output_ids, logits\)"),
+        (functools.partial(uses_lock), r"uses_lock takes \(\): it cannot be told"),
         ("{}", "a str is no processor"),
     ],
 )

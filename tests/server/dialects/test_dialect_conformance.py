@@ -166,9 +166,9 @@ def test_parameters_as_they_came_stay_as_they_came(speaker: type[Any]) -> None:
 @every_dialect
 def test_parameters_are_checked_by_the_processor(speaker: type[Any]) -> None:
     dialect = dialect_of(speaker)
-    dialect.validate({"good": 1})
+    dialect.validate({"good": 1}, {})
     with pytest.raises(InvalidParams):
-        dialect.validate({"bad": 1})
+        dialect.validate({"bad": 1}, {})
 
 
 @every_dialect

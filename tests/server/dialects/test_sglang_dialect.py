@@ -76,7 +76,7 @@ def test_a_processor_without_base_class_and_without_validate_params() -> None:
             return logits
 
     dialect, state, _ = started(Plain())  # type: ignore[arg-type]
-    dialect.validate({"anything": 1})
+    dialect.validate({"anything": 1}, {})
     assert dialect.process([state], torch.zeros(1, 8)).shape == (1, 8)
 
 

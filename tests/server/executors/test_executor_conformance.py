@@ -224,9 +224,9 @@ def test_edits_arrive_as_they_were_said(executor: Executor, ship: Ship, kind: st
 def test_what_it_raises_of_one_request(executor: Executor, ship: Ship) -> None:
     dialect = executor.host(ship(TellsHistory))
     with pytest.raises(InvalidParams, match="bad is not good"):
-        dialect.validate({"bad": 1})
+        dialect.validate({"bad": 1}, {})
     with pytest.raises((KeyError, ProcessorFailed), match="worse"):
-        dialect.validate({"worse": 1})
+        dialect.validate({"worse": 1}, {})
     with pytest.raises((ValueError, ProcessorFailed), match="never starts"):
         Told(dialect, [1], {"never": True})
     raising = Told(dialect, [1], {"raise": True})

@@ -1,0 +1,180 @@
+"""The contracts that processors are written for, and which of them a processor keeps.
+
+    edits         an EditProcessor class: history in, edits out
+    sglang        a class: __call__(logits, custom_param_list)
+    vllm_v1       a class: update_state(batch_update), apply(logits)
+    vllm_request  a class: new_req_logits_processor(params); or a function (output_ids, logits) or
+                  (prompt_ids, output_ids, logits)
+    vllm_v2       a class: add_request(...), apply(logits, ctx)
+    transformers  a class, an instance, a list of instances or a function: (input_ids, scores)
+
+Classes are told by the base class that they name, then by their methods; functions by what they take. Nothing here
+imports an engine: a base class is known by its module and name.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EDITS, SGLANG, TRANSFORMERS = "edits", "sglang", "transformers"
+VLLM_V1, VLLM_REQUEST, VLLM_V2 = "vllm_v1", "vllm_request", "vllm_v2"
+DIALECTS = (EDITS, SGLANG, VLLM_V1, VLLM_REQUEST, VLLM_V2, TRANSFORMERS)
+# Whichever of vLLM's three a processor's methods fit.
+VLLM = "vllm"
+
+# Base classes by the beginning of their module's name.
+_BASES = {
+    ("vllm.v1.worker.gpu.", "LogitsProcessor"): VLLM_V2,
+    ("vllm.v1.sample.", "AdapterLogitsProcessor"): VLLM_REQUEST,
+    ("vllm.v1.sample.", "LogitsProcessor"): VLLM_V1,
+    ("transformers.", "LogitsProcessor"): TRANSFORMERS,
+    ("transformers.", "LogitsProcessorList"): TRANSFORMERS,
+    ("transformers.", "LogitsWarper"): TRANSFORMERS,
+}
+
+
+@dataclass(frozen=True)
+class InDialect:
+    """A processor whose dialect its author names, where it cannot be told: `InDialect(function, "transformers")`.
+
+    Attributes:
+        processor: what would be shipped without it.
+        dialect: one of `DIALECTS`, or "vllm".
+    """
+
+    processor: Any
+    dialect: str
+
+
+def recognise(processor: object) -> tuple[Any, str]:
+    """The processor itself, and its dialect, one of `DIALECTS`.
+
+    Args:
+        processor: a class, an instance, a function, a functools.partial of a class or function, or InDialect of one.
+
+    Raises:
+        TypeError: it is no processor, or fits several dialects; says what to do.
+    """
+    author = author_of(processor)
+    if isinstance(author, type) and author.__module__.partition(".")[0] in sys.stdlib_module_names:
+        raise TypeError(f"a {author.__qualname__} is no processor: define a class, or a function")
+    if isinstance(processor, InDialect):
+        return processor.processor, _named(processor)
+    if isinstance(author, type):
+        return processor, _of_class(author)
+    return processor, _of_function(author)
+
+
+def author_of(processor: object) -> Any:
+    """The class or function that the processor's author wrote: what `InDialect`, a partial or an instance is of."""
+    while isinstance(processor, InDialect | functools.partial):
+        processor = processor.processor if isinstance(processor, InDialect) else processor.func
+    return processor if isinstance(processor, type) or inspect.isroutine(processor) else type(processor)
+
+
+def _named(processor: InDialect) -> str:
+    dialect, author = processor.dialect, author_of(processor)
+    if dialect == VLLM:
+        dialect = next((one for one in _by_methods(author) if one.startswith(VLLM)), VLLM_REQUEST)
+    if dialect not in DIALECTS:
+        raise TypeError(f"there is no dialect {processor.dialect!r}: write one of {', '.join((*DIALECTS, VLLM))}")
+    if dialect in _WANTED and not (isinstance(author, type) and _of_class(author) == dialect):
+        raise TypeError(f"{author.__qualname__} cannot be called as {dialect}: {_WANTED[dialect]}")
+    return dialect
+
+
+def _of_class(cls: type) -> str:
+    from logitport.processors import CustomLogitProcessor, EditProcessor
+
+    # A subclass of a logits-free processor that overrides __call__, as SGLang's users do, is called as SGLang calls it.
+    if issubclass(cls, EditProcessor) and cls.__call__ is EditProcessor.__call__:
+        return EDITS
+    if issubclass(cls, CustomLogitProcessor):
+        return _checked(cls)
+    for parent in cls.__mro__:
+        for (module, name), dialect in _BASES.items():
+            if parent.__name__ == name and parent.__module__.startswith(module):
+                return _checked_adapter(cls) if dialect == VLLM_REQUEST else dialect
+    fitting = list(_by_methods(cls))
+    if fitting:
+        return fitting[0]
+    return _checked(cls)
+
+
+def _checked_adapter(cls: type) -> str:
+    """An adapter that takes the batch's updates itself is driven like any other processor of the batch."""
+    own = {name for parent in cls.__mro__ if not parent.__module__.startswith("vllm.") for name in vars(parent)}
+    return VLLM_V1 if own & {"update_state", "apply"} else VLLM_REQUEST
+
+
+def _by_methods(cls: Any) -> Iterator[str]:
+    """The dialects whose methods a class has that names no base class."""
+    has = functools.partial(hasattr, cls)
+    if not isinstance(cls, type):
+        return
+    if has("add_request") and has("apply"):
+        yield VLLM_V2
+    if has("new_req_logits_processor"):
+        yield VLLM_REQUEST
+    if has("update_state") and has("apply"):
+        yield VLLM_V1
+    if _parameters(cls)[:2] == ["input_ids", "scores"]:
+        yield TRANSFORMERS
+
+
+def _checked(cls: type) -> str:
+    """SGLang's, if its instances can be called with (logits, custom_param_list); else raises TypeError."""
+    call = _call(cls)
+    if call is None:
+        raise TypeError(f"{cls.__qualname__} has no __call__: derive it from CustomLogitProcessor")
+    try:
+        signature = inspect.signature(call, follow_wrapped=False)
+    except (AttributeError, ValueError):  # not a descriptor, or written in C: it cannot be told
+        return SGLANG
+    try:
+        signature.bind("logits", "custom_param_list")
+    except TypeError as error:
+        raise TypeError(
+            f"wrong arity of __call__: {error}: it takes {signature}, and is called with (logits, custom_param_list)"
+        ) from None
+    return SGLANG
+
+
+def _of_function(function: Any) -> str:
+    names = _parameters(function)
+    if names[:2] == ["input_ids", "scores"]:
+        return TRANSFORMERS
+    if len(names) == 3 or (len(names) == 2 and names[1] == "logits"):
+        return VLLM_REQUEST
+    raise TypeError(
+        f"{getattr(function, '__qualname__', function)} takes ({', '.join(names)}): it cannot be told how to call it; "
+        "write (output_ids, logits), (prompt_ids, output_ids, logits) or (input_ids, scores), or name the dialect"
+    )
+
+
+def _parameters(callable_: Any) -> list[str]:
+    """The names that a function, or an instance of a class, is called with; [] if that cannot be told."""
+    try:
+        call = _call(callable_) if isinstance(callable_, type) else callable_
+        return [] if call is None else list(inspect.signature(call).parameters)
+    except (AttributeError, TypeError, ValueError):
+        return []
+
+
+def _call(cls: type) -> Any:
+    """`__call__` bound to no particular instance, for none may be made yet; None if there is none."""
+    call = next((vars(parent)["__call__"] for parent in cls.__mro__ if "__call__" in vars(parent)), None)
+    return None if call is None else call.__get__(object(), cls)
+
+
+_WANTED = {
+    EDITS: "derive a class from EditProcessor",
+    SGLANG: "a class is wanted whose instances are called with (logits, custom_param_list)",
+}

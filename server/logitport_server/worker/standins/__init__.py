@@ -1,0 +1,18 @@
+"""What processors import of engines, where the engines are not installed.
+
+Each folder in here stands for an engine's package, and has its modules under their names, with exactly what a processor
+may touch. They are found last of all, so that an engine which is installed is used itself; and in workers alone: a
+server that imports an engine gets the real one, or none.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def offer() -> None:
+    """Let imports of this process find them."""
+    folder = str(Path(__file__).parent)
+    if folder not in sys.path:
+        sys.path.append(folder)

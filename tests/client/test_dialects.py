@@ -1,0 +1,154 @@
+"""Which dialect a processor is of: by base class, by methods, by arguments, or because its author says so."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+from logitport import CustomLogitProcessor, EditProcessor, InDialect
+from logitport.dialects import author_of, recognise
+from logitport_builtins import BUILTINS
+
+
+def base(module: str, name: str = "LogitsProcessor") -> type:
+    """A class as an engine defines it."""
+    return type(name, (), {"__module__": module})
+
+
+BATCH = base("vllm.v1.sample.logits_processor.interface")
+ADAPTER = type("AdapterLogitsProcessor", (BATCH,), {"__module__": "vllm.v1.sample.logits_processor", "apply": None})
+V2 = base("vllm.v1.worker.gpu.sample.logits_processor.interface")
+SCORES = base("transformers.generation.logits_process")
+SCORES_LIST = type("LogitsProcessorList", (list,), {"__module__": "transformers.generation.logits_process"})
+
+
+class Reading(CustomLogitProcessor):
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        return logits
+
+
+class Editing(EditProcessor):
+    def edit(self, request: Any, edits: Any) -> None:
+        pass
+
+
+class EditingAndCalled(Editing):
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        return logits
+
+
+class CalledLikeSGLang:
+    def __call__(self, logits: Any, custom_param_list: Any) -> Any:
+        return logits
+
+
+class Scoring:
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        return scores
+
+
+class OfTheBatch:
+    def update_state(self, batch_update: Any) -> None: ...
+
+    def apply(self, logits: Any) -> Any: ...
+
+
+class OfTheRequest:
+    def new_req_logits_processor(self, params: Any) -> Any: ...
+
+
+class OfSlots:
+    def add_request(self, slot: int, params: Any) -> bool: ...
+
+    def apply(self, logits: Any, ctx: Any) -> Any: ...
+
+
+class AdapterThatSeesUpdates(ADAPTER):
+    def update_state(self, batch_update: Any) -> None: ...
+
+
+def two(output_ids: Any, logits: Any) -> Any:
+    return logits
+
+
+def three(prompt_ids: Any, output_ids: Any, logits: Any) -> Any:
+    return logits
+
+
+def scores(input_ids: Any, scores: Any) -> Any:
+    return scores
+
+
+@pytest.mark.parametrize(
+    ("processor", "dialect"),
+    [
+        (Reading, "sglang"),
+        (Reading(), "sglang"),
+        (Editing, "edits"),
+        (EditingAndCalled, "sglang"),
+        *((builtin, "edits") for builtin in BUILTINS.values()),
+        (CalledLikeSGLang, "sglang"),
+        (type("Mine", (BATCH,), {}), "vllm_v1"),
+        (type("Mine", (ADAPTER,), {}), "vllm_request"),
+        (AdapterThatSeesUpdates, "vllm_v1"),
+        (type("Mine", (V2,), {}), "vllm_v2"),
+        (type("Mine", (SCORES,), {}), "transformers"),
+        (type("Mine", (SCORES,), {})(), "transformers"),
+        (SCORES_LIST([Scoring()]), "transformers"),
+        (OfTheBatch, "vllm_v1"),
+        (OfTheRequest, "vllm_request"),
+        (OfSlots, "vllm_v2"),
+        (Scoring, "transformers"),
+        (Scoring(), "transformers"),
+        (functools.partial(Scoring), "transformers"),
+        (two, "vllm_request"),
+        (three, "vllm_request"),
+        (functools.partial(three, [1]), "vllm_request"),
+        (scores, "transformers"),
+        (lambda _, logits: logits, "vllm_request"),
+    ],
+)
+def test_the_dialect_is_told(processor: Any, dialect: str) -> None:
+    assert recognise(processor) == (processor, dialect)
+
+
+@pytest.mark.parametrize(
+    ("processor", "named", "dialect"),
+    [
+        (lambda ids, values: values, "transformers", "transformers"),
+        (lambda ids, values: values, "vllm", "vllm_request"),
+        (OfTheBatch, "vllm", "vllm_v1"),
+        (OfSlots, "vllm", "vllm_v2"),
+        (OfTheRequest, "vllm", "vllm_request"),
+        (Editing, "edits", "edits"),
+        (EditingAndCalled, "sglang", "sglang"),
+    ],
+)
+def test_the_author_may_name_it(processor: Any, named: str, dialect: str) -> None:
+    assert recognise(InDialect(processor, named)) == (processor, dialect)
+
+
+@pytest.mark.parametrize(
+    ("processor", "message"),
+    [
+        (lambda ids, values: values, r"takes \(ids, values\): it cannot be told"),
+        (lambda: None, "cannot be told"),
+        (len, "cannot be told"),
+        ({}, "a dict is no processor"),
+        (3, "a int is no processor"),
+        (type("Nothing", (), {}), "has no __call__"),
+        (InDialect(two, "esperanto"), "there is no dialect 'esperanto': write one of edits, sglang"),
+        (InDialect(two, "sglang"), "cannot be called as sglang: a class is wanted"),
+        (InDialect(Reading, "edits"), "cannot be called as edits: derive a class from EditProcessor"),
+    ],
+)
+def test_what_is_no_processor_is_told_why(processor: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        recognise(processor)
+
+
+def test_the_author_s_own_is_found_below_what_wraps_it() -> None:
+    assert author_of(InDialect(functools.partial(functools.partial(three, [1]), [2]), "vllm")) is three
+    assert author_of(InDialect(Scoring(), "transformers")) is Scoring
