@@ -1,0 +1,255 @@
+"""One step of SGLang's batch: what its requests ask for, done by the service."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from logitport.errors import (
+    DeadlineExceeded,
+    InternalError,
+    InvalidArgument,
+    LogitportError,
+    ProcessorFailed,
+    ServerUnavailable,
+    SessionClosed,
+)
+from logitport.integrations import environment
+from logitport.integrations.asked import chain_of
+from logitport.integrations.sglang.engine import engine_name, model_name, tokenizer_id, unsupported_here
+from logitport.integrations.sglang.followed import Followed, new_ids
+from logitport.integrations.sglang.ranks import Ranks
+from logitport.integrations.sglang.requests import awaits_token, end, request_of
+from logitport.ops import apply_edits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    import torch
+
+    from logitport.client import Client
+    from logitport.edits import Edits
+    from logitport.frames import Handle
+    from logitport.integrations.batch import Chain
+    from logitport.pending import PendingStep, StepResult
+    from logitport.session import Session
+
+_log = logging.getLogger(__name__)
+
+# How long a step waits for a server that went away. All of SGLang's requests wait along, so it is short.
+_RECONNECT_SECONDS = 2.0
+
+# After an attempt that failed, requests are ended with the same error, and nobody waits, until the next attempt.
+_RETRY_SECONDS = 1.0
+
+# What is wrong with the session, not with the request that it was met at.
+_SESSION_ERRORS = (ServerUnavailable, DeadlineExceeded, InternalError, SessionClosed)
+
+
+@dataclass
+class _Outcome:
+    """What came of a step; the same on every rank.
+
+    Attributes:
+        rows: of the logits, those of requests with processors.
+        edits: of these rows, if that is all that is to be done to them.
+        in_place: whether the logits were processed on the first rank.
+        failures: the error of each request that failed, by its row.
+    """
+
+    rows: Sequence[int] = ()
+    edits: Edits | None = None
+    in_place: bool = False
+    failures: dict[int, LogitportError] = field(default_factory=dict)
+
+
+class Hook:
+    """Follows the requests of one scheduler, in one session that is opened when a request needs it.
+
+    Args:
+        connect: makes the client.
+        default: what requests get that ask for nothing.
+        ranks: those that sample with this process; by default as SGLang says.
+        refusal: why logitport cannot be right on this engine; "" if it can. By default it is found out.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Client] = environment.client,
+        default: Callable[[], Chain] = environment.default_chain,
+        ranks: Ranks | None = None,
+        refusal: str | None = None,
+    ) -> None:
+        self._refusal = unsupported_here() if refusal is None else refusal
+        try:
+            self._default: Chain = default()
+        except InvalidArgument as error:
+            self._default, self._refusal = (), str(error)
+        if self._refusal:
+            _log.error("logitport refuses every request: %s", self._refusal)
+        self._ranks = ranks or (Ranks() if self._refusal else Ranks.here())
+        self._connect = connect
+        self._client: Client | None = None
+        self._session: Session | None = None
+        self._followed = Followed()
+        self._lost: LogitportError | None = None
+        self._retry_at = 0.0
+
+    def process(self, logits: torch.Tensor, custom_params: Sequence[Mapping[str, Any] | None]) -> None:
+        """Process float[rows, vocab_size] in place; a request that fails is ended. Does not raise.
+
+        Args:
+            logits: a row for each of `custom_params`.
+            custom_params: what each row's request asks, and SGLang's request under "__req__".
+        """
+        reqs = {
+            row: req
+            for row, params in enumerate(custom_params)
+            if (req := request_of(params)) is not None and awaits_token(req)
+        }
+        if not reqs:
+            return
+        outcome = self._ranks.shared(lambda: self._ask(logits, reqs, custom_params))
+        if outcome.edits is not None:
+            _edit(logits, outcome.rows, outcome.edits)
+        elif outcome.in_place:
+            self._ranks.share_tensor(logits)
+        for row, error in outcome.failures.items():
+            end(reqs[row], error)
+            _force(logits[row], reqs[row].eos_token_ids)
+
+    def _ask(
+        self, logits: torch.Tensor, reqs: Mapping[int, Any], custom_params: Sequence[Mapping[str, Any] | None]
+    ) -> _Outcome:
+        outcome = _Outcome()
+        chains: dict[int, Chain] = {}
+        for row, req in reqs.items():
+            try:
+                chain = chain_of(custom_params[row], self._default)
+                if chain:
+                    self._check(req, reqs)
+                    chains[row] = chain
+            except InvalidArgument as error:
+                outcome.failures[row] = error
+        if chains:
+            try:
+                self._step(logits, reqs, chains, outcome)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the engine
+                failure = error if isinstance(error, LogitportError) else InternalError(f"the hook failed: {error!r}")
+                self._lose_session(failure)
+                outcome.edits, outcome.in_place = None, True
+                outcome.failures = dict.fromkeys(chains, failure) | outcome.failures
+        return outcome
+
+    def _check(self, req: Any, reqs: Mapping[int, Any]) -> None:
+        """Raises InvalidArgument for a request that logitport cannot be right on."""
+        if self._refusal:
+            raise InvalidArgument(self._refusal)
+        if req.beam_group is not None:
+            raise InvalidArgument("beam search: SGLang shows processors one beam of each request; ask for n instead")
+        if sum(other is req for other in reqs.values()) > 1:
+            raise InvalidArgument("the request has several rows, and SGLang does not show which drafts each has seen")
+
+    def _step(
+        self, logits: torch.Tensor, reqs: Mapping[int, Any], chains: Mapping[int, Chain], outcome: _Outcome
+    ) -> None:
+        """Process the rows of those requests that have a chain. Raises if the session is of no use any more."""
+        session = self._open_session(logits, reqs[next(iter(chains))])
+        self._followed.drop_ended(session)
+        handles = {}
+        for row, chain in chains.items():
+            try:
+                handles[row] = self._followed.handle_of(reqs[row], session, chain)
+            except _SESSION_ERRORS:
+                raise
+            except LogitportError as error:
+                outcome.failures[row] = error
+        if not handles:
+            return
+        outcome.rows = list(handles)
+        buffer = _buffer(session, handles.values())
+        pending = session.step({handle: new_ids(reqs[row], handle, session) for row, handle in handles.items()})
+        if any(handle.reads_logits for handle in handles.values()):
+            outcome.in_place = True
+            result = _apply(pending, logits, outcome.rows, buffer)
+        else:
+            outcome.edits = pending.edits(check=False)
+            result = cast("StepResult", pending.result)  # there are edits, so the server has answered
+        rows = {handle: row for row, handle in handles.items()}
+        outcome.failures |= {rows[handle]: error for handle, error in result.failures.items()}
+        for place in result.all_denied_rows:
+            outcome.failures.setdefault(outcome.rows[place], ProcessorFailed(_ALL_DENIED))
+
+    def _open_session(self, logits: torch.Tensor, req: Any) -> Session:
+        """The session; opened, if there is none. Raises why the last one was lost, if that is a moment ago."""
+        if self._session is not None:
+            return self._session
+        if self._lost is not None and time.monotonic() < self._retry_at:
+            raise self._lost
+        if self._client is None:
+            self._client = self._connect()
+        self._session = self._client.session(
+            vocab_size=logits.shape[-1],
+            dtype=logits.dtype,
+            device=str(logits.device),
+            model_name=model_name(),
+            tokenizer_id=tokenizer_id(),
+            eos_token_ids=sorted(req.eos_token_ids or ()),
+            engine=engine_name(),
+            reconnect_seconds=_RECONNECT_SECONDS,
+        )
+        self._lost = None
+        return self._session
+
+    def _lose_session(self, error: LogitportError) -> None:
+        if error is self._lost:
+            return
+        _log.error("logitport: requests end, for the session is lost: %s", error, exc_info=error)
+        self._lost, self._retry_at = error, time.monotonic() + _RETRY_SECONDS
+        session, self._session = self._session, None
+        self._followed.forget_session(error)
+        if session is not None:
+            session.close()
+
+
+_ALL_DENIED = "its processors deny every id, and SGLang would then sample any of them"
+
+
+def _buffer(session: Session, handles: Collection[Handle]) -> torch.Tensor | None:
+    """Memory that the server reaches, for logits all of which are read; asked for after the last request is added."""
+    if all(handle.reads_logits for handle in handles):
+        return cast("torch.Tensor", session.logits_buffer(len(handles)))
+    return None
+
+
+def _apply(pending: PendingStep, logits: torch.Tensor, rows: Sequence[int], buffer: torch.Tensor | None) -> StepResult:
+    """Finish a step on these rows of the logits, in place; in the buffer, if there is one."""
+    every = len(rows) == len(logits)
+    picked = logits if every else logits[rows]
+    if buffer is not None:
+        picked = buffer.copy_(picked)
+    result = pending.apply(picked, check=False)
+    if every and picked is not logits:
+        logits.copy_(picked)
+    elif not every:
+        logits[rows] = picked
+    return result
+
+
+def _edit(logits: torch.Tensor, rows: Sequence[int], edits: Edits) -> None:
+    """Apply edits to these rows of the logits, in place."""
+    if len(rows) == len(logits):
+        apply_edits(edits, logits)
+        return
+    picked = logits[rows]
+    apply_edits(edits, picked)
+    logits[rows] = picked
+
+
+def _force(row: torch.Tensor, token_ids: Collection[int] | None) -> None:
+    """Leave a request that ends nothing to sample but what ends it; anything, if that is not known."""
+    row.fill_(-float("inf") if token_ids else 0.0)
+    if token_ids:
+        row[list(token_ids)] = 0.0

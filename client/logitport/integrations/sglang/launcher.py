@@ -1,0 +1,45 @@
+"""SGLang's server with logitport's guard: `python -m logitport.integrations.sglang.launcher --model-path …`.
+
+Takes the options of `sglang serve`, adds --enable-custom-logit-processor, and does not start without the guard.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from logitport.integrations.environment import TARGET
+from logitport.integrations.sglang import guard
+from logitport.integrations.sglang.plugin import GUARD
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(argv: Sequence[str]) -> None:
+    """Serve until SGLang ends. Exits with what is wrong, if the guard is not up."""
+    from sglang.launch_server import run_server
+    from sglang.srt.plugins import load_plugins
+    from sglang.srt.server_args import prepare_server_args
+    from sglang.srt.utils import kill_process_tree
+
+    if not os.environ.get(TARGET):
+        sys.exit(f"{TARGET} is not set; set it to the address of a logitport server, such as 127.0.0.1:50051")
+    os.environ[GUARD] = "on"
+    load_plugins()
+    if not guard.installed():
+        sys.exit('SGLang did not load the plugin "logitport": its log says why; if SGLANG_PLUGINS is set, add it there')
+    try:
+        run_server(prepare_server_args([*argv, "--enable-custom-logit-processor"]))
+    finally:
+        kill_process_tree(os.getpid(), include_parent=False)
+
+
+if __name__ == "__mp_main__":
+    # A process that SGLang spawns imports this module first. SGLang goes on without a plugin that does not load; here
+    # the process ends.
+    guard.install()
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

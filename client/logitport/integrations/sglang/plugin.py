@@ -1,0 +1,63 @@
+"""logitport as a plugin of SGLang, which loads it in each of its processes wherever logitport is installed."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING, Any
+
+from logitport.errors import InvalidArgument
+from logitport.integrations.environment import DEFAULT_PROCESSORS, TARGET, default_chain
+from logitport.integrations.sglang import admission, guard
+from logitport.integrations.sglang.engine import DELAY_SAMPLE, unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GUARD = "LOGITPORT_SGLANG_GUARD"
+
+
+def install() -> None:
+    """Do nothing, unless LOGITPORT_TARGET is set; then put the guard up, unless LOGITPORT_SGLANG_GUARD is "off".
+
+    SGLang calls it once a process, before it reads its options, and logs what it raises.
+
+    Raises:
+        InvalidArgument: one of the variables is set to what it cannot be.
+    """
+    if not os.environ.get(TARGET):
+        return
+    guarded = os.environ.get(GUARD) or "on"
+    if guarded not in {"on", "off"}:
+        raise InvalidArgument(f"{GUARD} is {guarded!r}; write on or off")
+    if guarded == "on":
+        guard.install()
+    _check_at_start()
+    os.environ.setdefault(DELAY_SAMPLE, "1")
+    admission.install(guarded=guarded == "on")
+
+
+def _check_at_start() -> None:
+    from sglang.srt.server_args import ServerArgs
+
+    ServerArgs.check_server_args = _checking(ServerArgs.check_server_args)
+
+
+def _checking(check: Callable[[Any], None]) -> Callable[[Any], None]:
+    @functools.wraps(check)
+    def checked(server_args: Any) -> None:
+        """Raises InvalidArgument, and SGLang does not start, where logitport could not be right."""
+        from sglang.srt.arg_groups.overrides import resolved_view
+        from sglang.srt.environ import envs
+
+        check(server_args)
+        options = resolved_view(server_args)
+        if not options.enable_custom_logit_processor:
+            if default_chain():
+                raise InvalidArgument(f"{DEFAULT_PROCESSORS} wants --enable-custom-logit-processor")
+            return
+        reason = unsupported(lambda name: getattr(options, name), delays_sampling=envs.SGLANG_ENABLE_DELAY_SAMPLE.get())
+        if reason:
+            raise InvalidArgument(f"logitport: {reason}; or unset {TARGET} to serve without logitport")
+
+    return checked
