@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from logitport.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 
     # A request's processors with their parameters, in the order in which they run.
     Chain = Sequence[tuple[ProcessorLike, Mapping[str, Any]]]
+
+
+def is_chain(value: object) -> bool:
+    """Whether this is a list of (processor, parameters) pairs."""
+    return isinstance(value, list | tuple) and all(
+        isinstance(link, list | tuple) and len(link) == 2 and isinstance(link[1], Mapping) for link in value
+    )
 
 
 class Batch:

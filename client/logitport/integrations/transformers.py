@@ -6,7 +6,6 @@ import sys
 import time
 import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -14,10 +13,11 @@ import transformers
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from logitport.errors import InvalidArgument, RequestsFailed, StateLost
-from logitport.integrations.batch import Batch
+from logitport.integrations.batch import Batch, is_chain
 from logitport.integrations.padding import running_rows, tokens_by_id, tokens_by_mask
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     import torch
@@ -186,19 +186,13 @@ def _calling_list() -> LogitsProcessorList | None:
 
 
 def _one_chain_a_prompt(processors: Chain | Sequence[Chain]) -> Sequence[Chain]:
-    if _is_chain(processors):
+    if is_chain(processors):
         return [cast("Chain", processors)]
-    if isinstance(processors, list | tuple) and all(map(_is_chain, processors)):
+    if isinstance(processors, list | tuple) and all(map(is_chain, processors)):
         return cast("Sequence[Chain]", processors)
     raise InvalidArgument(
         "processors: (processor, parameters) pairs are wanted, such as [('disallowed_tokens', {'token_ids': [1]})], "
         "or one list of such pairs for each prompt"
-    )
-
-
-def _is_chain(value: object) -> bool:
-    return isinstance(value, list | tuple) and all(
-        isinstance(link, list | tuple) and len(link) == 2 and isinstance(link[1], Mapping) for link in value
     )
 
 

@@ -1,0 +1,280 @@
+"""The hook for llama-cpp-python, called as that calls it; the real one is in tests/engines/llama_cpp."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from logitport import (
+    Client,
+    EditProcessor,
+    InvalidArgument,
+    InvalidLogits,
+    InvalidTokenId,
+    RequestsFailed,
+    ServerUnavailable,
+    SessionClosed,
+    UnknownProcessor,
+)
+from logitport.integrations.llama_cpp import RemoteLogitsProcessor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from logitport import Session
+
+VOCAB_SIZE = 200
+INF = float("inf")
+
+
+class TellsLengths(EditProcessor):
+    """Writes how long the prompt is, then how long the output."""
+
+    def edit(self, request, edits):
+        outputs = len(request.history) - request.history.prompt_length
+        edits.force(100 + (outputs or request.history.prompt_length))
+
+
+class Trips(EditProcessor):
+    """Raises at the third id."""
+
+    def edit(self, request, edits):
+        if len(request.history) - request.history.prompt_length == 2:
+            raise ValueError("two is enough")
+
+
+class Llama:
+    """Llama 0.3.36 as far as processors see of it: a sampler for each sequence, and ctypes in between."""
+
+    def __init__(self, drafts: int = 0) -> None:
+        self.input_ids = np.zeros(64, np.intc)
+        self.n_tokens = 0
+        self.drafts = drafts
+        self._sampler: Sampler | None = None
+
+    def generate(self, tokens: list[int], processors: list[RemoteLogitsProcessor]) -> Iterator[int]:
+        self._sampler = Sampler(self, processors)
+        self.n_tokens = 0
+        index = len(tokens) - 1
+        while True:
+            new = [*tokens, *[7] * self.drafts]  # never right
+            self.input_ids[self.n_tokens : self.n_tokens + len(new)] = new
+            self.n_tokens += len(new)
+            token = self.sample(processors, idx=index)
+            yield token
+            tokens = [token]
+            index += 1
+            self.n_tokens = index
+
+    def sample(self, processors: list[RemoteLogitsProcessor], idx: int | None = None) -> int:
+        tmp_sampler = self._sampler is None
+        if self._sampler is None:
+            self._sampler = Sampler(self, processors)
+        ridx = idx - self.n_tokens if idx is not None else -1
+        token = self._sampler.sample(ridx)
+        if tmp_sampler:
+            self._sampler = None
+        return token
+
+
+class Sampler:
+    def __init__(self, model: Llama, processors: list[RemoteLogitsProcessor]) -> None:
+        def apply() -> None:
+            data = np.zeros(VOCAB_SIZE, [("id", np.intc), ("logit", np.single), ("p", np.single)])
+            data["logit"][1] = 1.0
+            for processor in processors:
+                data["logit"][:] = processor(model.input_ids[: model.n_tokens], data["logit"])
+            self.sampled = int(data["logit"].argmax())
+
+        self.apply = ctypes.CFUNCTYPE(None)(apply)
+
+    def sample(self, ridx: int) -> int:
+        self.apply()
+        return self.sampled
+
+
+@pytest.fixture
+def remote(client: Client) -> Callable[..., RemoteLogitsProcessor]:
+    def make(*chain: Any) -> RemoteLogitsProcessor:
+        return RemoteLogitsProcessor(client, [link if isinstance(link, tuple) else (link, {}) for link in chain])
+
+    return make
+
+
+def outputs(model: Llama, prompt: list[int], processor: RemoteLogitsProcessor, length: int) -> list[int]:
+    ids = model.generate(prompt, [processor])
+    return [next(ids) for _ in range(length)]
+
+
+def best(processor: RemoteLogitsProcessor, *ids: int) -> int:
+    return int(processor(np.array(ids, np.intc), np.zeros(VOCAB_SIZE, np.single)).argmax())
+
+
+def test_scores_stay_and_what_comes_is_new(remote: Any) -> None:
+    processor = remote(("disallowed_tokens", {"token_ids": [2, 5]}))
+    scores = np.arange(8, dtype=np.single)
+    processed = processor(np.array([1, 2, 3], np.intc), scores)
+    assert processed.tolist() == [0, 1, -INF, 3, 4, -INF, 6, 7]
+    assert processed.dtype == np.single
+    assert processed.flags.owndata
+    assert scores.tolist() == list(range(8))
+    assert processor.steps == 1
+    assert processor.rows_applied == {"disallowed_tokens": 1}
+    assert processor.seconds > 0
+
+
+def test_scores_between_other_things_are_scores(remote: Any) -> None:
+    records = np.zeros(8, [("id", np.intc), ("logit", np.single)])
+    processed = remote(("disallowed_tokens", {"token_ids": [2]}))(np.array([1], np.intc), records["logit"])
+    assert processed.tolist() == [0, 0, -INF, 0, 0, 0, 0, 0]
+    assert not records["logit"].any()
+
+
+@pytest.mark.parametrize("scores", [np.zeros((1, 8), np.single), np.zeros(8), np.zeros(8, np.int32)])
+def test_other_scores_are_refused(remote: Any, scores: Any) -> None:
+    with pytest.raises(InvalidLogits, match=r"float32\[vocab_size\] is wanted"):
+        remote(TellsLengths)(np.array([1], np.intc), scores)
+
+
+@pytest.mark.parametrize("processors", ["disallowed_tokens", [("disallowed_tokens",)], [["a", 1]], None, {"a": {}}])
+def test_other_processors_are_refused(client: Client, processors: Any) -> None:
+    with pytest.raises(InvalidArgument, match="pairs are wanted"):
+        RemoteLogitsProcessor(client, processors)
+
+
+def test_ids_beyond_the_scores_are_refused_and_the_next_call_starts_anew(remote: Any) -> None:
+    processor = remote(TellsLengths)
+    with pytest.raises(InvalidTokenId, match="200"):
+        best(processor, 1, VOCAB_SIZE)
+    assert best(processor, 1, 2) == 102
+
+
+def test_a_loop_of_ones_own(remote: Any) -> None:
+    processor = remote(TellsLengths)
+    assert best(processor, 5, 6, 7) == 103
+    assert best(processor, 5, 6, 7, 8) == 101
+    assert best(processor, 5, 6, 7, 8, 9) == 102
+    assert best(processor, 5, 6, 7, 8, 1) == 102, "one id was taken back"
+    assert best(processor, 5, 6, 7, 3, 4, 5) == 103, "two were"
+    assert best(processor, 5, 6, 7, 3, 4, 5, 6, 7) == 108, "two ids more are another sequence"
+    assert best(processor, 5, 6) == 102
+    processor.close()
+    assert best(processor, 5, 6, 7) == 103
+    with processor:
+        assert best(processor, 5, 6, 7, 8) == 101
+    assert best(processor, 5, 6, 7, 8) == 104
+
+
+def test_each_completion_starts_anew_whatever_its_prompt(remote: Any) -> None:
+    processor, model = remote(TellsLengths), Llama()
+    first = outputs(model, [5, 6, 7], processor, 4)
+    assert first == [103, 101, 102, 103]
+    assert outputs(model, [5, 6, 7, *first], processor, 2) == [107, 101]
+    assert outputs(model, [5, 6, 7, *first, 107], processor, 2) == [108, 101], "one id more than the one before"
+    assert processor.steps == 8
+    assert list(processor.rows_applied.values()) == [8]
+
+
+def test_models_take_turns(remote: Any) -> None:
+    processor = remote(TellsLengths)
+    one, other = Llama().generate([1, 2], [processor]), Llama().generate([1, 2], [processor])
+    assert [(next(one), next(other)) for _ in range(3)] == [(102, 102), (101, 101), (102, 102)]
+
+
+def test_drafts_are_no_history(remote: Any) -> None:
+    assert outputs(Llama(drafts=3), [5, 6], remote(TellsLengths), 4) == [102, 101, 102, 103]
+
+
+def test_sampling_without_generate_is_a_loop_of_ones_own(remote: Any) -> None:
+    processor, model = remote(TellsLengths), Llama()
+    model.input_ids[:4], model.n_tokens = [4, 5, 6, 7], 2
+    assert model.sample([processor]) == 102
+    model.n_tokens = 3
+    assert model.sample([processor]) == 101
+    processor.close()
+    model.n_tokens = 4
+    assert model.sample([processor]) == 104
+
+
+@pytest.mark.parametrize("length", [3, 10])
+def test_a_failure_gets_past_ctypes(remote: Any, length: int) -> None:
+    processor, model = remote(Trips), Llama()
+    with pytest.raises(RequestsFailed, match="two is enough") as failed:
+        outputs(model, [5, 6], processor, length)
+    assert "in edit" in str(failed.value)
+    assert sys.getprofile() is None
+    assert outputs(model, [5, 6], processor, 2) == [1, 1]
+
+
+def test_a_refusal_gets_past_ctypes_at_the_first_id(remote: Any) -> None:
+    with pytest.raises(UnknownProcessor, match="no_such_thing"):
+        outputs(Llama(), [5, 6], remote("no_such_thing"), 1)
+
+
+def test_a_server_that_is_gone_and_ctrl_c_get_past_ctypes(start_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start_server()
+    with Client(server.target, timeout=1) as client:
+        processor, model = RemoteLogitsProcessor(client, [("disallowed_tokens", {"token_ids": [1]})]), Llama()
+        ids = model.generate([5], [processor])
+        assert next(ids) == 0
+        server.stop()
+        with pytest.raises(ServerUnavailable):
+            next(ids)
+
+        def interrupted(**_: Any) -> Session:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(client, "session", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            outputs(model, [5], processor, 1)
+
+
+def test_failures_of_threads_stay_in_their_threads(client: Client) -> None:
+    raised: list[BaseException] = []
+
+    def complete() -> None:
+        try:
+            outputs(Llama(), [5], RemoteLogitsProcessor(client, [("no_such_thing", {})]), 1)
+        except UnknownProcessor as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=complete) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(raised) == 4
+
+
+def test_sessions_end_with_the_next_completion_and_with_the_model(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions: list[Session] = []
+    open_session = client.session
+
+    def opening(**said: Any) -> Session:
+        sessions.append(open_session(**said))
+        return sessions[-1]
+
+    monkeypatch.setattr(client, "session", opening)
+    processor, model = RemoteLogitsProcessor(client, [("disallowed_tokens", {"token_ids": [1]})]), Llama()
+    for _ in range(2):
+        outputs(model, [5], processor, 2)
+    assert [is_closed(session) for session in sessions] == [True, False]
+    del model
+    gc.collect()
+    assert [is_closed(session) for session in sessions] == [True, True]
+
+
+def is_closed(session: Session) -> bool:
+    try:
+        session.step({})
+    except SessionClosed:
+        return True
+    return False
