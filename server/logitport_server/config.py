@@ -53,6 +53,13 @@ def _worker_python(value: str) -> str:
     return value
 
 
+def _processor_path(value: str) -> str:
+    module, _, name = value.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+        raise ValueError(f"{value!r} is not module.path:Class; write, for example, our_team.processors:BanFrench")
+    return value
+
+
 def _layer(value: str) -> str:
     if value not in LAYER_NAMES:
         raise ValueError(f"{value!r} is no layer of the sandbox; write one of {', '.join(LAYER_NAMES)}")
@@ -95,6 +102,17 @@ class ServerConfig(BaseSettings):
     )
     device: Annotated[str, AfterValidator(_device)] = Field(
         "auto", description="where processors that read logits run: auto, cpu, cuda or cuda:INDEX"
+    )
+    logits_processors: list[Annotated[str, AfterValidator(_processor_path)]] = Field(
+        default=[],
+        description="module.path:Class of a processor that is installed here, by which requests then name it; it is "
+        "trusted and runs in the server's own process; may be given more than once",
+    )
+    entry_points: bool = Field(
+        True, description="have requests name the processors of installed packages (group logitport.processors), too"
+    )
+    vllm_entry_points: bool = Field(
+        False, description="the same for those that packages install for vLLM (group vllm.logits_processors)"
     )
     enable_custom_logit_processor: bool = Field(
         False, description="accept shipped processors, which is to run code that clients send"

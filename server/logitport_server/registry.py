@@ -6,7 +6,7 @@ import dataclasses
 import re
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from logitport import payload
 from logitport.errors import (
@@ -24,6 +24,8 @@ from logitport_server.source import Source
 from logitport_server.store import NoStore
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from logitport.payload import Payload
     from logitport_server.executors import Executor
     from logitport_server.payload_policy import PayloadPolicy
@@ -48,11 +50,13 @@ class Registry:
         max_owned: int,
         executor: Executor | None = None,
         store: NoStore | None = None,
+        installed: Mapping[str, Any] = BUILTINS,
     ) -> None:
         self._policy = policy
         self._executor = executor
         self._max_registered = max_registered
         self._max_owned = max_owned
+        self._installed = installed
         self._lock = threading.Lock()
         self._catalog = Catalog(store or NoStore())
         self._catalog.load(self._accept)
@@ -71,12 +75,12 @@ class Registry:
         """
         by = processor.WhichOneof("by")
         if by == "builtin":
-            if processor.builtin not in BUILTINS:
+            if processor.builtin not in self._installed:
                 raise UnknownProcessor(
-                    f"no built-in is called {processor.builtin!r}; there are {', '.join(sorted(BUILTINS))} "
+                    f"no built-in is called {processor.builtin!r}; there are {', '.join(sorted(self._installed))} "
                     "(a registered name has a namespace, as in team/ban-french)"
                 )
-            return Source(processor.builtin, builtin=BUILTINS[processor.builtin])
+            return Source(processor.builtin, installed=self._installed[processor.builtin])
         if by == "serialized":
             principal.check(REGISTER, "ship a processor with a request")
             shipped = self._policy.accept(processor.serialized)
@@ -121,17 +125,17 @@ class Registry:
 
     def describe(self, processor: str, principal: Principal = ANYONE) -> registry_pb2.ProcessorInfo:
         """Describe a built-in, a registered name or a digest. Raises UnknownProcessor."""
-        if processor in BUILTINS:
-            return _describe_builtin(processor)
+        if processor in self._installed:
+            return _describe_installed(processor)
         with self._lock:
             return self._describe(self._catalog.find(processor, principal.name, everyones=principal.may(ADMIN)))
 
     def describe_all(self, principal: Principal = ANYONE) -> list[registry_pb2.ProcessorInfo]:
-        """Built-ins by name, then registered processors by first name."""
+        """Those that are installed by name, then registered processors by first name."""
         with self._lock:
             registered = [self._describe(entry) for entry in self._catalog if self._sees(principal, entry)]
         registered.sort(key=lambda info: (list(info.names), info.digest))
-        return [_describe_builtin(name) for name in sorted(BUILTINS)] + registered
+        return [_describe_installed(name) for name in sorted(self._installed)] + registered
 
     def delete(self, processor: str, principal: Principal = ANYONE) -> list[str]:
         """Forget a name, or a digest with all its names; returns those names.
@@ -143,7 +147,7 @@ class Registry:
             UnknownProcessor: there is none, or the principal cannot see it.
             NotPermitted: it is another's.
         """
-        if processor in BUILTINS:
+        if processor in self._installed:
             raise InvalidArgument(f"{processor!r} is a built-in, and built-ins cannot be deleted")
         with self._lock:
             entry = self._catalog.find(processor, principal.name, everyones=principal.may(ADMIN))
@@ -227,5 +231,5 @@ class Registry:
         return shipped
 
 
-def _describe_builtin(name: str) -> registry_pb2.ProcessorInfo:
+def _describe_installed(name: str) -> registry_pb2.ProcessorInfo:
     return registry_pb2.ProcessorInfo(names=[name], builtin=True, shared=True)

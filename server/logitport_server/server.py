@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha import reflection
 from logitport import ops
 from logitport.errors import LogitportError
 from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
-from logitport_server import listening
+from logitport_server import installed, listening
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
 from logitport_server.config import StartupError
 from logitport_server.executors import ProcessExecutor
@@ -37,6 +37,7 @@ from logitport_server.trusted_keys import TrustedKeys
 from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from logitport_server.config import ServerConfig
@@ -52,9 +53,14 @@ _SERVICES = (
 
 
 class Server:
-    """Everything that one running service is made of."""
+    """Everything that one running service is made of.
 
-    def __init__(self, config: ServerConfig) -> None:
+    Args:
+        config: the operator's.
+        processors: trusted ones for requests to call by name, beside those that the config names; see `installed`.
+    """
+
+    def __init__(self, config: ServerConfig, processors: Iterable[object] = ()) -> None:
         listening.check_exposure(config)
         ops.configure(config.custom_ops)
         self._config = config
@@ -73,6 +79,7 @@ class Server:
             max_owned=config.max_processors_per_principal,
             executor=self._executor,
             store=self._store,
+            installed=installed.load(config, processors),
         )
         self._metrics = Metrics(self._executor)
         if isinstance(self._executor, ProcessExecutor):
@@ -168,11 +175,16 @@ def choose_device(wanted: str) -> torch.device:
     return device
 
 
-def run(config: ServerConfig) -> None:
-    """Serve until SIGTERM or SIGINT; a start-up error ends the process with status 1 and one line."""
+def run(config: ServerConfig, processors: Iterable[object] = ()) -> None:
+    """Serve until SIGTERM or SIGINT; a start-up error ends the process with status 1 and one line.
+
+    Args:
+        config: what `logitport serve` takes as options.
+        processors: see `Server`.
+    """
     logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        running = asyncio.run(_serve(config))
+        running = asyncio.run(_serve(config, processors))
     except (StartupError, LogitportError) as error:
         sys.exit(f"logitport: {error}")
     if running:
@@ -181,8 +193,8 @@ def run(config: ServerConfig) -> None:
         os._exit(0)  # the interpreter would wait for their threads
 
 
-async def _serve(config: ServerConfig) -> int:
-    server = Server(config)
+async def _serve(config: ServerConfig, processors: Iterable[object]) -> int:
+    server = Server(config, processors)
     address = await server.start()
     gc.freeze()  # what is here now stays: a collection in the middle of a step need not look at it
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from logitport.payload import Payload
-    from logitport.processors import EditProcessor
     from logitport_server.principals import Domain
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a processor that a request may use comes from: a class of ours, or a payload that a client shipped.
+    """Where a processor that a request may use comes from: it is installed here, or a payload that a client shipped.
 
     Attributes:
-        key: a built-in's name, or the payload's digest.
-        builtin: the class; None if the processor was shipped.
-        payload: the payload; None if the processor is a built-in. Nobody has unpickled it yet.
-        domain: whose code it is; None for a built-in.
+        key: the name of what is installed, or the payload's digest.
+        installed: the processor; None if it was shipped.
+        payload: the payload; None if the processor is installed. Nobody has unpickled it yet.
+        domain: whose code it is; None for what is installed.
     """
 
     key: str
-    builtin: type[EditProcessor] | None = None
+    installed: Any = None
     payload: Payload | None = None
     domain: Domain | None = None

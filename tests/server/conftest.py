@@ -119,7 +119,7 @@ class Toys:
         name = getattr(processor, processor.WhichOneof("by"))
         if name not in self.toys:
             raise UnknownProcessor(f"no {name}")
-        return Source(self.toys[name].__name__, builtin=self.toys[name])
+        return Source(self.toys[name].__name__, installed=self.toys[name])
 
 
 @dataclass(eq=False)

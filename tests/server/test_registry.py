@@ -208,7 +208,7 @@ def test_without_the_flag_nothing_that_is_shipped_is_looked_at(serialized: str) 
         kept.register(serialized, "", replace=False)
     with pytest.raises(PayloadNotAllowed):
         kept.resolve(named(serialized=serialized))
-    assert kept.resolve(named(builtin="disallowed_tokens")).builtin is BUILTINS["disallowed_tokens"]
+    assert kept.resolve(named(builtin="disallowed_tokens")).installed is BUILTINS["disallowed_tokens"]
 
 
 def test_looking_up_and_registering_unpickle_nothing() -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Executor(ABC):
-    """Turns a source into a processor that can be called, wherever that is. Built-ins always run in this process.
+    """Turns a source into a processor that can be called, wherever that is. What is installed runs in this process.
 
     Attributes:
         hits: loads of shipped processors that a cache answered.
@@ -35,8 +35,8 @@ class Executor(ABC):
             PythonMismatch, LoadFailed: the payload is refused.
             ProcessorFailed: it cost a worker its process, or is quarantined.
         """
-        if source.builtin is not None:
-            return speak(source.builtin, source.key, shipped=False)
+        if source.installed is not None:
+            return speak(source.installed, source.key, shipped=False)
         return self.host_shipped(source)
 
     @abstractmethod

@@ -174,7 +174,7 @@ def process(dialect: Dialect, logits: torch.Tensor, *told: Told) -> torch.Tensor
 
 @pytest.mark.parametrize("name", BUILTINS)
 def test_built_ins_run_here(executor: Executor, name: str) -> None:
-    dialect = executor.host(Source(name, builtin=BUILTINS[name]))
+    dialect = executor.host(Source(name, installed=BUILTINS[name]))
     assert not dialect.shipped
     assert not dialect.isolated
     assert not dialect.reads_logits
