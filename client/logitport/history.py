@@ -29,13 +29,15 @@ class History:
     Attributes:
         length: how many ids there are; read it, do not write it.
         prompt_length: how many of them are the prompt's.
+        draft_tokens: how many of them, at the end, are an engine's guesses, which it may yet reject.
     """
 
-    __slots__ = ("_buffer", "_ids", "length", "prompt_length")
+    __slots__ = ("_buffer", "_ids", "draft_tokens", "length", "prompt_length")
 
     def __init__(self, prompt_token_ids: TokenIds = (), output_token_ids: TokenIds = ()) -> None:
         self.prompt_length = len(prompt_token_ids)
         self.length = self.prompt_length + len(output_token_ids)
+        self.draft_tokens = 0
         self._buffer = np.empty(max(_SMALLEST_CAPACITY, self.length + self.length // 8), np.int32)
         self._buffer[: self.prompt_length] = _int32(prompt_token_ids)
         self._buffer[self.prompt_length : self.length] = _int32(output_token_ids)
@@ -93,6 +95,7 @@ class History:
                 f"cannot rewind a history of {self.length} ids to {length}: the length must lie between "
                 f"{self.prompt_length} (the prompt) and {self.length}"
             )
+        self.draft_tokens = max(0, self.draft_tokens - (self.length - length))
         self.length = length
 
     def crc(self) -> int:

@@ -80,15 +80,27 @@ class EditRequest:
         params: the request's parameters for this processor.
         history: the request's tokens; up to date at every call.
         vocab_size: width of the logits; token ids are valid below it.
+        tokenizer_id: what the engine calls its tokenizer; "" if it has not said.
+        eos_token_ids: the ids that end a sequence, as the engine has them; empty if it has not said.
         state: the processor's own, None at first; lives as long as the request.
     """
 
-    __slots__ = ("history", "params", "state", "vocab_size")
+    __slots__ = ("eos_token_ids", "history", "params", "state", "tokenizer_id", "vocab_size")
 
-    def __init__(self, params: Mapping[str, Any], history: History, vocab_size: int) -> None:
+    def __init__(
+        self,
+        params: Mapping[str, Any],
+        history: History,
+        vocab_size: int,
+        *,
+        tokenizer_id: str = "",
+        eos_token_ids: tuple[int, ...] = (),
+    ) -> None:
         self.params = params
         self.history = history
         self.vocab_size = vocab_size
+        self.tokenizer_id = tokenizer_id
+        self.eos_token_ids = eos_token_ids
         self.state: Any = None
 
 

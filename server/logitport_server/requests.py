@@ -126,6 +126,7 @@ class ActiveRequest:
 
     def append(self, token_ids: Sequence[int]) -> None:
         """Draft tokens join the history, until `rewind`. Raises what a processor raises, once all are told."""
+        self.history.draft_tokens += len(token_ids)
         failure = self._extend(token_ids)
         if failure is not None:
             raise failure
@@ -195,7 +196,7 @@ class ActiveRequest:
 
 def admit(
     asked: processing_pb2.SlottedRequest,
-    vocab_size: int,
+    engine: processing_pb2.OpenSession,
     host: Callable[[common_pb2.Processor, str, int], Dialect],
     occupant: ActiveRequest | None = None,
 ) -> ActiveRequest:
@@ -203,7 +204,7 @@ def admit(
 
     Args:
         asked: the request and its place.
-        vocab_size: width of the logits.
+        engine: what the engine said of itself.
         host: finds a processor, for a tenant and a place in the chain.
         occupant: the same request as it was, if only its history is replaced: what its names and digests stood for
             then they still do, even if nothing is registered under them any more.
@@ -222,11 +223,18 @@ def admit(
     for field in ("request_id", "tenant"):
         if len(getattr(message, field).encode()) > _LONGEST_NAME:
             raise InvalidArgument(f"{field} is longer than {_LONGEST_NAME} bytes")
-    prompt = check_token_ids(message.prompt_token_ids, vocab_size, "prompt_token_ids")
-    output = check_token_ids(message.output_token_ids, vocab_size, "output_token_ids")
+    prompt = check_token_ids(message.prompt_token_ids, engine.vocab_size, "prompt_token_ids")
+    output = check_token_ids(message.output_token_ids, engine.vocab_size, "output_token_ids")
     history = History(prompt, output)
     sampling_params = json_object(message.sampling_params, "sampling_params")
-    context = RequestContext(message.request_id, history, sampling_params, vocab_size)
+    context = RequestContext(
+        message.request_id,
+        history,
+        sampling_params,
+        engine.vocab_size,
+        engine.tokenizer_id,
+        tuple(engine.eos_token_ids),
+    )
     chain = []
     for place, call in enumerate(message.processors):
         label = _label(call.processor)

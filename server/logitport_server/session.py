@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from logitport_server.regions import Region
     from logitport_server.registry import Registry
 
+# They travel to workers with every request.
+_MOST_EOS_TOKEN_IDS = 1024
+_LONGEST_TOKENIZER_ID = 4096  # a path, perhaps
+
 
 class Session:
     """Requests by slot, each with its history and state.
@@ -70,6 +74,12 @@ class Session:
                 "and step: draft fewer, or raise --max-draft-tokens"
             )
         check_token_ids(opening.eos_token_ids, opening.vocab_size, "eos_token_ids")
+        if len(opening.eos_token_ids) > _MOST_EOS_TOKEN_IDS or len(opening.tokenizer_id) > _LONGEST_TOKENIZER_ID:
+            raise InvalidArgument(
+                f"eos_token_ids holds {len(opening.eos_token_ids)} ids and tokenizer_id {len(opening.tokenizer_id)} "
+                f"characters; at most {_MOST_EOS_TOKEN_IDS} and {_LONGEST_TOKENIZER_ID} are taken"
+            )
+        self._engine = opening
         self.vocab_size = opening.vocab_size
         self.max_requests = min(
             opening.max_requests or limits.max_requests_per_session, limits.max_requests_per_session
@@ -110,7 +120,7 @@ class Session:
             try:
                 occupant = self._occupant(asked.slot, asked.generation)
                 self._check_request(asked.request)
-                request = admit(asked, self.vocab_size, self._host, occupant)
+                request = admit(asked, self._engine, self._host, occupant)
             except LogitportError as error:
                 reply.failures.append(common_pb2.Failure(slot=asked.slot, error=to_proto(error)))
                 reads_logits.append(False)

@@ -29,12 +29,16 @@ class RequestContext:
         history: its tokens; live, kept by the session.
         sampling_params: the engine's.
         vocab_size: width of the logits.
+        tokenizer_id: the engine's tokenizer; "" if it has not said.
+        eos_token_ids: the ids that end a sequence; empty if the engine has not said.
     """
 
     request_id: str
     history: History
     sampling_params: Mapping[str, Any]
     vocab_size: int
+    tokenizer_id: str = ""
+    eos_token_ids: tuple[int, ...] = ()
 
 
 class Dialect(ABC):

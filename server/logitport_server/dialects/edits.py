@@ -21,7 +21,13 @@ class EditDialect(Dialect):
     processor: EditProcessor
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> EditRequest:
-        request = EditRequest(params, context.history, context.vocab_size)
+        request = EditRequest(
+            params,
+            context.history,
+            context.vocab_size,
+            tokenizer_id=context.tokenizer_id,
+            eos_token_ids=context.eos_token_ids,
+        )
         self.processor.start(request)
         return request
 

@@ -187,6 +187,8 @@ class RemoteDialect(Dialect):
             "state": state.number,
             "request_id": context.request_id,
             "vocab_size": context.vocab_size,
+            "tokenizer_id": context.tokenizer_id,
+            "eos_token_ids": context.eos_token_ids,
             "prompt": context.history.prompt_length,
         }
         token_ids = context.history.token_ids.astype("<i4", copy=False).tobytes()
@@ -215,6 +217,9 @@ class RemoteDialect(Dialect):
                 "states": [state.number if state.process is process else 0 for state in states],
             }
             descriptors: Sequence[int] = ()
+            drafts = [state.context.history.draft_tokens for state in states]
+            if any(drafts):
+                header["drafts"] = drafts
             if logits is None:
                 header["vocab_size"] = states[0].context.vocab_size
             else:

@@ -89,6 +89,12 @@ class Hosted:
             at += count
         return failed
 
+    def mark_drafts(self, numbers: Sequence[int], draft_tokens: Sequence[int]) -> None:
+        """Take note of how many ids at the end of each history are draft tokens; none of any where nothing is said."""
+        for number, drafts in zip(numbers, draft_tokens, strict=False):
+            if number:
+                self._requests[number].history.draft_tokens = drafts
+
     def states(self, numbers: Sequence[int], places: Sequence[int]) -> list[Any]:
         """What the dialect keeps of the requests at these places."""
         requests = self._requests

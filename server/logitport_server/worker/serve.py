@@ -103,7 +103,14 @@ class _Worker:
         params, sampling_params, token_ids = orjson.loads(columns[0]), orjson.loads(columns[1]), columns[2]
         ids, prompt = np.frombuffer(token_ids, "<i4"), header["prompt"]
         history = History(ids[:prompt], ids[prompt:])
-        context = RequestContext(header["request_id"], history, sampling_params, header["vocab_size"])
+        context = RequestContext(
+            header["request_id"],
+            history,
+            sampling_params,
+            header["vocab_size"],
+            header["tokenizer_id"],
+            tuple(header["eos_token_ids"]),
+        )
         self._hosted[header["processor"]].start(header["state"], context, params)
         return {}, ()
 
@@ -159,6 +166,7 @@ def _follow(
     numbers = header["states"]
     told = struct.unpack(f"<{len(columns[0]) // 4}i", columns[0])
     failed = hosted.follow(numbers, header["counts"], told)
+    hosted.mark_drafts(numbers, header.get("drafts", ()))
     places: Sequence[int] = range(len(numbers))
     if failed or not all(numbers):
         places = [place for place in places if numbers[place] and place not in failed]
