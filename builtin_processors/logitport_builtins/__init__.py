@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from logitport_builtins.disallowed_tokens import DisallowedTokens
+from logitport_builtins.grammar import Grammar
 from logitport_builtins.no_repeat_ngram import NoRepeatNGram
 from logitport_builtins.sglang_names import (
     DeepseekOCRNoRepeatNGramLogitProcessor,
@@ -28,6 +29,7 @@ __all__ = [
     "DisallowedTokens",
     "ThinkingBudget",
     "NoRepeatNGram",
+    "Grammar",
     "DisallowedTokensLogitsProcessor",
     "ThinkingBudgetLogitProcessor",
     "Qwen3ThinkingBudgetLogitProcessor",
@@ -43,5 +45,6 @@ BUILTINS: Mapping[str, type[EditProcessor]] = MappingProxyType(
         DisallowedTokens.builtin_name: DisallowedTokens,
         ThinkingBudget.builtin_name: ThinkingBudget,
         NoRepeatNGram.builtin_name: NoRepeatNGram,
+        Grammar.builtin_name: Grammar,
     }
 )

@@ -13,6 +13,7 @@ def test_public_names():
         "DisallowedTokens",
         "ThinkingBudget",
         "NoRepeatNGram",
+        "Grammar",
         "DisallowedTokensLogitsProcessor",
         "ThinkingBudgetLogitProcessor",
         "Qwen3ThinkingBudgetLogitProcessor",
@@ -25,7 +26,7 @@ def test_public_names():
 
 
 def test_every_builtin_is_logits_free_and_checks_its_parameters():
-    assert list(logitport_builtins.BUILTINS) == ["disallowed_tokens", "thinking_budget", "no_repeat_ngram"]
+    assert list(logitport_builtins.BUILTINS) == ["disallowed_tokens", "thinking_budget", "no_repeat_ngram", "grammar"]
     for builtin in logitport_builtins.BUILTINS.values():
         assert issubclass(builtin, EditProcessor)
         assert "validate_params" in vars(builtin)

@@ -1,0 +1,7 @@
+"""`grammar`: output that follows a JSON schema, a regular expression, a list of choices or an EBNF grammar."""
+
+from __future__ import annotations
+
+from logitport_builtins.grammar.processor import Grammar
+
+__all__ = ["Grammar"]

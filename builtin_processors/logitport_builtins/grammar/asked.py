@@ -1,0 +1,125 @@
+"""What a request asks for: a grammar, and the tokenizer for which it is wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import orjson
+
+from logitport_builtins.params import Params
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+Kind = Literal["json_schema", "regex", "choice", "ebnf"]
+
+LONGEST_TEXT = 128 << 10  # of a grammar, in bytes
+
+_ANY_OBJECT = '{"type":"object"}'
+_FORMS = ("json_schema", "json_object", "regex", "choice", "ebnf")
+_JSON_OPTIONS = ("disable_any_whitespace", "whitespace_pattern")
+
+
+@dataclass(frozen=True)
+class AskedGrammar:
+    """A grammar as a request writes it.
+
+    Attributes:
+        kind: how `text` is to be read.
+        text: a JSON schema, a regular expression, a JSON list of choices, or EBNF.
+        whitespace: between the tokens of JSON: a regular expression; "" for none, None for any.
+        tokenizer: the operator's name of a tokenizer; "" for the session's.
+    """
+
+    kind: Kind
+    text: str
+    whitespace: str | None = None
+    tokenizer: str = ""
+
+
+def read_grammar(params: Mapping[str, Any]) -> AskedGrammar:
+    """The grammar that the parameters of `grammar` describe, of which only its form is checked.
+
+    Raises:
+        InvalidParams: they describe none, or one that is too long.
+    """
+    given = Params("grammar", params, (*_FORMS, *_JSON_OPTIONS, "tokenizer"))
+    forms = [form for form in _FORMS if form in given]
+    if len(forms) != 1:
+        raise given.error(f"give exactly one of {', '.join(_FORMS)}, not {' and '.join(forms) or 'none'}")
+    kind, text = _READERS[forms[0]](given, forms[0], params[forms[0]])
+    whitespace = _read_whitespace(given, kind, params)
+    try:
+        length = len(text.encode()) + len((whitespace or "").encode())
+    except UnicodeEncodeError as error:
+        raise given.error(f"{forms[0]} is no text: {error}") from error
+    if length > LONGEST_TEXT:
+        raise given.error(f"{forms[0]} is longer than {LONGEST_TEXT} bytes; write a shorter one")
+    tokenizer = given.string("tokenizer") if "tokenizer" in given else ""
+    return AskedGrammar(kind, text, whitespace, tokenizer)
+
+
+def _read_schema(given: Params, key: str, value: Any) -> tuple[Kind, str]:
+    try:
+        schema = orjson.loads(value) if isinstance(value, str) else value
+        text = orjson.dumps(schema).decode()
+    except (TypeError, ValueError) as error:
+        raise given.error(f"{key} is not JSON: {error}") from error
+    if not isinstance(schema, (dict, bool)):
+        raise given.error(f"{key} must be a JSON schema, an object, or the text of one, not {_short(value)}")
+    return "json_schema", text
+
+
+def _read_json_object(given: Params, key: str, value: Any) -> tuple[Kind, str]:
+    if value is not True:
+        raise given.error(f"{key} must be true, for any JSON object, or left out, not {_short(value)}")
+    return "json_schema", _ANY_OBJECT
+
+
+def _read_choice(given: Params, key: str, value: Any) -> tuple[Kind, str]:
+    if not isinstance(value, (list, tuple)) or not value or not all(isinstance(item, str) for item in value):
+        raise given.error(f"{key} must be a list of one string or more, not {_short(value)}")
+    try:
+        return "choice", orjson.dumps(value).decode()
+    except TypeError as error:
+        raise given.error(f"{key} holds what is no text: {error}") from error
+
+
+def _read_regex(given: Params, key: str, value: Any) -> tuple[Kind, str]:  # noqa: ARG001 - all are called alike
+    return "regex", given.string(key)
+
+
+def _read_ebnf(given: Params, key: str, value: Any) -> tuple[Kind, str]:  # noqa: ARG001 - as above
+    return "ebnf", given.string(key)
+
+
+_READERS: Mapping[str, Callable[[Params, str, Any], tuple[Kind, str]]] = {
+    "json_schema": _read_schema,
+    "json_object": _read_json_object,
+    "regex": _read_regex,
+    "choice": _read_choice,
+    "ebnf": _read_ebnf,
+}
+
+
+def _read_whitespace(given: Params, kind: Kind, params: Mapping[str, Any]) -> str | None:
+    options = [option for option in _JSON_OPTIONS if option in given]
+    if not options:
+        return None
+    if kind != "json_schema":
+        raise given.error(f"{options[0]} is for JSON, and the grammar is a {kind}; leave it out")
+    if len(options) > 1:
+        raise given.error(f"{options[0]} and {options[1]} exclude each other: leave one of them out")
+    if options == ["whitespace_pattern"]:
+        return given.string("whitespace_pattern")
+    disabled = params["disable_any_whitespace"]
+    if not isinstance(disabled, bool):
+        raise given.error(f"disable_any_whitespace must be true or false, not {_short(disabled)}")
+    return "" if disabled else None
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else text[:100] + " [...]"

@@ -1,0 +1,100 @@
+"""Which ids the grammars of a step's rows allow next."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from logitport.edits import bitmask_words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from llguidance import LLExecutor
+    from numpy.typing import NDArray
+
+    from logitport.edits import RowEdits
+    from logitport_builtins.grammar.matching import Matching
+    from logitport_builtins.grammar.tokenizers import Tokenizer
+
+
+def say_allowed(matchings: Sequence[Matching], edits: Sequence[RowEdits], vocab_size: int) -> None:
+    """Say which ids may follow: those that the grammar allows, and the end of the sequence where it is complete.
+
+    Rows must be of one tokenizer, and none of them `ended` or `strayed`.
+
+    Raises:
+        ProcessorFailed: a row's grammar leads nowhere, or has used up its limits.
+    """
+    tokenizer = matchings[0].grammar.tokenizer
+    masks = _fill(matchings, tokenizer)
+    complete = _take_bit(masks, tokenizer.vocab_size)
+    masks = _fit(masks, bitmask_words(vocab_size))
+    for matching, mask, may_end, row_edits in zip(matchings, masks, complete, edits, strict=True):
+        for token_id in matching.eos_token_ids:
+            _put_bit(mask, token_id, may_end)
+        _say(mask, row_edits)
+
+
+def _fill(matchings: Sequence[Matching], tokenizer: Tokenizer) -> NDArray[np.uint32]:
+    """Token bitmasks, uint32[rows, words], of all ids of the tokenizer and the one that stands for the end."""
+    masks = np.empty((len(matchings), bitmask_words(tokenizer.vocab_size + 1)), np.uint32)
+    if len(matchings) == 1:
+        matchings[0].matcher.unsafe_compute_mask_ptr(masks.ctypes.data, masks.nbytes)
+    else:
+        rows = [(matching.matcher, row) for row, matching in enumerate(matchings)]
+        _executor().unsafe_compute_mask_ptr(rows, masks.ctypes.data, masks.strides[0], len(rows))
+    for matching, mask in zip(matchings, masks, strict=True):
+        if matching.matcher.is_error():
+            matching.recover()
+            matching.matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+            if matching.matcher.is_error():
+                raise matching.failure()
+    return masks
+
+
+@lru_cache(maxsize=1)
+def _executor() -> LLExecutor:
+    """Threads that compute the masks of several rows at once."""
+    from llguidance import LLExecutor
+
+    return LLExecutor()
+
+
+def _take_bit(masks: NDArray[np.uint32], token_id: int) -> list[bool]:
+    """Clear the bit of this id in every row; whether it was set."""
+    word, bit = token_id // 32, np.uint32(1 << token_id % 32)
+    was_set: list[bool] = (masks[:, word] & bit != 0).tolist()
+    masks[:, word] &= ~bit
+    return was_set
+
+
+def _put_bit(mask: NDArray[np.uint32], token_id: int, value: bool) -> None:
+    bit = np.uint32(1 << token_id % 32)
+    if value:
+        mask[token_id // 32] |= bit
+    else:
+        mask[token_id // 32] &= ~bit
+
+
+def _fit(masks: NDArray[np.uint32], words: int) -> NDArray[np.uint32]:
+    """As wide as the logits; ids that the tokenizer has not are not allowed."""
+    rows, have = masks.shape
+    if have == words:
+        return masks
+    fitting = np.zeros((rows, words), np.uint32)
+    fitting[:, : min(have, words)] = masks[:, :words]
+    return fitting
+
+
+def _say(mask: NDArray[np.uint32], edits: RowEdits) -> None:
+    """As a list where the ids lie in so few words that it is shorter."""
+    words = np.flatnonzero(mask)
+    if 32 * len(words) > len(mask):
+        edits.bitmask(mask.view(np.int32))
+        return
+    bits = np.unpackbits(mask[words].view(np.uint8), bitorder="little").reshape(-1, 32)
+    places, in_word = bits.nonzero()
+    edits.allow(words[places] * 32 + in_word)

@@ -1,0 +1,89 @@
+"""Compiling a grammar for the first time, out of harm's way."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from logitport.errors import InvalidParams, LimitExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from logitport_builtins.grammar.asked import AskedGrammar
+
+# Of llguidance. Its defaults let one mask take seconds and one grammar 250 MB; these bound them to 0.3 s and 20 MB.
+PARSER_LIMITS: Mapping[str, Any] = MappingProxyType(
+    {"initial_lexer_fuel": 200_000, "max_lexer_states": 20_000, "max_grammar_size": 100_000}
+)
+
+_CPU_SECONDS = 2
+_WALL_SECONDS = 20.0  # a machine may be busy with other things
+_MEMORY_BYTES = 1 << 30
+_AT_ONCE = 2
+_LONGEST_ERROR = 600
+
+_turns = threading.BoundedSemaphore(_AT_ONCE)
+
+
+class Verdict(NamedTuple):
+    """What came of a trial: the grammar as llguidance reads it, or what is wrong with it."""
+
+    definition: str
+    error: str
+
+
+def definition(asked: AskedGrammar) -> str:
+    """The grammar as llguidance reads it, once it has compiled within bounds of time and memory.
+
+    Raises:
+        InvalidParams: it is no grammar, uses what is not supported, or is more than the bounds allow.
+        LimitExceeded: the machine is busy, with other grammars or otherwise.
+    """
+    verdict = _try(asked.kind, asked.text, asked.whitespace)
+    if verdict.error:
+        raise InvalidParams(f"grammar: {asked.kind}: {verdict.error}")
+    return verdict.definition
+
+
+@lru_cache(maxsize=256)
+def _try(kind: str, text: str, whitespace: str | None) -> Verdict:
+    question = {
+        "kind": kind,
+        "text": text,
+        "whitespace": whitespace,
+        "limits": dict(PARSER_LIMITS),
+        "seconds": _CPU_SECONDS,
+        "memory_bytes": _MEMORY_BYTES,
+    }
+    if not _turns.acquire(timeout=_WALL_SECONDS):
+        raise LimitExceeded(f"grammar: {_AT_ONCE} other grammars are being compiled; try again later")
+    try:
+        program = str(Path(__file__).with_name("trial_process.py"))
+        ran = subprocess.run(  # noqa: S603 - our own interpreter, our own file
+            [sys.executable, "-I", program],
+            input=orjson.dumps(question),
+            capture_output=True,
+            check=False,
+            timeout=_WALL_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:  # which says more of the machine than of the grammar: not cached
+        raise LimitExceeded(f"grammar: not compiled within {_WALL_SECONDS:.0f} s; try again later") from error
+    finally:
+        _turns.release()
+    if ran.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        return Verdict("", f"it does not compile within {_CPU_SECONDS} s; write a simpler one")
+    try:
+        answer = orjson.loads(ran.stdout)
+    except orjson.JSONDecodeError:  # it was ended by what it compiled
+        limit = f"{_MEMORY_BYTES >> 20} MiB"
+        return Verdict("", f"compiling it takes more than {limit}, or nests too deeply; write a simpler one")
+    return Verdict(answer.get("definition", ""), answer.get("error", "")[:_LONGEST_ERROR])
