@@ -9,7 +9,7 @@ The base class is the declaration; nothing is inferred from what a processor doe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from logitport import dialects, payload
 from logitport.edits import Edits, RowEdits
@@ -110,7 +110,13 @@ class EditProcessor(CustomLogitProcessor):
     Override `edit`, and where the whole history should not be read again at every step, `start` and `advance`
     to keep state in `request.state`. State must be a function of the history: it is rebuilt by `start` whenever
     the history is cut back (a rejected draft, a preemption) unless `rewind` does better.
+
+    Attributes:
+        takes_long: whether a call may take milliseconds, of a processor that is installed beside the server; such are
+            not called on the thread that serves everyone.
     """
+
+    takes_long: ClassVar[bool] = False
 
     def start(self, request: EditRequest) -> None:
         """Build `request.state` from a history of any length."""

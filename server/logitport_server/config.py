@@ -53,6 +53,13 @@ def _worker_python(value: str) -> str:
     return value
 
 
+def _tokenizer(value: str) -> str:
+    name, separator, path = value.partition("=")
+    if not (separator and name and path):
+        raise ValueError(f"{value!r} is not NAME=PATH; write, for example, qwen3=/models/Qwen3-8B/tokenizer.json")
+    return value
+
+
 def _processor_path(value: str) -> str:
     module, _, name = value.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
@@ -174,6 +181,12 @@ class ServerConfig(BaseSettings):
         "which is for code that you would run yourself",
     )
     without_layer: list[LayerName] = WITHOUT_LAYER
+    tokenizer: list[Annotated[str, AfterValidator(_tokenizer)]] = Field(
+        default=[],
+        description="NAME=PATH of a tokenizer.json, or of the folder with it, that grammars are matched with; sessions "
+        "name it as their tokenizer_id, requests as a parameter, and a single one is the default; may be given more "
+        "than once",
+    )
     worker_python: list[Annotated[str, AfterValidator(_worker_python)]] = Field(
         default=[],
         description="VERSION=PATH of another Python for processors that were shipped from it, such as "

@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
@@ -19,6 +20,7 @@ from grpc_reflection.v1alpha import reflection
 
 from logitport import ops
 from logitport.errors import LogitportError
+from logitport_builtins.grammar import tokenizers
 from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
 from logitport_server import installed, listening
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
@@ -38,7 +40,6 @@ from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from logitport_server.config import ServerConfig
     from logitport_server.principals import Principal
@@ -63,6 +64,7 @@ class Server:
     def __init__(self, config: ServerConfig, processors: Iterable[object] = ()) -> None:
         listening.check_exposure(config)
         ops.configure(config.custom_ops)
+        tokenizers.configure({name: Path(path) for name, path in (given.split("=", 1) for given in config.tokenizer)})
         self._config = config
         self.device = choose_device(config.device)
         self._executor = choose_executor(config)

@@ -79,11 +79,13 @@ class Session:
                 f"eos_token_ids holds {len(opening.eos_token_ids)} ids and tokenizer_id {len(opening.tokenizer_id)} "
                 f"characters; at most {_MOST_EOS_TOKEN_IDS} and {_LONGEST_TOKENIZER_ID} are taken"
             )
-        self._engine = opening
         self.vocab_size = opening.vocab_size
         self.max_requests = min(
             opening.max_requests or limits.max_requests_per_session, limits.max_requests_per_session
         )
+        self._engine = processing_pb2.OpenSession()
+        self._engine.CopyFrom(opening)
+        self._engine.max_requests = self.max_requests
         self.most_draft_tokens = limits.max_draft_tokens
         self.regions = Regions(limits.max_region_bytes, open_cuda(device) if limits.share_device_memory else None)
         self._lending = Lending()
@@ -109,9 +111,9 @@ class Session:
         return len(self._requests)
 
     @property
-    def runs_shipped_code(self) -> bool:
-        """Whether a step may run code that a client sent, and so not on the thread that serves everyone."""
-        return any(dialect.shipped for dialect in self._hosted.values())
+    def may_take_long(self) -> bool:
+        """Whether a step may run code that a client sent, or that says so, and so not on the thread that serves all."""
+        return any(dialect.shipped or dialect.takes_long for dialect in self._hosted.values())
 
     def add(self, frame: processing_pb2.AddRequests, reply: processing_pb2.RequestsAdded) -> None:
         """Admit requests; one that is refused costs only itself."""
@@ -120,7 +122,7 @@ class Session:
             try:
                 occupant = self._occupant(asked.slot, asked.generation)
                 self._check_request(asked.request)
-                request = admit(asked, self._engine, self._host, occupant)
+                request = admit(asked, self._engine, self._host, occupant, str(self._device))
             except LogitportError as error:
                 reply.failures.append(common_pb2.Failure(slot=asked.slot, error=to_proto(error)))
                 reads_logits.append(False)

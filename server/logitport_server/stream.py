@@ -54,7 +54,7 @@ class SessionStream:
     def may_take_long(self, frame: processing_pb2.SessionRequest) -> bool:
         """Whether the answer may not be made on the event loop: it runs a client's code, moves logits or reads much."""
         kind = frame.WhichOneof("frame")
-        if kind == "step" and self._session is not None and self._session.runs_shipped_code:
+        if kind == "step" and self._session is not None and self._session.may_take_long:
             return True
         return kind in ("add", "logits") or frame.ByteSize() > _SHORT_FRAME_BYTES
 

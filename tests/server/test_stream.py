@@ -188,11 +188,13 @@ def test_what_must_not_run_on_the_event_loop(
     assert stream.may_take_long(Frame(**frames[-1])) is takes_long
 
 
-def test_steps_that_run_shipped_code_must_not_either(stream: SessionStream) -> None:
+@pytest.mark.parametrize("why", ["shipped", "takes_long"])
+def test_steps_that_run_shipped_or_slow_code_must_not_either(stream: SessionStream, why: str) -> None:
     answer(stream, 1, **OPEN)
     answer(stream, 2, **add("DenyHistory"))
     assert stream._session is not None
-    next(iter(stream._session._hosted.values())).shipped = True
+    assert not stream.may_take_long(Frame(**step()))
+    setattr(next(iter(stream._session._hosted.values())), why, True)
     assert stream.may_take_long(Frame(**step()))
 
 

@@ -46,6 +46,7 @@ class Grammar(EditProcessor):
     """
 
     builtin_name = "grammar"
+    takes_long = True
 
     def __init__(self) -> None:
         try:

@@ -31,6 +31,8 @@ class RequestContext:
         vocab_size: width of the logits.
         tokenizer_id: the engine's tokenizer; "" if it has not said.
         eos_token_ids: the ids that end a sequence; empty if the engine has not said.
+        max_requests: how many requests its session may hold at once.
+        device: where the logits will be that its processors get, as torch names it.
     """
 
     request_id: str
@@ -39,6 +41,8 @@ class RequestContext:
     vocab_size: int
     tokenizer_id: str = ""
     eos_token_ids: tuple[int, ...] = ()
+    max_requests: int = 1024
+    device: str = "cpu"
 
 
 class Dialect(ABC):
@@ -54,6 +58,7 @@ class Dialect(ABC):
         processor: the instance; None if it is elsewhere.
         name: a built-in's name, or a digest.
         shipped: whether a client sent the processor's code.
+        takes_long: whether its calls may take milliseconds, so that others are served meanwhile.
         domain: the trust domain whose worker runs it; None if it runs in this process.
         failed: what single states raised before the last call, by their place in it; it served the others.
     """
@@ -69,6 +74,7 @@ class Dialect(ABC):
         self.processor = payload.instantiate(processor) if isinstance(processor, type) else processor
         self.name = name
         self.shipped = shipped
+        self.takes_long = bool(getattr(self.processor, "takes_long", False))
         self._scratch: torch.Tensor | None = None
 
     def validate(self, params: dict[str, Any], sampling_params: dict[str, Any]) -> None:  # noqa: ARG002
