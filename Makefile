@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-peers bench bench-bar bench-cuda bench-publish fuzz soak lint proto worker-python clean
+.PHONY: help demo test test-peers test-llama-cpp test-sglang bench bench-bar bench-cuda bench-publish fuzz soak lint proto worker-python clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -21,6 +21,12 @@ test: $(VENV)/.installed .venv-proto/.installed ## all tests but the peers'
 
 test-peers: $(VENV)/.installed .peers/sglang/.unpacked ## built-ins and payloads against the real SGLang classes
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m pytest -q -m peers
+
+test-sglang: .peers/sglang-engine/.installed ## the hook in a real SGLang, on a CPU; 5 minutes
+	.peers/sglang-engine/bin/python -m pytest -q tests/engines/sglang
+
+test-llama-cpp: .peers/llama-cpp/.installed ## the hook in a real llama.cpp, which is built first; 5 minutes
+	.peers/llama-cpp/bin/python -m pytest -q tests/engines/llama_cpp
 
 bench: $(VENV)/.bench .peers/sglang/.unpacked ## peers and logitport side by side: a table, JSON and a plot; 10 minutes
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m benchmarks
@@ -87,4 +93,20 @@ SGLANG := 0.5.23
 	mkdir -p .peers/sglang
 	$(BIN)/pip download -q --no-deps --only-binary=:all: -d .peers sglang==$(SGLANG)
 	$(BIN)/python -m zipfile -e .peers/sglang-$(SGLANG)-*.whl .peers/sglang
+	touch $@
+
+# Not what SGLang depends on, which is CUDA's: what its engine imports on a CPU.
+.peers/sglang-engine/.installed: pyproject.toml constraints.txt tests/engines/sglang/requirements.txt
+	test -x .peers/sglang-engine/bin/python || $(PYTHON) -m venv .peers/sglang-engine
+	.peers/sglang-engine/bin/pip install -q -c constraints.txt torch
+	.peers/sglang-engine/bin/pip install -q -c constraints.txt -r tests/engines/sglang/requirements.txt -e '.[server,test]'
+	.peers/sglang-engine/bin/pip install -q --no-deps sglang==$(SGLANG) torchvision==0.28.0 xgrammar==0.2.8
+	touch $@
+
+# llama-cpp-python comes as source; what it has for images would take as long again to build.
+.peers/llama-cpp/.installed: pyproject.toml constraints.txt
+	test -x .peers/llama-cpp/bin/python || $(PYTHON) -m venv .peers/llama-cpp
+	.peers/llama-cpp/bin/pip install -q -c constraints.txt torch
+	CMAKE_ARGS=-DLLAVA_BUILD=OFF .peers/llama-cpp/bin/pip install -q -c constraints.txt \
+		-e '.[server,test]' llama-cpp-python==0.3.36 gguf
 	touch $@

@@ -73,6 +73,9 @@ class Hook:
         default: what requests get that ask for nothing.
         ranks: those that sample with this process; by default as SGLang says.
         refusal: why logitport cannot be right on this engine; "" if it can. By default it is found out.
+
+    Attributes:
+        session: with the service; None before a request needs it, and after it is lost.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class Hook:
         self._ranks = ranks or (Ranks() if self._refusal else Ranks.here())
         self._connect = connect
         self._client: Client | None = None
-        self._session: Session | None = None
+        self.session: Session | None = None
         self._followed = Followed()
         self._lost: LogitportError | None = None
         self._retry_at = 0.0
@@ -138,6 +141,7 @@ class Hook:
                 self._step(logits, reqs, chains, outcome)
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the engine
                 failure = error if isinstance(error, LogitportError) else InternalError(f"the hook failed: {error!r}")
+                _log.error("logitport: %d requests end: %s", len(chains), failure, exc_info=failure is not error)
                 self._lose_session(failure)
                 outcome.edits, outcome.in_place = None, True
                 outcome.failures = dict.fromkeys(chains, failure) | outcome.failures
@@ -184,13 +188,13 @@ class Hook:
 
     def _open_session(self, logits: torch.Tensor, req: Any) -> Session:
         """The session; opened, if there is none. Raises why the last one was lost, if that is a moment ago."""
-        if self._session is not None:
-            return self._session
+        if self.session is not None:
+            return self.session
         if self._lost is not None and time.monotonic() < self._retry_at:
             raise self._lost
         if self._client is None:
             self._client = self._connect()
-        self._session = self._client.session(
+        self.session = self._client.session(
             vocab_size=logits.shape[-1],
             dtype=logits.dtype,
             device=str(logits.device),
@@ -201,14 +205,18 @@ class Hook:
             reconnect_seconds=_RECONNECT_SECONDS,
         )
         self._lost = None
-        return self._session
+        return self.session
+
+    def close(self) -> None:
+        """End the session; another is opened when a request needs it."""
+        if self.session is not None:
+            self._lose_session(SessionClosed("the hook was closed"))
 
     def _lose_session(self, error: LogitportError) -> None:
         if error is self._lost:
             return
-        _log.error("logitport: requests end, for the session is lost: %s", error, exc_info=error)
         self._lost, self._retry_at = error, time.monotonic() + _RETRY_SECONDS
-        session, self._session = self._session, None
+        session, self.session = self.session, None
         self._followed.forget_session(error)
         if session is not None:
             session.close()
