@@ -199,6 +199,7 @@ def admit(
     engine: processing_pb2.OpenSession,
     host: Callable[[common_pb2.Processor, str, int], Dialect],
     occupant: ActiveRequest | None = None,
+    device: str = "cpu",
 ) -> ActiveRequest:
     """Check a request, find its processors and build their state.
 
@@ -208,6 +209,7 @@ def admit(
         host: finds a processor, for a tenant and a place in the chain.
         occupant: the same request as it was, if only its history is replaced: what its names and digests stood for
             then they still do, even if nothing is registered under them any more.
+        device: where logits are processed that are not sent to workers.
 
     Raises:
         StateLost: the occupant has state that its history does not give back.
@@ -234,6 +236,8 @@ def admit(
         engine.vocab_size,
         engine.tokenizer_id,
         tuple(engine.eos_token_ids),
+        engine.max_requests,
+        device,
     )
     chain = []
     for place, call in enumerate(message.processors):

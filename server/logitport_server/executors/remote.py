@@ -189,10 +189,13 @@ class RemoteDialect(Dialect):
             "vocab_size": context.vocab_size,
             "tokenizer_id": context.tokenizer_id,
             "eos_token_ids": context.eos_token_ids,
+            "max_requests": context.max_requests,
             "prompt": context.history.prompt_length,
         }
         token_ids = context.history.token_ids.astype("<i4", copy=False).tobytes()
-        self._exchange(process, header, [state.params, orjson.dumps(context.sampling_params), token_ids], seconds)
+        columns = [state.params, orjson.dumps(context.sampling_params), token_ids]
+        reply, _ = self._exchange(process, header, columns, seconds)
+        self.argmax_invariant = bool(reply.get("argmax_invariant"))  # which an instance may tell, that is made now
         state.process = process
         state.told.clear()
 

@@ -110,9 +110,11 @@ class _Worker:
             header["vocab_size"],
             header["tokenizer_id"],
             tuple(header["eos_token_ids"]),
+            header["max_requests"],
         )
-        self._hosted[header["processor"]].start(header["state"], context, params)
-        return {}, ()
+        hosted = self._hosted[header["processor"]]
+        hosted.start(header["state"], context, params)
+        return {"argmax_invariant": hosted.dialect.argmax_invariant}, ()
 
     def _edit(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:
         hosted = self._hosted[header["processor"]]
@@ -128,6 +130,8 @@ class _Worker:
         failed, places = _follow(hosted, header, columns)
         if places:
             _call(hosted, header["states"], places, _logits(hosted, header))
+            for at, error in hosted.dialect.failed.items():
+                failed[str(places[at])] = _told(failures.of_processor(error, header["name"]))
         return {"failed": failed, "kept": hosted.newly_kept(header["states"], places)}, ()
 
 

@@ -1,0 +1,5 @@
+"""Stands for vLLM's package of this name."""
+
+from .vllm import VllmConfig
+
+__all__ = ["VllmConfig"]

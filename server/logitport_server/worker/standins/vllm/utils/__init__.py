@@ -1,0 +1,1 @@
+"""Stands for vLLM's package of this name."""
