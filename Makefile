@@ -23,7 +23,7 @@ test-peers: $(VENV)/.installed .peers/sglang/.unpacked ## built-ins and payloads
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m pytest -q -m peers
 
 test-sglang: .peers/sglang-engine/.installed ## the hook in a real SGLang, on a CPU; 5 minutes
-	.peers/sglang-engine/bin/python -m pytest -q tests/engines/sglang
+	PYTHONPATH=$(CURDIR)/tests/engines/sglang/standins .peers/sglang-engine/bin/python -m pytest -q tests/engines/sglang
 
 test-llama-cpp: .peers/llama-cpp/.installed ## the hook in a real llama.cpp, which is built first; 5 minutes
 	.peers/llama-cpp/bin/python -m pytest -q tests/engines/llama_cpp
