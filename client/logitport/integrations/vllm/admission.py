@@ -1,0 +1,113 @@
+"""Whether a request's chain can be served, asked before vLLM takes it: the last moment to refuse it properly."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import OrderedDict
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import orjson
+
+from logitport.errors import DeadlineExceeded, InternalError, InvalidParams, LogitportError, ServerUnavailable
+from logitport.integrations import environment
+from logitport.integrations.vllm.asking import chain, failure_id, sampling_params
+from logitport.integrations.vllm.engine import eos_token_ids
+from logitport.integrations.vllm.runner import calling_config
+from logitport.request import Request
+
+if TYPE_CHECKING:
+    from logitport.client import Client
+    from logitport.session import Session
+
+# What was found good is taken for good for so long: a processor may be deleted, and then its request fails later.
+_GOOD_SECONDS = 60.0
+_GOOD_KEPT = 1024
+
+
+class Admission:
+    """Tries each chain on a session of its own, of the engine's front end. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._client: Client | None = None
+        self._session: Session | None = None
+        self._good: OrderedDict[bytes, float] = OrderedDict()
+
+    def check(self, params: Any) -> None:
+        """Try what a `SamplingParams` asks for.
+
+        Raises:
+            ValueError: its chain is malformed, or the service refuses it; vLLM answers with status 400.
+            vllm.exceptions.GracefulHTTPError: there is no service to ask; status 503.
+        """
+        failure_id(params)
+        asked = chain(params, environment.default_chain())
+        if not asked:
+            return
+        request = Request(processors=asked, sampling_params=sampling_params(params))
+        digest = _digest(request)
+        with self._lock:
+            if time.monotonic() < self._good.get(digest, 0.0):
+                return
+            try:
+                session = self._open()
+                session.remove(session.add(request))
+            except (ServerUnavailable, DeadlineExceeded, InternalError) as error:
+                self._close()
+                _raise_unavailable(error)
+            except LogitportError as error:
+                raise ValueError(f"logitport: {type(error).__name__}: {error}") from error
+            self._good[digest] = time.monotonic() + _GOOD_SECONDS
+            while len(self._good) > _GOOD_KEPT:
+                self._good.popitem(last=False)
+
+    def _open(self) -> Session:
+        if self._session is None:
+            config = calling_config()
+            model = None if config is None else config.model_config
+            self._client = environment.client()
+            self._session = self._client.session(
+                vocab_size=model.get_vocab_size() if model else _ANY_VOCAB_SIZE,
+                model_name=str(model.model) if model else "",
+                tokenizer_id=str(model.tokenizer or "") if model else "",
+                eos_token_ids=eos_token_ids(model) if model else (),
+                engine="vllm, admission",
+                transport="grpc",
+                reconnect_seconds=0.0,
+            )
+        return self._session
+
+    def _close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+        self._client = self._session = None
+
+
+# Where the front end does not tell: all ids of any model are within.
+_ANY_VOCAB_SIZE = 1 << 20
+
+_admission = Admission()
+
+
+def check(params: Any) -> None:
+    """As `Admission.check`, in this process's one."""
+    _admission.check(params)
+
+
+def _digest(request: Request) -> bytes:
+    try:
+        asked = orjson.dumps([request.processors, request.sampling_params], option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError as error:
+        raise InvalidParams(f"logitport: not what JSON can hold: {error}") from error
+    return hashlib.blake2b(asked).digest()
+
+
+def _raise_unavailable(error: LogitportError) -> NoReturn:
+    try:
+        from vllm.exceptions import GracefulHTTPError
+    except ImportError:  # an older vLLM: the error as it is, which is answered with status 500
+        raise error from None
+    raise GracefulHTTPError(f"logitport: {error}", HTTPStatus.SERVICE_UNAVAILABLE) from error

@@ -1,0 +1,54 @@
+"""What vLLM's model runner knows of requests and does not tell its processors: names, chunks, preemption."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+# From a processor's method up to the runner's: two or three calls, and some to spare.
+_HIGHEST = 12
+
+
+@dataclass(frozen=True)
+class Calling:
+    """The model runner in whose step a processor is called.
+
+    Attributes:
+        runner: `GPUModelRunner` of either generation.
+        scheduled: the step's `SchedulerOutput`.
+    """
+
+    runner: Any
+    scheduled: Any
+
+
+def calling() -> Calling | None:
+    """The runner whose method, further up the stack, works on a `scheduler_output`; None outside such.
+
+    Processors are told neither their requests' names, nor which rows belong to a prompt that is still being read, nor
+    whether a request that left the batch has ended. The runner's own variables say all that.
+    """
+    frame = sys._getframe(1)
+    for _ in range(_HIGHEST):
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+        if "scheduler_output" in frame.f_code.co_varnames:
+            variables = frame.f_locals
+            return Calling(variables["self"], variables["scheduler_output"])
+    return None
+
+
+def calling_config() -> Any:
+    """The `VllmConfig` of the engine's front end, of which a method is further up the stack; None outside such."""
+    frame = sys._getframe(1)
+    for _ in range(_HIGHEST):
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+        if "self" in frame.f_code.co_varnames:
+            config = getattr(frame.f_locals.get("self"), "vllm_config", None)
+            if config is not None:
+                return config
+    return None

@@ -1,0 +1,56 @@
+"""A real vLLM engine on the CPU, in this process, so that tests see what it does to its processors."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+os.environ.update(
+    HF_HUB_OFFLINE="1",
+    VLLM_CPU_KVCACHE_SPACE="1",
+    VLLM_CPU_OMP_THREADS_BIND="nobind",
+    VLLM_ENABLE_V1_MULTIPROCESSING="0",
+    VLLM_LOGGING_LEVEL="WARNING",
+    VLLM_NO_USAGE_STATS="1",
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+PROCESSOR = "logitport.integrations.vllm:RemoteLogitsProcessor"
+
+
+@contextmanager
+def run_engine(checkpoint: Path, target: str, **options: Any) -> Iterator[Any]:
+    """An `LLM` that asks the service at `target`."""
+    from vllm import LLM
+    from vllm.distributed import cleanup_dist_env_and_memory
+
+    os.environ["LOGITPORT_TARGET"] = target
+    defaults = {
+        "enforce_eager": True,
+        "dtype": "float32",
+        "max_model_len": 256,
+        "max_num_seqs": 8,
+        "logits_processors": [PROCESSOR],
+        "seed": 0,
+    }
+    engine = LLM(str(checkpoint), **defaults | options)
+    try:
+        yield engine
+    finally:
+        engine.llm_engine.engine_core.shutdown()
+        del engine
+        cleanup_dist_env_and_memory()
+        os.environ.pop("LOGITPORT_TARGET", None)
+
+
+@pytest.fixture(scope="session")
+def running_engine() -> Callable[..., AbstractContextManager[Any]]:
+    """`run_engine`, for fixtures of other scopes."""
+    return run_engine
