@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from logitport import dialects
 from logitport.errors import LoadFailed
 from logitport_server.dialects.base import Dialect, RequestContext
-from logitport_server.dialects.edits import EditDialect
-from logitport_server.dialects.sglang import SGLangDialect
 
 __all__ = ["Dialect", "RequestContext", "speak"]
 
-
-_SPOKEN: dict[str, type[Dialect]] = {dialects.EDITS: EditDialect, dialects.SGLANG: SGLangDialect}
+# Imported when they are first spoken: most want torch, which a worker need not have.
+_SPOKEN = {
+    dialects.EDITS: "edits.EditDialect",
+    dialects.SGLANG: "sglang.SGLangDialect",
+    dialects.TRANSFORMERS: "transformers.TransformersDialect",
+    dialects.VLLM_V1: "vllm_v1.VllmV1Dialect",
+    dialects.VLLM_REQUEST: "vllm_request.VllmRequestDialect",
+}
 
 
 def speak(processor: Any, name: str, *, shipped: bool) -> Dialect:
@@ -30,4 +35,6 @@ def speak(processor: Any, name: str, *, shipped: bool) -> Dialect:
     inner, dialect = dialects.recognise(processor)
     if dialect not in _SPOKEN:
         raise LoadFailed(f"processor {name} is of the dialect {dialect!r}; there are {', '.join(sorted(_SPOKEN))}")
-    return _SPOKEN[dialect](inner, name, shipped=shipped)
+    module, _, speaker = _SPOKEN[dialect].partition(".")
+    spoken: type[Dialect] = getattr(import_module(f"{__name__}.{module}"), speaker)
+    return spoken(inner, name, shipped=shipped)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from logitport import payload
+from logitport import dialects, payload
 from logitport.edits import Edits, RowEdits
 from logitport.errors import LoadFailed, LogitportError, to_proto
 from logitport.history import History
@@ -87,9 +87,10 @@ class _Worker:
     def _host(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:
         shipped = payload.Payload(bytes(columns[0]), header["digest"], header["python"], header["dill"])
         misses = self._loader.misses
-        dialect = speak(self._loader.load(shipped), header["name"], shipped=True)
-        if dialect.reads_logits:
+        processor = self._loader.load(shipped)
+        if dialects.recognise(processor)[1] != dialects.EDITS:
             _check_torch()
+        dialect = speak(processor, header["name"], shipped=True)
         self._hosted[header["processor"]] = Hosted(dialect)
         unpickled = self._loader.misses > misses
         told = {"reads_logits": dialect.reads_logits, "argmax_invariant": dialect.argmax_invariant}

@@ -1,0 +1,101 @@
+"""vLLM's processors of single requests: `new_req_logits_processor(params)`, and plain functions of a row."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from logitport import dialects, payload
+from logitport.errors import InvalidParams
+from logitport_server.dialects import vllm_objects
+from logitport_server.dialects.results import check_result
+from logitport_server.dialects.vllm_base import VllmDialect, VllmRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+
+    from logitport_server.dialects.base import RequestContext
+
+
+class VllmRequestDialect(VllmDialect):
+    """One row and its request's ids in, the row out. A row that fails, fails alone.
+
+    What is called may keep state; after the history was cut back, the request gets a new one.
+    """
+
+    def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
+        super().__init__(processor, name, shipped=shipped)
+        self._author = dialects.author_of(processor)
+        self._is_adapter = hasattr(self._author, "new_req_logits_processor")
+        if self._is_adapter:
+            vllm_objects.check_constructor(processor)
+
+    def validate(self, params: dict[str, Any], sampling_params: dict[str, Any]) -> None:
+        if self._is_adapter:
+            super().validate(params, sampling_params)
+        elif params:
+            raise InvalidParams(
+                f"processor {self.name} is called with ids and logits alone, and would never see its parameters "
+                f"{sorted(params)}: send none, or derive it from AdapterLogitsProcessor"
+            )
+
+    def start(self, context: RequestContext, params: dict[str, Any]) -> VllmRequest:
+        if self._is_adapter:
+            request = super().start(context, params)
+        else:
+            prompt, output = context.history.prompt_token_ids.tolist(), context.history.output_token_ids.tolist()
+            request = VllmRequest(None, prompt, output, context.history)
+        self._renew(request)
+        return request
+
+    def rewind(self, state: VllmRequest) -> None:
+        super().rewind(state)
+        self._renew(state)
+
+    def _renew(self, request: VllmRequest) -> None:
+        """Give the request what it is called with."""
+        call = self._new_call(request)
+        if not call:
+            request.call = None
+        elif _takes_prompt(call):
+            request.call = functools.partial(call, request.prompt_token_ids, request.output_token_ids)
+        else:
+            request.call = functools.partial(call, request.output_token_ids)
+
+    def _new_call(self, request: VllmRequest) -> Callable[..., Any] | None:
+        if self._is_adapter:
+            made: Callable[..., Any] | None = self.processor.new_req_logits_processor(request.sampling_params)
+            return made
+        processor = self._shipped_as
+        if isinstance(self._author, type):  # of a callable class each request gets its own instance
+            is_factory = isinstance(processor, type | functools.partial)
+            return payload.instantiate(processor) if is_factory else vllm_objects.copied(processor)  # type: ignore[no-any-return]
+        return processor  # type: ignore[no-any-return]
+
+    def _process(self, states: Sequence[VllmRequest], logits: torch.Tensor) -> torch.Tensor:
+        failed: dict[int, BaseException] = {}
+        for place, state in enumerate(states):
+            if state.call is None:
+                continue
+            row = logits[place]
+            shape = row.shape  # the processor may reshape its tensor in place
+            try:
+                result = state.call(row)
+                check_result(result, shape, self.name)
+                if not result.is_set_to(logits[place]):
+                    logits[place] = result
+            except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
+                failed[place] = error
+        self.failed = failed
+        return logits
+
+
+def _takes_prompt(call: Callable[..., Any]) -> bool:
+    """Whether it is called with the prompt, too; told as vLLM tells it."""
+    try:
+        return len(inspect.signature(call).parameters) == 3
+    except ValueError:  # written in C: it cannot be told
+        return False
