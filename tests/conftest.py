@@ -19,6 +19,7 @@ import pytest
 
 from logitport import Client
 from logitport_server.sandbox import LAYERS
+from tests.compatibility.plugin import pytest_runtest_logreport, pytest_runtest_setup  # noqa: F401 - hooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,0 +1,154 @@
+"""One effect, written in every dialect: what the matrix of dialects and engines compares.
+
+Every id of a request's history loses 1.5, once; and one id is denied, which depends on the first id and on how many
+there are. So every token follows from the whole history, and a processor that sees another one gives other tokens.
+
+No base class of an engine is named here, for no engine need be installed where this is shipped from: what is imported
+from one is imported on the server.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from logitport import CustomLogitProcessor, EditProcessor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from logitport import EditRequest, RowEdits
+
+PUSH = 1.5
+
+
+def denied(history: Sequence[int], vocab_size: int) -> int:
+    """The id that may not come next."""
+    return (history[0] + len(history)) % vocab_size
+
+
+def apply(history: Sequence[int], logits: Any) -> Any:
+    """The effect itself, in place, on a row of logits: a torch tensor or a numpy array, float[vocab_size]."""
+    logits[sorted(set(history))] -= PUSH
+    logits[denied(history, len(logits))] = -float("inf")
+    return logits
+
+
+class Edits(EditProcessor):
+    """logitport's own, logits-free."""
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        history = request.history.token_ids.tolist()
+        seen = sorted(set(history))
+        edits.bias(seen, [-PUSH] * len(seen))
+        edits.deny([denied(history, request.vocab_size)])
+
+
+class SGLang(CustomLogitProcessor):
+    """SGLang's."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
+        for row, params in zip(logits, custom_param_list or (), strict=True):
+            req = params["__req__"]
+            apply([*req.origin_input_ids, *req.output_ids], row)
+        return logits
+
+
+class VllmV1:
+    """vLLM's batch-level one: state by batch index, brought up to date from update records."""
+
+    def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
+        self.histories: dict[int, tuple[list[int], list[int]]] = {}
+
+    @classmethod
+    def validate_params(cls, sampling_params: Any) -> None: ...
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: Any) -> None:
+        if batch_update is None:
+            return
+        from vllm.v1.sample.logits_processor import MoveDirectionality  # the server's, or what stands for it
+
+        held = self.histories
+        for index in batch_update.removed:
+            held.pop(index, None)
+        for index, _, prompt_ids, output_ids in batch_update.added:
+            held[index] = prompt_ids, output_ids
+        for one, other, direction in batch_update.moved:
+            of_one, of_other = held.pop(one, None), held.pop(other, None)
+            if of_one is not None:
+                held[other] = of_one
+            if of_other is not None and direction is MoveDirectionality.SWAP:
+                held[one] = of_other
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        for index, (prompt_ids, output_ids) in self.histories.items():
+            apply([*prompt_ids, *output_ids], logits[index])
+        return logits
+
+
+class VllmRequest:
+    """vLLM's request-level one: a function for each request."""
+
+    def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None: ...
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def new_req_logits_processor(self, params: Any) -> Any:
+        return vllm_function
+
+
+def vllm_function(prompt_ids: list[int], output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
+    """vLLM's bare function."""
+    return apply([*prompt_ids, *output_ids], logits)
+
+
+class VllmV2:
+    """vLLM's for the revised model runner: state by slot, rows in any order, a row for each draft token."""
+
+    def __init__(self, vllm_config: Any, req_states: Any) -> None:
+        self.req_states = req_states
+
+    @classmethod
+    def validate_params(cls, sampling_params: Any) -> None: ...
+
+    def add_request(self, req_idx: int, sampling_params: Any) -> bool:
+        return True
+
+    def apply_staged_writes(self) -> None: ...
+
+    def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
+        for row, (slot, offset) in enumerate(
+            zip(ctx.expanded_idx_mapping.tolist(), ctx.expanded_local_pos.tolist(), strict=True)
+        ):
+            first = row - offset  # the request's rows lie together; what they were drafted are their inputs
+            drafts = ctx.input_ids[first + 1 : row + 1].tolist()
+            length = int(self.req_states.total_len.gpu[slot])
+            history = self.req_states.all_token_ids.gpu[slot, :length].tolist()
+            apply([*history, *drafts], logits[row])
+        return logits
+
+
+class Transformers:
+    """transformers'."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        for ids, row in zip(input_ids.tolist(), scores, strict=True):
+            apply(ids, row)
+        return scores
+
+
+# What stands in the rows of the matrix, and how it is shipped.
+DIALECTS: dict[str, Any] = {
+    "logitport, logits-free": Edits,
+    "SGLang": SGLang,
+    "vLLM V1, batch-level": VllmV1,
+    "vLLM V1, request-level": VllmRequest,
+    "vLLM, bare function": vllm_function,
+    "vLLM V2": VllmV2,
+    "transformers": Transformers,
+}
