@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, History, InvalidParams, RowEdits
 from logitport_server.dialects import Dialect, RequestContext, speak
+from logitport_server.worker.standins.vllm.v1.sample.logits_processor import AdapterLogitsProcessor, LogitsProcessor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,13 +19,11 @@ if TYPE_CHECKING:
 VOCAB = 16
 IDS = st.lists(st.integers(0, VOCAB - 1), max_size=6)
 Seen = list[tuple[list[int], dict[str, Any]]]
+# The history and the parameters of each row of the last call, as the processor saw them.
+SEEN: Seen = []
 
 
 class TellsLogits(CustomLogitProcessor):
-    """Notes the history and the parameters of each row."""
-
-    seen: ClassVar[Seen] = []
-
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
         if "bad" in params:
@@ -34,14 +33,12 @@ class TellsLogits(CustomLogitProcessor):
         for params in custom_param_list:
             req = params["__req__"]
             rest = {key: value for key, value in params.items() if key != "__req__"}
-            self.seen.append(([*req.origin_input_ids, *req.output_ids], rest))
+            SEEN.append(([*req.origin_input_ids, *req.output_ids], rest))
         return logits
 
 
 class TellsEdits(EditProcessor):
-    """The same. Keeps what it was told, so that a lost or repeated id shows."""
-
-    seen: ClassVar[Seen] = []
+    """Keeps what it was told, so that a lost or repeated id shows."""
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
@@ -59,15 +56,67 @@ class TellsEdits(EditProcessor):
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         assert request.history.token_ids.tolist() == request.state
-        self.seen.append((list(request.state), dict(request.params)))
+        SEEN.append((list(request.state), dict(request.params)))
 
 
-SPEAKERS: list[type[Any]] = [TellsLogits, TellsEdits]
+class TellsBatches(LogitsProcessor):
+    """Follows the batch by hand."""
+
+    @classmethod
+    def validate_params(cls, sampling_params: Any) -> None:
+        if "bad" in (sampling_params.extra_args or {}):
+            raise ValueError("bad")
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        assert vllm_config.model_config.get_vocab_size() == VOCAB
+        self.rows: dict[int, tuple[list[int], list[int], dict[str, Any]]] = {}
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: Any) -> None:
+        if batch_update is None:
+            return
+        for index in batch_update.removed:
+            del self.rows[index]
+        for index, params, prompt, output in batch_update.added:
+            self.rows[index] = prompt, output, params.extra_args or {}
+        for source, target, direction in batch_update.moved:
+            moved = self.rows.pop(source)
+            if direction.name == "SWAP":
+                self.rows[source] = self.rows[target]
+            self.rows[target] = moved
+        assert len(self.rows) == batch_update.batch_size
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        assert sorted(self.rows) == list(range(len(logits)))
+        SEEN.extend(([*prompt, *output], params) for _, (prompt, output, params) in sorted(self.rows.items()))
+        return logits
+
+
+class TellsRequests(AdapterLogitsProcessor):
+    @classmethod
+    def validate_params(cls, sampling_params: Any) -> None:
+        TellsBatches.validate_params(sampling_params)
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def new_req_logits_processor(self, params: Any) -> Any:
+        def tell(prompt: list[int], output: list[int], logits: torch.Tensor) -> torch.Tensor:
+            assert logits.shape == (VOCAB,)
+            SEEN.append(([*prompt, *output], params.extra_args or {}))
+            return logits
+
+        return tell
+
+
+SPEAKERS: list[type[Any]] = [TellsLogits, TellsEdits, TellsBatches, TellsRequests]
 every_dialect = pytest.mark.parametrize("speaker", SPEAKERS)
 
 
 def dialect_of(speaker: type[Any]) -> Dialect:
-    return speak(speaker(), "its name", shipped=True)
+    return speak(speaker, "its name", shipped=True)
 
 
 class Told:
@@ -92,15 +141,14 @@ class Told:
 
 def call(dialect: Dialect, requests: list[Told]) -> Seen:
     """One call that serves one row of each request; what the processor saw."""
-    type(dialect.processor).seen = []
+    SEEN.clear()
     states = [request.state for request in requests]
     if dialect.reads_logits:
         result = dialect.process(states, torch.zeros(len(states), VOCAB))
         assert result.shape == (len(states), VOCAB)
     else:
         dialect.edit(states, [RowEdits() for _ in states])
-    seen: Seen = dialect.processor.seen
-    return seen
+    return list(SEEN)
 
 
 @every_dialect
