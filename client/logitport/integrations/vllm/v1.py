@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from logitport.errors import InvalidArgument
 from logitport.integrations import environment
@@ -76,7 +76,7 @@ class V1Hook:
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self._batch.give_up([*self._by_row.values(), *self._parked.values()], error)
             self._step = Step()
-            for row, request in self._by_row.items():
+            for row, request in sorted(self._by_row.items()):
                 self._step.add(request, (), row)
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
@@ -86,7 +86,7 @@ class V1Hook:
             return logits
         self._step = Step()
         if self._waits_for_ids:
-            step.new_ids = {request: self._new_ids(request) for request in step.new_ids}
+            step.new_ids = {request: self._new_ids(request) for request in cast("list[_Sampled]", list(step.new_ids))}
         self._batch.finish(step, logits)
         return logits
 
