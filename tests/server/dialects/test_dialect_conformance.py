@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, History, InvalidParams, RowEdits
 from logitport_server.dialects import Dialect, RequestContext, speak
 from logitport_server.worker.standins.vllm.v1.sample.logits_processor import AdapterLogitsProcessor, LogitsProcessor
+from logitport_server.worker.standins.vllm.v1.worker.gpu.sample.logits_processor import (
+    LogitsProcessor as SlotLogitsProcessor,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,7 +114,67 @@ class TellsRequests(AdapterLogitsProcessor):
         return tell
 
 
-SPEAKERS: list[type[Any]] = [TellsLogits, TellsEdits, TellsBatches, TellsRequests]
+class TellsSlots(SlotLogitsProcessor):
+    """Reads the buffers of each row's slot."""
+
+    validate_params = TellsBatches.validate_params
+
+    def __init__(self, vllm_config: Any, req_states: Any) -> None:
+        assert req_states.vocab_size == VOCAB
+        self.slots, self.params = req_states, dict[int, dict[str, Any]]()
+
+    def add_request(self, req_idx: int, sampling_params: Any) -> bool:
+        self.params[req_idx] = sampling_params.extra_args or {}
+        return True
+
+    def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
+        for slot, pos in zip(ctx.expanded_idx_mapping.tolist(), ctx.pos.tolist(), strict=True):
+            assert self.slots.total_len.gpu[slot] == pos + 1
+            SEEN.append((self.slots.all_token_ids.gpu[slot, : pos + 1].tolist(), self.params[slot]))
+        return logits
+
+
+class TellsSlotsAsProposed:
+    """Reads the arrays that it is told of."""
+
+    validate_params = TellsBatches.validate_params
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        self.params: dict[int, dict[str, Any]] = {}
+
+    def add_request(self, index: int, sampling_params: Any) -> None:
+        assert index not in self.params
+        self.params[index] = sampling_params.extra_args or {}
+
+    def remove_request(self, index: int) -> None:
+        del self.params[index]
+
+    def update_state(self, index_mapping: Any, token_ids: Any, seq_lens: Any) -> None:
+        self.mapping = self.mapping if index_mapping is None else index_mapping
+        SEEN.extend((token_ids[slot, : seq_lens[slot]].tolist(), self.params[slot]) for slot in self.mapping)
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        assert len(logits) == len(self.mapping)
+        return logits
+
+
+class TellsScores:
+    """As transformers has it."""
+
+    @classmethod
+    def validate_params(cls, params: Mapping[str, Any]) -> None:
+        TellsLogits.validate_params(params)
+
+    def __init__(self, **params: Any) -> None:
+        self.params = params
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        assert scores.shape == (1, VOCAB)
+        SEEN.append((input_ids[0].tolist(), self.params))
+        return scores.clone()
+
+
+SPEAKERS: list[type[Any]] = [TellsLogits, TellsEdits, TellsBatches, TellsRequests, TellsScores, TellsSlots, TellsSlotsAsProposed]
 every_dialect = pytest.mark.parametrize("speaker", SPEAKERS)
 
 
