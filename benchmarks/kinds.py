@@ -104,7 +104,7 @@ def distinct(count: int) -> tuple[Kind, ...]:
         Kind(
             f"shipped processor {number}",
             BAN.params,
-            type(f"Ban{number}", (Ban,), {"__doc__": f"Number {number}."}),
+            type(f"Ban{number}", (Ban,), {"__module__": __name__, "__doc__": f"Number {number}."}),
             lambda sglang: type("Ban", (sglang.CustomLogitProcessor,), {"__call__": BanInLogits.__call__}),
         )
         for number in range(count)

@@ -60,20 +60,43 @@ def write(message: common_pb2.Tensor, array: Any) -> None:
     message.raw = _to_bytes(array)
 
 
-def take_rows(logits: Any, rows: Sequence[int]) -> Any:
-    """These rows of the logits; the logits themselves if these are all of them."""
-    if len(rows) == len(logits):
-        return logits
-    return logits[row_index(rows, logits) if is_torch(logits) else list(rows)]
+def even_span(rows: Sequence[int]) -> slice | None:
+    """Ascending rows as a slice, if they are equally far apart; None if they are not, or if there is none."""
+    if not rows:
+        return None
+    first, end = rows[0], rows[-1] + 1
+    step = rows[1] - first if len(rows) > 1 else 1
+    return slice(first, end, step) if step > 0 and list(rows) == list(range(first, end, step)) else None
+
+
+def take_rows(logits: Any, rows: Sequence[int], out: Any = None) -> Any:
+    """These rows of the logits, ascending: a view if they are equally far apart, else a copy.
+
+    With `out`, of their shape, dtype and device, a copy there in any case.
+    """
+    span = even_span(rows)
+    if span is not None:
+        if out is None:
+            return logits[span]
+        out[...] = logits[span]
+        return out
+    if not is_torch(logits):
+        return np.take(logits, rows, axis=0, out=out)
+    import torch
+
+    # On a CPU index_select takes one row after the other, with one thread.
+    index = row_index(rows, logits)[:, None].expand(-1, logits.shape[1])
+    return torch.gather(logits, 0, index, out=out)
 
 
 def put_rows(logits: Any, rows: Sequence[int], values: Any) -> None:
-    """Write values over these rows of the logits, in place."""
+    """Write values over these rows of the logits, ascending, in place."""
     if is_torch(values):
-        values = values.to(logits.device, non_blocking=True)  # which waits all the same if they are not pinned
-    if len(rows) == len(logits):
-        logits[...] = values
-    else:
+        values = values.to(logits.device, logits.dtype, non_blocking=True)  # which waits if they are not pinned
+    span = even_span(rows)
+    if span is not None:
+        logits[span] = values
+    elif rows:
         logits[row_index(rows, logits) if is_torch(logits) else list(rows)] = values
 
 

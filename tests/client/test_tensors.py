@@ -144,12 +144,32 @@ def test_messages_that_are_no_tensor(message: common_pb2.Tensor, reason: str) ->
         tensors.like(message, np.empty((1, 1), np.float32))
 
 
-@pytest.mark.parametrize("rows", [[0, 1, 2], [2], [0, 2], []])
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4], [2], [1, 2], [0, 2, 4], [1, 4], [0, 1, 3], [0, 2, 3, 4], []])
 @pytest.mark.parametrize("kind", ["torch", "numpy"])
-def test_some_rows(rows: list[int], kind: str) -> None:
-    logits: Any = torch.arange(6.0).reshape(3, 2) if kind == "torch" else np.arange(6, dtype=np.float32).reshape(3, 2)
+@pytest.mark.parametrize("to", ["view or copy", "out"])
+def test_some_rows(rows: list[int], kind: str, to: str) -> None:
+    logits: Any = torch.arange(10.0).reshape(5, 2) if kind == "torch" else np.arange(10, dtype=np.float32).reshape(5, 2)
     before = logits.tolist()
-    taken = tensors.take_rows(logits, rows)
+    out = (torch if kind == "torch" else np).full((len(rows), 2), -1.0, dtype=logits.dtype) if to == "out" else None
+    taken = tensors.take_rows(logits, rows, out)
+    assert out is None or taken is out
     assert taken.tolist() == [before[row] for row in rows]
     tensors.put_rows(logits, rows, tensors.like(written(taken + 10), logits))
     assert logits.tolist() == [[v + 10 for v in old] if row in rows else old for row, old in enumerate(before)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "span"),
+    [
+        ([3], slice(3, 4, 1)),
+        ([1, 2, 3], slice(1, 4, 1)),
+        ((0, 5), slice(0, 6, 5)),
+        (range(2, 11, 4), slice(2, 11, 4)),
+        ([0, 2, 3], None),
+        ([2, 2], None),
+        ([3, 1], None),
+        ([], None),
+    ],
+)
+def test_rows_that_are_equally_far_apart(rows: Any, span: slice | None) -> None:
+    assert tensors.even_span(rows) == span
