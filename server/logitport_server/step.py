@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import compress
@@ -16,7 +16,8 @@ from logitport.ops import PipelineStage, apply_edits
 from logitport.tensors import row_index
 from logitport_server.dialects.results import check_result, rows_with_nan
 from logitport_server.failures import COSTLY, of_processor
-from logitport_server.grouping import Group, Row, Rows, group
+from logitport_server.grouping import Group, Row, Rows
+from logitport_server.ordering import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -100,15 +101,13 @@ def run(
         outcome: collects what comes of it.
     """
     originals = _copy_rows_of_skippers(rows, logits)
-    for rows_of_one_offset in _by_draft_offset(rows, drafts, outcome):
-        for place, groups in enumerate(rows_of_one_offset.groups):
-            standing = group(rows_of_one_offset, place) if outcome.failures else groups
-            isolated = [members for members in standing if members.dialect.isolated]
-            with _in_turn(standing, isolated, logits, outcome) if isolated else nullcontext(standing) as in_turn:
-                for members in in_turn:
-                    _serve(members, vocab_size, logits, outcome)
-            if logits is not None:
-                _refuse_nan(standing, logits, outcome)
+    for standing in in_order(rows, drafts, outcome):
+        isolated = [members for members in standing if members.dialect.isolated]
+        with _in_turn(standing, isolated, logits, outcome) if isolated else nullcontext(standing) as in_turn:
+            for members in in_turn:
+                _serve(members, vocab_size, logits, outcome)
+        if logits is not None:
+            _refuse_nan(standing, logits, outcome)
     outcome.settle()
     for row in rows if originals else ():
         if logits is not None and row.request.failure is not None and row.index in originals:
@@ -251,32 +250,6 @@ def _joined(first: RowEdits, later: RowEdits) -> RowEdits:
     joined.extend(first)
     joined.extend(later)
     return joined
-
-
-def _by_draft_offset(rows: Rows, drafts: Mapping[ActiveRequest, Sequence[int]], outcome: Outcome) -> Iterator[Rows]:
-    """The rows by draft offset, while the histories grow by one draft token after the other; then they are cut back."""
-    speculating = {row.request: drafts[row.request] for row in rows if row.request in drafts} if drafts else {}
-    if not speculating:
-        yield rows
-        return
-    lengths = {request: len(request.history) for request in speculating}
-    placed: defaultdict[int, list[Row]] = defaultdict(list)
-    for row in rows:
-        placed[row.draft_offset].append(row)
-    for offset in range(1 + max(map(len, speculating.values()))):
-        for request, token_ids in speculating.items() if offset else ():
-            if offset <= len(token_ids) and request.failure is None:
-                try:
-                    request.append(token_ids[offset - 1 : offset])
-                except LogitportError as error:
-                    outcome.fail(request, error)
-        yield Rows(placed[offset], greedy=rows.greedy)
-    for request, length in lengths.items():
-        try:
-            if len(request.history) != length:
-                request.rewind(length)
-        except LogitportError as error:
-            outcome.fail(request, error)
 
 
 def _copy_rows_of_skippers(rows: Sequence[Row], logits: torch.Tensor | None) -> dict[int, torch.Tensor]:

@@ -18,6 +18,7 @@ _SPOKEN = {
     dialects.TRANSFORMERS: "transformers.TransformersDialect",
     dialects.VLLM_V1: "vllm_v1.VllmV1Dialect",
     dialects.VLLM_REQUEST: "vllm_request.VllmRequestDialect",
+    dialects.VLLM_V2: "vllm_v2.VllmV2Dialect",
 }
 
 

@@ -55,6 +55,9 @@ class Dialect(ABC):
         argmax_invariant: whether it never changes which logit of a row is the largest; it is not called in steps whose
             requests are all greedy.
         reads_logits: whether its processors are given logits.
+        takes_drafts: whether it is called once for the rows of all draft offsets, with histories that hold no drafts;
+            else once for each offset, with histories that hold the drafts before it.
+        drafts: the draft tokens before each row of a call, if it takes them and its step has any; else ().
         processor: the instance; None if it is elsewhere.
         name: a built-in's name, or a digest.
         shipped: whether a client sent the processor's code.
@@ -66,6 +69,8 @@ class Dialect(ABC):
     isolated: ClassVar[bool] = False
     domain: Domain | None = None
     reads_logits: bool
+    takes_drafts: bool = False
+    drafts: Sequence[Sequence[int]] = ()
     argmax_invariant: bool = False
     failed: Mapping[int, BaseException] = MappingProxyType({})
 

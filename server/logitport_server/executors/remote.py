@@ -175,6 +175,7 @@ class RemoteDialect(Dialect):
             reply, _ = self._exchange(process, header, [shipped.data], seconds)
             self.reads_logits, self.unpickled = bool(reply.get("reads_logits")), bool(reply.get("unpickled"))
             self.argmax_invariant = bool(reply.get("argmax_invariant"))
+            self.takes_drafts = bool(reply.get("takes_drafts"))
             self._process = process
         return process
 
@@ -223,6 +224,8 @@ class RemoteDialect(Dialect):
             drafts = [state.context.history.draft_tokens for state in states]
             if any(drafts):
                 header["drafts"] = drafts
+            if self.drafts:
+                header["drafts_before"] = [list(before) for before in self.drafts]
             if logits is None:
                 header["vocab_size"] = states[0].context.vocab_size
             else:

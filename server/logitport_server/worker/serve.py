@@ -94,6 +94,7 @@ class _Worker:
         self._hosted[header["processor"]] = Hosted(dialect)
         unpickled = self._loader.misses > misses
         told = {"reads_logits": dialect.reads_logits, "argmax_invariant": dialect.argmax_invariant}
+        told["takes_drafts"] = dialect.takes_drafts
         return {**told, "unpickled": unpickled}, ()
 
     def _validate(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:
@@ -130,6 +131,8 @@ class _Worker:
         hosted = self._hosted[header["processor"]]
         failed, places = _follow(hosted, header, columns)
         if places:
+            before = header.get("drafts_before")
+            hosted.dialect.drafts = [before[place] for place in places] if before else ()
             _call(hosted, header["states"], places, _logits(hosted, header))
             for at, error in hosted.dialect.failed.items():
                 failed[str(places[at])] = _told(failures.of_processor(error, header["name"]))

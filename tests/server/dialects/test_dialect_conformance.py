@@ -174,7 +174,15 @@ class TellsScores:
         return scores.clone()
 
 
-SPEAKERS: list[type[Any]] = [TellsLogits, TellsEdits, TellsBatches, TellsRequests, TellsScores, TellsSlots, TellsSlotsAsProposed]
+SPEAKERS: list[type[Any]] = [
+    TellsLogits,
+    TellsEdits,
+    TellsBatches,
+    TellsRequests,
+    TellsScores,
+    TellsSlots,
+    TellsSlotsAsProposed,
+]
 every_dialect = pytest.mark.parametrize("speaker", SPEAKERS)
 
 

@@ -33,7 +33,7 @@ class UvaBackedTensor:
         self,
         size: Size,
         dtype: torch.dtype,
-        max_concurrency: int | None = None,  # noqa: ARG002 - vLLM's; there is one buffer here
+        max_concurrency: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         self.dtype = dtype
@@ -63,8 +63,8 @@ class StagedWriteTensor:
         size: Size,
         dtype: torch.dtype,
         device: torch.device | str,
-        max_concurrency: int | None = None,  # noqa: ARG002 - vLLM's, as above
-        uva_instead_of_gpu: bool = False,  # noqa: ARG002, FBT001, FBT002 - vLLM's
+        max_concurrency: int | None = None,
+        uva_instead_of_gpu: bool = False,
     ) -> None:
         if dtype not in (torch.int32, torch.int64, torch.float32):
             raise ValueError(f"a StagedWriteTensor of {dtype}; write int32, int64 or float32")

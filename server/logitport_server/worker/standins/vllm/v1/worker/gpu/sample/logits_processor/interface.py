@@ -65,7 +65,7 @@ class LogitsContext:
 class LogitsProcessor(ABC):
     """Changes the logits of a whole batch at once, and keeps what it must know of a request by its slot."""
 
-    def __init__(self, vllm_config: VllmConfig, req_states: LogitsProcRequestState) -> None:  # noqa: B027
+    def __init__(self, vllm_config: VllmConfig, req_states: LogitsProcRequestState) -> None:
         pass
 
     @classmethod
@@ -76,7 +76,7 @@ class LogitsProcessor(ABC):
         """A request has the slot from now on, whoever had it before; whether its logits are to be changed."""
         return True
 
-    def apply_staged_writes(self) -> None:  # noqa: B027
+    def apply_staged_writes(self) -> None:
         """Let the device see what `add_request` has staged; called once a step, before `apply`."""
 
     @abstractmethod

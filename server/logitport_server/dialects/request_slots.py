@@ -1,0 +1,113 @@
+"""vLLM's request slots: a request keeps its slot for as long as it takes part, and its tokens lie in buffers there."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from logitport_server.worker.standins.vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor, UvaBackedTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from logitport.history import History
+
+
+class Seat:
+    """A request in its slot. The slot is free again once nobody has the seat any more.
+
+    Attributes:
+        slots: of which slots.
+        slot: which of them.
+        history: the request's, live.
+        written: how many of its ids are in the buffers.
+    """
+
+    __slots__ = ("__weakref__", "_vacate", "history", "slot", "slots", "written")
+
+    def __init__(self, slots: RequestSlots, slot: int, history: History) -> None:
+        self.slots = slots
+        self.slot = slot
+        self.history = history
+        self.written = 0
+        self._vacate = weakref.finalize(self, slots.vacated.append, slot)
+        self._vacate.atexit = False
+
+    def leave(self) -> None:
+        """The slot is free at once: the processor does not know of the request."""
+        if self._vacate.detach() is not None:
+            self.slots.give_back(self.slot)
+
+
+class RequestSlots:
+    """Slots from a free list, and the buffers of the revised model runner that are read by slot.
+
+    Source: `RequestState` in vllm/v1/worker/gpu/states.py, vLLM 0.33.
+
+    Attributes:
+        device: where the buffers are.
+        count: how many slots there are.
+        longest: how many ids a slot has room for.
+        vacated: slots whose requests are gone, and which are not free yet: the processor may have to be told.
+        all_token_ids, prompt_len, prefill_len, total_len: as in `LogitsProcRequestState`.
+    """
+
+    def __init__(self, count: int, longest: int, device: torch.device) -> None:
+        self.device = device
+        self.count = count
+        self.longest = longest
+        self.vacated: deque[int] = deque()
+        self._free = list(range(count))[::-1]
+        self.all_token_ids = StagedWriteTensor((count, longest), torch.int32, device)
+        self.prompt_len = UvaBackedTensor(count, torch.int32, device=device)
+        self.prefill_len = UvaBackedTensor(count, torch.int32, device=device)
+        self.total_len = StagedWriteTensor(count, torch.int32, device)
+
+    @property
+    def free(self) -> int:
+        """How many slots are free."""
+        return len(self._free)
+
+    def give_back(self, slot: int) -> None:
+        """A slot that was vacated is free."""
+        self._free.append(slot)
+
+    def seat(self, history: History) -> Seat:
+        """A free slot for a request, and its history in the buffers. Raises IndexError if none is free."""
+        seat = Seat(self, self._free.pop(), history)
+        length, slot = len(history), seat.slot
+        self.prompt_len.np[slot] = history.prompt_length
+        self.prefill_len.np[slot] = length
+        self.all_token_ids.gpu[slot, :length] = torch.from_numpy(history.token_ids).to(self.device)
+        seat.written = length
+        return seat
+
+    def flush(self, seats: Iterable[Seat]) -> None:
+        """What has joined these histories goes into the buffers, and the device may see all of them."""
+        rows: list[int] = []
+        columns: list[int] = []
+        token_ids: list[int] = []
+        slots, lengths = [], []
+        for seat in seats:
+            history, length = seat.history, seat.history.length
+            for at in range(seat.written, length):
+                rows.append(seat.slot)
+                columns.append(at)
+                token_ids.append(history.at(at))
+            seat.written = length
+            slots.append(seat.slot)
+            lengths.append(length)
+        if rows:
+            self.all_token_ids.gpu[self._on_device(rows), self._on_device(columns)] = self._on_device(
+                token_ids, np.int32
+            )
+        self.total_len.gpu[self._on_device(slots)] = self._on_device(lengths, np.int32)
+        self.prompt_len.copy_to_uva()
+        self.prefill_len.copy_to_uva()
+
+    def _on_device(self, values: list[int], dtype: type[np.signedinteger[Any]] = np.int64) -> torch.Tensor:
+        return torch.from_numpy(np.array(values, dtype)).to(self.device)

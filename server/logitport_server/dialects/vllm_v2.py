@@ -1,0 +1,179 @@
+"""The dialect of vLLM's revised model runner (V2): one instance for all requests, each of which has a slot.
+
+    add_request(req_idx, sampling_params) -> bool    a request has the slot from now on
+    apply_staged_writes()                            once a step
+    apply(logits, ctx)                               all rows of the step, those of draft tokens among them
+
+And the form in which it was first proposed, told by an `apply` that takes logits alone:
+
+    add_request(index, sampling_params[, prompt_length]), remove_request(index)
+    update_state(index_mapping, token_ids, seq_lens), apply(logits)
+
+A request whose history was cut back, and every request of an instance that was replaced, is added anew with the history
+that it has then, as the model runner does with a request that was preempted.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from logitport import dialects
+from logitport.errors import LoadFailed
+from logitport_server.dialects import vllm_objects
+from logitport_server.dialects.request_slots import RequestSlots
+from logitport_server.dialects.results import check_result
+from logitport_server.dialects.vllm_base import VllmDialect, VllmRequest
+from logitport_server.dialects.vllm_rows import arrange
+from logitport_server.dialects.vllm_v2_forms import Earlier, Revised
+from logitport_server.worker.standins.vllm.config import VllmConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from logitport_server.dialects.base import RequestContext
+    from logitport_server.dialects.request_slots import Seat
+    from logitport_server.dialects.vllm_v2_forms import Form
+
+# Room for requests where the engine has not said how many it has, and for ids in each. An instance that gets more of
+# either is replaced by one with more room.
+_SLOTS = 256
+_LONGEST = 1 << 15
+
+
+@dataclass(eq=False, slots=True)
+class _Request(VllmRequest):
+    """A request whose tokens a processor finds in its slot; the two lists are empty.
+
+    Attributes:
+        seat: its slot; None if it has none yet, or is to be added anew.
+        declined: whether the processor has said that it does not change the request's logits.
+    """
+
+    seat: Seat | None = None
+    declined: bool = False
+
+
+class VllmV2Dialect(VllmDialect):
+    """Slots and a context in, logits out."""
+
+    def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
+        super().__init__(processor, name, shipped=shipped)
+        author = dialects.author_of(processor)
+        if isinstance(processor, author):
+            raise LoadFailed(
+                f"an instance of {author.__qualname__} was shipped, which has the slots of one engine; ship the class"
+            )
+        self._form_of = Revised if _takes_context(author) else Earlier
+        self.takes_drafts = self._form_of.takes_drafts
+        self._form: Form | None = None
+        self._room = (0, _LONGEST)
+        self._context: RequestContext | None = None
+
+    def start(self, context: RequestContext, params: dict[str, Any]) -> _Request:
+        if self._context is None:
+            self._context = context
+            self._room = (context.max_requests or _SLOTS, _LONGEST)
+        if self._form is None:
+            self._form = self._make_form(*self._room)
+        told = vllm_objects.sampling_params(context.sampling_params, params, context.eos_token_ids)
+        self._check(told)  # again: what it changes in them, stays
+        return _Request(told, [], [], context.history)
+
+    def advancer(self, state: VllmRequest) -> Callable[[int], object] | None:  # type: ignore[override]  # noqa: ARG002
+        return None  # a call looks what is new
+
+    def rewind(self, state: VllmRequest) -> None:
+        assert isinstance(state, _Request)  # noqa: S101 - `start` makes no other
+        if state.seat is not None and state.history.length < state.seat.written:
+            state.seat = None
+
+    def rebuild(self, state: VllmRequest) -> None:
+        assert isinstance(state, _Request)  # noqa: S101 - as above
+        state.seat = None
+
+    def _process(self, states: Sequence[Any], logits: torch.Tensor) -> torch.Tensor:
+        try:
+            form = self._with_room(dict.fromkeys(states))
+            guilty = self._seat(form, dict.fromkeys(states))
+            self.failed = {place: guilty[state] for place, state in enumerate(states) if state in guilty}
+            form.slots.flush(state.seat for state in dict.fromkeys(states) if state not in guilty)
+            form.prepare()
+            if all(state.declined or state in guilty for state in states):
+                return logits
+            rows = arrange(states, self.drafts, guilty)
+            in_order = rows.places == list(range(len(states)))
+            handed = logits if in_order else logits[rows.places]
+            result = form.apply(handed, rows)
+            check_result(result, handed.shape, self.name)
+        except BaseException:
+            self._form = None  # what it knows is not to be trusted
+            raise
+        if in_order:
+            return result
+        kept = [at for at in range(len(rows.places)) if at not in rows.missing]
+        logits[[rows.places[at] for at in kept]] = result[kept].to(logits)
+        return logits
+
+    def _with_room(self, requests: Iterable[_Request]) -> Form:
+        """The instance, or another one with room for these requests."""
+        count, longest = self._room
+        form = self._form
+        if form is not None:
+            form.dismiss()
+        new = sum(not _sits(request, form) for request in requests)
+        taken = 0 if form is None else count - form.slots.free
+        needed = max(request.history.length for request in requests)
+        while count < taken + new:
+            count *= 2
+        while longest < needed:
+            longest *= 2
+        if form is None or (count, longest) != self._room:
+            self._room = count, longest
+            self._form = form = self._make_form(count, longest)
+        return form
+
+    def _seat(self, form: Form, requests: Iterable[_Request]) -> dict[_Request, BaseException]:
+        """Give a slot to each request that has none; what the processor raised, by request."""
+        guilty: dict[_Request, BaseException] = {}
+        for request in requests:
+            if _sits(request, form):
+                continue
+            seat = form.slots.seat(request.history)
+            try:
+                request.declined = not form.add(seat.slot, request.sampling_params, request.history.prompt_length)
+                request.seat = seat
+            except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
+                guilty[request] = error
+                seat.leave()
+        return guilty
+
+    def _make_form(self, count: int, longest: int) -> Form:
+        """An instance of the processor. Raises LoadFailed."""
+        context = self._context
+        assert context is not None  # noqa: S101 - there was a request
+        device = torch.device(context.device)
+        slots = RequestSlots(count, longest, device if self.takes_drafts else torch.device("cpu"))
+        config = VllmConfig(context.vocab_size, count, context.tokenizer_id, context.eos_token_ids)
+        config.model_config.max_model_len = longest
+        form = self._form_of(self._shipped_as, config, slots, context.vocab_size, device)
+        self.processor, self.argmax_invariant = form.processor, form.argmax_invariant
+        return form
+
+
+def _sits(request: _Request, form: Form | None) -> bool:
+    return form is not None and request.seat is not None and request.seat.slots is form.slots
+
+
+def _takes_context(author: Any) -> bool:
+    """Whether `apply` takes a context beside the logits."""
+    try:
+        inspect.signature(author.apply).bind("self", "logits", "ctx")
+    except TypeError:
+        return False
+    except ValueError:  # written in C: it cannot be told
+        pass
+    return True

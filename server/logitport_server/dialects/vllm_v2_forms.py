@@ -1,0 +1,171 @@
+"""The two forms of processors for vLLM's revised model runner, behind one face."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+
+from logitport import payload
+from logitport_server.dialects import vllm_objects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logitport_server.dialects.request_slots import RequestSlots
+    from logitport_server.dialects.vllm_rows import Arrangement
+
+_INTERFACE = "vllm.v1.worker.gpu.sample.logits_processor.interface"
+
+
+class Form(ABC):
+    """An instance of a processor, and its slots. Whatever is somebody else's code may raise anything.
+
+    Attributes:
+        takes_drafts: whether it is handed the rows of all draft offsets at once.
+        argmax_invariant: as in `Dialect`.
+        processor: the instance.
+        slots: of its requests.
+    """
+
+    takes_drafts: ClassVar[bool]
+    argmax_invariant: bool = False
+
+    def __init__(self, processor: Any, slots: RequestSlots) -> None:
+        self.processor = processor
+        self.slots = slots
+
+    def dismiss(self) -> None:
+        """Tell the processor whose requests are gone; their slots are free."""
+        vacated = self.slots.vacated
+        while vacated:
+            self.remove(vacated[0])
+            self.slots.give_back(vacated.popleft())
+
+    @abstractmethod
+    def add(self, slot: int, sampling_params: Any, prompt_length: int) -> bool:
+        """A request has the slot, and its history is in the buffers; whether its logits are to be changed."""
+
+    def remove(self, slot: int) -> None:
+        """The slot's request is gone."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """What has to be done once a step, after requests were added, and before `apply`."""
+
+    @abstractmethod
+    def apply(self, logits: torch.Tensor, rows: Arrangement) -> torch.Tensor:
+        """Process float32[rows, vocab_size], in place or not; what comes back is not checked."""
+
+
+class Revised(Form):
+    """As it is in vLLM 0.32 and 0.33."""
+
+    takes_drafts = True
+
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        config: Any,
+        slots: RequestSlots,
+        vocab_size: int,
+        device: torch.device,
+    ) -> None:
+        self._interface = vllm_objects.module(_INTERFACE)
+        state = self._interface.LogitsProcRequestState(
+            device=device,
+            max_num_reqs=slots.count,
+            vocab_size=vocab_size,
+            all_token_ids=slots.all_token_ids,
+            prompt_len=slots.prompt_len,
+            prefill_len=slots.prefill_len,
+            total_len=slots.total_len,
+        )
+        super().__init__(payload.instantiate(make, config, state), slots)
+        self._device = device
+
+    def add(self, slot: int, sampling_params: Any, prompt_length: int) -> bool:  # noqa: ARG002
+        changes = self.processor.add_request(slot, sampling_params)
+        return changes is None or bool(changes)
+
+    def prepare(self) -> None:
+        flush = getattr(self.processor, "apply_staged_writes", None)
+        if flush is not None:
+            flush()
+
+    def apply(self, logits: torch.Tensor, rows: Arrangement) -> torch.Tensor:
+        slots, lengths, counts, input_ids = [], [], [], []
+        for span in rows.spans:
+            history, count = span.state.history, len(span.places)
+            slots.append(span.state.seat.slot)
+            lengths.append(history.length)
+            counts.append(count)
+            input_ids.append(history.at(history.length - 1) if history.length else 0)
+            input_ids += span.drafts[: count - 1]
+        slots_np = np.array(slots, np.intp)
+        lengths_np, counts_np = np.array(lengths, np.int32), np.array(counts, np.int32)
+        idx_mapping = self._on_device(slots_np.astype(np.int64))
+        ends = np.cumsum(counts_np)
+        local_pos = np.arange(len(input_ids), dtype=np.int32) - np.repeat(ends - counts_np, counts_np).astype(np.int32)
+        one_each = len(input_ids) == len(slots)
+        context = self._interface.LogitsContext(
+            expanded_idx_mapping=idx_mapping if one_each else self._on_device(np.repeat(slots_np, counts_np)),
+            idx_mapping=idx_mapping,
+            idx_mapping_np=slots_np,
+            expanded_local_pos=self._on_device(local_pos),
+            input_ids=self._on_device(np.array(input_ids, np.int32)),
+            pos=self._on_device(np.repeat(lengths_np.astype(np.int64) - 1, counts_np) + local_pos),
+            seq_lens_upper_bound_np=lengths_np + counts_np - 1,
+        )
+        result: torch.Tensor = self.processor.apply(logits, context)
+        return result
+
+    def _on_device(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
+        return torch.from_numpy(array).to(self._device)
+
+
+class Earlier(Form):
+    """As it was first proposed: github.com/vllm-project/vllm/issues/25389. A row belongs to one request alone."""
+
+    takes_drafts = False
+
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        config: Any,
+        slots: RequestSlots,
+        vocab_size: int,  # noqa: ARG002 - it is in the configuration
+        device: torch.device,
+    ) -> None:
+        super().__init__(payload.instantiate(make, config, device, device.type == "cuda"), slots)
+        self.argmax_invariant = bool(getattr(self.processor, "is_argmax_invariant", bool)())
+        told = ("update_state", "update_states")
+        self._update = next((getattr(self.processor, name) for name in told if hasattr(self.processor, name)), None)
+        self._remove = getattr(self.processor, "remove_request", None)
+        self._added_with = len(inspect.signature(self.processor.add_request).parameters)
+        self._token_ids = slots.all_token_ids.gpu.numpy()
+        self._lengths = slots.total_len.gpu.numpy()
+        self._mapping: np.ndarray[Any, np.dtype[np.intp]] | None = None
+
+    def add(self, slot: int, sampling_params: Any, prompt_length: int) -> bool:
+        self.processor.add_request(*(slot, sampling_params, prompt_length)[: self._added_with])
+        return True
+
+    def remove(self, slot: int) -> None:
+        if self._remove is not None:
+            self._remove(slot)
+
+    def prepare(self) -> None:
+        pass
+
+    def apply(self, logits: torch.Tensor, rows: Arrangement) -> torch.Tensor:
+        mapping = np.array([span.state.seat.slot for span in rows.spans], np.intp)
+        changed = self._mapping is None or not np.array_equal(self._mapping, mapping)
+        self._mapping = mapping
+        if self._update is not None:
+            self._update(mapping if changed else None, self._token_ids, self._lengths)
+        result: torch.Tensor = self.processor.apply(logits)
+        return result
