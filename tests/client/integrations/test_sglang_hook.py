@@ -258,7 +258,7 @@ class TestServerGone:
         first, second = (start_server("--enable-custom-logit-processor") for _ in range(2))
         with Client(first.target) as one, Client(second.target) as two:
             clients = [two, one]
-            hook = Hook(lambda: clients.pop(), tuple, Ranks(), "")
+            hook = Hook(clients.pop, tuple, Ranks(), "")
             reads, waits, ends = Req([2]), Req([3]), Req([4])
             bigrams = ["no_repeat_ngram", {"ngram_size": 2, "window_size": 100}]
             for _ in range(2):

@@ -1,0 +1,180 @@
+"""Real SGLang servers, each of its own processes, on a CPU."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from tests.conftest import environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from tests.conftest import RunningServer
+
+# SGLang takes half a minute to start, and more on a machine that is busy.
+_START_SECONDS = 600.0
+_STANDINS = Path(__file__).with_name("standins")
+_OPTIONS = {
+    "--device": "cpu",
+    "--attention-backend": "torch_native",
+    "--sampling-backend": "pytorch",
+    "--grammar-backend": "none",
+    "--dtype": "float32",
+    "--mem-fraction-static": "0.1",
+    "--max-running-requests": "8",
+    "--max-total-tokens": "4096",
+}
+PLAIN, GUARDED = "sglang.launch_server", "logitport.integrations.sglang.launcher"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(1500))
+
+
+class Refused(Exception):
+    """SGLang answered with an error.
+
+    Attributes:
+        status: of HTTP.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass
+class Engine:
+    """A server of SGLang's.
+
+    Attributes:
+        url: its address.
+        log: what it has written.
+    """
+
+    url: str
+    log: Path
+
+    def generate(self, prompt: list[int], processor: str | None = None, custom: Any = None, **params: Any) -> list[int]:
+        """The ids that follow the prompt, greedily. Raises Refused."""
+        return self.answer(prompt, processor, custom, **params)["output_ids"]
+
+    def answer(self, prompt: list[int], processor: str | None = None, custom: Any = None, **params: Any) -> Any:
+        """All that SGLang tells of the ids that follow the prompt. Raises Refused."""
+        with self.post(prompt, processor, custom, **params) as response:
+            return json.load(response)
+
+    def post(
+        self,
+        prompt: list[int],
+        processor: str | None,
+        custom: Any,
+        *,
+        stream: bool = False,
+        beside: Mapping[str, Any] | None = None,
+        **params: Any,
+    ) -> Any:
+        """The response of /generate, asked with what is `beside` the sampling parameters. Raises Refused."""
+        params = {"temperature": 0, "max_new_tokens": 64, "ignore_eos": True, "custom_params": custom, **params}
+        body = {"input_ids": prompt, "sampling_params": params, "stream": stream, "custom_logit_processor": processor}
+        body |= beside or {}
+        request = urllib.request.Request(
+            f"{self.url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        try:
+            return urllib.request.urlopen(request, timeout=120)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise Refused(error.code, error.read().decode()) from None
+
+
+@contextmanager
+def run_sglang(module: str, checkpoint: Path, log: Path, *options: str, **variables: str) -> Iterator[Engine]:
+    """A server for as long as the context lasts."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    given = [part for name, value in _OPTIONS.items() if name not in options for part in (name, value)]
+    given += ["--model-path", str(checkpoint), "--port", str(port), "--skip-server-warmup", *options]
+    offline = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(_STANDINS)}
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *given],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment() | offline | variables,
+            cwd=log.parent,
+        )
+    engine = Engine(f"http://127.0.0.1:{port}", log)
+    try:
+        _await(engine, process)
+        yield engine
+    finally:
+        _kill(process)
+
+
+def _await(engine: Engine, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"SGLang did not start: {engine.log.read_text()[-5000:]}")
+        try:
+            urllib.request.urlopen(f"{engine.url}/model_info", timeout=5).close()
+        except OSError:
+            time.sleep(0.5)
+        else:
+            return
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """The process and those that it started."""
+    try:
+        family = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        family = []
+    for member in family:
+        try:
+            member.kill()
+        except psutil.NoSuchProcess:
+            continue
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture(scope="session")
+def sglang(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[Engine]]:
+    """Runs a server: module, options, and variables of its environment by keyword."""
+
+    def run(module: str, *options: str, **variables: str) -> AbstractContextManager[Engine]:
+        return run_sglang(module, checkpoint, tmp_path_factory.mktemp("sglang") / "log", *options, **variables)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def native(sglang: Callable[..., AbstractContextManager[Engine]]) -> Iterator[Engine]:
+    """SGLang alone: it runs processors itself."""
+    with sglang(PLAIN, "--enable-custom-logit-processor", "--disable-overlap-schedule") as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def guarded(sglang: Callable[..., AbstractContextManager[Engine]], server: RunningServer) -> Iterator[Engine]:
+    """SGLang as logitport's launcher starts it, with the overlap schedule on."""
+    with sglang(GUARDED, LOGITPORT_TARGET=server.target) as engine:
+        yield engine
