@@ -10,7 +10,8 @@ from vllm import SamplingParams
 
 from logitport.integrations.vllm import failures
 from tests.engines.checkpoint import VOCAB_SIZE
-from tests.engines.vllm.native import CountsCalls, Fails, Native, Tilt
+from tests.engines.vllm.chains import CHAINS, Chain, asked
+from tests.engines.vllm.native import Native
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,22 +20,6 @@ if TYPE_CHECKING:
     from tests.conftest import RunningServer
 
 STEPS = 64
-
-# By name, and what ships of those that are no built-ins.
-SHIPPED = {kind.__name__: kind.to_str() for kind in (Tilt, CountsCalls, Fails)}
-
-CHAINS: dict[str, list[tuple[str, dict[str, Any]]]] = {
-    "disallowed_tokens": [("disallowed_tokens", {"token_ids": list(range(2, VOCAB_SIZE, 3))})],
-    "no_repeat_ngram": [("no_repeat_ngram", {"ngram_size": 1, "window_size": 12})],
-    "thinking_budget": [
-        (
-            "thinking_budget",
-            {"thinking_budget": 4, "thinking_start_ids": [7], "thinking_end_ids": [8, 9], "newline_id": 10},
-        )
-    ],
-    "reads logits": [("Tilt", {"by": 4.0})],
-}
-CHAINS["all"] = [link for name in ("reads logits", "disallowed_tokens", "no_repeat_ngram") for link in CHAINS[name]]
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["synchronous", "asynchronous"])
@@ -62,20 +47,19 @@ def prompts(count: int, longest: int = 40) -> list[list[int]]:
     return [[*(draw.randrange(20, VOCAB_SIZE) for _ in range(draw.randrange(1, longest))), 7] for _ in range(count)]
 
 
-def asking(chain: list[tuple[str, dict[str, Any]]], **options: Any) -> SamplingParams:
-    asked = [[SHIPPED.get(name, name), params] for name, params in chain]
+def asking(chain: Chain, **options: Any) -> SamplingParams:
     defaults = {"temperature": 0.0, "max_tokens": STEPS, "ignore_eos": True}
-    return SamplingParams(**defaults | options, extra_args={"logitport": asked})
+    return SamplingParams(**defaults | options, extra_args=asked(chain))
 
 
-def native(chain: list[tuple[str, dict[str, Any]]], **options: Any) -> SamplingParams:
+def native(chain: Chain, **options: Any) -> SamplingParams:
     defaults = {"temperature": 0.0, "max_tokens": STEPS, "ignore_eos": True}
     return SamplingParams(**defaults | options, extra_args={"native": [list(link) for link in chain]})
 
 
 def generate(engine: Any, given: list[list[int]], params: Any) -> list[Any]:
-    asked = [{"prompt_token_ids": ids} for ids in given]
-    return [output.outputs for output in engine.generate(asked, params, use_tqdm=False)]
+    inputs = [{"prompt_token_ids": ids} for ids in given]
+    return [output.outputs for output in engine.generate(inputs, params, use_tqdm=False)]
 
 
 def ids(outputs: list[Any]) -> list[list[int]]:

@@ -1,0 +1,85 @@
+"""Chains that tests of vLLM apply, through the service and beside it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from logitport import CustomLogitProcessor
+from logitport_builtins import BUILTINS
+from tests.engines.checkpoint import VOCAB_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+Chain = list[tuple[str, dict[str, Any]]]
+
+
+class Tilt(CustomLogitProcessor):
+    """Reads logits, keeps nothing: the id sampled last decides which half of the vocabulary gains."""
+
+    def __call__(self, logits, custom_param_list=None):
+        for row, params in zip(logits, custom_param_list, strict=True):
+            request = params["__req__"]
+            seen = [*request.origin_input_ids, *request.output_ids]
+            row[seen[-1] % 2 :: 2] += params["by"]
+        return logits
+
+
+class CountsCalls(CustomLogitProcessor):
+    """Writes how often it was called for the request, which no history tells."""
+
+    def __call__(self, logits, custom_param_list=None):
+        for row, params in zip(logits, custom_param_list, strict=True):
+            params["calls"] = params.get("calls", 0) + 1
+            row[:] = float("-inf")
+            row[100 + params["calls"]] = 0.0
+        return logits
+
+
+class Fails(CustomLogitProcessor):
+    """Raises once a request has so many output ids."""
+
+    def __call__(self, logits, custom_param_list=None):
+        for params in custom_param_list:
+            if len(params["__req__"].output_ids) >= params["after"]:
+                raise RuntimeError("this one fails on purpose")
+        return logits
+
+
+CLASSES: dict[str, type[CustomLogitProcessor]] = {kind.__name__: kind for kind in (Tilt, CountsCalls, Fails)}
+SHIPPED = {name: kind.to_str() for name, kind in CLASSES.items()}
+
+CHAINS: dict[str, Chain] = {
+    "disallowed_tokens": [("disallowed_tokens", {"token_ids": list(range(2, VOCAB_SIZE, 3))})],
+    "no_repeat_ngram": [("no_repeat_ngram", {"ngram_size": 1, "window_size": 12})],
+    "thinking_budget": [
+        (
+            "thinking_budget",
+            {"thinking_budget": 4, "thinking_start_ids": [7], "thinking_end_ids": [8, 9], "newline_id": 10},
+        )
+    ],
+    "reads logits": [("Tilt", {"by": 4.0})],
+}
+CHAINS["all"] = [link for name in ("reads logits", "disallowed_tokens", "no_repeat_ngram") for link in CHAINS[name]]
+
+
+def asked(chain: Chain) -> dict[str, Any]:
+    """The `extra_args` that ask the service for it."""
+    return {"logitport": [[SHIPPED.get(name, name), params] for name, params in chain]}
+
+
+def in_process(chain: Chain) -> Callable[[list[int], list[int], torch.Tensor], torch.Tensor]:
+    """The same without a service, for one request: (prompt, output, float[vocab_size]) to float[vocab_size]."""
+    links = [((BUILTINS.get(name) or CLASSES[name])(), dict(params)) for name, params in chain]
+
+    def process(prompt_ids: list[int], output_ids: list[int], row: torch.Tensor) -> torch.Tensor:
+        rows = row[None]
+        for processor, params in links:
+            params["__req__"] = SimpleNamespace(origin_input_ids=prompt_ids, output_ids=output_ids)
+            rows = processor(rows, [params])
+        return rows[0]
+
+    return process
