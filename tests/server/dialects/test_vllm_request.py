@@ -1,0 +1,283 @@
+"""vLLM's dialect of single requests: adapters, functions, callable classes; a row that fails, fails alone."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+import torch
+
+from logitport import History, InDialect, InvalidParams, LoadFailed
+from logitport_server.dialects import RequestContext, speak
+from logitport_server.worker.standins.vllm.v1.sample.logits_processor import AdapterLogitsProcessor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logitport_server.dialects import Dialect
+
+VOCAB = 8
+INF = float("inf")
+
+
+class Adapter(AdapterLogitsProcessor):
+    """Has whatever a function makes of the request's parameters."""
+
+    make: ClassVar[Any]
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def new_req_logits_processor(self, params: Any) -> Any:
+        return type(self).make(params.extra_args or {})
+
+
+def adapter(make_one: Callable[[dict[str, Any]], Any]) -> type[Adapter]:
+    class Made(Adapter):
+        make = staticmethod(make_one)
+
+    return Made
+
+
+def speaks(processor: Any) -> Dialect:
+    return speak(processor, "its name", shipped=True)
+
+
+class Told:
+    def __init__(self, dialect: Dialect, params: dict[str, Any] | None = None, **sampling_params: Any) -> None:
+        self.dialect, self.history = dialect, History([1, 2])
+        self.state = dialect.start(RequestContext("r", self.history, sampling_params, VOCAB), params or {})
+        self.advance: Any = dialect.advancer(self.state)
+
+    def append(self, *token_ids: int) -> None:
+        for token_id in token_ids:
+            self.history.append(token_id)
+            self.advance(token_id)
+
+
+def step(dialect: Dialect, *requests: Told) -> list[list[float]]:
+    rows: list[list[float]] = dialect.process(
+        [one.state for one in requests], torch.zeros(len(requests), VOCAB)
+    ).tolist()
+    return rows
+
+
+def marked(*at: int) -> list[float]:
+    return [float(index in at) for index in range(VOCAB)]
+
+
+def mark_last(output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
+    """In place, and returned."""
+    if output_ids:
+        logits[output_ids[-1]] += 1
+    return logits
+
+
+def mark_all(prompt_ids: list[int], output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
+    """Another tensor."""
+    return logits.index_fill(0, torch.tensor([*prompt_ids, *output_ids]), 1.0)
+
+
+class MarksAll:
+    """Keeps what it was called with, and so knows when somebody else's request was."""
+
+    def __init__(self, extra: int = 0) -> None:
+        self.extra, self.calls = extra, list[int]()
+
+    def __call__(self, prompt_ids: list[int], output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
+        assert self.calls == sorted(self.calls)
+        assert all(length <= len(output_ids) for length in self.calls)
+        self.calls.append(len(output_ids))
+        return mark_all(prompt_ids, [*output_ids, self.extra], logits)
+
+
+def test_a_function_of_the_output() -> None:
+    dialect = speaks(mark_last)
+    one, other = Told(dialect), Told(dialect)
+    one.append(3)
+    other.append(3, 4)
+    assert step(dialect, other, one, other) == [marked(4), marked(3), marked(4)]
+
+
+def test_a_function_of_prompt_and_output() -> None:
+    dialect = speaks(mark_all)
+    request = Told(dialect)
+    request.append(5)
+    assert step(dialect, request) == [marked(1, 2, 5)]
+
+
+def test_a_function_with_arguments() -> None:
+    def mark(extra: int, output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
+        logits[extra] += 1
+        return logits
+
+    dialect = speaks(functools.partial(mark, 7))
+    assert step(dialect, Told(dialect)) == [marked(7)]
+
+
+@pytest.mark.parametrize("shipped", [MarksAll, MarksAll(), functools.partial(MarksAll, extra=0)])
+def test_of_a_callable_class_each_request_has_its_own_instance(shipped: Any) -> None:
+    dialect = speaks(InDialect(shipped, "vllm"))
+    one, other = Told(dialect), Told(dialect)
+    one.append(3, 4)
+    assert step(dialect, one, other) == [marked(0, 1, 2, 3, 4), marked(0, 1, 2)]
+    other.append(6)
+    assert step(dialect, one, other) == [marked(0, 1, 2, 3, 4), marked(0, 1, 2, 6)]
+
+
+def test_a_callable_class_that_cannot_be_made() -> None:
+    class Wants:
+        def __init__(self, more: int) -> None: ...
+
+        def __call__(self, prompt_ids: list[int], output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
+            return logits
+
+    with pytest.raises(LoadFailed, match="more"):
+        Told(speaks(InDialect(Wants, "vllm")))
+
+
+def test_what_gets_no_parameters_takes_none() -> None:
+    dialect = speaks(mark_last)
+    dialect.validate({}, {"extra_args": {"for": "others"}})
+    with pytest.raises(InvalidParams, match=r"\['by'\]: send none"):
+        dialect.validate({"by": 1}, {})
+
+
+def test_an_adapter_makes_one_for_each_request() -> None:
+    def make(extra_args: dict[str, Any]) -> Any:
+        wanted = extra_args.get("mark")
+        if wanted is None:
+            return None
+
+        def mark(output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
+            logits[wanted] += 1
+            return mark_last(output_ids, logits)
+
+        return mark
+
+    dialect = speaks(adapter(make))
+    marks, does_not = Told(dialect, {"mark": 5}), Told(dialect, temperature=0.5)
+    marks.append(6)
+    does_not.append(6)
+    assert step(dialect, does_not, marks) == [marked(), marked(5, 6)]
+    assert Told(dialect, extra_args={"mark": 3}).state.call is not None
+
+
+def test_an_adapter_of_callables_with_the_prompt() -> None:
+    dialect = speaks(adapter(lambda _: MarksAll(3)))
+    assert step(dialect, Told(dialect)) == [marked(1, 2, 3)]
+
+
+def test_an_adapter_is_made_as_vllm_makes_it() -> None:
+    class Asks(Adapter):
+        make = staticmethod(lambda extra_args: None)
+
+        def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+            super().__init__(vllm_config, device, is_pin_memory)
+            assert vllm_config.model_config.get_vocab_size() == VOCAB
+            self.is_cuda = device.type == "cuda"
+
+    dialect = speaks(Asks)
+    Told(dialect)
+    assert dialect.processor.is_cuda is False
+
+    class Wants(Adapter):
+        def __init__(self, tokenizer: str) -> None: ...
+
+    with pytest.raises(LoadFailed, match="vllm_config, device, is_pin_memory"):
+        speaks(Wants)
+
+
+def test_after_a_rewind_what_kept_state_is_new() -> None:
+    made = []
+
+    def make(_: Any) -> Any:
+        made.append(MarksAll())
+        return made[-1]
+
+    dialect = speaks(adapter(make))
+    request = Told(dialect)
+    request.append(3, 4, 5)
+    step(dialect, request)
+    request.history.rewind(3)
+    dialect.rewind(request.state)
+    assert step(dialect, request) == [marked(0, 1, 2, 3)]
+    assert [one.calls for one in made] == [[3], [1]]
+    request.history.append(6)
+    dialect.rebuild(request.state)
+    assert step(dialect, request) == [marked(0, 1, 2, 3, 6)]
+    dialect.check_rebuildable(request.state)
+
+
+def fails_with(extra_args: dict[str, Any]) -> Any:
+    """Returns what it should not, or raises."""
+    wrong = extra_args.get("wrong")
+
+    def act(output_ids: list[int], logits: torch.Tensor) -> Any:
+        if wrong == "raise":
+            raise SystemExit("boom")
+        if wrong == "reshape":
+            return logits.unsqueeze_(0)
+        results = {None: logits + 1, "none": None, "shape": logits[1:], "list": logits.tolist(), "int": logits.long()}
+        return results[wrong]
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ("raise", "boom"),
+        ("none", "returned NoneType"),
+        ("shape", r"shape \[7\]"),
+        ("reshape", r"shape \[1, 8\]"),
+        ("list", "returned list"),
+        ("int", "dtype torch.int64"),
+    ],
+)
+def test_a_row_that_fails_fails_alone(wrong: str, error: str) -> None:
+    dialect = speaks(adapter(fails_with))
+    right, bad = Told(dialect), Told(dialect, {"wrong": wrong})
+    rows = step(dialect, right, bad, right)
+    assert list(dialect.failed) == [1]
+    with pytest.raises(BaseException, match=error):
+        raise dialect.failed[1]
+    assert [rows[0], rows[2]] == [[1.0] * VOCAB] * 2
+    assert step(dialect, right) == [[1.0] * VOCAB]
+    assert dialect.failed == {}
+
+
+def test_an_adapter_that_cannot_make_one_refuses_the_request() -> None:
+    dialect = speaks(adapter(lambda extra_args: extra_args["missing"]))
+    with pytest.raises(KeyError):
+        Told(dialect)
+
+
+def test_what_is_argmax_invariant_sees_logits_after_temperature() -> None:
+    seen = []
+
+    def look(output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
+        seen.append(logits.clone())
+        logits[0] = -INF
+        return logits
+
+    looks = adapter(lambda _: look)
+    looks.is_argmax_invariant = lambda self: True  # type: ignore[method-assign]
+    dialect = speaks(looks)
+    cold, greedy = Told(dialect, temperature=0.3), Told(dialect, temperature=0)
+    logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(2))
+    result = dialect.process([cold.state, greedy.state], logits.clone())
+    assert torch.equal(torch.stack(seen), logits / torch.tensor([[0.3], [1.0]]))
+    assert torch.equal(result[:, 1:], logits[:, 1:])
+    assert result[:, 0].tolist() == [-INF, -INF]
+
+
+def test_logits_of_half_precision_are_computed_in_single() -> None:
+    def look(output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
+        assert logits.dtype == torch.float32
+        return logits + 1
+
+    dialect = speaks(look)
+    result = dialect.process([Told(dialect).state], torch.zeros(1, VOCAB, dtype=torch.float16))
+    assert result.tolist() == [[1.0] * VOCAB]
