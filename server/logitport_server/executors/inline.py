@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from logitport.errors import LoadFailed
+from logitport.payload.pickle_reader import read
 from logitport_server.dialects import Dialect, speak
 from logitport_server.executors.base import Executor
 from logitport_server.executors.quarantine import Quarantine
+from logitport_server.worker import standins
 
 if TYPE_CHECKING:
+    from logitport.payload import Payload
     from logitport_server.loader import Loader
     from logitport_server.source import Source
 
@@ -31,4 +36,21 @@ class InlineExecutor(Executor):
 
     def host_shipped(self, source: Source) -> Dialect:
         assert source.payload is not None  # noqa: S101 - a built-in is not shipped
-        return speak(self._loader.load(source.payload), source.key, shipped=True)
+        try:
+            processor = self._loader.load(source.payload)
+        except LoadFailed as error:
+            raise _advised(error, source.payload) from error
+        return speak(processor, source.key, shipped=True)
+
+
+def _advised(error: LoadFailed, shipped: Payload) -> LoadFailed:
+    """The same error; if an engine is missing that a worker would have a stand-in for, with what to do about that."""
+    for reference in sorted(read(shipped.data).globals, key=lambda reference: (reference.module, reference.name)):
+        engine = reference.module.partition(".")[0]
+        if engine in standins.ENGINES and find_spec(engine) is None:
+            return LoadFailed(
+                f"the processor uses {reference.module}.{reference.name}, and {engine} is not installed on the server, "
+                f"which runs what is shipped in its own process: install {engine} there, or serve with --isolation "
+                f"process, whose workers have what processors use of {engine}"
+            )
+    return error

@@ -10,9 +10,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+_FOLDER = Path(__file__).parent
+# What is here, by package.
+ENGINES = frozenset(path.parent.name for path in _FOLDER.glob("*/__init__.py"))
+
 
 def offer() -> None:
     """Let imports of this process find them."""
-    folder = str(Path(__file__).parent)
+    folder = str(_FOLDER)
     if folder not in sys.path:
         sys.path.append(folder)

@@ -1,0 +1,32 @@
+"""The stand-ins of engines, for as long as a test writes processors as their users do. No engine need be installed."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from logitport_server.worker import standins
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOLDER = Path(standins.__file__).parent
+
+
+@contextmanager
+def standing_in() -> Iterator[None]:
+    """Engines can be imported; afterwards, what stood for them cannot."""
+    before = list(sys.path)
+    standins.offer()
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if name.partition(".")[0] in standins.ENGINES and file is not None and Path(file).is_relative_to(FOLDER):
+                del sys.modules[name]
+        importlib.invalidate_caches()
