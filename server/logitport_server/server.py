@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Objects before the collector looks for cycles: more than one large step has at once, which go when it ends anyway.
+_GARBAGE = 20_000
 _SERVICES = (
     registry_pb2.DESCRIPTOR.services_by_name["ProcessorRegistry"].full_name,
     processing_pb2.DESCRIPTOR.services_by_name["LogitProcessing"].full_name,
@@ -199,6 +201,7 @@ async def _serve(config: ServerConfig, processors: Iterable[object]) -> int:
     server = Server(config, processors)
     address = await server.start()
     gc.freeze()  # what is here now stays: a collection in the middle of a step need not look at it
+    gc.set_threshold(_GARBAGE)
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
     for number in _SIGNALS:
         loop.add_signal_handler(number, stopping.set)

@@ -13,7 +13,7 @@ import torch
 from logitport.edits import Edits, RowEdits
 from logitport.errors import LogitportError, ProcessorFailed, ProcessorTimedOut
 from logitport.ops import PipelineStage, apply_edits
-from logitport.tensors import row_index
+from logitport.tensors import even_span, put_rows, take_rows
 from logitport_server.dialects.results import check_result, rows_with_nan
 from logitport_server.failures import COSTLY, of_processor
 from logitport_server.grouping import Group, Row, Rows
@@ -196,17 +196,14 @@ def _serve(members: Group, vocab_size: int, logits: torch.Tensor | None, outcome
 
 def _process(members: Group, logits: torch.Tensor) -> None:
     """Hand a logits-reading processor its rows, and put back what it returns."""
-    indices = [row.index for row in members.rows]
-    first, end = indices[0], indices[-1] + 1
     selected, members.selected = _select(members, logits) if members.selected is None else members.selected, None
     shape = selected.shape  # the processor may reshape its tensor in place
     with torch.no_grad():
         result = members.dialect.process(members.states, selected)
         check_result(result, shape, members.dialect.name)
-        if end - first != len(indices):
-            logits.index_copy_(0, row_index(indices, logits), result.to(logits))
-        elif not result.is_set_to(logits[first:end]):
-            logits[first:end].copy_(result)
+        indices = [row.index for row in members.rows]
+        if not result.is_set_to(logits[indices[0] : indices[-1] + 1]):
+            put_rows(logits, indices, result)
 
 
 def _refuse_nan(groups: Sequence[Group], logits: torch.Tensor, outcome: Outcome) -> None:
@@ -223,10 +220,12 @@ def _refuse_nan(groups: Sequence[Group], logits: torch.Tensor, outcome: Outcome)
     }
     if not read:
         return
-    first = min(read)
-    for place in rows_with_nan(logits[first : max(read) + 1]):
-        if first + place in read:
-            row, members = read[first + place]
+    indices = sorted(read)
+    span = even_span(indices) or slice(indices[0], indices[-1] + 1)
+    searched = range(len(logits))[span]
+    for place in rows_with_nan(logits[span]):
+        if searched[place] in read:
+            row, members = read[searched[place]]
             name = members.dialect.name
             message = f"processor {name} returned NaN in a row; return numbers, or -inf for what must not be sampled"
             outcome.fail(row.request, ProcessorFailed(message, processor=name))
@@ -238,11 +237,11 @@ def _select(members: Group, logits: torch.Tensor) -> torch.Tensor:
     Else a copy in the processor's scratch memory: to find new costs more.
     """
     indices = [row.index for row in members.rows]
-    first, end = indices[0], indices[-1] + 1
-    if end - first == len(indices):
-        return logits[first:end]
-    out = members.dialect.scratch(len(indices), logits)
-    return torch.index_select(logits, 0, row_index(indices, logits), out=out)
+    span = even_span(indices)
+    if span is not None and span.step == 1:
+        return logits[span]
+    copied: torch.Tensor = take_rows(logits, indices, members.dialect.scratch(len(indices), logits))
+    return copied
 
 
 def _joined(first: RowEdits, later: RowEdits) -> RowEdits:

@@ -228,6 +228,34 @@ def test_skip_leaves_the_rows_bit_identical(admission: Any, place: int, scattere
     assert outcome.edits == {}
 
 
+def nan_in(row: int) -> Callable[[torch.Tensor, Any], torch.Tensor]:
+    def act(logits: torch.Tensor, _: Any) -> torch.Tensor:
+        logits[row, VOCAB - 1] = float("nan")
+        return logits
+
+    return act
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("rows", [(0, 1, 2), (1, 3, 5), (0, 1, 3)])
+def test_a_nan_fails_the_row_that_it_is_in(admission: Any, rows: tuple[int, ...], place: int) -> None:
+    admit = admission(VOCAB)
+    broken, other = Reads(nan_in(place)), admit((deny(1), {}))
+    served = {row: admit((broken, {})) for row in rows}
+    requests = [served.get(row, other) for row in range(6)]
+    _, outcome = process(requests)
+    assert failed(outcome) == {served[rows[place]].slot: (ProcessorFailed, False)}
+
+
+def test_a_nan_of_the_engine_in_a_row_that_nobody_reads_fails_nobody(admission: Any) -> None:
+    admit = admission(VOCAB)
+    reads, other = admit((add(1), {})), admit()
+    before = logits_of(4)
+    before[1] = float("nan")
+    _, outcome = process([reads, other, other, reads], before)
+    assert failed(outcome) == {}
+
+
 def test_one_member_that_skips_and_one_that_aborts(admission: Any) -> None:
     admit = admission(VOCAB)
     broken = Reads(half_way)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _UNFROZEN = 128  # ids at the end that stay out of the frozen part, so that rejecting drafts is cheap
 _MIN_RECENT = 512  # ids at least from one rebuild to the next
+_FEW = 32  # ids, of all n-grams that are found, which are compared sooner one by one than by arrays
 
 
 @dataclass(frozen=True)
@@ -80,11 +81,17 @@ class FollowerIndex:
             positions = np.concatenate([positions, recent])
         elif positions is NO_POSITIONS:
             return NO_POSITIONS
+        size, length = self._rule.size, history.length
+        earliest = max(0, length - self._rule.window) + size - 1
+        if len(positions) * size <= _FEW:
+            at, last = history.at, range(1, size)
+            found = [here for here in positions.tolist() if here >= earliest]
+            ids = {at(here) for here in found if all(at(here - back) == at(length - back) for back in last)}
+            return np.array(sorted(ids), np.int32)
         token_ids = history.token_ids
-        earliest = max(0, len(token_ids) - self._rule.window) + self._rule.size - 1
         positions = positions[positions >= earliest]
-        backwards = np.arange(1, self._rule.size)[:, None]
-        same = token_ids[positions - backwards] == token_ids[len(token_ids) - backwards]
+        backwards = np.arange(1, size)[:, None]
+        same = token_ids[positions - backwards] == token_ids[length - backwards]
         return _distinct(token_ids[positions[same.all(axis=0)]])
 
     def _build(self, history: History) -> None:
