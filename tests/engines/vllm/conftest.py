@@ -26,10 +26,20 @@ PROCESSOR = "logitport.integrations.vllm:RemoteLogitsProcessor"
 
 
 @contextmanager
-def run_engine(checkpoint: Path, target: str, **options: Any) -> Iterator[Any]:
-    """An `LLM` that asks the service at `target`."""
+def run_engine(checkpoint: Path, target: str, *, asynchronous: bool = False, **options: Any) -> Iterator[Any]:
+    """An `LLM` that asks the service at `target`.
+
+    Asynchronous scheduling is off on CPUs because it gains nothing there; what it does to processors is the same.
+    """
     from vllm import LLM
     from vllm.distributed import cleanup_dist_env_and_memory
+    from vllm.platforms.cpu import CpuPlatform
+
+    configure = CpuPlatform.check_and_update_config
+
+    def configure_asynchronous(config: Any) -> None:
+        configure(config)
+        config.scheduler_config.async_scheduling = asynchronous
 
     os.environ["LOGITPORT_TARGET"] = target
     defaults = {
@@ -40,7 +50,11 @@ def run_engine(checkpoint: Path, target: str, **options: Any) -> Iterator[Any]:
         "logits_processors": [PROCESSOR],
         "seed": 0,
     }
-    engine = LLM(str(checkpoint), **defaults | options)
+    CpuPlatform.check_and_update_config = configure_asynchronous
+    try:
+        engine = LLM(str(checkpoint), **defaults | options)
+    finally:
+        CpuPlatform.check_and_update_config = configure
     try:
         yield engine
     finally:

@@ -9,7 +9,8 @@ import pytest
 from vllm import SamplingParams
 
 from logitport.integrations.vllm import failures
-from tests.engines.checkpoint import VOCAB_SIZE
+from logitport.integrations.vllm.failures import _kept
+from tests.engines.checkpoint import EOS, VOCAB_SIZE
 from tests.engines.vllm.chains import CHAINS, Chain, asked
 from tests.engines.vllm.native import Native
 
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 STEPS = 64
 
 
+@pytest.fixture(autouse=True)
+def no_failures() -> None:
+    """None is known when a test begins."""
+    _kept.clear()
+
+
 @pytest.fixture(scope="module", params=[False, True], ids=["synchronous", "asynchronous"])
 def engine(
     request: pytest.FixtureRequest, running_engine: Callable[..., Any], checkpoint: Path, server: RunningServer
@@ -30,7 +37,7 @@ def engine(
     with running_engine(
         checkpoint,
         server.target,
-        async_scheduling=request.param,
+        asynchronous=request.param,
         max_num_batched_tokens=32,
         enable_chunked_prefill=True,
         enable_prefix_caching=False,
@@ -92,10 +99,99 @@ def test_requests_of_one_batch_have_their_own_chains_or_none(engine: Any) -> Non
 def test_state_survives_chunks_of_prompts_and_preemption(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = engine.llm_engine.engine_core.engine_core.scheduler
     preempt, preempted = scheduler._preempt_request, []
-    monkeypatch.setattr(scheduler, "_preempt_request", lambda *told: (preempted.append(told), preempt(*told))[1])
+    monkeypatch.setattr(
+        scheduler, "_preempt_request", lambda *told, **named: preempted.append(1) or preempt(*told, **named)
+    )
     given = [[*prompt * 60][:60] for prompt in prompts(8)]
 
     outputs = ids(generate(engine, given, asking([("CountsCalls", {})])))
 
     assert preempted
+    assert hook(engine)._waits_for_ids is engine.llm_engine.vllm_config.scheduler_config.async_scheduling
     assert outputs == [list(range(101, 101 + STEPS))] * len(given)
+
+
+def test_samples_of_one_prompt_are_requests_of_their_own(engine: Any) -> None:
+    chain = [("no_repeat_ngram", {"ngram_size": 1, "window_size": STEPS}), *CHAINS["reads logits"]]
+
+    (samples,) = generate(engine, [[5, 6, 7]], asking(chain, n=4, temperature=1.0, seed=3))
+
+    outputs = [tuple(sample.token_ids) for sample in samples]
+    assert len(set(outputs)) == 4
+    assert all(len(set(output)) == STEPS for output in outputs)
+
+
+def test_a_request_that_is_aborted_leaves_and_the_others_go_on(engine: Any) -> None:
+    core, given = engine.llm_engine, prompts(4)
+    names = [
+        core.add_request(f"abort-{place}", {"prompt_token_ids": prompt}, asking(CHAINS["all"]))
+        for place, prompt in enumerate(given)
+    ]
+    for _ in range(12):
+        core.step()
+    core.abort_request([names[1]], internal=True)
+    outputs = {}
+    while core.has_unfinished_requests():
+        outputs |= {output.request_id: list(output.outputs[0].token_ids) for output in core.step() if output.finished}
+
+    for place in (0, 2, 3):
+        assert [outputs[f"abort-{place}"]] == ids(generate(engine, [given[place]], native(CHAINS["all"])))
+    assert len(hook(engine)._batch._session) == 1  # the last one leaves with the next step
+
+
+def test_a_request_whose_processor_fails_ends_and_the_others_do_not(engine: Any) -> None:
+    given = prompts(4)
+    failing = asking([("Fails", {"after": 9})], ignore_eos=False)
+
+    outputs = generate(engine, [[5, 6], *given], [failing, *[asking(CHAINS["all"])] * 4])
+
+    (sample,) = outputs[0]
+    assert (list(sample.token_ids[9:]), sample.finish_reason, sample.stop_reason) == ([EOS], "stop", None)
+    assert ids(outputs[1:]) == ids(generate(engine, given, native(CHAINS["all"])))
+    (failure,) = failures()
+    assert (failure.error, failure.output_length, failure.forced_token_id) == ("ProcessorFailed", 9, EOS)
+    assert "on purpose" in failure.remote_traceback
+
+
+def test_a_caller_can_be_told_of_a_failure_by_the_stop_reason(engine: Any) -> None:
+    params = asking([("Fails", {"after": 3})], n=2, temperature=1.0, stop_token_ids=[401])
+    params.extra_args["logitport_failure_id"] = 401
+
+    (samples,) = generate(engine, [[5, 6]], params)
+
+    assert [(sample.finish_reason, sample.stop_reason) for sample in samples] == [("stop", 401)] * 2
+    request_id = failures()[0].request_id.partition("_")[2].rpartition("-")[0]
+    assert len(failures(request_id)) == 2
+
+
+def test_a_request_that_nothing_ends_gets_nothing_but_the_end_once_it_has_failed(engine: Any) -> None:
+    (samples,) = generate(engine, [[5, 6]], asking([("Fails", {"after": 3})], max_tokens=12))
+
+    assert list(samples[0].token_ids[3:]) == [EOS] * 9
+
+
+def test_a_failed_request_ends_also_where_ids_are_asked_for(engine: Any) -> None:
+    params = asking([("Fails", {"after": 3})], ignore_eos=False, min_tokens=20, max_tokens=30)
+
+    (samples,) = generate(engine, [[5, 6]], params)
+
+    assert set(samples[0].token_ids[3:]) == {EOS}
+
+
+def test_who_asks_for_nothing_gets_the_operators_chain(engine: Any) -> None:
+    chain = CHAINS["disallowed_tokens"]
+    hook(engine)._default = chain
+    try:
+        by_default = ids(generate(engine, prompts(3), native([])))
+    finally:
+        hook(engine)._default = ()
+
+    assert by_default == ids(generate(engine, prompts(3), asking(chain)))
+
+
+def hook(engine: Any) -> Any:
+    """The hook inside of the engine."""
+    worker = engine.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
+    return next(
+        processor._hook for processor in worker.model_runner.input_batch.logitsprocs.all if hasattr(processor, "_hook")
+    )
