@@ -1,0 +1,221 @@
+"""transformers' processors through a real server, in sandboxed workers: as `generate` would have them."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    MinLengthLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+)
+
+from logitport import Client, CustomLogitProcessor, InvalidParams, Request, RequestsFailed, StateLost
+from tests.transformers_own import CASES, VOCAB, Case
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from logitport import Session
+
+
+@pytest.fixture
+def session(client: Client) -> Iterator[Session]:
+    with client.session(vocab_size=VOCAB, dtype=torch.float32, max_draft_tokens=4) as opened:
+        yield opened
+
+
+def ids_of(history: Sequence[int]) -> torch.Tensor:
+    return torch.tensor([list(history)])
+
+
+def random_logits(seed: int, rows: int) -> torch.Tensor:
+    return torch.randn(rows, VOCAB, generator=torch.Generator().manual_seed(seed)) * 2
+
+
+class Shift(LogitsProcessor):
+    """An author's own: what it adds follows from the history and its configuration."""
+
+    def __init__(self, ids: Sequence[int] = (1,), by: float = 1.0) -> None:
+        self.ids, self.by = torch.tensor(list(ids)), by
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores = scores.clone()
+        scores[:, self.ids] += self.by * input_ids.shape[1]
+        return scores
+
+
+class ByPosition(LogitsProcessor):
+    """State by batch position, of a history that only grows."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if not self.seen:
+            self.seen = [0] * len(input_ids)
+        for row in range(len(input_ids)):
+            self.seen[row] += int(input_ids[row, -1])
+            scores[row, self.seen[row] % VOCAB] += 5
+        return scores
+
+
+class Sharpen(CustomLogitProcessor):
+    """Of SGLang's dialect."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        return logits * 1.5
+
+
+def shift(input_ids: torch.Tensor, scores: torch.Tensor, by: float = 1.0) -> torch.Tensor:
+    """A bare function."""
+    return torch.roll(scores, int(input_ids[0, -1])) * by
+
+
+def test_every_processor_of_transformers_is_as_in_transformers(session: Session) -> None:
+    """All in one batch: two requests of one length for each, and one of another."""
+    requests: list[tuple[Case, list[int], Any, Any]] = []
+    for case in CASES:
+        for history in ([3, 1], [1, 2], [7]):
+            handle = session.add(Request(history, processors=[case.shipped]))
+            requests.append((case, history, handle, LogitsProcessorList([case.native()])))
+    for step in range(6):
+        logits = random_logits(step, len(requests))
+        for row, (case, *_) in zip(logits, requests, strict=True):
+            if case.name.startswith("InfNan"):
+                row[1], row[2], row[3] = torch.inf, -torch.inf, torch.nan
+        rows = zip(requests, logits, strict=True)
+        expected = [native(ids_of(history), row[None].clone()) for (_, history, _, native), row in rows]
+        new = {handle: [history[-1]] if step else [] for _, history, handle, _ in requests}
+        session.step(new).apply(logits)
+        for (case, *_), row, wanted in zip(requests, logits, expected, strict=True):
+            assert torch.allclose(row[None], wanted, rtol=1e-6, atol=1e-6), case
+        for _, history, *_ in requests:
+            history.append((history[-1] * 5 + step) % VOCAB)
+
+
+MANY = LogitsProcessorList([Shift([6]), TopKLogitsWarper(9), ByPosition()])
+FORMS: list[tuple[Any, dict[str, Any], Any]] = [
+    (Shift, {"ids": [2, 3], "by": 2.0}, Shift([2, 3], 2.0)),
+    (functools.partial(Shift, [4]), {"by": 0.5}, Shift([4], 0.5)),
+    (Shift([5]), {}, Shift([5])),
+    (MANY, {}, MANY),
+    (shift, {}, shift),
+    (shift, {"by": 2.0}, functools.partial(shift, by=2.0)),
+    (ByPosition, {}, ByPosition()),
+    (RepetitionPenaltyLogitsProcessor, {"penalty": 1.2}, RepetitionPenaltyLogitsProcessor(1.2)),
+]
+
+
+@pytest.mark.parametrize(("shipped", "params", "native"), FORMS)
+def test_64_greedy_steps_with_churn(session: Session, shipped: Any, params: dict[str, Any], native: Any) -> None:
+    """Eight requests at a time, some of which end and make place for others; with a built-in and SGLang's before."""
+    model = torch.randn(VOCAB, VOCAB, generator=torch.Generator().manual_seed(1)) * 3
+    chain = [("no_repeat_ngram", {"ngram_size": 3}), (Sharpen, {}), (shipped, params)]
+    running: dict[Any, tuple[list[int], LogitsProcessorList]] = {}
+    new: dict[Any, list[int]] = {}
+    begun = 0
+    for step in range(64):
+        if step % 9 == 8:
+            for handle in list(running)[:2]:
+                session.remove(handle)
+                del running[handle], new[handle]
+        while len(running) < 8:
+            prompt = [begun % VOCAB, *range(begun % 5)]
+            handle = session.add(Request(prompt, processors=chain))
+            begun += 1
+            running[handle] = prompt, native_chain(native)
+            new[handle] = []
+        raw = torch.stack([model[history[-1]] for history, _ in running.values()])
+        logits = raw.clone()
+        session.step(new).apply(logits)
+        for row, before, (handle, (history, processors)) in zip(logits, raw, running.items(), strict=True):
+            token_id = int(row.argmax())
+            assert token_id == int(processors(ids_of(history), before[None].clone())[0].argmax())
+            history.append(token_id)
+            new[handle] = [token_id]
+
+
+def native_chain(processor: Any) -> LogitsProcessorList:
+    """What a chain of the built-in, of SGLang's and of this one comes to in transformers."""
+    own = copy.deepcopy(processor)
+    parts = own if isinstance(own, LogitsProcessorList) else [own]
+    return LogitsProcessorList([NoRepeatNGramLogitsProcessor(3), TemperatureLogitsWarper(1 / 1.5), *parts])
+
+
+def test_rows_of_draft_tokens_with_rejections(session: Session) -> None:
+    """A row for each draft token, of which fewer and fewer are kept."""
+    rng = np.random.default_rng(3)
+    shipped = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(1.5), Shift([4], 0.25)])
+    chain = [("no_repeat_ngram", {"ngram_size": 3}), (Sharpen, {}), (shipped, {})]
+    histories = {session.add(Request([1, 2, at], processors=chain)): [1, 2, at] for at in range(3)}
+    new: dict[Any, list[int]] = {handle: [] for handle in histories}
+    for step in range(8):
+        drafts = {handle: rng.integers(0, VOCAB, int(rng.integers(0, 5))).tolist() for handle in histories}
+        rows = [(handle, offset) for handle in histories for offset in range(1 + len(drafts[handle]))]
+        logits = random_logits(step, len(rows))
+        expected = []
+        for (handle, offset), row in zip(rows, logits, strict=True):
+            ids = ids_of([*histories[handle], *drafts[handle][:offset]])
+            expected.append(native_chain(shipped)(ids, row[None].clone()))
+        session.step(new, drafts=drafts).apply(logits)
+        torch.testing.assert_close(logits, torch.cat(expected))
+        for handle, history in histories.items():
+            kept = int(rng.integers(0, 1 + len(drafts[handle])))
+            new[handle] = [*drafts[handle][:kept], int(rng.integers(0, VOCAB))]
+            history.extend(new[handle])
+
+
+def test_state_that_cannot_follow_a_rejected_draft_fails_its_own_request(session: Session) -> None:
+    keeps = session.add(Request([1], processors=[(ByPosition, {})]))
+    others = session.add(Request([1], processors=[(Shift, {})]))
+    session.step({keeps: [], others: []}).apply(random_logits(0, 2))
+    logits = random_logits(1, 4)
+    kept = logits.clone()
+    with pytest.raises(RequestsFailed) as failed:
+        session.step({keeps: [1], others: [1]}, drafts={keeps: [4], others: [4]}).apply(logits)
+    assert [type(error) for error in failed.value.failures.values()] == [StateLost]
+    assert torch.equal(logits[2:], torch.stack([Shift()(ids_of([1] * n), kept[[n]])[0] for n in (2, 3)]))
+
+
+def test_a_row_that_fails_costs_its_own_request(session: Session) -> None:
+    def odd(input_ids: torch.Tensor, scores: torch.Tensor, result: str) -> Any:
+        made: dict[str, Any] = {"nothing": None, "one row": scores[0], "ids": input_ids, "nan": scores * torch.nan}
+        return made.get(result, scores + 1)
+
+    kinds = ["fine", "nothing", "one row", "ids", "nan", "fine too"]
+    handles = [session.add(Request([1, 2], processors=[(odd, {"result": kind})])) for kind in kinds]
+    logits = random_logits(0, len(kinds))
+    kept = logits.clone()
+    with pytest.raises(RequestsFailed) as failed:
+        session.step({handle: [] for handle in handles}).apply(logits)
+    assert list(failed.value.failures) == handles[1:5]
+    assert torch.equal(logits[[0, 5]], kept[[0, 5]] + 1)
+
+
+@pytest.mark.parametrize(
+    ("shipped", "params", "message"),
+    [
+        (TemperatureLogitsWarper, {"temperature": -1.0}, "has to be a strictly positive float"),
+        (MinLengthLogitsProcessor, {"min_length": 3}, "missing a required argument: 'eos_token_id'"),
+        (MinLengthLogitsProcessor(3, 2), {"min_length": 3}, "takes no parameters"),
+    ],
+)
+def test_bad_parameters_are_refused_with_their_request(
+    session: Session, shipped: Any, params: dict[str, Any], message: str
+) -> None:
+    handle = session.add(Request([1], processors=[(TemperatureLogitsWarper, {"temperature": 2.0})]))
+    with pytest.raises(InvalidParams, match=message):
+        session.add(Request([1], processors=[(shipped, params)]))
+    logits = torch.ones(1, VOCAB)
+    session.step({handle: []}).apply(logits)
+    assert logits[0, 0] == 0.5
