@@ -12,7 +12,7 @@ import torch
 from logitport_server.worker.standins.vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor, UvaBackedTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from logitport.history import History
 
@@ -86,21 +86,19 @@ class RequestSlots:
         seat.written = length
         return seat
 
-    def flush(self, seats: Iterable[Seat]) -> None:
+    def flush(self, seats: Sequence[Seat]) -> None:
         """What has joined these histories goes into the buffers, and the device may see all of them."""
         rows: list[int] = []
         columns: list[int] = []
         token_ids: list[int] = []
-        slots, lengths = [], []
         for seat in seats:
-            history, length = seat.history, seat.history.length
-            for at in range(seat.written, length):
+            history = seat.history
+            for at in range(seat.written, history.length):
                 rows.append(seat.slot)
                 columns.append(at)
                 token_ids.append(history.at(at))
-            seat.written = length
-            slots.append(seat.slot)
-            lengths.append(length)
+            seat.written = history.length
+        slots, lengths = [seat.slot for seat in seats], [seat.written for seat in seats]
         if rows:
             self.all_token_ids.gpu[self._on_device(rows), self._on_device(columns)] = self._on_device(
                 token_ids, np.int32

@@ -10,34 +10,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Span:
-    """The rows of one request.
-
-    Attributes:
-        state: the request's.
-        places: where in the call its row at each draft offset is; None if the call has no such row.
-        drafts: its draft tokens, of which there are as many as rows after the first, or more.
-    """
-
-    state: Any
-    places: list[int | None] = field(default_factory=list)
-    drafts: Sequence[int] = ()
-
-
-@dataclass(slots=True)
 class Arrangement:
-    """Where each row of a call comes from.
+    """Requests, and where the rows of each come from.
+
+    A request whose row at a draft offset is there twice stands here twice.
 
     Attributes:
-        spans: the requests. One whose row at a draft offset is there twice has a span for each.
-        places: for each row of the spans, in order, its place in the call; some other row of its request stands in for
-            a row that is missing.
+        requests: their states.
+        drafts: the draft tokens of each; one less than it has rows.
+        places: for each row, request by request, its place in the call; where the call lacks a row at a draft offset,
+            some other row of the request stands in for it.
         missing: which rows have such a stand-in, of which nothing is kept.
     """
 
-    spans: list[Span] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
-    missing: set[int] = field(default_factory=set)
+    requests: Sequence[Any]
+    drafts: Sequence[Sequence[int]]
+    places: Sequence[int]
+    missing: Container[int] = ()
 
 
 def arrange(states: Sequence[Any], drafts: Sequence[Sequence[int]], left_out: Container[Any] = ()) -> Arrangement:
@@ -48,24 +37,43 @@ def arrange(states: Sequence[Any], drafts: Sequence[Sequence[int]], left_out: Co
         drafts: the draft tokens before each row; () if no row has any.
         left_out: states whose rows are left out.
     """
-    arranged = Arrangement()
-    latest: dict[Any, Span] = {}
-    for place, state in enumerate(states):
+    if not drafts:
+        places = [place for place, state in enumerate(states) if state not in left_out]
+        return Arrangement([states[place] for place in places], [()] * len(places), places)
+    spans = _spans(states, drafts, left_out)
+    arranged: list[int] = []
+    missing: set[int] = set()
+    for span in spans:
+        stand_in = next(place for place in span.places if place is not None)
+        for place in span.places:
+            if place is None:
+                missing.add(len(arranged))
+            arranged.append(stand_in if place is None else place)
+    return Arrangement([span.state for span in spans], [span.drafts for span in spans], arranged, missing)
+
+
+@dataclass(slots=True)
+class _Span:
+    """The rows of one request, by draft offset; None where there is none."""
+
+    state: Any
+    places: list[int | None] = field(default_factory=list)
+    drafts: Sequence[int] = ()
+
+
+def _spans(states: Sequence[Any], drafts: Sequence[Sequence[int]], left_out: Container[Any]) -> list[_Span]:
+    spans: list[_Span] = []
+    latest: dict[Any, _Span] = {}
+    for place, (state, before) in enumerate(zip(states, drafts, strict=True)):
         if state in left_out:
             continue
-        before = drafts[place] if drafts else ()
         offset = len(before)
         span = latest.get(state)
         if span is None or (offset < len(span.places) and span.places[offset] is not None):
-            span = latest[state] = Span(state)
-            arranged.spans.append(span)
-        span.places += [None] * (offset + 1 - len(span.places))
+            span = latest[state] = _Span(state)
+            spans.append(span)
+        if offset >= len(span.places):
+            span.places += [None] * (offset + 1 - len(span.places))
+            span.drafts = before
         span.places[offset] = place
-        span.drafts = max(span.drafts, before, key=len)
-    for span in arranged.spans:
-        stand_in = next(place for place in span.places if place is not None)
-        for own in span.places:
-            if own is None:
-                arranged.missing.add(len(arranged.places))
-            arranged.places.append(stand_in if own is None else own)
-    return arranged
+    return spans

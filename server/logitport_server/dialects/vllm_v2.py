@@ -97,15 +97,18 @@ class VllmV2Dialect(VllmDialect):
 
     def _process(self, states: Sequence[Any], logits: torch.Tensor) -> torch.Tensor:
         try:
-            form = self._with_room(dict.fromkeys(states))
-            guilty = self._seat(form, dict.fromkeys(states))
-            self.failed = {place: guilty[state] for place, state in enumerate(states) if state in guilty}
-            form.slots.flush(state.seat for state in dict.fromkeys(states) if state not in guilty)
+            requests = dict.fromkeys(states)
+            form = self._with_room(requests)
+            guilty = self._seat(form, requests)
+            if guilty:
+                self.failed = {place: guilty[state] for place, state in enumerate(states) if state in guilty}
+                requests = {request: None for request in requests if request not in guilty}
+            form.slots.flush([request.seat for request in requests])
             form.prepare()
-            if all(state.declined or state in guilty for state in states):
+            if all(request.declined for request in requests):
                 return logits
             rows = arrange(states, self.drafts, guilty)
-            in_order = rows.places == list(range(len(states)))
+            in_order = rows.places == list(range(len(states))) and logits.is_contiguous()
             handed = logits if in_order else logits[rows.places]
             result = form.apply(handed, rows)
             check_result(result, handed.shape, self.name)

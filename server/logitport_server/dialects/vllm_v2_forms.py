@@ -97,28 +97,27 @@ class Revised(Form):
             flush()
 
     def apply(self, logits: torch.Tensor, rows: Arrangement) -> torch.Tensor:
-        slots, lengths, counts, input_ids = [], [], [], []
-        for span in rows.spans:
-            history, count = span.state.history, len(span.places)
-            slots.append(span.state.seat.slot)
-            lengths.append(history.length)
-            counts.append(count)
+        histories = [request.history for request in rows.requests]
+        slots = np.array([request.seat.slot for request in rows.requests], np.intp)
+        lengths = np.array([history.length for history in histories], np.int32)
+        counts = np.array([1 + len(drafts) for drafts in rows.drafts], np.int32)
+        input_ids: list[int] = []
+        for history, drafts in zip(histories, rows.drafts, strict=True):
             input_ids.append(history.at(history.length - 1) if history.length else 0)
-            input_ids += span.drafts[: count - 1]
-        slots_np = np.array(slots, np.intp)
-        lengths_np, counts_np = np.array(lengths, np.int32), np.array(counts, np.int32)
-        idx_mapping = self._on_device(slots_np.astype(np.int64))
-        ends = np.cumsum(counts_np)
-        local_pos = np.arange(len(input_ids), dtype=np.int32) - np.repeat(ends - counts_np, counts_np).astype(np.int32)
-        one_each = len(input_ids) == len(slots)
+            input_ids += drafts
+        starts = np.cumsum(counts, dtype=np.int32) - counts
+        local_pos = np.arange(len(input_ids), dtype=np.int32) - np.repeat(starts, counts)
+        expanded = idx_mapping = self._on_device(slots.astype(np.int64))
+        if len(input_ids) > len(slots):
+            expanded = self._on_device(np.repeat(slots.astype(np.int64), counts))
         context = self._interface.LogitsContext(
-            expanded_idx_mapping=idx_mapping if one_each else self._on_device(np.repeat(slots_np, counts_np)),
+            expanded_idx_mapping=expanded,
             idx_mapping=idx_mapping,
-            idx_mapping_np=slots_np,
+            idx_mapping_np=slots,
             expanded_local_pos=self._on_device(local_pos),
             input_ids=self._on_device(np.array(input_ids, np.int32)),
-            pos=self._on_device(np.repeat(lengths_np.astype(np.int64) - 1, counts_np) + local_pos),
-            seq_lens_upper_bound_np=lengths_np + counts_np - 1,
+            pos=self._on_device(np.repeat(lengths.astype(np.int64) - 1, counts) + local_pos),
+            seq_lens_upper_bound_np=lengths + counts - 1,
         )
         result: torch.Tensor = self.processor.apply(logits, context)
         return result
@@ -162,7 +161,7 @@ class Earlier(Form):
         pass
 
     def apply(self, logits: torch.Tensor, rows: Arrangement) -> torch.Tensor:
-        mapping = np.array([span.state.seat.slot for span in rows.spans], np.intp)
+        mapping = np.array([request.seat.slot for request in rows.requests], np.intp)
         changed = self._mapping is None or not np.array_equal(self._mapping, mapping)
         self._mapping = mapping
         if self._update is not None:
