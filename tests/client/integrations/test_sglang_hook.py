@@ -175,6 +175,12 @@ def test_rows_that_take_no_part(hook: Hook) -> None:
     assert hook.session is None
 
 
+def test_requests_without_a_chain_are_forgotten_too(hook: Hook) -> None:
+    for _ in range(3):
+        step(hook, ask(Req([2])))
+    assert len(hook._followed._follows) <= 1
+
+
 def test_a_chain_for_those_who_ask_nothing(client: Client) -> None:
     hook = Hook(lambda: client, lambda: [("disallowed_tokens", {"token_ids": [31]})], Ranks(), "")
     asks, silent, wants_none = Req([2]), Req([3]), Req([4])
@@ -209,12 +215,17 @@ def test_an_id_outside_the_vocabulary(hook: Hook) -> None:
     assert "InvalidTokenId" in wrong.to_finish.message
 
 
-def test_requests_that_cannot_be_right(hook: Hook) -> None:
-    beams, speculates = Req([2], beam_group=object()), Req([3])
-    logits = step(hook, ask(beams, ban(31)), ask(speculates, ban(31)), ask(speculates, ban(31)))
+def test_beam_search_is_refused(hook: Hook) -> None:
+    beams, fine = Req([2], beam_group=object()), Req([3])
+    assert step(hook, ask(beams, ban(31)), ask(fine, ban(31))).argmax(-1).tolist() == [EOS, 30]
     assert "beam search" in beams.to_finish.message
-    assert "several rows" in speculates.to_finish.message
-    assert logits.argmax(-1).tolist() == [EOS] * 3
+
+
+def test_rows_for_drafts_are_refused(hook: Hook) -> None:
+    req, silent = Req([2]), Req([3])
+    assert step(hook, ask(req, ban(31)), ask(req, ban(31)), ask(silent)).argmax(-1).tolist() == [EOS, EOS, 31]
+    assert "several rows" in req.to_finish.message
+    assert silent.to_finish is None
 
 
 def test_an_engine_that_logitport_refuses(client: Client) -> None:

@@ -110,7 +110,7 @@ def run_sglang(module: str, checkpoint: Path, log: Path, *options: str, **variab
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     given = [part for name, value in _OPTIONS.items() if name not in options for part in (name, value)]
-    given += ["--model-path", str(checkpoint), "--port", str(port), "--skip-server-warmup", *options]
+    given += ["--model-path", str(checkpoint), "--port", str(port), "--skip-server-warmup", "--sleep-on-idle", *options]
     offline = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(_STANDINS)}
     with log.open("w") as output:
         process = subprocess.Popen(

@@ -13,6 +13,7 @@ from logitport.errors import InvalidArgument
 from logitport.integrations.asked import KEY, chain_of
 from logitport.integrations.environment import default_chain
 from logitport.integrations.sglang import RemoteLogitProcessor
+from logitport.integrations.sglang.engine import BEAMS
 from logitport.integrations.sglang.guard import REFUSED, names_hook
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _check(serialized: str | None, params: dict[str, Any] | None, *, guarded: bo
         return params
     params = params or {}
     if (params.get("beam_width") or 1) > 1:
-        raise InvalidArgument("beam search: SGLang shows processors one beam of each request; ask for n instead")
+        raise InvalidArgument(BEAMS)
     custom_params = params.get("custom_params") or {}
     chain = chain_of(custom_params)
     if KEY not in custom_params:

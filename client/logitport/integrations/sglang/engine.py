@@ -11,6 +11,10 @@ if TYPE_CHECKING:
 # SGLang's own switch: with the overlap schedule on, sample a batch after the last one's tokens have joined histories.
 DELAY_SAMPLE = "SGLANG_ENABLE_DELAY_SAMPLE"
 
+# Why a request is refused that the engine itself would take.
+BEAMS = "beam search: SGLang shows processors one beam of each request; ask for n instead"
+SEVERAL_ROWS = "a request has several rows, and SGLang does not show which drafts each of them has seen"
+
 
 def unsupported(option: Callable[[str], Any], *, delays_sampling: bool) -> str:
     """Why logitport cannot be right on an engine with these options; "" if it can.

@@ -7,67 +7,78 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import LogitportError, StateLost
+from logitport.errors import StateLost
+from logitport.integrations.asked import chain_of
 from logitport.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from logitport.errors import LogitportError
     from logitport.frames import Handle
     from logitport.integrations.batch import Chain
     from logitport.session import Session
 
 
 @dataclass
-class _Follow:
-    """One request.
+class Follow:
+    """One request, from its first step to its end, however often SGLang takes it out of its batch between.
 
     Attributes:
         req: SGLang's own, which dies when SGLang drops it.
-        handle: the session's; None after the session is lost.
+        chain: its processors.
+        handle: the session's; None before it is admitted, and after the session is lost.
         lost: why it cannot go on in another session.
     """
 
     req: weakref.ref[Any]
-    handle: Handle | None
+    chain: Chain
+    handle: Handle | None = None
     lost: StateLost | None = None
 
-
-class Followed:
-    """Which of SGLang's requests is which of the session's.
-
-    A request is followed from its first step to its end, however often SGLang takes it out of its batch between.
-    """
-
-    def __init__(self) -> None:
-        self._follows: dict[int, _Follow] = {}
-
-    def drop_ended(self, session: Session) -> None:
-        """Have the session forget requests that have ended, or that SGLang dropped. Raises as `Session.remove`."""
-        for key, follow in list(self._follows.items()):
-            req = follow.req()
-            if req is None or req.finished():
-                del self._follows[key]
-                if follow.handle is not None:
-                    session.remove(follow.handle)
-
-    def handle_of(self, req: Any, session: Session, chain: Chain) -> Handle:
-        """The request's handle; it is admitted, with its whole history, if it is new to the session.
+    def admitted(self, session: Session) -> Handle:
+        """Its handle; it is admitted, with its whole history, if it is new to the session.
 
         Raises:
             StateLost: its processors had state that a session which is gone has taken along.
             LogitportError: as `Session.add`.
         """
+        if self.lost is not None:
+            raise self.lost
+        if self.handle is None:
+            req: Any = self.req()
+            self.handle = session.add(
+                Request(prompt_of(req), req.output_ids, processors=self.chain, request_id=str(req.rid))
+            )
+        return self.handle
+
+
+class Followed:
+    """Those that have come and not ended.
+
+    Args:
+        default: the chain of requests that ask for nothing.
+    """
+
+    def __init__(self, default: Chain) -> None:
+        self._default = default
+        self._follows: dict[int, Follow] = {}
+
+    def follow(self, req: Any, custom_params: Mapping[str, Any]) -> Follow:
+        """The request as it is followed; what it asks for is read once. Raises InvalidParams."""
         follow = self._follows.get(id(req))
         if follow is None or follow.req() is not req:
-            follow = self._follows[id(req)] = _Follow(weakref.ref(req), None)
-        if follow.lost is not None:
-            raise follow.lost
-        if follow.handle is None:
-            follow.handle = session.add(
-                Request(prompt_of(req), req.output_ids, processors=chain, request_id=str(req.rid))
-            )
-        return follow.handle
+            follow = self._follows[id(req)] = Follow(weakref.ref(req), chain_of(custom_params, self._default))
+        return follow
+
+    def drop_ended(self, session: Session | None) -> None:
+        """Have the session forget requests that have ended, or that SGLang dropped. Raises as `Session.remove`."""
+        for key, follow in list(self._follows.items()):
+            req = follow.req()
+            if req is None or req.finished():
+                del self._follows[key]
+                if session is not None and follow.handle is not None:
+                    session.remove(follow.handle)
 
     def forget_session(self, error: LogitportError) -> None:
         """The session is gone. Those whose state follows from their history can be admitted to the next one."""

@@ -17,9 +17,15 @@ from logitport.errors import (
     SessionClosed,
 )
 from logitport.integrations import environment
-from logitport.integrations.asked import chain_of
-from logitport.integrations.sglang.engine import engine_name, model_name, tokenizer_id, unsupported_here
-from logitport.integrations.sglang.followed import Followed, new_ids
+from logitport.integrations.sglang.engine import (
+    BEAMS,
+    SEVERAL_ROWS,
+    engine_name,
+    model_name,
+    tokenizer_id,
+    unsupported_here,
+)
+from logitport.integrations.sglang.followed import Follow, Followed, new_ids
 from logitport.integrations.sglang.ranks import Ranks
 from logitport.integrations.sglang.requests import awaits_token, end, request_of
 from logitport.ops import apply_edits
@@ -87,16 +93,15 @@ class Hook:
     ) -> None:
         self._refusal = unsupported_here() if refusal is None else refusal
         try:
-            self._default: Chain = default()
+            self._followed = Followed(default())
         except InvalidArgument as error:
-            self._default, self._refusal = (), str(error)
+            self._followed, self._refusal = Followed(()), str(error)
         if self._refusal:
             _log.error("logitport refuses every request: %s", self._refusal)
         self._ranks = ranks or (Ranks() if self._refusal else Ranks.here())
         self._connect = connect
         self._client: Client | None = None
         self.session: Session | None = None
-        self._followed = Followed()
         self._lost: LogitportError | None = None
         self._retry_at = 0.0
 
@@ -127,45 +132,39 @@ class Hook:
         self, logits: torch.Tensor, reqs: Mapping[int, Any], custom_params: Sequence[Mapping[str, Any] | None]
     ) -> _Outcome:
         outcome = _Outcome()
-        chains: dict[int, Chain] = {}
+        refusal = self._refusal or (SEVERAL_ROWS if len(set(map(id, reqs.values()))) < len(reqs) else "")
+        follows: dict[int, Follow] = {}
         for row, req in reqs.items():
             try:
-                chain = chain_of(custom_params[row], self._default)
-                if chain:
-                    self._check(req, reqs)
-                    chains[row] = chain
+                follow = self._followed.follow(req, cast("Mapping[str, Any]", custom_params[row]))
+                if follow.chain and (why := refusal or (BEAMS if req.beam_group is not None else "")):
+                    raise InvalidArgument(why)
             except InvalidArgument as error:
                 outcome.failures[row] = error
-        if chains:
-            try:
-                self._step(logits, reqs, chains, outcome)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the engine
-                failure = error if isinstance(error, LogitportError) else InternalError(f"the hook failed: {error!r}")
-                _log.error("logitport: %d requests end: %s", len(chains), failure, exc_info=failure is not error)
-                self._lose_session(failure)
-                outcome.edits, outcome.in_place = None, True
-                outcome.failures = dict.fromkeys(chains, failure) | outcome.failures
+            else:
+                if follow.chain:
+                    follows[row] = follow
+        try:
+            self._followed.drop_ended(self.session)
+            if follows:
+                self._step(logits, reqs, follows, outcome)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the engine
+            failure = error if isinstance(error, LogitportError) else InternalError(f"the hook failed: {error!r}")
+            _log.error("logitport: %d requests end: %s", len(follows), failure, exc_info=failure is not error)
+            self._lose_session(failure)
+            outcome.edits, outcome.in_place = None, True
+            outcome.failures = dict.fromkeys(follows, failure) | outcome.failures
         return outcome
 
-    def _check(self, req: Any, reqs: Mapping[int, Any]) -> None:
-        """Raises InvalidArgument for a request that logitport cannot be right on."""
-        if self._refusal:
-            raise InvalidArgument(self._refusal)
-        if req.beam_group is not None:
-            raise InvalidArgument("beam search: SGLang shows processors one beam of each request; ask for n instead")
-        if sum(other is req for other in reqs.values()) > 1:
-            raise InvalidArgument("the request has several rows, and SGLang does not show which drafts each has seen")
-
     def _step(
-        self, logits: torch.Tensor, reqs: Mapping[int, Any], chains: Mapping[int, Chain], outcome: _Outcome
+        self, logits: torch.Tensor, reqs: Mapping[int, Any], follows: Mapping[int, Follow], outcome: _Outcome
     ) -> None:
-        """Process the rows of those requests that have a chain. Raises if the session is of no use any more."""
-        session = self._open_session(logits, reqs[next(iter(chains))])
-        self._followed.drop_ended(session)
+        """Process the rows of requests that have a chain. Raises if the session is of no use any more."""
+        session = self._open_session(logits, reqs[next(iter(follows))])
         handles = {}
-        for row, chain in chains.items():
+        for row, follow in follows.items():
             try:
-                handles[row] = self._followed.handle_of(reqs[row], session, chain)
+                handles[row] = follow.admitted(session)
             except _SESSION_ERRORS:
                 raise
             except LogitportError as error:
