@@ -52,7 +52,7 @@ def batch_processor(ship: Ship) -> Source:
                 process_dict_updates(self.forced, batch_update, self.new_state)
 
             @staticmethod
-            def new_state(params: Any, prompt: Any, output: Any) -> int | None:
+            def new_state(params: Any, prompt: Any, output: Any) -> Any:
                 assert type(params) is SamplingParams
                 return params.extra_args and params.extra_args.get("force")
 
@@ -103,11 +103,11 @@ def test_what_only_the_real_engine_has(workers: Executor, ship: Ship) -> None:
     with standing_in():
         from vllm.v1.sample.logits_processor import builtin
 
-        builtin.MinPLogitsProcessor = type(  # type: ignore[attr-defined]
+        builtin.MinPLogitsProcessor = type(
             "MinPLogitsProcessor", (), {"__module__": builtin.__name__, "update_state": id, "apply": id}
         )
 
-        class MinP(builtin.MinPLogitsProcessor):  # type: ignore[misc,name-defined]
+        class MinP(builtin.MinPLogitsProcessor):  # type: ignore[misc]
             pass
 
         source = ship(MinP)

@@ -1,0 +1,240 @@
+"""vLLM's processors, of batches and of single requests, in the workers of a real server, without vLLM."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from logitport import Client, CustomLogitProcessor, InvalidParams, LoadFailed, ProcessorFailed, Request
+from tests.standing_in import standing_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from logitport import Handle
+    from tests.conftest import RunningServer
+
+VOCAB = 24
+INF = float("inf")
+THIRTEEN = 13
+
+
+class Doubles(CustomLogitProcessor):
+    """Of another dialect, for chains of several."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        return logits * 2
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Any]:
+    """The module of processors, in a process whose author has vLLM."""
+    with standing_in():
+        yield importlib.import_module("tests.end_to_end.vllm_processors")
+
+
+@pytest.fixture(scope="module")
+def names(server: RunningServer, own: Any) -> dict[str, str]:
+    """Some of them, registered: by digest, and by name."""
+    with Client(server.target) as client:
+        client.register(own.ban_last, name="vllm/ban-last", dialect="vllm")
+        return {"digest": client.register(own.AddsLength).digest, "vllm/ban-last": "vllm/ban-last"}
+
+
+class Reference:
+    """One request alone, the slow way; which of a chain's links it runs is told by what they are called."""
+
+    def __init__(self, chain: list[tuple[str, dict[str, Any]]], prompt: list[int]) -> None:
+        self.chain, self.prompt, self.output = chain, prompt, list[int]()
+
+    def process(self, row: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        before = row.copy()
+        for kind, params in self.chain:
+            if kind in ("AddsLength", "digest"):
+                row += np.float32(len(self.output) * params.get("by", 1))
+            elif kind == "Bans":
+                row[params.get("ban", [])] = -INF
+            elif kind == "RaisesSeen":
+                if THIRTEEN in self.output and "seen" in params:
+                    return before
+                for token_id in self.output if "seen" in params else ():
+                    row[token_id] += np.float32(params["seen"])
+            elif kind in ("ban_last", "vllm/ban-last"):
+                row[self.output[-1:]] = -INF
+            elif kind == "raise_prompt":
+                row[list(set(self.prompt))] += 2
+            elif kind == "Doubles":
+                row *= 2
+            else:
+                row[params["token_ids"]] = -INF
+        return row
+
+
+CHAINS: list[list[tuple[str, dict[str, Any]]]] = [
+    [("AddsLength", {"by": 2})],
+    [("AddsLength", {})],
+    [("digest", {"by": 3})],
+    [("Bans", {"ban": [1, 2]})],
+    [("Bans", {})],
+    [("ban_last", {})],
+    [("vllm/ban-last", {}), ("raise_prompt", {})],
+    [("RaisesSeen", {"seen": 0.5})],
+    [("RaisesSeen", {})],
+    [("disallowed_tokens", {"token_ids": [5]}), ("AddsLength", {"by": 1}), ("Bans", {"ban": [3]}), ("ban_last", {})],
+    [("Doubles", {}), ("RaisesSeen", {"seen": 2.0}), ("raise_prompt", {}), ("AddsLength", {"by": 0.25})],
+]
+
+
+@pytest.mark.parametrize("transport", ["grpc", "local"])
+def test_64_steps_with_churn(server: RunningServer, own: Any, names: dict[str, str], transport: Any) -> None:
+    """Greedy: what is sampled follows from the rows, so that a wrong row has consequences."""
+    random = np.random.default_rng(8)
+    processors = {**names, "Doubles": Doubles, "disallowed_tokens": "disallowed_tokens"}
+    live: dict[Handle, Reference] = {}
+    new: dict[Handle, list[int]] = {}
+    added, failed = 0, 0
+    with (
+        Client(server.target) as client,
+        client.session(vocab_size=VOCAB, dtype=torch.float32, transport=transport, max_requests=8) as session,
+    ):
+        for _ in range(64):
+            while len(live) < 8 and random.random() < 0.8:
+                chain = CHAINS[added % len(CHAINS)]
+                added += 1
+                prompt = random.integers(VOCAB, size=3).tolist()
+                asked = [(processors.get(kind) or getattr(own, kind), params) for kind, params in chain]
+                handle = session.add(Request(prompt, processors=asked, on_error="skip"))
+                live[handle], new[handle] = Reference(chain, prompt), []
+            if random.random() < 0.4:
+                session.remove(gone := list(live)[random.integers(len(live))])
+                del live[gone], new[gone]
+            part = [handle for handle in live if random.random() < 0.8]
+            random.shuffle(part)
+            logits = torch.from_numpy(random.integers(-9, 9, (len(part), VOCAB)).astype(np.float32))
+            before = logits.numpy().copy()
+            expected = [live[handle].process(row) for handle, row in zip(part, before, strict=True)]
+            result = session.step({handle: new[handle] for handle in part}).apply(logits)
+            np.testing.assert_array_equal(logits.numpy(), np.array(expected).reshape(logits.shape))
+            assert result.failures == {}
+            tripped = {
+                handle
+                for handle in part
+                if THIRTEEN in live[handle].output and any(k == "RaisesSeen" and p for k, p in live[handle].chain)
+            }
+            assert set(result.skipped) == tripped
+            failed += len(tripped)
+            for row, handle in enumerate(part):
+                new[handle] = [int(logits[row].argmax())]
+                live[handle].output += new[handle]
+        assert session.resyncs == session.reconnects == 0
+    assert added > 2 * len(CHAINS)
+    assert failed > 0
+
+
+def rows(session: Any, told: dict[Handle, list[int]], vocab_size: int = VOCAB) -> tuple[np.ndarray[Any, Any], Any]:
+    logits = np.zeros((len(told), vocab_size), np.float32)
+    return logits, session.step(told).apply(logits, check=False)
+
+
+def test_drafts(client: Client, own: Any) -> None:
+    """A row for each draft token, and none of them in the state afterwards."""
+    with client.session(vocab_size=VOCAB, max_draft_tokens=3) as session:
+        batch = session.add(Request([1], processors=[(own.AddsLength, {"by": 1})]))
+        single = session.add(Request([2], processors=[(own.RaisesSeen, {"seen": 1})]))
+        logits = np.zeros((5, VOCAB), np.float32)
+        session.step({batch: [7], single: [8]}, drafts={batch: [3, 4], single: [5]}).apply(logits)
+        assert logits[:3, 0].tolist() == [1, 2, 3]
+        assert [logits[3, 8], logits[3, 5], logits[4, 8], logits[4, 5]] == [1, 0, 1, 1]
+        logits, _ = rows(session, {batch: [3], single: [6]})
+        assert logits[0, 0] == 2
+        assert [logits[1, 8], logits[1, 5], logits[1, 6]] == [1, 0, 1]
+
+
+def test_one_that_raises_fails_alone(client: Client, own: Any) -> None:
+    with client.session(vocab_size=VOCAB) as session:
+        chain = [(own.RaisesSeen, {"seen": 1.0})]
+        bad, good = session.add(Request([1], processors=chain)), session.add(Request([1], processors=chain))
+        logits, result = rows(session, {bad: [THIRTEEN], good: [4]})
+        assert list(result.failures) == [bad]
+        with pytest.raises(ProcessorFailed, match="raised ValueError: thirteen"):
+            raise result.failures[bad]
+        assert logits[1, 4] == 1
+        logits, result = rows(session, {good: [4]})
+        assert (logits[0, 4], result.failures) == (2, {})
+
+
+def test_a_batch_that_raises_fails_and_the_next_one_is_right(client: Client, own: Any) -> None:
+    with client.session(vocab_size=VOCAB) as session:
+        bad = session.add(Request([1], processors=[(own.Bans, {"ban": [THIRTEEN]})]))
+        with_it = session.add(Request([1], processors=[(own.Bans, {"ban": [2]})], on_error="skip"))
+        other = session.add(Request([1], processors=[(own.AddsLength, {"by": 1})]))
+        logits, result = rows(session, {bad: [THIRTEEN], with_it: [1], other: [1]})
+        assert (list(result.failures), list(result.skipped)) == ([bad], [with_it])
+        assert logits[1:, 2].tolist() == [0, 1]
+        logits, result = rows(session, {with_it: [1], other: [1]})
+        assert (result.failures, result.skipped) == ({}, {})
+        assert logits[:, 2].tolist() == [-INF, 2]
+
+
+def test_validate_params_refuses_that_request_alone(client: Client, own: Any) -> None:
+    with client.session(vocab_size=VOCAB) as session:
+        good = session.add(Request([1], processors=[(own.AddsLength, {"by": 1})]))
+        with pytest.raises(InvalidParams, match="by is 'much', no number"):
+            session.add(Request([1], processors=[(own.AddsLength, {"by": "much"})]))
+        extra: Any = {"extra_args": {"by": []}}
+        with pytest.raises(InvalidParams, match="no number"):
+            session.add(Request([1], processors=[(own.AddsLength, {})], sampling_params=extra))
+        with pytest.raises(InvalidParams, match="send none"):
+            session.add(Request([1], processors=[(own.ban_last, {"by": 1})]))
+        logits, _ = rows(session, {good: [1]})
+        assert logits[0, 0] == 1
+
+
+def test_parameters_come_from_the_engines_extra_args_too(client: Client, own: Any) -> None:
+    with client.session(vocab_size=VOCAB) as session:
+        extra: Any = {"extra_args": {"by": 5, "of": "others"}}
+        told = session.add(Request([1], processors=[(own.AddsLength, {})], sampling_params=extra))
+        logits, _ = rows(session, {told: [1]})
+        assert logits[0, 0] == 5
+
+
+def test_what_is_argmax_invariant_is_skipped_when_all_are_greedy_and_only_then(client: Client, own: Any) -> None:
+    def request(temperature: float | None) -> Request:
+        return Request([1], processors=[(own.Raises, {})], sampling_params={"temperature": temperature})
+
+    with client.session(vocab_size=VOCAB) as session:
+        greedy, sampled = session.add(request(0)), session.add(request(0.5))
+        assert rows(session, {greedy: []})[0].tolist() == [[0.0] * VOCAB]
+        assert rows(session, {greedy: [1], sampled: []})[0].tolist() == [[1.0] * VOCAB, [0.5] * VOCAB]
+        assert rows(session, {sampled: [1], greedy: [1]})[0].tolist() == [[0.5] * VOCAB, [1.0] * VOCAB]
+        assert rows(session, {greedy: [1]})[0].tolist() == [[0.0] * VOCAB]
+
+
+def test_two_sessions_and_two_places_have_instances_of_their_own(client: Client, own: Any) -> None:
+    chain = [(own.AddsLength, {"by": 1}), (own.AddsLength, {"by": 10})]
+    with client.session(vocab_size=VOCAB) as one, client.session(vocab_size=2 * VOCAB) as other:
+        here, there = one.add(Request([1], processors=chain)), other.add(Request([1], processors=chain))
+        assert rows(one, {here: [1]})[0][0, 0] == 11
+        assert rows(other, {there: [1, 1]}, 2 * VOCAB)[0][0, 0] == 22
+        assert rows(one, {here: [1]})[0][0, 0] == 22
+
+
+def test_stateless_calls(client: Client, own: Any) -> None:
+    requests = [Request([1], [2, 3], processors=[(own.AddsLength, {"by": by})]) for by in (1, 2)]
+    result = client.apply(np.zeros((2, VOCAB), np.float32), requests)
+    assert result.logits[:, 0].tolist() == [2, 4]
+    result = client.apply(np.zeros((4, VOCAB), np.float32), requests, num_tokens_in_batch=2)
+    assert result.logits[:, 0].tolist() == [2, 2, 4, 4]
+
+
+def test_without_isolation_it_is_refused_by_name(start_server: Callable[..., RunningServer], own: Any) -> None:
+    running = start_server("--enable-custom-logit-processor", "--isolation", "none")
+    with Client(running.target) as client, client.session(vocab_size=VOCAB) as session:
+        with pytest.raises(LoadFailed, match=r"vllm is not installed on the server.*--isolation process"):
+            session.add(Request([1], processors=[(own.AddsLength, {})]))
+        told = session.add(Request([1], processors=[(own.ban_last, {})]))  # which names nothing of vLLM's
+        assert rows(session, {told: [4]})[0][0, 4] == -INF
