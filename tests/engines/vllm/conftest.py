@@ -50,7 +50,7 @@ def run_engine(checkpoint: Path, target: str, *, asynchronous: bool = False, **o
         "logits_processors": [PROCESSOR],
         "seed": 0,
     }
-    CpuPlatform.check_and_update_config = configure_asynchronous
+    CpuPlatform.check_and_update_config = staticmethod(configure_asynchronous)
     try:
         engine = LLM(str(checkpoint), **defaults | options)
     finally:

@@ -73,8 +73,14 @@ def ids(outputs: list[Any]) -> list[list[int]]:
     return [list(sample.token_ids) for samples in outputs for sample in samples]
 
 
+@pytest.fixture(scope="module")
+def plain(engine: Any) -> list[list[int]]:
+    """What the model says to `prompts(12)`."""
+    return ids(generate(engine, prompts(12), native([])))
+
+
 @pytest.mark.parametrize("chain", CHAINS)
-def test_tokens_equal_those_of_the_same_processor_in_vllm(engine: Any, chain: str) -> None:
+def test_tokens_equal_those_of_the_same_processor_in_vllm(engine: Any, chain: str, plain: list[list[int]]) -> None:
     given = prompts(12)
     lengths = [STEPS if place % 3 else STEPS // 4 for place in range(len(given))]  # so that requests come and go
 
@@ -82,12 +88,12 @@ def test_tokens_equal_those_of_the_same_processor_in_vllm(engine: Any, chain: st
     in_vllm = generate(engine, given, [native(CHAINS[chain], max_tokens=length) for length in lengths])
 
     assert ids(through_service) == ids(in_vllm)
-    assert ids(through_service) != ids(generate(engine, given, [native([], max_tokens=length) for length in lengths]))
+    assert any(output != unprocessed[: len(output)] for output, unprocessed in zip(ids(in_vllm), plain, strict=True))
     assert not failures()
 
 
 def test_requests_of_one_batch_have_their_own_chains_or_none(engine: Any) -> None:
-    given = prompts(12)
+    given = prompts(10)
     chains = [*CHAINS.values(), []]
 
     mixed = generate(engine, given, [asking(chains[place % len(chains)]) for place in range(len(given))])

@@ -1,0 +1,23 @@
+"""The least that vLLM takes for a processor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.v1.sample.logits_processor import LogitsProcessor
+
+
+class Nothing(LogitsProcessor):
+    """Is called, and does nothing."""
+
+    def __init__(self, *told: Any) -> None:
+        pass
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: Any) -> None:
+        pass
+
+    def apply(self, logits: Any) -> Any:
+        return logits

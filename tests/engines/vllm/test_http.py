@@ -1,0 +1,157 @@
+"""The hook in vLLM's HTTP server, whose engine is a process of its own: what a caller sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport.integrations.vllm import failures
+from tests.engines.checkpoint import EOS
+from tests.engines.vllm.chains import asked
+from tests.engines.vllm.conftest import PROCESSOR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from tests.conftest import RunningServer
+
+START_SECONDS = 300.0
+DENIED = [["disallowed_tokens", {"token_ids": list(range(2, 500))}]]
+
+
+@pytest.fixture(scope="module")
+def own_server(serving: Callable[..., AbstractContextManager[RunningServer]]) -> Iterator[RunningServer]:
+    """A service that a test may end."""
+    with serving("--enable-custom-logit-processor") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("http")
+
+
+@pytest.fixture(scope="module")
+def url(checkpoint: Path, own_server: RunningServer, log: Path) -> Iterator[str]:
+    """The address of a vLLM server."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [
+        sys.executable,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(checkpoint),
+        "--port",
+        str(port),
+    ]
+    options = [
+        "--host",
+        "127.0.0.1",
+        "--dtype",
+        "float32",
+        "--enforce-eager",
+        "--max-model-len",
+        "256",
+        "--logits-processors",
+    ]
+    environment = {name: value for name, value in os.environ.items() if name != "VLLM_ENABLE_V1_MULTIPROCESSING"}
+    environment |= {"LOGITPORT_TARGET": own_server.target, "LOGITPORT_FAILURES": str(log / "failures.jsonl")}
+    with (log / "vllm").open("w") as out:
+        process = subprocess.Popen([*command, *options, PROCESSOR], stdout=out, stderr=out, env=environment)
+    with process:
+        try:
+            wait_for(f"http://127.0.0.1:{port}/health", process, log)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+
+
+def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except OSError:
+            time.sleep(1)
+    raise AssertionError((log / "vllm").read_text()[-4000:])
+
+
+def complete(url: str, **asked: Any) -> tuple[int, Any]:
+    """The status and the answer of one completion."""
+    with urllib.request.urlopen(f"{url}/v1/models", timeout=60) as answer:
+        model = json.load(answer)["data"][0]["id"]
+    defaults = {"model": model, "prompt": [5, 6, 7], "temperature": 0, "max_tokens": 12, "return_token_ids": True}
+    body = json.dumps(defaults | asked).encode()
+    request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_a_chain_is_asked_for_as_json(url: str) -> None:
+    status, answer = complete(url, vllm_xargs={"logitport": json.dumps(DENIED)}, ignore_eos=True)
+
+    assert status == 200
+    assert all(token_id not in range(2, 500) for token_id in answer["choices"][0]["token_ids"])
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert complete(url)[1]["choices"][0]["token_ids"] != answer["choices"][0]["token_ids"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [("][", "not JSON"), ('[["nope"]]', "nope"), ('[["disallowed_tokens", {"token_ids": [600]}]]', "600")],
+)
+def test_a_chain_that_cannot_be_served_is_answered_with_400(url: str, asked: str, said: str) -> None:
+    status, answer = complete(url, vllm_xargs={"logitport": asked})
+
+    assert status == 400
+    assert said in answer["error"]["message"]
+
+
+def test_a_failure_is_told_by_the_stop_reason_and_in_the_record(
+    url: str, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGITPORT_FAILURES", str(log / "failures.jsonl"))
+    failing = {"logitport": json.dumps(asked([("Fails", {"after": 3})])["logitport"])}
+
+    silent = complete(url, vllm_xargs=failing)[1]
+    told = complete(url, vllm_xargs=failing | {"logitport_failure_id": 401}, stop_token_ids=[401])[1]
+
+    assert (silent["choices"][0]["finish_reason"], silent["choices"][0]["stop_reason"]) == ("stop", None)
+    assert silent["choices"][0]["token_ids"][3:] == [EOS]
+    assert (told["choices"][0]["finish_reason"], told["choices"][0]["stop_reason"]) == ("stop", 401)
+    for answer in (silent, told):
+        (failure,) = failures(answer["id"])
+        assert (failure.error, failure.output_length) == ("ProcessorFailed", 3)
+        assert "on purpose" in failure.remote_traceback
+
+
+def test_without_the_service_a_request_is_answered_with_503_and_vllm_lives_on(
+    url: str, own_server: RunningServer
+) -> None:
+    """The last test of this file: the service is gone afterwards."""
+    known = {"logitport": json.dumps(DENIED)}
+    assert complete(url, vllm_xargs=known)[0] == 200
+    own_server.stop()
+
+    fresh = complete(url, vllm_xargs={"logitport": '[["disallowed_tokens", {"token_ids": [9]}]]'})
+    assert fresh[0] == 503
+    status, answer = complete(url, vllm_xargs=known)  # found good a moment ago: admitted, and ended at once
+    assert (status, answer["choices"][0]["token_ids"]) == (200, [EOS])
+    assert complete(url)[0] == 200
