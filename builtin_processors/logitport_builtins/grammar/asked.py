@@ -69,7 +69,9 @@ def _read_schema(given: Params, key: str, value: Any) -> tuple[Kind, str]:
         raise given.error(f"{key} is not JSON: {error}") from error
     if not isinstance(schema, (dict, bool)):
         raise given.error(f"{key} must be a JSON schema, an object, or the text of one, not {_short(value)}")
-    return "json_schema", text
+    if schema is False:
+        raise given.error(f"{key} is false, and nothing matches that")
+    return "json_schema", "{}" if schema is True else text
 
 
 def _read_json_object(given: Params, key: str, value: Any) -> tuple[Kind, str]:

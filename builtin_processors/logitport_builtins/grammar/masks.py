@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from logitport.edits import bitmask_words
+from logitport_builtins.grammar.trial import MOST_MASK_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +28,8 @@ def say_allowed(matchings: Sequence[Matching], edits: Sequence[RowEdits], vocab_
     Rows must be of one tokenizer, and none of them `ended` or `strayed`.
 
     Raises:
-        ProcessorFailed: a row's grammar leads nowhere, or has used up its limits.
+        ProcessorFailed: a row's grammar leads nowhere, has used up its limits, or takes too long. One row of many;
+            asked for alone, the others get their masks.
     """
     tokenizer = matchings[0].grammar.tokenizer
     masks = _fill(matchings, tokenizer)
@@ -42,17 +45,31 @@ def _fill(matchings: Sequence[Matching], tokenizer: Tokenizer) -> NDArray[np.uin
     """Token bitmasks, uint32[rows, words], of all ids of the tokenizer and the one that stands for the end."""
     masks = np.empty((len(matchings), bitmask_words(tokenizer.vocab_size + 1)), np.uint32)
     if len(matchings) == 1:
-        matchings[0].matcher.unsafe_compute_mask_ptr(masks.ctypes.data, masks.nbytes)
-    else:
-        rows = [(matching.matcher, row) for row, matching in enumerate(matchings)]
-        _executor().unsafe_compute_mask_ptr(rows, masks.ctypes.data, masks.strides[0], len(rows))
+        _fill_alone(matchings[0], masks[0])
+        return masks
+    rows = [(matching.matcher, row) for row, matching in enumerate(matchings)]
+    began = time.perf_counter()
+    _executor().unsafe_compute_mask_ptr(rows, masks.ctypes.data, masks.strides[0], len(rows))
+    slow = time.perf_counter() - began > MOST_MASK_SECONDS  # which may be one row's fault, or the machine's
     for matching, mask in zip(matchings, masks, strict=True):
-        if matching.matcher.is_error():
-            matching.recover()
-            matching.matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-            if matching.matcher.is_error():
-                raise matching.failure()
+        if slow or matching.matcher.is_error():
+            _fill_alone(matching, mask)
     return masks
+
+
+def _fill_alone(matching: Matching, mask: NDArray[np.uint32]) -> None:
+    began = time.thread_time()  # which a busy machine does not lengthen
+    if not matching.matcher.is_error():
+        matching.matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+    if matching.matcher.is_error():
+        matching.recover()
+        matching.matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+    took = time.thread_time() - began
+    if took > MOST_MASK_SECONDS:
+        matching.give_up(f"its mask took {took:.1f} s, and may take {MOST_MASK_SECONDS} s: write a simpler grammar")
+    if matching.matcher.is_error():
+        matching.give_up()
+    matching.check()
 
 
 @lru_cache(maxsize=1)

@@ -93,6 +93,7 @@ class Grammar(EditProcessor):
         by_tokenizer: dict[str, tuple[list[Matching], list[RowEdits]]] = {}
         for request, row_edits in zip(requests, edits, strict=True):
             matching: Matching = request.state
+            matching.check()
             if matching.ended:
                 row_edits.allow(matching.eos_token_ids)
             elif matching.strayed:

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 
     from logitport_builtins.grammar.asked import AskedGrammar
 
-# Of llguidance. Its defaults let one mask take seconds and one grammar 250 MB; these bound them to 0.3 s and 20 MB.
+# Of llguidance. Its defaults let one mask take seconds and one grammar 250 MB; with these it is 0.3 s and 20 MB.
 PARSER_LIMITS: Mapping[str, Any] = MappingProxyType(
     {"initial_lexer_fuel": 200_000, "max_lexer_states": 20_000, "max_grammar_size": 100_000}
 )
+
+# Of processor time, of one mask: a step waits for it, with all its requests. What people write takes a tenth.
+MOST_MASK_SECONDS = 0.1
 
 _CPU_SECONDS = 2
 _WALL_SECONDS = 20.0  # a machine may be busy with other things
@@ -61,6 +64,7 @@ def _try(kind: str, text: str, whitespace: str | None) -> Verdict:
         "text": text,
         "whitespace": whitespace,
         "limits": dict(PARSER_LIMITS),
+        "mask_seconds": MOST_MASK_SECONDS,
         "seconds": _CPU_SECONDS,
         "memory_bytes": _MEMORY_BYTES,
     }

@@ -12,11 +12,12 @@ import re
 import resource
 import sys
 import threading
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
-from llguidance.gbnf_to_lark import gbnf_to_lark
+from llguidance.gbnf_to_lark import RepetitionNode, gbnf_to_lark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 _STACK_BYTES = 1 << 20
 
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|.)", re.DOTALL)
+
+# So that the converter writes (a*)* as that, and not as a**, which is none.
+RepetitionNode.is_atomic = lambda self: False  # type: ignore[method-assign] # noqa: ARG005
 
 
 class _Octets:
@@ -42,10 +46,8 @@ class _Octets:
 def define(kind: str, text: str, whitespace: str | None) -> str:
     """The grammar in llguidance's form. Raises ValueError, and whatever the converter from EBNF raises."""
     if kind == "json_schema":
-        options: Any = {"whitespace_pattern": whitespace} if whitespace else {}
-        if whitespace == "":
-            options = {"whitespace_flexible": False}
-        return LLMatcher.grammar_from_json_schema(text, overrides=options)
+        options: Any = {"whitespace_pattern": whitespace} if whitespace else {"whitespace_flexible": whitespace is None}
+        return LLMatcher.grammar_from_json_schema(text, defaults={"coerce_one_of": True}, overrides=options)
     if kind == "regex":
         return LLMatcher.grammar_from_regex(text)
     if kind == "choice":
@@ -53,14 +55,17 @@ def define(kind: str, text: str, whitespace: str | None) -> str:
     return LLMatcher.grammar_from_lark(gbnf_to_lark(_ESCAPE.sub(_plain, text)))
 
 
-def compile_error(definition: str, limits: Mapping[str, Any]) -> str:
-    """Why the grammar does not compile, or allows no first token; "" if it does."""
+def compile_error(definition: str, limits: Mapping[str, Any], mask_seconds: float) -> str:
+    """Why the grammar does not compile, or not to a first mask within these seconds; "" if it does."""
     wrong, messages = LLMatcher.validate_grammar_with_warnings(definition, limits=LLParserLimits(**limits))
     if wrong:
         return messages[0]
     bounds = LLParserLimits(**limits, verbose_errors=False)
     matcher = LLMatcher(LLTokenizer(TokenizerWrapper(_Octets())), definition, log_level=0, limits=bounds)
+    began = time.thread_time()
     matcher.compute_bitmask()
+    if time.thread_time() - began > mask_seconds:
+        return "its masks take too long; write a simpler one, with smaller counts of repetition"
     return matcher.get_error().replace("<non-verbose/>", "").replace("NoExtensionBias", "no text matches it")
 
 
@@ -76,7 +81,7 @@ def _plain(escape: re.Match[str]) -> str:
 def _answer(asked: Mapping[str, Any]) -> dict[str, str]:
     try:
         definition = define(asked["kind"], asked["text"], asked["whitespace"])
-        error = compile_error(definition, asked["limits"])
+        error = compile_error(definition, asked["limits"], asked["mask_seconds"])
     except RecursionError:
         error = "nested too deeply"
     except Exception as raised:  # noqa: BLE001 - whatever it is, it is what the grammar makes the libraries say

@@ -1,0 +1,252 @@
+"""What a request may ask of `grammar`, and how it is refused; what a tokenizer must be."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport.errors import InvalidParams, InvalidTokenId, LoadFailed
+from logitport.history import History
+from logitport.processors import EditRequest
+from logitport_builtins import Grammar
+from logitport_builtins.grammar import asked, tokenizers, trial
+from tests.tokenizer_files import EOS, write_trained, write_vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytest.importorskip("llguidance")
+
+PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+GOOD = [
+    {"json_schema": PERSON},
+    {"json_schema": json.dumps(PERSON), "whitespace_pattern": "[ ]?"},
+    {"json_schema": True, "disable_any_whitespace": False},
+    {"json_schema": {"oneOf": [{"type": "string"}, {"enum": ["a", 1, None]}]}},
+    {"json_object": True, "disable_any_whitespace": True, "regex": None},
+    {"regex": r"\d{4}-\d\d-\d\d|(?i)today"},
+    {"regex": "^ab$"},
+    {"choice": ["yes", "no", "ä\U0001f600\n\"'\\"]},
+    {"ebnf": 'root ::= ("a" | "b" root)* [^"\\\\] .'},
+    {"ebnf": 'root ::= "\\u00e9\\U0001f600\\x41"'},
+    {"regex": "a", "__req__": object()},
+]
+
+BAD = [
+    ({}, "exactly one of json_schema, json_object, regex, choice, ebnf, not none"),
+    ({"regex": None}, "not none"),
+    ({"regex": "a", "ebnf": 'root ::= "a"'}, "not regex and ebnf"),
+    ({"grammar": "a"}, "unknown parameter 'grammar'; there are json_schema, json_object"),
+    ({"regex": 5}, "regex must be a string, not 5"),
+    ({"regex": "a\ud800"}, "regex is no text"),
+    ({"regex": "a("}, r"regex: at 1\(8\): invalid regex"),
+    ({"regex": r"(?=a)b"}, "look-around"),
+    ({"regex": r"(a)\1"}, "backreferences are not supported"),
+    ({"regex": "[^\\s\\S]"}, "regex: no text matches it"),
+    ({"regex": "a", "whitespace_pattern": " "}, "whitespace_pattern is for JSON, and the grammar is a regex"),
+    ({"json_object": True, "whitespace_pattern": "("}, "json_schema: "),
+    ({"json_object": True, "whitespace_pattern": 1}, "whitespace_pattern must be a string, not 1"),
+    ({"json_object": True, "whitespace_pattern": "", "disable_any_whitespace": True}, "exclude each other"),
+    ({"json_object": True, "disable_any_whitespace": 1}, "must be true or false, not 1"),
+    ({"json_object": False}, "json_object must be true"),
+    ({"json_schema": "{"}, "json_schema is not JSON"),
+    ({"json_schema": []}, r"must be a JSON schema, an object, or the text of one, not \[\]"),
+    ({"json_schema": {"type": {1, 2}}}, "json_schema is not JSON"),
+    ({"json_schema": {"type": "strin"}}, "json_schema: Invalid type: strin"),
+    ({"json_schema": {"not": {}}}, 'Unimplemented keys: ."not".'),
+    ({"json_schema": False}, "json_schema is false, and nothing matches that"),
+    ({"json_schema": {"$ref": "#/$defs/nowhere"}}, "json_schema: .*nowhere"),
+    ({"json_schema": {"$ref": "file:///etc/passwd"}}, "file:///etc/passwd"),
+    ({"json_schema": {"$ref": "#"}}, "no text matches it"),
+    ({"choice": []}, r"choice must be a list of one string or more, not \[\]"),
+    ({"choice": "ab"}, "not 'ab'"),
+    ({"choice": ["a", 1]}, r"not \['a', 1\]"),
+    ({"choice": ["\udcff"]}, "choice holds what is no text"),
+    ({"ebnf": ""}, "No 'root' rule found"),
+    ({"ebnf": 'start: "a"'}, "ebnf: Expected ::="),
+    ({"ebnf": 'root ::= "a'}, "Unexpected end of input"),
+    ({"ebnf": "root ::= other"}, "Rule 'other' not found"),
+    ({"ebnf": 'root ::= "\\ud800"'}, "ebnf: "),
+    ({"regex": "a", "tokenizer": 1}, "tokenizer must be a string, not 1"),
+    ({"regex": "a", "tokenizer": "../../etc"}, "tokenizer '../../etc' is not configured .there are 'json'."),
+    ({"regex": "a" * (asked.LONGEST_TEXT + 1)}, "regex is longer than 131072 bytes"),
+]
+
+# Each is small, and would cost gigabytes, minutes or the process.
+BOMBS = {
+    "counts of counts": {"regex": "((a{1000}){1000}){1000}"},
+    "nested groups": {"regex": "(" * 60_000 + ")" * 60_000},
+    "nested groups of ebnf": {"ebnf": "root ::= " + "(" * 60_000 + '"a"' + ")" * 60_000},
+    "a product of automata": {
+        "json_schema": {"allOf": [{"type": "integer", "multipleOf": number} for number in (9973, 9967, 9949, 9941)]}
+    },
+    "a long chain of rules": {
+        "ebnf": "\n".join(["root ::= r0", *(f"r{i} ::= r{i + 1}" for i in range(6000)), 'r6000 ::= "a" r0 | "b"'])
+    },
+    "a long chain of terminals": {
+        "ebnf": "\n".join(["root ::= r0", *(f"r{i} ::= r{i + 1}" for i in range(6000)), 'r6000 ::= "a"'])
+    },
+    "billion laughs": {
+        "ebnf": "\n".join(["root ::= r0", *(f"r{i} ::= r{i + 1} r{i + 1}" for i in range(40)), 'r40 ::= "lol"'])
+    },
+    "deep JSON": {"json_schema": '{"items":' * 10_000 + "{}" + "}" * 10_000},
+    "combinations": {
+        "json_schema": {
+            "allOf": [
+                {"anyOf": [{"properties": {f"{i}{j}": {"const": i}}} for i in range(6)], "type": "object"}
+                for j in range(12)
+            ]
+        }
+    },
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("json")
+    write_trained(folder)
+    tokenizers.configure({"json": folder})
+    yield folder
+    tokenizers.configure({})
+
+
+def start(params: dict[str, Any], **told: Any) -> EditRequest:
+    told = {"vocab_size": 500, "eos_token_ids": (1,), **told}
+    request = EditRequest(params, History([1]), **told)
+    Grammar().start(request)
+    return request
+
+
+@pytest.mark.parametrize("params", GOOD, ids=str)
+def test_usable_parameters_are_accepted(params: dict[str, Any]) -> None:
+    Grammar.validate_params(params)
+    start(params)
+
+
+@pytest.mark.parametrize(("params", "message"), BAD, ids=lambda value: str(value)[:60])
+def test_unusable_parameters_are_refused_by_name(params: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidParams, match=rf"(?s)^grammar: .*{message}") as raised:
+        Grammar.validate_params(params)
+    assert len(str(raised.value)) < 1000
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_are_refused_at_admission_and_quickly(name: str) -> None:
+    began = time.process_time()
+    with pytest.raises(InvalidParams, match="grammar: ") as raised:
+        Grammar.validate_params(BOMBS[name])
+    assert time.process_time() - began < 1.0  # of this process, which goes on
+    with pytest.raises(InvalidParams) as again:  # tried once, not once a request
+        Grammar.validate_params(BOMBS[name])
+    assert str(again.value) == str(raised.value)
+
+
+def test_a_trial_that_outlasts_its_time_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "_CPU_SECONDS", 1)
+    slow = {"title": "slow", **BOMBS["a product of automata"]["json_schema"]}
+    with pytest.raises(InvalidParams, match="json_schema: it does not compile within 1 s; write a simpler one"):
+        Grammar.validate_params({"json_schema": slow})
+
+
+def test_a_trial_that_takes_too_much_memory_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "_MEMORY_BYTES", 64 << 20)
+    many = {"enum": [f"value number {i * 7919}" for i in range(4000)]}
+    with pytest.raises(InvalidParams, match=r"takes more than 64 MiB|does not compile within"):
+        Grammar.validate_params({"json_schema": many})
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"tokenizer_id": "other"}, "tokenizer 'other' is not configured .there are 'json'.: start the server with"),
+        ({"eos_token_ids": ()}, "no end-of-sequence id is known"),
+    ],
+)
+def test_what_the_engine_must_tell(told: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidParams, match=message):
+        start({"regex": "a"}, **told)
+
+
+def test_a_tokenizer_of_another_model_is_refused() -> None:
+    with pytest.raises(InvalidTokenId, match="grammar: the parameters name token id 312, but ids must lie in"):
+        start({"regex": "a"}, vocab_size=300)
+
+
+def test_without_tokenizers_it_is_said_how_to_configure_one(folder: Path) -> None:
+    tokenizers.configure({})
+    try:
+        with pytest.raises(InvalidParams, match=r"which tokenizer. none is configured: .*--tokenizer NAME=PATH"):
+            start({"regex": "a"})
+    finally:
+        tokenizers.configure({"json": folder})
+
+
+def test_of_several_tokenizers_one_must_be_named(folder: Path, tmp_path: Path) -> None:
+    write_vocabulary(tmp_path, ["a", "b"])
+    tokenizers.configure({"json": folder, "org/letters": tmp_path / "tokenizer.json"})
+    try:
+        with pytest.raises(InvalidParams, match=r"which tokenizer. there are 'json', 'org/letters'"):
+            start({"regex": "a"})
+        by_session = start({"regex": "a"}, tokenizer_id="org/letters")
+        by_request = start({"regex": "a", "tokenizer": "json"}, tokenizer_id="org/letters")
+    finally:
+        tokenizers.configure({"json": folder})
+    assert by_session.state.grammar.tokenizer.vocab_size == 3
+    assert by_request.state.grammar.tokenizer.vocab_size == 313
+
+
+@pytest.mark.parametrize(
+    ("settings", "ids"),
+    [
+        ({}, ()),
+        ({"tokenizer_config": {"eos_token": EOS}}, (1,)),
+        ({"tokenizer_config": {"eos_token": {"content": EOS}}}, (1,)),
+        ({"tokenizer_config": {"eos_token": "not a token"}}, ()),
+        ({"config": {"eos_token_id": 7}, "tokenizer_config": {"eos_token": EOS}}, (7,)),
+        ({"generation_config": {"eos_token_id": [1, 0]}, "config": {"eos_token_id": 7}}, (1, 0)),
+        ({"generation_config": {"eos_token_id": None}, "config": {"eos_token_id": 7}}, (7,)),
+        ({"generation_config": {"eos_token_id": [313, -1, True]}, "config": []}, ()),
+    ],
+)
+def test_ends_of_sequences_are_read_from_beside_the_tokenizer(
+    tmp_path: Path, settings: dict[str, Any], ids: tuple[int, ...]
+) -> None:
+    write_trained(tmp_path, **settings)
+    assert tokenizers.load("json", tmp_path).eos_token_ids == ids
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[]", '{"model": {"vocab": {}}}', '{"model": {"vocab": {"a": "b"}}}', "\xff"]
+)
+def test_files_that_are_no_tokenizer_are_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(content.encode("latin-1"))
+    for path in (tmp_path, tmp_path / "tokenizer.json", tmp_path / "nothing"):
+        with pytest.raises(LoadFailed, match=r"tokenizer 'x': .*give a tokenizer.json"):
+            tokenizers.load("x", path)
+
+
+def test_without_llguidance_it_is_said_what_to_install() -> None:
+    code = """
+import sys
+sys.modules["llguidance"] = None
+from pathlib import Path
+from logitport import LogitportError
+from logitport_builtins import BUILTINS
+from logitport_builtins.grammar import tokenizers
+tokenizers.configure({})
+for use in (BUILTINS["grammar"], lambda: tokenizers.load("x", Path("x"))):
+    try:
+        use()
+    except LogitportError as error:
+        print(type(error).__name__, error)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.count("LoadFailed grammars need llguidance") == 2
+    assert ran.stdout.count("pip install 'logitport[grammar]'") == 2
