@@ -88,12 +88,18 @@ class RemoteLogitsProcessor(LogitsProcessor):
             float[rows, vocab_size], a new tensor.
 
         Raises:
-            InvalidArgument: the batch does not fit `processors` or attention_mask, or a row goes on after its end.
+            InvalidArgument: the batch does not fit `processors` or attention_mask, or a row goes on after its end; or
+                this is continuous batching, which `logitport.integrations.transformers_continuous` serves.
             RequestsFailed: a processor failed; the message holds the remote traceback.
             StateLost: a row moved, and the state of its processors cannot follow.
             LogitportError: a request was refused, or the server cannot be reached.
         """
         began = time.perf_counter()
+        if input_ids.ndim != 2:
+            raise InvalidArgument(
+                f"input_ids have shape {list(input_ids.shape)}; [rows, length] is wanted. Continuous batching shows "
+                "processors the last ids alone: use logitport.integrations.transformers_continuous there"
+            )
         caller = _calling_list()
         ids = _to_numpy(input_ids)
         try:

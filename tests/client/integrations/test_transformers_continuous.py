@@ -1,0 +1,401 @@
+"""Continuous batching through the service, and each request by itself with the same processors in this process."""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import cache
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from transformers import (
+    ContinuousBatchingConfig,
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    Qwen2ForCausalLM,
+)
+
+from logitport import Client, CustomLogitProcessor, EditProcessor, InvalidArgument
+from logitport.integrations import transformers as plain
+from logitport.integrations.transformers_continuous import RemoteLogitsProcessor
+from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from transformers import ContinuousBatchingManager
+
+    Chain = list[tuple[type[CustomLogitProcessor], dict[str, Any]]]
+
+VOCAB_SIZE, NEW = 512, 64
+
+
+class Tilt(CustomLogitProcessor):
+    """Reads logits, keeps nothing: the id sampled last, and how many there are, decide which half gains."""
+
+    def __call__(self, logits, custom_param_list=None):
+        for row, params in zip(logits, custom_param_list, strict=True):
+            request = params["__req__"]
+            seen = [*request.origin_input_ids, *request.output_ids]
+            row[(seen[-1] + len(request.output_ids)) % 2 :: 2] += params["by"]
+        return logits
+
+
+class CountsCalls(CustomLogitProcessor):
+    """Keeps a state that no history gives back."""
+
+    def __call__(self, logits, custom_param_list=None):
+        for row, params in zip(logits, custom_param_list, strict=True):
+            params["calls"] = params.get("calls", 0) + 1
+            row[3 + params["calls"] :: 7] += 20.0
+        return logits
+
+
+class TellsLengths(EditProcessor):
+    """Writes how long the prompt is, then how long the output."""
+
+    def edit(self, request, edits):
+        outputs = len(request.history) - request.history.prompt_length
+        edits.force(100 + (outputs or request.history.prompt_length))
+
+
+class Trips(EditProcessor):
+    """Raises behind as many ids as it was told."""
+
+    def edit(self, request, edits):
+        if len(request.history) - request.history.prompt_length == request.params["at"]:
+            raise ValueError("enough of it")
+
+
+THINKING = {"thinking_budget": 6, "thinking_start_ids": [7], "thinking_end_ids": [8, 9], "newline_id": 10}
+CHAINS: dict[str, Chain] = {
+    "disallowed_tokens": [(DisallowedTokens, {"token_ids": list(range(3, VOCAB_SIZE, 3))})],
+    "thinking_budget": [(ThinkingBudget, THINKING)],
+    "no_repeat_ngram": [(NoRepeatNGram, {"ngram_size": 1, "window_size": 40})],
+    "reads logits": [(Tilt, {"by": 4.0})],
+    "counts calls": [(CountsCalls, {})],
+}
+CHAINS["nothing"] = []
+CHAINS["a chain"] = [*CHAINS["reads logits"], *CHAINS["disallowed_tokens"], *CHAINS["no_repeat_ngram"]]
+
+PROMPTS = [
+    [*torch.randint(20, VOCAB_SIZE, (2 + 5 * n,), generator=torch.Generator().manual_seed(n)).tolist(), 7]
+    for n in range(8)
+]
+LENGTHS = [64, 9, 64, 1, 40, 64, 23, 64]
+
+
+class Local(LogitsProcessor):
+    """A chain called on the tensors of one request."""
+
+    def __init__(self, chain: Chain, prompt: list[int]) -> None:
+        self.chain = [(processor(), dict(params)) for processor, params in chain]
+        self.prompt = prompt
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores = scores.clone()
+        for processor, params in self.chain:
+            params["__req__"] = SimpleNamespace(
+                origin_input_ids=self.prompt, output_ids=input_ids[0, len(self.prompt) :].tolist()
+            )
+            scores = processor(scores, [params])
+        return scores
+
+
+def config(**options: Any) -> GenerationConfig:
+    return GenerationConfig(**{"max_new_tokens": NEW, "do_sample": False, "eos_token_id": -1, **options})
+
+
+def small(**options: Any) -> ContinuousBatchingConfig:
+    """A cache that is made at once."""
+    return ContinuousBatchingConfig(**{"num_blocks": 64, "max_batch_tokens": 48, **options})
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quiet() -> Iterator[None]:
+    """transformers logs each failure; and a model this small is faster on one core."""
+    logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    logging.getLogger("ContinuousBatchingLogger").setLevel(logging.NOTSET)
+
+
+@pytest.fixture(scope="module")
+def reference(model: Qwen2ForCausalLM) -> Callable[..., list[int]]:
+    """The output of `generate` for prompt n by itself, with a chain in this process."""
+
+    @cache
+    def run(chain: str, n: int, length: int = NEW) -> list[int]:
+        prompt = PROMPTS[n]
+        output = model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            generation_config=config(max_new_tokens=length),
+            logits_processor=LogitsProcessorList([Local(CHAINS[chain], prompt)]),
+        )
+        ids: list[int] = output[0, len(prompt) :].tolist()
+        return ids
+
+    return run
+
+
+@pytest.fixture
+def started(model: Qwen2ForCausalLM) -> Iterator[Callable[..., ContinuousBatchingManager]]:
+    """Managers with a processor attached, started; they end with the test."""
+    managers: list[ContinuousBatchingManager] = []
+
+    def start(remote: RemoteLogitsProcessor, **options: Any) -> ContinuousBatchingManager:
+        generation = config(**options.pop("generation", {}))
+        manager = model.init_continuous_batching(generation, small(**options))
+        managers.append(remote.attach(manager))
+        manager.start()
+        return manager
+
+    yield start
+    for manager in managers:
+        manager.stop()
+        manager.destroy()
+
+
+def results(manager: ContinuousBatchingManager, count: int) -> dict[str, Any]:
+    """By their ids, of requests that have ended."""
+    ended: dict[str, Any] = {}
+    while len(ended) < count:
+        result = manager.get_result(timeout=60)
+        assert result is not None
+        if result.is_finished():
+            ended[result.request_id] = result
+    return ended
+
+
+@pytest.mark.parametrize("chain", [name for name in CHAINS if name != "nothing"])
+def test_tokens_equal_those_of_the_same_processors_in_process(
+    client: Client, model: Qwen2ForCausalLM, reference: Any, chain: str
+) -> None:
+    remote = RemoteLogitsProcessor(client, CHAINS[chain])
+    with remote.attached(model):
+        outputs = model.generate_batch(PROMPTS, config(), small())
+    assert [output.error for output in outputs.values()] == [None] * 8
+    assert [output.generated_tokens for output in outputs.values()] == [reference(chain, n) for n in range(8)]
+    assert sum(remote.rows_applied.values()) == 8 * NEW * len(CHAINS[chain])
+    assert NEW <= remote.steps < 8 * NEW, "requests share steps"
+    assert remote.seconds > 0
+    assert "init_continuous_batching" not in vars(model)
+
+
+@pytest.fixture(scope="module")
+def names(server: Any) -> Iterator[dict[str, str]]:
+    """What requests call the classes of this file."""
+    shipped = {"Tilt": Tilt, "CountsCalls": CountsCalls, "TellsLengths": TellsLengths, "Trips": Trips}
+    with Client(server.target) as client:
+        yield {name: client.register(processor).digest for name, processor in shipped.items()}
+
+
+def asked(chain: str, names: dict[str, str]) -> list[Any]:
+    """The chain as a request asks for it."""
+    builtins = {DisallowedTokens: "disallowed_tokens", ThinkingBudget: "thinking_budget"}
+    builtins[NoRepeatNGram] = "no_repeat_ngram"
+    return [[builtins.get(processor) or names[processor.__name__], params] for processor, params in CHAINS[chain]]
+
+
+def test_requests_with_chains_of_their_own_come_and_go(
+    client: Client, started: Any, reference: Any, names: dict[str, str]
+) -> None:
+    chains = [*CHAINS, "counts calls"]
+    manager = started(RemoteLogitsProcessor(client), max_requests_per_batch=3)
+    unwanted = manager.add_request([5, 6], max_new_tokens=10_000, logitport=asked("counts calls", names))
+    ended: dict[str, Any] = {}
+    for n, (chain, prompt, length) in enumerate(zip(chains, PROMPTS, LENGTHS, strict=True)):
+        if n == 5:
+            ended |= results(manager, 2)
+            manager.cancel_request(unwanted)
+        manager.add_request(prompt, f"request {n}", length, logitport=asked(chain, names))
+    ended |= results(manager, 8 - len(ended))
+    for n, (chain, length) in enumerate(zip(chains, LENGTHS, strict=True)):
+        assert ended[f"request {n}"].error is None
+        assert ended[f"request {n}"].generated_tokens == reference(chain, n, length)
+
+
+def test_what_a_request_asks_replaces_the_default(client: Client, started: Any, reference: Any) -> None:
+    manager = started(RemoteLogitsProcessor(client, [(TellsLengths, {})]))
+    manager.add_request(PROMPTS[0], "default", 4)
+    manager.add_request(PROMPTS[0], "none", 4, logitport=[])
+    manager.add_request(PROMPTS[0], "other", 4, logitport=[["disallowed_tokens", {"token_ids": [1]}]])
+    outputs = {name: output.generated_tokens for name, output in results(manager, 3).items()}
+    assert outputs["default"] == [103, 101, 102, 103]
+    assert outputs["none"] == outputs["other"] == reference("nothing", 0, 4)
+
+
+def test_a_name_that_is_used_again_is_another_request(client: Client, started: Any) -> None:
+    manager = started(RemoteLogitsProcessor(client, [(TellsLengths, {})]))
+    for _ in range(2):
+        manager.add_request([20, 21, 22], "same", 3)
+        assert results(manager, 1)["same"].generated_tokens == [103, 101, 102]
+    manager.add_request([20, 21, 22, 103, 101, 102], "same", 3)
+    assert results(manager, 1)["same"].generated_tokens == [106, 101, 102]
+
+
+@pytest.mark.parametrize("chain", ["no_repeat_ngram", "counts calls"])
+def test_requests_that_are_put_off_keep_what_their_processors_know(
+    client: Client, started: Any, reference: Any, monkeypatch: pytest.MonkeyPatch, chain: str
+) -> None:
+    put_off: list[int] = []
+    manager = started(RemoteLogitsProcessor(client, CHAINS[chain]), page_size=16, num_blocks=12)
+    while manager.batch_processor is None:
+        time.sleep(0.01)
+    offloading = manager.batch_processor.offloading_manager
+    offload = offloading.offload_requests
+    monkeypatch.setattr(offloading, "offload_requests", lambda: put_off.append(1) or offload())
+    for n, prompt in enumerate(PROMPTS[:5]):
+        manager.add_request(prompt, f"request {n}", NEW)
+    outputs = results(manager, 5)
+    assert put_off
+    for n in range(5):
+        assert outputs[f"request {n}"].error is None
+        assert outputs[f"request {n}"].generated_tokens == reference(chain, n)
+
+
+def test_several_sequences_of_one_prompt_are_several_requests(client: Client, started: Any) -> None:
+    several = {"num_return_sequences": 3, "do_sample": True}
+    manager = started(RemoteLogitsProcessor(client, [(TellsLengths, {})]), generation=several)
+    manager.add_request(PROMPTS[1], "one", 4)
+    outputs = results(manager, 3)
+    assert len(outputs) == 3
+    assert [output.generated_tokens for output in outputs.values()] == [[108, 101, 102, 103]] * 3
+
+
+@pytest.mark.parametrize("at", [0, 1, 7])
+def test_a_failure_ends_its_request_alone(
+    client: Client, started: Any, reference: Any, names: dict[str, str], at: int
+) -> None:
+    manager = started(RemoteLogitsProcessor(client, CHAINS["reads logits"]))
+    manager.add_request(PROMPTS[0], "fails", NEW, logitport=[[names["Trips"], {"at": at}]])
+    manager.add_request(PROMPTS[1], "goes on", NEW)
+    outputs = results(manager, 2)
+    assert "ProcessorFailed" in outputs["fails"].error
+    assert "enough of it" in outputs["fails"].error
+    assert "in edit" in outputs["fails"].error
+    assert outputs["fails"].generated_tokens == reference("nothing", 0)[:at]
+    assert outputs["goes on"].error is None
+    assert outputs["goes on"].generated_tokens == reference("reads logits", 1)
+
+
+@pytest.mark.parametrize(
+    ("wish", "says"),
+    [
+        ([["no_such_thing", {}]], "UnknownProcessor: no built-in is called 'no_such_thing'"),
+        ([["disallowed_tokens", {"token_ids": "x"}]], "InvalidParams: "),
+        (["disallowed_tokens"], "InvalidParams: logitport[0]"),
+        ([{}], "InvalidParams: logitport[0]"),
+        ("disallowed_tokens", "expected list"),
+    ],
+)
+def test_a_refused_request_ends_alone(client: Client, started: Any, reference: Any, wish: Any, says: str) -> None:
+    manager = started(RemoteLogitsProcessor(client))
+    manager.add_request(PROMPTS[0], "refused", 5, logitport=wish)
+    manager.add_request(PROMPTS[1], "goes on", 5)
+    outputs = results(manager, 2)
+    assert says in outputs["refused"].error
+    assert outputs["refused"].generated_tokens == []
+    assert outputs["goes on"].error is None
+    assert outputs["goes on"].generated_tokens == reference("nothing", 1, 5)
+
+
+def test_without_a_server_those_who_ask_end_and_the_others_go_on(
+    start_server: Any, started: Any, reference: Any
+) -> None:
+    server, asks = start_server(), [["disallowed_tokens", {"token_ids": [1]}]]
+    with Client(server.target, timeout=1) as client:
+        manager = started(RemoteLogitsProcessor(client))
+        for round_ in range(2):
+            manager.add_request(PROMPTS[0], f"asks {round_}", 5, logitport=asks)
+            manager.add_request(PROMPTS[1], f"goes on {round_}", 5)
+            outputs = results(manager, 2)
+            assert outputs[f"goes on {round_}"].generated_tokens == reference("nothing", 1, 5)
+            if round_ == 0:
+                assert outputs["asks 0"].error is None
+                server.stop()
+        assert "ServerUnavailable" in outputs["asks 1"].error
+
+
+def test_a_manager_that_is_kept_stays_attached(client: Client, model: Qwen2ForCausalLM) -> None:
+    remote = RemoteLogitsProcessor(client, [(TellsLengths, {})])
+    try:
+        with remote.attached(model):
+            for _ in range(2):
+                (output,) = model.generate_batch(
+                    [[20, 21]], config(max_new_tokens=3), small(), persistent_manager=True
+                ).values()
+                assert output.generated_tokens == [102, 101, 102]
+    finally:
+        model.destroy_cached_continuous_batching_manager()
+
+
+def test_processors_come_before_temperature(client: Client, model: Qwen2ForCausalLM) -> None:
+    manager = model.init_continuous_batching(config(do_sample=True, temperature=0.5, top_k=5), small())
+    RemoteLogitsProcessor(client).attach(manager)
+    kinds = [type(one).__name__ for one in manager.logit_processor.logits_processor]
+    assert kinds == ["_Hook", "TemperatureLogitsWarper", "TopKLogitsWarper"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"use_async_batching": True}, "use_async_batching=False"),
+        ({"default_compile_level": 1}, "compiled steps"),
+    ],
+)
+def test_what_cannot_be_right_is_refused_by_name(
+    client: Client, model: Qwen2ForCausalLM, options: dict[str, Any], says: str
+) -> None:
+    manager = model.init_continuous_batching(config(), small(**options))
+    with pytest.raises(InvalidArgument, match=says):
+        RemoteLogitsProcessor(client).attach(manager)
+
+
+def test_graphs_ranks_and_what_comes_too_late_are_refused(client: Client, model: Qwen2ForCausalLM) -> None:
+    remote = RemoteLogitsProcessor(client)
+    manager = model.init_continuous_batching(config(), small())
+    manager.continuous_batching_config.use_cuda_graph = (False, True)  # a CPU has none
+    with pytest.raises(InvalidArgument, match="use_cuda_graph=False"):
+        remote.attach(manager)
+    manager.continuous_batching_config.use_cuda_graph = (False, False)
+    manager.distributed_helper.tp_size = 2
+    with pytest.raises(InvalidArgument, match="tensor parallelism"):
+        remote.attach(manager)
+    manager.distributed_helper.tp_size = 1
+    manager.warmup()
+    with pytest.raises(InvalidArgument, match="warmed up"):
+        remote.attach(manager)
+
+
+def test_one_processor_a_manager(client: Client, model: Qwen2ForCausalLM) -> None:
+    remote = RemoteLogitsProcessor(client)
+    manager = remote.attach(model.init_continuous_batching(config(), small()))
+    assert remote.attach(manager) is manager
+    with pytest.raises(InvalidArgument, match="another RemoteLogitsProcessor is attached"):
+        RemoteLogitsProcessor(client).attach(manager)
+
+
+@pytest.mark.parametrize("processors", ["disallowed_tokens", [("disallowed_tokens",)], None])
+def test_other_processors_are_refused(client: Client, processors: Any) -> None:
+    with pytest.raises(InvalidArgument, match="pairs are wanted"):
+        RemoteLogitsProcessor(client, processors)
+
+
+def test_the_hook_of_generate_names_this_one(client: Client, model: Qwen2ForCausalLM) -> None:
+    of_generate = plain.RemoteLogitsProcessor(client, [(TellsLengths, {})])
+    manager = model.init_continuous_batching(config(), small())
+    manager.logit_processor.logits_processor.append(of_generate)
+    manager.logit_processor.do_processing = True
+    manager.start()
+    try:
+        manager.add_request([20, 21], "one", 3)
+        assert "use logitport.integrations.transformers_continuous" in results(manager, 1)["one"].error
+    finally:
+        manager.stop()
