@@ -1,0 +1,180 @@
+"""Processors for vLLM's revised model runner in the workers of a real server, without vLLM, drafts and all."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from logitport import Client, CustomLogitProcessor, InvalidParams, ProcessorFailed, Request
+from tests.slot_processors import naive
+from tests.standing_in import standing_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from logitport import Handle
+    from tests.conftest import RunningServer
+
+VOCAB = 24
+INF = float("inf")
+DRAFTS = 3
+Chain = list[tuple[str, dict[str, Any]]]
+
+
+class Doubles(CustomLogitProcessor):
+    """Of another dialect."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        return logits * 2
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Any]:
+    """The module of processors, in a process whose author has vLLM."""
+    with standing_in():
+        yield importlib.import_module("tests.end_to_end.vllm_v2_processors")
+
+
+CHAINS: list[Chain] = [
+    [("Counts", {})],
+    [("Biases", {"bias": {"3": 2.5, "7": -1}, "min_tokens": 4, "stop": [2, 5]})],
+    [("BadWords", {"bad_words": [[1, 2], [4], [5, 6, 7]]})],
+    [("Biases", {})],
+    [
+        ("disallowed_tokens", {"token_ids": [1]}),
+        ("Counts", {}),
+        ("BadWords", {"bad_words": [[n, 3] for n in range(9)]}),
+    ],
+    [("Counts", {}), ("Doubles", {}), ("Biases", {"bias": {"0": 9}}), ("no_repeat_ngram", {"ngram_size": 1})],
+]
+
+
+class Reference:
+    """One request alone, the slow way."""
+
+    def __init__(self, chain: Chain, prompt: list[int]) -> None:
+        self.chain, self.prompt, self.output = chain, prompt, list[int]()
+        self.steps = 0
+
+    def process(self, row: list[float], drafts: list[int]) -> list[float]:
+        output = self.output + drafts
+        for kind, params in self.chain:
+            if kind == "Doubles":
+                row = [2 * value for value in row]
+            elif kind == "no_repeat_ngram":
+                row = [-INF if token_id in self.prompt + output else value for token_id, value in enumerate(row)]
+            elif kind == "disallowed_tokens":
+                row = [-INF if token_id in params["token_ids"] else value for token_id, value in enumerate(row)]
+            else:
+                row = naive(kind, row, self.prompt, output, params, self.steps)
+        return row
+
+
+@pytest.mark.parametrize("transport", ["grpc", "local"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_64_steps_with_churn_and_drafts(server: RunningServer, own: Any, transport: Any, dtype: torch.dtype) -> None:
+    """Greedy: drafts are accepted as long as they are what the rows say, and the rest is rejected."""
+    random = np.random.default_rng(3)
+    live: dict[Handle, Reference] = {}
+    new: dict[Handle, list[int]] = {}
+    added = accepted = rejected = 0
+    named = {"Doubles": Doubles, "disallowed_tokens": "disallowed_tokens", "no_repeat_ngram": "no_repeat_ngram"}
+    opening = {"dtype": dtype, "transport": transport, "max_requests": 8, "max_draft_tokens": DRAFTS}
+    with Client(server.target) as client, client.session(vocab_size=VOCAB, **opening) as session:
+        for _ in range(64):
+            while len(live) < 8 and random.random() < 0.8:
+                chain = CHAINS[added % len(CHAINS)]
+                added += 1
+                prompt = random.integers(VOCAB, size=3).tolist()
+                asked = [(named.get(kind) or getattr(own, kind), params) for kind, params in chain]
+                handle = session.add(Request(prompt, processors=asked))
+                live[handle], new[handle] = Reference(chain, prompt), []
+            if random.random() < 0.3:
+                session.remove(gone := list(live)[random.integers(len(live))])
+                del live[gone], new[gone]
+            part = [handle for handle in live if random.random() < 0.8]
+            random.shuffle(part)  # type: ignore[arg-type]
+            drafts = {handle: random.integers(VOCAB, size=random.integers(DRAFTS + 1)).tolist() for handle in part}
+            rows = [(handle, offset) for handle in part for offset in range(1 + len(drafts[handle]))]
+            logits = torch.from_numpy(random.integers(-9, 9, (len(rows), VOCAB))).to(dtype)
+            for row, (handle, offset) in enumerate(rows):
+                if offset < len(drafts[handle]) and random.random() < 0.7:
+                    logits[row, drafts[handle][offset]] = 40
+            for handle in part:
+                live[handle].steps += 1
+            expected = [
+                live[handle].process(logits[row].tolist(), drafts[handle][:offset])
+                for row, (handle, offset) in enumerate(rows)
+            ]
+            result = session.step({handle: new[handle] for handle in part}, drafts=drafts).apply(logits)
+            assert result.failures == {}
+            torch.testing.assert_close(logits, torch.tensor(expected).view(-1, VOCAB).to(dtype), rtol=0, atol=0)
+            sampled = dict(zip(rows, logits.argmax(-1).tolist(), strict=True))
+            for handle in part:
+                new[handle] = []
+                for offset in range(1 + len(drafts[handle])):
+                    new[handle].append(sampled[handle, offset])
+                    if drafts[handle][offset : offset + 1] != new[handle][-1:]:
+                        break
+                accepted += len(new[handle]) - 1
+                rejected += len(drafts[handle]) - (len(new[handle]) - 1)
+                live[handle].output += new[handle]
+        assert session.resyncs == session.reconnects == 0
+    assert added > 2 * len(CHAINS)
+    assert min(accepted, rejected) > 50
+
+
+def rows(session: Any, told: dict[Handle, list[int]]) -> tuple[list[list[float]], Any]:
+    logits = np.zeros((len(told), VOCAB), np.float32)
+    result = session.step(told).apply(logits, check=False)
+    return logits.tolist(), result
+
+
+def test_buffers_as_vllm_has_them(client: Client, own: Any) -> None:
+    with client.session(vocab_size=VOCAB, max_requests=4) as session:
+        asked = [{"allowed_token_ids": [1, 20]}, {}, {"allowed_token_ids": [0]}]
+        handles = [session.add(Request([1], processors=[(own.Allows, {})], sampling_params=one)) for one in asked]
+        for order in (handles, handles[::-1]):
+            allowed = [
+                [at for at, value in enumerate(row) if value == 0]
+                for row in rows(session, {handle: [4] for handle in order})[0]
+            ]
+            assert allowed == [[[1, 20], list(range(VOCAB)), [0]][handles.index(handle)] for handle in order]
+        too_many = {"allowed_token_ids": list(range(9))}
+        with pytest.raises(InvalidParams, match="more than 8 ids are allowed"):
+            session.add(Request([1], processors=[(own.Allows, {})], sampling_params=too_many))
+
+
+def test_what_cannot_be_added_fails_alone(client: Client, own: Any) -> None:
+    with client.session(vocab_size=VOCAB) as session:
+        bad = session.add(Request([1], processors=[(own.Raises, {"raise": True})]))
+        skips = session.add(Request([1], processors=[(own.Raises, {"raise": True})], on_error="skip"))
+        good = session.add(Request([1], processors=[(own.Raises, {})]))
+        logits, result = rows(session, {bad: [], skips: [], good: []})
+        assert (list(result.failures), list(result.skipped)) == ([bad], [skips])
+        with pytest.raises(ProcessorFailed, match="raised ValueError: as asked"):
+            raise result.failures[bad]
+        assert logits[1:] == [[0.0] * VOCAB, [1.0] * VOCAB]
+
+
+def test_a_lost_worker_costs_those_it_served_and_the_next_has_all_requests(client: Client, own: Any) -> None:
+    with client.session(vocab_size=VOCAB) as session:
+        chain = [(own.Counts, {}), (own.Leaves, {})]
+        bad = session.add(Request([1], processors=chain, on_error="skip"))
+        other = session.add(Request([2], [3], processors=chain, on_error="skip"))
+        rows(session, {other: [4]})
+        _, result = rows(session, {bad: [13], other: [5]})
+        assert set(result.skipped) == {bad, other}
+        logits, result = rows(session, {other: [6]})
+        assert result.skipped == {}
+        assert logits[0][(2 + 3 + 4 + 5 + 6) % VOCAB] == 2  # its first step in this worker
+
+
+def test_stateless_calls(client: Client, own: Any) -> None:
+    requests = [Request([1], [2, 3], processors=[(own.Counts, {})]), Request([4])]
+    result = client.apply(np.zeros((4, VOCAB), np.float32), requests, num_tokens_in_batch=2)
+    assert result.logits[:, 6].tolist() == [1, 1, 0, 0]

@@ -1,0 +1,79 @@
+"""Processors for vLLM's revised model runner, as its users write them.
+
+Import this while vLLM, or what stands for it, can be imported.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.sampling_params import SamplingParams  # noqa: TC002 - as users import it
+from vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor, UvaBackedTensor
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor, LogitsProcRequestState
+
+from tests.slot_processors import derive
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+MOST = 8
+classes = derive(LogitsProcessor)
+Biases, BadWords, Counts = classes.Biases, classes.BadWords, classes.Counts
+
+
+class Allows(LogitsProcessor):
+    """Denies all ids but `allowed_token_ids`, which it stages as vLLM's own processors do."""
+
+    @classmethod
+    def validate_params(cls, sampling_params: SamplingParams) -> None:
+        if len(sampling_params.allowed_token_ids or ()) > MOST:
+            raise ValueError(f"more than {MOST} ids are allowed")
+
+    def __init__(self, vllm_config: VllmConfig, req_states: LogitsProcRequestState) -> None:
+        slots = req_states.max_num_reqs
+        assert vllm_config.scheduler_config.max_num_seqs == slots
+        self.counts = UvaBackedTensor(slots, dtype=torch.int32)
+        self.allowed = StagedWriteTensor((slots, MOST), dtype=torch.int32, device=req_states.device)
+
+    def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
+        allowed = sampling_params.allowed_token_ids
+        self.counts.np[req_idx] = len(allowed or ())
+        if allowed:
+            self.allowed.stage_write(req_idx, 0, allowed)
+        return bool(allowed)
+
+    def apply_staged_writes(self) -> None:
+        self.counts.copy_to_uva()
+        self.allowed.apply_write()
+
+    def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
+        slots = ctx.expanded_idx_mapping
+        counts = self.counts.gpu[slots, None]
+        listed = torch.arange(MOST)[None] < counts
+        keep = torch.zeros_like(logits).scatter_reduce_(1, self.allowed.gpu[slots].long(), listed.float(), "amax") > 0
+        return torch.where(keep | (counts == 0), logits, float("-inf"))
+
+
+class Leaves(LogitsProcessor):
+    """Ends its process when it meets the id 13; adds 1."""
+
+    def __init__(self, vllm_config: VllmConfig, req_states: LogitsProcRequestState) -> None:
+        self.states = req_states
+
+    def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
+        if (ctx.input_ids == 13).any():
+            os._exit(1)
+        return logits.add_(1)
+
+
+class Raises(LogitsProcessor):
+    """In `add_request`, if it is asked to; else adds 1."""
+
+    def add_request(self, req_idx: int, sampling_params: SamplingParams) -> Any:
+        if (sampling_params.extra_args or {}).get("raise"):
+            raise ValueError("as asked")
+
+    def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
+        return logits.add_(1)
