@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, History, RowEdits, StateLost
+from logitport_builtins import BUILTINS
 from logitport_server.dialects import RequestContext, speak
 
 if TYPE_CHECKING:
@@ -136,3 +137,12 @@ def test_state_that_no_history_gives_back(processor: CustomLogitProcessor) -> No
         dialect.rewind(state)
     with pytest.raises(StateLost):
         dialect.rebuild(state)
+
+
+def test_a_processor_that_does_not_say_that_it_is_quick_is_not_called_on_the_thread_that_serves_everyone() -> None:
+    class Reading(CustomLogitProcessor):
+        def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+            return logits
+
+    assert speak(Reading, "its name", shipped=False).takes_long
+    assert not speak(BUILTINS["disallowed_tokens"], "its name", shipped=False).takes_long
