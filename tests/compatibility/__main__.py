@@ -33,15 +33,15 @@ def page(cells: list[dict[str, str]]) -> str:
     failed = [cell["test"] for cell in cells if cell["outcome"] == "failed"]
     if failed:
         raise ValueError(f"failed: {', '.join(failed)}")
-    told = {(cell["dialect"], cell["engine"]): cell for cell in cells if cell["outcome"] == "passed"}
-    engines = sorted({engine for _, engine in told})
-    versions = {cell["engine"]: cell["version"] for cell in told.values()}
+    passed = [cell for cell in cells if cell["outcome"] == "passed"]
+    verdicts = {(cell["dialect"], cell["engine"]): cell["verdict"] for cell in passed}
+    versions = {cell["engine"]: cell["version"] for cell in passed}
+    engines = sorted(versions)
     head = [f"{engine}<br>{versions[engine]}" if versions[engine] else engine for engine in engines]
     lines = [f"| dialect | {' | '.join(head)} |", "|---|" + "---|" * len(engines)]
     for dialect in DIALECTS:
-        verdicts = [told[dialect, engine]["verdict"] if (dialect, engine) in told else "—" for engine in engines]
-        lines.append(f"| {dialect} | {' | '.join(verdicts)} |")
-    tests = [f"| {engine}: {dialect} | `{cell['test']}` |" for (dialect, engine), cell in sorted(told.items())]
+        lines.append(f"| {dialect} | {' | '.join(verdicts.get((dialect, engine), '—') for engine in engines)} |")
+    tests = sorted(f"| {cell['engine']}: {cell['dialect']} | `{cell['test']}` |" for cell in passed)
     return HEAD + "\n".join(lines) + "\n" + FOOT + "\n".join(tests) + "\n"
 
 
