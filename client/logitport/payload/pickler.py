@@ -37,6 +37,12 @@ _LIVE: dict[type, str] = {
     threading.Thread: "a thread",
     socket.socket: "a socket",
 }
+# Of classes that may not be imported here, by the beginning of their module's name.
+_LARGE = {
+    ("transformers.", "PreTrainedTokenizerBase"): "a tokenizer",
+    ("transformers.", "PreTrainedModel"): "a model",
+    ("tokenizers", "Tokenizer"): "a tokenizer",
+}
 _IN_MEMORY = (io.BytesIO, io.StringIO)
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, type(functools.lru_cache(len)))
 _CONSTANTS = (type(None), bool, int, float, str, bytes)
@@ -92,6 +98,12 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
         live = next((name for kind, name in _LIVE.items() if isinstance(obj, kind)), "")
         if live and not isinstance(obj, _IN_MEMORY):
             raise PayloadNotPortable(f"it is {live}; open or create it in __init__, which runs on the server")
+        large = _large(type(obj))
+        if large:
+            raise PayloadNotPortable(
+                f"it is {large}, which does not travel; keep of it what is needed, such as token ids, or ship a class "
+                "that loads it in __init__, which runs on the server"
+            )
         if isinstance(obj, types.ModuleType):
             if travels_by_value(obj.__name__, self._own_package):
                 raise PayloadNotPortable(
@@ -209,6 +221,14 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
         self._trail.append(where)
         function(*args)
         self._trail.pop()
+
+
+def _large(cls: type) -> str:
+    for parent in cls.__mro__:
+        for (module, name), what in _LARGE.items():
+            if parent.__name__ == name and parent.__module__.startswith(module):
+                return what
+    return ""
 
 
 def _attributes(cls: type) -> Iterator[tuple[str, Any]]:
