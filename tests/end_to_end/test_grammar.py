@@ -1,0 +1,222 @@
+"""Engines whose models know no language, a real server, and texts of a grammar."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from itertools import cycle, islice
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pytest
+
+from examples.engine import Engine, Generation, Model, prompt_lookup
+from logitport import Client, InvalidParams, ProcessorFailed, Request, RequestsFailed
+from tests.conftest import COMMAND, RunningServer, environment
+from tests.tokenizer_files import write_trained, write_vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from tokenizers import Tokenizer
+
+pytest.importorskip("llguidance")
+
+VOCAB = 352  # wider than the tokenizer, as padded vocabularies are
+EOS = 1
+SLOTS = 8
+
+KINDS = ["a", "b", "Ä\n"]
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 6},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "kind": {"enum": KINDS},
+        "tags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2},
+    },
+    "required": ["name", "age", "kind", "tags"],
+    "additionalProperties": False,
+}
+
+
+def is_person(text: str) -> bool:
+    person = json.loads(text)
+    return (
+        list(person) == ["name", "age", "kind", "tags"]
+        and isinstance(person["name"], str)
+        and len(person["name"]) <= 6
+        and type(person["age"]) is int
+        and 0 <= person["age"] <= 150
+        and person["kind"] in KINDS
+        and len(person["tags"]) <= 2
+        and all(type(tag) is bool for tag in person["tags"])
+    )
+
+
+GRAMMARS: list[tuple[dict[str, Any], Callable[[str], object]]] = [
+    ({"json_schema": PERSON, "disable_any_whitespace": True}, is_person),
+    ({"json_schema": json.dumps(PERSON), "whitespace_pattern": "[ ]?"}, is_person),
+    (
+        {"regex": r"(19|20)\d\d-(0[1-9]|1[0-2])-[0-2]\d: [a-zäöü]{1,9}!"},
+        r"(19|20)\d\d-(0[1-9]|1[0-2])-[0-2]\d: [a-zäöü]{1,9}!",
+    ),
+    ({"choice": ["yes", "no", "Grüße, 名前"]}, {"yes", "no", "Grüße, 名前"}.__contains__),
+    ({"ebnf": 'root ::= "f(" arg ("," arg){0,3} ")"\narg ::= [0-9]{1,2} | [a-z]'}, r"f\(\w{1,2}(,\w{1,2}){0,3}\)"),
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tokenizer]:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    return folder, write_trained(folder, generation_config={"eos_token_id": EOS})
+
+
+@pytest.fixture(scope="module")
+def running(
+    serving: Callable[..., AbstractContextManager[RunningServer]],
+    tokenizer: tuple[Path, Tokenizer],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[RunningServer]:
+    letters = tmp_path_factory.mktemp("letters")
+    write_vocabulary(letters, ["a", "b", "ab"])
+    named = ("--tokenizer", f"org/json={tokenizer[0]}", "--tokenizer", f"letters={letters / 'tokenizer.json'}")
+    with serving(*named) as server:
+        yield server
+
+
+@pytest.fixture
+def run() -> Callable[..., subprocess.CompletedProcess[str]]:
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        command = [COMMAND, "serve", "--listen", "127.0.0.1:0", *options]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment())
+
+    return run
+
+
+def follows(one: Generation, tokenizer: Tokenizer, check: Callable[[str], object] | str) -> bool:
+    assert one.error is None, one.error
+    assert one.output[-1] == EOS
+    text = tokenizer.decode(one.output[:-1], skip_special_tokens=False)
+    return bool(re.fullmatch(check, text) if isinstance(check, str) else check(text))
+
+
+@pytest.mark.parametrize("transport", ["grpc", "local"])
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_random_logits_become_texts_of_the_grammar(
+    running: RunningServer,
+    tokenizer: tuple[Path, Tokenizer],
+    drafts: int,
+    transport: Literal["grpc", "local"],
+) -> None:
+    """Eight at once, of five grammars, beside some without; they end when they like, and others take their places."""
+    random = np.random.default_rng(drafts)
+    asked = list(islice(cycle([*GRAMMARS, None]), 30))
+    requests = [
+        Request(
+            prompt_token_ids=random.integers(VOCAB, size=random.integers(1, 9)).tolist(),
+            processors=[("grammar", grammar[0])] if grammar else [],
+            sampling_params={"max_tokens": 64, "stop_token_ids": [EOS]},
+        )
+        for grammar in asked
+    ]
+    with (
+        Client(running.target) as client,
+        client.session(
+            vocab_size=VOCAB, tokenizer_id="org/json", max_draft_tokens=drafts, transport=transport
+        ) as session,
+    ):
+        assert session.transport == transport
+        engine = Engine(session, Model(VOCAB, slots=SLOTS), slots=SLOTS, draft=prompt_lookup if drafts else None)
+        generations = engine.generate(requests)
+    for grammar, one in zip(asked, generations, strict=True):
+        assert one.error is None
+        if grammar is not None:
+            assert follows(one, tokenizer[1], grammar[1])
+    assert sum(one.output[-1] == EOS for one in generations) >= 25
+    assert engine.drafted > engine.accepted if drafts else not engine.drafted
+
+
+def test_a_session_with_drafts_samples_what_one_without_does(running: RunningServer) -> None:
+    outputs = []
+    for draft in (None, prompt_lookup):
+        requests = [
+            Request([3, 4, number], processors=[("grammar", grammar)], sampling_params={"stop_token_ids": [EOS]})
+            for number in range(3)
+            for grammar, _ in GRAMMARS
+        ]
+        with (
+            Client(running.target) as client,
+            client.session(vocab_size=VOCAB, tokenizer_id="org/json", max_draft_tokens=3) as session,
+        ):
+            engine = Engine(session, Model(VOCAB, slots=SLOTS), slots=SLOTS, draft=draft)
+            outputs.append([one.output for one in engine.generate(requests)])
+    assert outputs[0] == outputs[1]
+
+
+def test_a_request_may_name_the_tokenizer_and_the_session_the_ends(running: RunningServer) -> None:
+    with Client(running.target) as client, client.session(vocab_size=VOCAB, eos_token_ids=[3, 350]) as session:
+        handle = session.add(Request(processors=[("grammar", {"regex": "ab", "tokenizer": "letters"})]))
+        logits = np.zeros((1, VOCAB), np.float32)
+        session.step({handle: []}).apply(logits)
+        assert np.flatnonzero(logits[0] == 0).tolist() in ([0], [0, 2])
+        session.step({handle: [2]}).apply(logits := np.zeros((1, VOCAB), np.float32))
+        assert np.flatnonzero(logits[0] == 0).tolist() == [3, 350]
+
+
+def test_a_request_that_is_refused_or_strays_costs_only_itself(running: RunningServer) -> None:
+    with Client(running.target) as client, client.session(vocab_size=VOCAB, tokenizer_id="org/json") as session:
+        right = session.add(Request(processors=[("grammar", {"choice": ["yes"]})]))
+        for params, message in [
+            ({"regex": "("}, "regex: .*invalid regex"),
+            ({"regex": "a", "tokenizer": "/etc/passwd"}, "'/etc/passwd' is not configured .there are 'org/json'"),
+            ({"regex": "((a{1000}){1000}){1000}"}, "masks take too long"),
+        ]:
+            with pytest.raises(InvalidParams, match=message):
+                session.add(Request(processors=[("grammar", params)]))
+        strays = session.add(Request(processors=[("grammar", {"choice": ["no"]})]))
+        session.step({right: [], strays: []}).apply(np.zeros((2, VOCAB), np.float32))
+        logits = np.zeros((2, VOCAB), np.float32)
+        with pytest.raises(RequestsFailed) as failed:
+            session.step({right: [], strays: [5]}).apply(logits)
+        assert isinstance(failed.value.failures[strays], ProcessorFailed)
+        assert "output id 0 is 5, which the grammar does not allow there" in str(failed.value.failures[strays])
+        assert set(failed.value.failures) == {strays}
+        assert 0 < np.isneginf(logits[0]).sum() < VOCAB
+
+
+def test_apply_takes_the_tokenizer_from_the_parameters(running: RunningServer) -> None:
+    logits = np.zeros((1, VOCAB), np.float32)
+    with Client(running.target) as client:
+        params = {"regex": "[0-9]", "tokenizer": "org/json"}
+        result = client.apply(logits, [Request([5], processors=[("grammar", params)])])
+    assert len(np.flatnonzero(result.logits[0] == 0)) == 10
+
+
+def test_a_server_without_tokenizers_says_what_is_missing(server: RunningServer) -> None:
+    request = Request(processors=[("grammar", {"regex": "a"})])
+    with (
+        Client(server.target) as client,
+        client.session(vocab_size=VOCAB, eos_token_ids=[1]) as session,
+        pytest.raises(InvalidParams, match=r"which tokenizer. none is configured: .*--tokenizer NAME=PATH"),
+    ):
+        session.add(request)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("json", "'json' is not NAME=PATH; write, for example, qwen3="),
+        ("=/tmp", "'=/tmp' is not NAME=PATH"),
+        ("json=/nowhere", "tokenizer 'json': /nowhere: .*No such file"),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_read_is_told_at_start_up(
+    run: Callable[..., subprocess.CompletedProcess[str]], option: str, message: str
+) -> None:
+    ran = run("--tokenizer", option)
+    assert ran.returncode != 0
+    assert re.search(message, ran.stderr)
