@@ -160,8 +160,7 @@ def test_the_same_tokens(
 
 
 def test_requests_were_put_back_and_cut_into_chunks(squeezed: Engine) -> None:
-    """So that the test above has tested that."""
-    params = {"logitport": [["disallowed_tokens", {"token_ids": [2]}]]}
-    answer = squeezed.answer(_prompts()[7], RemoteLogitProcessor.to_str(), params)
-    assert "KV cache pool is full" in squeezed.log.read_text() or "Retract" in squeezed.log.read_text()
-    assert answer["meta_info"]["prompt_tokens"] > 8
+    """So that the tests above have tested that."""
+    log = squeezed.log.read_text()
+    assert "Testing retraction. #retracted_reqs: 1" in log
+    assert "#new-token: 8," in log

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import InvalidArgument
-from logitport.integrations.environment import DEFAULT_PROCESSORS, TARGET, default_chain
+from logitport.integrations.environment import DEFAULT_PROCESSORS, TARGET, client, default_chain
 from logitport.integrations.sglang import admission, guard
 from logitport.integrations.sglang.engine import DELAY_SAMPLE, unsupported
 
@@ -20,21 +20,17 @@ GUARD = "LOGITPORT_SGLANG_GUARD"
 def install() -> None:
     """Do nothing, unless LOGITPORT_TARGET is set; then put the guard up, unless LOGITPORT_SGLANG_GUARD is "off".
 
-    SGLang calls it once a process, before it reads its options, and logs what it raises.
-
-    Raises:
-        InvalidArgument: one of the variables is set to what it cannot be.
+    SGLang calls it once a process, before it reads its options. It only logs what is raised here, so the guard comes
+    first, and what is wrong with the variables is said when the options are checked.
     """
     if not os.environ.get(TARGET):
         return
-    guarded = os.environ.get(GUARD) or "on"
-    if guarded not in {"on", "off"}:
-        raise InvalidArgument(f"{GUARD} is {guarded!r}; write on or off")
-    if guarded == "on":
+    guarded = os.environ.get(GUARD) != "off"
+    if guarded:
         guard.install()
     _check_at_start()
     os.environ.setdefault(DELAY_SAMPLE, "1")
-    admission.install(guarded=guarded == "on")
+    admission.install(guarded=guarded)
 
 
 def _check_at_start() -> None:
@@ -46,7 +42,7 @@ def _check_at_start() -> None:
 def _checking(check: Callable[[Any], None]) -> Callable[[Any], None]:
     @functools.wraps(check)
     def checked(server_args: Any) -> None:
-        """Raises InvalidArgument, and SGLang does not start, where logitport could not be right."""
+        """Raises InvalidArgument, and SGLang does not start, where logitport could not be right or reached."""
         from sglang.srt.arg_groups.overrides import resolved_view
         from sglang.srt.environ import envs
 
@@ -56,6 +52,8 @@ def _checking(check: Callable[[Any], None]) -> Callable[[Any], None]:
             if default_chain():
                 raise InvalidArgument(f"{DEFAULT_PROCESSORS} wants --enable-custom-logit-processor")
             return
+        default_chain()
+        client().close()
         reason = unsupported(lambda name: getattr(options, name), delays_sampling=envs.SGLANG_ENABLE_DELAY_SAMPLE.get())
         if reason:
             raise InvalidArgument(f"logitport: {reason}; or unset {TARGET} to serve without logitport")
