@@ -1,0 +1,63 @@
+"""docs/dialects.md says what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from logitport import History, InvalidParams, dialects
+from logitport_server.dialects import RequestContext, speak
+from tests.standing_in import standing_in
+
+PAGE = (Path(__file__).parents[2] / "docs" / "dialects.md").read_text()
+INF = float("inf")
+
+
+def section(title: str) -> str:
+    return PAGE[PAGE.index(f"## {title}\n") :].partition("\n## ")[0]
+
+
+def code(title: str) -> str:
+    """The first block of code in a section."""
+    (block, *_) = re.findall(r"```python\n(.*?)```", section(title), re.DOTALL)
+    return str(block)
+
+
+def test_every_dialect_is_told() -> None:
+    table = PAGE[PAGE.index("| dialect | written as |") :].partition("\n\n")[0]
+    told = re.findall(r"^\| \[`(\w+)`\]\(([^)]*)\)", table, re.MULTILINE)
+    assert [name for name, _ in told] == list(dialects.DIALECTS)
+    for _, link in told:
+        file, _, anchor = link.partition("#")
+        page = PAGE if not file else (Path(__file__).parents[2] / "docs" / file).read_text()
+        titles = re.findall(r"^## (.*)$", page, re.MULTILINE)
+        assert anchor in {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+
+
+def process(dialect: Any, params: dict[str, Any], output: list[int]) -> list[float]:
+    dialect.validate(params, {})
+    state = dialect.start(RequestContext("r", History([1], output), {}, 4), params)
+    row: list[float] = dialect.process([state], torch.tensor([[1.0, 2.0, 3.0, 4.0]])).tolist()[0]
+    return row
+
+
+def test_the_processor_of_batches() -> None:
+    with standing_in():
+        made: dict[str, Any] = {"__name__": "here"}
+        exec(code("vLLM: batches (V1)"), made)
+        assert dialects.recognise(made["ForceToken"])[1] == dialects.VLLM_V1
+        dialect = speak(made["ForceToken"], "its name", shipped=True)
+        assert process(dialect, {"token_id": 2}, []) == [-INF, -INF, 3, -INF]
+        with pytest.raises(InvalidParams, match="token_id must be an id"):
+            dialect.validate({}, {})
+
+
+def test_the_function_of_a_row() -> None:
+    made: dict[str, Any] = {}
+    exec(code("vLLM: single requests").partition("\n\n\n")[0], made)
+    dialect = speak(made["never_twice_in_a_row"], "its name", shipped=True)
+    assert process(dialect, {}, [3, 1]) == [1, -INF, 3, 4]
