@@ -15,7 +15,15 @@ import pytest
 import torch
 
 from examples.engine import Engine, Generation, Model, prompt_lookup
-from logitport import CustomLogitProcessor, EditProcessor, ProcessorFailed, Request, StateLost, UnknownProcessor
+from logitport import (
+    CustomLogitProcessor,
+    EditProcessor,
+    PendingStep,
+    ProcessorFailed,
+    Request,
+    StateLost,
+    UnknownProcessor,
+)
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
 
 if TYPE_CHECKING:
@@ -178,6 +186,17 @@ def test_requests_with_chains_of_their_own_share_every_step(client: Client, draf
         generations = run_with_churn(engine, requests_of(*chains))
     assert [one.error for one in generations] == [None] * 8
     assert [one.output for one in generations] == [reference(chain, n) for n, chain in enumerate(chains)]
+
+
+def test_the_service_is_asked_before_the_model_computes(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    with client.session(vocab_size=VOCAB_SIZE) as session:
+        engine = Engine(session, Model(VOCAB_SIZE))
+        for owner, name in ((session, "step"), (engine.model, "forward"), (PendingStep, "apply")):
+            plain = getattr(owner, name)
+            monkeypatch.setattr(owner, name, lambda *a, _p=plain, _n=name, **k: calls.append(_n) or _p(*a, **k))
+        engine.generate([Request(PROMPTS[0], sampling_params={"max_tokens": 3})])
+    assert calls == ["step", "forward", "apply"] * 3
 
 
 def test_drafts_save_steps(client: Client) -> None:
