@@ -70,7 +70,7 @@ def derive(base: type[Any]) -> SimpleNamespace:
             for row, (slot, local) in enumerate(
                 zip(ctx.expanded_idx_mapping.tolist(), ctx.expanded_local_pos.tolist(), strict=True)
             ):
-                begin, end = self.states.prompt_len.gpu[slot], self.states.total_len.gpu[slot]
+                begin, end = self.states.prompt_len.np[slot], self.states.total_len.gpu[slot]
                 output = self.states.all_token_ids.gpu[slot, begin:end].tolist()
                 output += ctx.input_ids[row - local + 1 : row + 1].tolist()
                 for *before, last in self.words[slot]:
