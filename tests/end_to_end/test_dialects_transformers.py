@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,9 +25,10 @@ from logitport import Client, CustomLogitProcessor, InvalidParams, Request, Requ
 from tests.transformers_own import CASES, VOCAB, Case
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from logitport import Session
+    from tests.conftest import RunningServer
 
 
 @pytest.fixture
@@ -219,3 +222,55 @@ def test_bad_parameters_are_refused_with_their_request(
     logits = torch.ones(1, VOCAB)
     session.step({handle: []}).apply(logits)
     assert logits[0, 0] == 0.5
+
+
+def test_transformers_own_by_name_need_no_flag(start_server: Callable[..., RunningServer]) -> None:
+    name = "transformers:RepetitionPenaltyLogitsProcessor"
+    running = start_server("--logits-processors", name)
+    with Client(running.target) as client, client.session(vocab_size=VOCAB, dtype=torch.bfloat16) as session:
+        handles = [session.add(Request([1, at], processors=[(name, {"penalty": 1.5})])) for at in range(3)]
+        logits = random_logits(0, 3).bfloat16()
+        rows = [row[None].float() for row in logits]
+        native = RepetitionPenaltyLogitsProcessor(1.5)
+        expected = [native(ids_of([1, at]), row).bfloat16() for at, row in enumerate(rows)]
+        session.step({handle: [] for handle in handles}).apply(logits)
+        assert torch.equal(logits, torch.cat(expected))
+        with pytest.raises(InvalidParams, match="`penalty` has to be a strictly positive float"):
+            session.add(Request([1], processors=[(name, {"penalty": 0})]))
+
+
+def test_in_the_server_s_own_process(start_server: Callable[..., RunningServer]) -> None:
+    running = start_server("--enable-custom-logit-processor", "--isolation", "none")
+    with Client(running.target) as client, client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
+        chains = [[(MANY, {})], [(shift, {"by": 2.0})], [(MANY, {})]]
+        handles = [session.add(Request([3, at], processors=chain)) for at, chain in enumerate(chains)]
+        natives = [copy.deepcopy(MANY), functools.partial(shift, by=2.0), copy.deepcopy(MANY)]
+        histories = [[3, at] for at in range(3)]
+        for step in range(4):
+            logits = random_logits(step, 3)
+            rows = zip(natives, histories, logits, strict=True)
+            expected = [native(ids_of(history), row[None].clone()) for native, history, row in rows]
+            session.step({handle: [step] if step else [] for handle in handles}).apply(logits)
+            assert torch.equal(logits, torch.cat(expected))
+            for history in histories:
+                history.append(step + 1)
+
+
+def has_transformers(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    return torch.full_like(scores, float("transformers" in sys.modules))
+
+
+def test_the_workers_of_a_server_that_was_idle_have_transformers_at_once(
+    start_server: Callable[..., RunningServer],
+) -> None:
+    running = start_server("--enable-custom-logit-processor", "--processor-timeout-seconds", "20")
+    with Client(running.target) as client:
+        for tenant in range(20):
+            with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
+                handle = session.add(Request([1], processors=[(has_transformers, {})], tenant=f"t{tenant}"))
+                logits = torch.zeros(1, VOCAB)
+                session.step({handle: []}).apply(logits)
+            if logits[0, 0] == 1:
+                return
+            time.sleep(3)  # longer than a server is idle before its workers' parent imports what takes long
+    pytest.fail("they never had it")

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import selectors
 import socket
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -20,6 +21,8 @@ from logitport_server.sandbox import Limits, Parent, SandboxError
 from logitport_server.worker import standins
 
 _LONGEST_MESSAGE = 1 << 16
+# A server that was left alone for so long has started, and is not about to be given a processor.
+_IDLE_SECONDS = 2.0
 
 
 def run(control: socket.socket) -> None:
@@ -46,6 +49,17 @@ def _preload() -> None:
     gc.freeze()  # a collection in a worker must not touch, and so copy, the pages that all share
 
 
+def _preload_transformers() -> None:
+    """Import what transformers' processors are defined in: a second, and 20 MB, of every worker that wants it."""
+    found = importlib.util.find_spec("transformers")
+    if found is None or found.origin is None or standins.are_in(found.origin):
+        return
+    with suppress(Exception):  # a worker that wants it will tell why it cannot have it
+        import transformers.generation.logits_process  # noqa: F401
+    gc.collect()
+    gc.freeze()
+
+
 class _Zygote:
     def __init__(self, control: socket.socket, parent: Parent) -> None:
         self._control = control
@@ -61,8 +75,13 @@ class _Zygote:
 
     def run(self) -> None:
         """Do what the server asks, and see workers end, until the server is gone."""
+        idle_seconds: float | None = _IDLE_SECONDS
         while True:
-            for key, _ in self._selector.select():
+            ready = self._selector.select(idle_seconds)
+            if not ready:
+                idle_seconds = None
+                _preload_transformers()
+            for key, _ in ready:
                 if key.fileobj is not self._control:
                     self._bury(key.fd)
                     continue

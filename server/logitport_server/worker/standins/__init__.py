@@ -20,3 +20,8 @@ def offer() -> None:
     folder = str(_FOLDER)
     if folder not in sys.path:
         sys.path.append(folder)
+
+
+def are_in(file: str) -> bool:
+    """Whether what an import finds at this path stands for an engine."""
+    return Path(file).is_relative_to(_FOLDER)
