@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import forwards
 from benchmarks.contestants import InProcess, InProcessChecked, RoundTrip, Service, close_all
+from benchmarks.floors import InPlace, SocketEcho
 from benchmarks.kinds import TEMPERATURE
 from benchmarks.measure import race, ratio
 from benchmarks.peers import Copy, Echo, SGLang
@@ -69,6 +70,13 @@ def not_overlapped(_: Server, client: Client) -> Findings:
                 1 / 25,
             )
             for service in services
+        ]
+        + [
+            BarLine(
+                f"{_MIX}, not overlapped: {InProcess.name}, no service ÷ SGLang",
+                ratio(raced[InProcess.name].blocking, raced[SGLANG].blocking),
+                None,
+            )
         ],
     )
 
@@ -98,7 +106,8 @@ def logits_reading(_: Server, client: Client) -> Findings:
     """A processor that reads and writes every logit of every row."""
     workload = Workload(kinds=(TEMPERATURE,))
     in_buffer, elsewhere = Service(client, workload, "local", in_buffer=True), Service(client, workload, "local")
-    contestants = [SGLang(workload), in_buffer, elsewhere, Copy(workload)]
+    floor, floor_elsewhere = InPlace(workload), InPlace(workload, copied=True)
+    contestants = [SGLang(workload), in_buffer, elsewhere, floor, floor_elsewhere, Copy(workload)]
     raced = race(contestants, workload, forwards.none, steps=15)
     close_all(contestants)
     peer = raced[SGLANG].blocking
@@ -115,6 +124,10 @@ def logits_reading(_: Server, client: Client) -> Findings:
                 ratio(raced[elsewhere.name].blocking, peer),
                 0.6,
             ),
+            *(
+                BarLine(f"temperature on all rows, {each.name} ÷ SGLang", ratio(raced[each.name].blocking, peer), None)
+                for each in (floor, floor_elsewhere)
+            ),
         ],
     )
 
@@ -123,7 +136,7 @@ def half_of_the_rows(_: Server, client: Client) -> Findings:
     """The same on every other row."""
     workload = Workload(kinds=(TEMPERATURE, None))
     services = [Service(client, workload, "local", in_buffer=True), Service(client, workload, "local")]
-    contestants = [SGLang(workload), *services]
+    contestants = [SGLang(workload), *services, InPlace(workload)]
     raced = race(contestants, workload, forwards.none, steps=15)
     close_all(contestants)
     return Findings(
@@ -135,16 +148,24 @@ def half_of_the_rows(_: Server, client: Client) -> Findings:
                 1.0,
             )
             for service in services
+        ]
+        + [
+            BarLine(
+                f"temperature on every other row, {InPlace.name} ÷ SGLang",
+                ratio(raced[InPlace.name].blocking, raced[SGLANG].blocking),
+                None,
+            )
         ],
     )
 
 
 def round_trips(_: Server, client: Client) -> Findings:
-    """Of small steps: to the edits, parsed and checked; the echo parses nothing."""
+    """Of small steps: to the edits, parsed and checked; the echoes parse nothing."""
     workload = Workload(rows=8)
     local, grpc = RoundTrip(client, workload, "local"), RoundTrip(client, workload, "grpc")
-    with echo_server() as server:
-        contestants = [Echo(server.target, workload, grpc), local, grpc]
+    with echo_server() as server, echo_server("socket_echo.py") as socket_server:
+        bare = SocketEcho(socket_server.target, workload, local)
+        contestants = [Echo(server.target, workload, grpc), bare, local, grpc]
         raced = race(contestants, workload, forwards.none, steps=400, refill=False)
         close_all(contestants)
     reference = raced[Echo.name].blocking
@@ -153,5 +174,6 @@ def round_trips(_: Server, client: Client) -> Findings:
         [
             BarLine("round trip of 8 rows, local ÷ gRPC echo", ratio(raced[local.name].blocking, reference), 0.5),
             BarLine("round trip of 8 rows, grpc ÷ gRPC echo", ratio(raced[grpc.name].blocking, reference), 1.6),
+            BarLine(f"{SocketEcho.name}, 8 rows ÷ gRPC echo", ratio(raced[bare.name].blocking, reference), None),
         ],
     )

@@ -2,43 +2,121 @@
 
 from __future__ import annotations
 
+import gc
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
-from benchmarks.contestants import Service, add_requests
+from benchmarks.contestants import RoundTrip, Service, add_requests, close_all
+from benchmarks.floors import SocketEcho
 from benchmarks.kinds import NGRAM
 from benchmarks.measure import ROUNDS, Ratio
 from benchmarks.records import BarLine, Findings
+from benchmarks.servers import echo_server
 from benchmarks.workloads import Workload
+from logitport import Request
+from logitport.frames import Handle, add_frames, step_frame
+from logitport_proto.processing_pb2 import OpenSession, SessionRequest, SessionResponse
+from logitport_server.config import ServerConfig
+from logitport_server.executors import InlineExecutor
+from logitport_server.loader import Loader
+from logitport_server.metrics import Metrics
+from logitport_server.payload_policy import PayloadPolicy
+from logitport_server.registry import Registry
+from logitport_server.session import Session
+from logitport_server.stream import SessionStream
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from benchmarks.contestants import Transport
     from benchmarks.servers import Server
     from logitport import Client
 
+_MANY = Workload(rows=256)
 _STEPS = 60
 _REQUESTS = 48
 
 
 def server_cpu(server: Server, client: Client) -> Findings:
-    """Over both transports."""
-    return Findings([], [cpu_of_a_row_step(server, client, transport) for transport in ("local", "grpc")])
+    """Over both transports; what the bytes alone cost, and the steps alone."""
+    services = [cpu_of_a_row_step(server, client, transport) for transport in ("local", "grpc")]
+    return Findings([], [*services, cpu_of_the_bytes(client), cpu_in_a_loop()])
 
 
 def cpu_of_a_row_step(server: Server, client: Client, transport: Transport) -> BarLine:
     """All threads of the server, user and kernel mode, over steps of 256 rows of the mix."""
-    workload = Workload(rows=256)
-    service = Service(client, workload, transport)
-    spent = []
-    for sampled in np.array_split(workload.sampled(ROUNDS * _STEPS), ROUNDS):
-        before = server.cpu_seconds
-        for token_ids in sampled.tolist():
-            service.step(token_ids)
-        spent.append((server.cpu_seconds - before) / (_STEPS * workload.rows) * 1e6)
+    service = Service(client, _MANY, transport)
+    spent = _cpu_of(service.step, lambda: server.cpu_seconds)
     service.close()
-    measured = Ratio(float(np.median(spent)), min(spent), max(spent))
-    return BarLine(f"server CPU a row-step, 256 rows of the mix, {transport}", measured, 4.0, "µs")
+    return BarLine(f"server CPU a row-step, 256 rows of the mix, {transport}", spent, 4.0, "µs")
+
+
+def cpu_of_the_bytes(client: Client) -> BarLine:
+    """Of a server that takes as many bytes from a Unix socket, and answers with as many."""
+    session = RoundTrip(client, _MANY, "local")
+    with echo_server("socket_echo.py") as server:
+        echo = SocketEcho(server.target, _MANY, session)
+        spent = _cpu_of(echo.step, lambda: server.cpu_seconds)
+        close_all((echo, session))
+    return BarLine("server CPU a row-step, the same bytes over a bare Unix socket", spent, None, "µs")
+
+
+def cpu_in_a_loop() -> BarLine:
+    """Of the same steps in this thread, one right after the other: parsed, answered, serialised."""
+    answer, frames = _stream_of(_MANY, steps=ROUNDS * _STEPS)
+
+    def step(_: Sequence[int]) -> None:
+        answer(SessionRequest.FromString(next(frames))).SerializeToString()
+
+    gc.disable()  # what it would look at is the benchmarks'
+    spent = _cpu_of(step, time.thread_time)
+    gc.enable()
+    return BarLine("server CPU a row-step, the same steps in a loop", spent, None, "µs")
+
+
+def _cpu_of(step: Callable[[Sequence[int]], None], clock: Callable[[], float]) -> Ratio:
+    """Microseconds of a row of a step, round by round."""
+    spent = []
+    for sampled in np.array_split(_MANY.sampled(ROUNDS * _STEPS), ROUNDS):
+        before = clock()
+        for token_ids in sampled.tolist():
+            step(token_ids)
+        spent.append((clock() - before) / (_STEPS * _MANY.rows) * 1e6)
+    return Ratio(float(np.median(spent)), min(spent), max(spent))
+
+
+def _stream_of(workload: Workload, steps: int) -> tuple[Callable[[SessionRequest], SessionResponse], Iterator[bytes]]:
+    """What answers the frames of a session that holds the workload's requests, and these frames."""
+    loader = Loader(1)
+    registry = Registry(PayloadPolicy(allow_shipped=False, max_bytes=0), max_registered=0, max_owned=0)
+
+    def open_session(opening: OpenSession) -> Session:
+        return Session(opening, registry, InlineExecutor(loader), torch.device("cpu"), ServerConfig())
+
+    stream = SessionStream(open_session, Metrics(loader), None)
+    prompt = workload.history // 2
+    handles = []
+    for row, ids in enumerate(workload.histories().tolist()):
+        kind = workload.kind(row)
+        chain = [(kind.ours, kind.params)] if kind is not None else []
+        handles.append(Handle(row, 0, Request(ids[:prompt], ids[prompt:], chain)))
+    opening = OpenSession(vocab_size=workload.vocab_size, datatype="FP32", max_requests=workload.rows)
+    admissions = [SessionRequest(open=opening), *(SessionRequest(add=add) for add in add_frames(handles))]
+    for seq, frame in enumerate(admissions, 1):
+        frame.seq = seq
+        reply = stream.answer(frame, "local")
+        assert not reply.added.failures, reply
+    frames = []
+    for seq, token_ids in enumerate(workload.sampled(steps), len(admissions) + 1):
+        new = {handle: (token_id,) for handle, token_id in zip(handles, token_ids, strict=True)}
+        step = step_frame(new, {}, [(handle, 0) for handle in handles], workload.vocab_size)
+        frames.append(SessionRequest(seq=seq, step=step).SerializeToString())
+        for handle, new_ids in new.items():
+            handle.extend(new_ids)
+    return lambda frame: stream.answer(frame, "local"), iter(frames)
 
 
 def server_memory(server: Server, client: Client) -> Findings:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 5
 _WARM_UP = 5
+_NO_LOGITS = torch.empty(0)
 
 
 class Contestant(ABC):
@@ -39,6 +40,11 @@ class Contestant(ABC):
     @abstractmethod
     def finish(self, logits: torch.Tensor) -> None:
         """The logits are ready: process them, in place."""
+
+    def step(self, token_ids: Sequence[int]) -> None:
+        """Both, where there are no logits to process."""
+        self.begin(token_ids)
+        self.finish(_NO_LOGITS)
 
     def close(self) -> None:
         """Give up what it holds."""

@@ -36,19 +36,19 @@ class BarLine(NamedTuple):
     Attributes:
         case: what was measured.
         measured: a ratio, or a number of `unit`.
-        bar: what it should be at most.
+        bar: what it should be at most; None for a floor, which stands beside the lines that cannot be below it.
         unit: "" for a ratio.
     """
 
     case: str
     measured: Ratio
-    bar: float
+    bar: float | None
     unit: str = ""
 
     @property
     def met(self) -> bool:
         """Whether the measured median is within the bar."""
-        return self.measured.value <= self.bar
+        return self.bar is None or self.measured.value <= self.bar
 
 
 class Findings(NamedTuple):

@@ -142,11 +142,14 @@ def spread(ratio: Ratio) -> str:
 
 def bar_cells(line: BarLine) -> tuple[str, str, str, str]:
     """Measured, spread, bar, verdict."""
-    verdict = "met" if line.met else "missed"
-    if not line.unit:
-        return quotient(line.measured.value), spread(line.measured), f"≤ {quotient(line.bar)}", verdict
-    low, high = line.measured.low, line.measured.high
-    return f"{line.measured.value:.2f} {line.unit}", f"{low:.2f} to {high:.2f}", f"≤ {line.bar} {line.unit}", verdict
+    low, high, unit = line.measured.low, line.measured.high, line.unit
+    measured = (f"{line.measured.value:.2f} {unit}", f"{low:.2f} to {high:.2f}")
+    if not unit:
+        measured = (quotient(line.measured.value), spread(line.measured))
+    if line.bar is None:
+        return *measured, "", "floor"
+    bar = f"≤ {line.bar} {unit}" if unit else f"≤ {quotient(line.bar)}"
+    return *measured, bar, "met" if line.met else "missed"
 
 
 def _lines(value: object) -> str:

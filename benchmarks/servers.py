@@ -22,7 +22,7 @@ class Server:
     """A running process.
 
     Attributes:
-        target: HOST:PORT of its gRPC service.
+        target: where it listens: HOST:PORT of its gRPC service.
     """
 
     def __init__(self, process: subprocess.Popen[str], target: str) -> None:
@@ -52,9 +52,9 @@ def logitport_server(*options: str) -> Iterator[Server]:
 
 
 @contextmanager
-def echo_server() -> Iterator[Server]:
-    """Bare gRPC; see echo.py."""
-    with _running([sys.executable, str(Path(__file__).with_name("echo.py"))]) as server:
+def echo_server(script: str = "echo.py") -> Iterator[Server]:
+    """Bare gRPC, or a bare Unix socket with `socket_echo.py`, which gives its own name for a target."""
+    with _running([sys.executable, str(Path(__file__).with_name(script))]) as server:
         yield server
 
 

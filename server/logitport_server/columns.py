@@ -144,6 +144,8 @@ def _split(
     counts: Sequence[int], ids_column: bytes, of: str, vocab_size: int, invalid: list[LogitportError | None]
 ) -> Sequence[Sequence[int]]:
     """The ids of each request, from how many there are of each and all of them; those that are none go to `invalid`."""
+    if not ids_column and not any(counts):  # the usual step has no drafts
+        return [()] * len(counts)
     ids = int32_column(ids_column, f"Step.{of}_token_ids")
     if len(ids) != sum(counts):
         raise InvalidArgument(f"Step.{of}_token_ids: the counts add up to {sum(counts)}, but {len(ids)} ids came")

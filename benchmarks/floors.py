@@ -1,0 +1,79 @@
+"""What no service can do without: the bytes on a bare socket, and the work on the logits themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from benchmarks.measure import Contestant
+from benchmarks.socket_echo import SocketEchoStream
+from logitport.tensors import even_span, put_rows, take_rows
+from logitport_server.dialects.results import rows_with_nan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.contestants import RoundTrip
+    from benchmarks.workloads import Workload
+
+
+class SocketEcho(Contestant):
+    """A bare Unix socket that carries as many bytes as the steps of a session do."""
+
+    name = "Unix socket echo of the same bytes"
+
+    def __init__(self, target: str, workload: Workload, session: RoundTrip) -> None:
+        self._frame, reply = session.frame_and_reply(workload)
+        self._stream = SocketEchoStream(target, reply)
+
+    def begin(self, token_ids: Sequence[int]) -> None:  # noqa: ARG002 - the same frame at each step
+        self._stream.send(self._frame)
+
+    def finish(self, logits: torch.Tensor) -> None:  # noqa: ARG002 - there are no edits
+        self._stream.receive()
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class InPlace(Contestant):
+    """The server's work on the logits, in the engine's process: rows that lie apart are gathered and put back, the
+    processor is called, and its rows are searched for NaN.
+
+    Of a workload with one kind of processor. With `copied` the logits are brought to other memory before, and back.
+    """
+
+    name = "the same work in process"
+
+    def __init__(self, workload: Workload, *, copied: bool = False) -> None:
+        (kind, self._rows), *_ = ((kind, rows) for kind, rows in workload.rows_by_kind().items() if kind is not None)
+        self._processor: Any = kind.ours()
+        self._params = [dict(kind.params) for _ in self._rows]
+        self._scratch = torch.empty(len(self._rows), workload.vocab_size, dtype=workload.dtype)
+        self._apart = len(self._rows) < workload.rows or copied
+        if copied:
+            self.name += ", copied there and back"
+
+    def finish(self, logits: torch.Tensor) -> None:
+        selected = take_rows(logits, self._rows, self._scratch) if self._apart else logits
+        self._processor(selected, self._params)
+        if self._apart:
+            put_rows(logits, self._rows, selected)
+        rows_with_nan(logits[even_span(self._rows) or slice(None)])
+
+
+class Copies(Contestant):
+    """Every row brought to its tenant's memory and back, and nothing else."""
+
+    name = "the copies alone"
+
+    def __init__(self, workload: Workload, tenants: int) -> None:
+        each = workload.rows // tenants
+        self._spans = [slice(first, first + each) for first in range(0, workload.rows, each)]
+        self._memory = [torch.empty(each, workload.vocab_size, dtype=workload.dtype) for _ in self._spans]
+
+    def finish(self, logits: torch.Tensor) -> None:
+        for span, memory in zip(self._spans, self._memory, strict=True):
+            memory.copy_(logits[span])
+            logits[span].copy_(memory)
