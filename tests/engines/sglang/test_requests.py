@@ -1,24 +1,19 @@
-"""What a caller of SGLang's server sees: of what it asks, of what fails, and of a logitport server that goes away."""
+"""What a caller of SGLang's server sees, of what it asks and of what fails."""
 
 from __future__ import annotations
 
 import json
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from logitport import CustomLogitProcessor
 from logitport.integrations.sglang import RemoteLogitProcessor
-from tests.conftest import run_server
 from tests.engines.checkpoint import VOCAB_SIZE
-from tests.engines.sglang.conftest import PLAIN, Refused
+from tests.engines.sglang.conftest import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-
     from tests.engines.sglang.conftest import Engine
 
 PROMPT = [20, 30, 40]
@@ -106,56 +101,3 @@ def test_streams_that_are_given_up(guarded: Engine) -> None:
         with guarded.post(PROMPT, REMOTE, banning(7), stream=True, max_new_tokens=200) as response:
             response.read(10)
     assert len(guarded.generate(PROMPT, REMOTE, banning(7))) == 64
-
-
-class TestAnOperatorsDefault:
-    """And a logitport server that goes away: both take an engine of their own."""
-
-    @pytest.fixture(scope="class")
-    def logitport(self) -> Iterator[list[Any]]:
-        """The server that runs, as one thing in a list, to be replaced."""
-        with run_server() as running:
-            yield [running]
-
-    @pytest.fixture(scope="class")
-    def engine(self, sglang: Callable[..., AbstractContextManager[Engine]], logitport: list[Any]) -> Iterator[Engine]:
-        with sglang(
-            PLAIN,
-            "--enable-custom-logit-processor",
-            LOGITPORT_TARGET=logitport[0].target,
-            LOGITPORT_DEFAULT_PROCESSORS=json.dumps([["no_repeat_ngram", {"ngram_size": 1, "window_size": 200}]]),
-        ) as engine:
-            yield engine
-
-    def test_it_is_for_those_who_ask_nothing(self, engine: Engine) -> None:
-        ids = engine.generate(PROMPT)
-        assert len(set(ids)) == len(ids) == 64
-        asking = engine.generate(PROMPT, REMOTE, banning(ids[0]))
-        assert ids[0] not in asking
-        assert len(set(asking)) < 64
-        assert engine.generate(PROMPT, REMOTE, {"logitport": []}) != ids
-
-    def test_requests_fail_while_it_is_gone_and_the_engine_lives_on(self, engine: Engine, logitport: list[Any]) -> None:
-        before = engine.generate(PROMPT, REMOTE, banning(7))
-        port = logitport[0].target.rpartition(":")[2]
-        logitport[0].process.kill()
-        logitport[0].process.wait()
-        began = time.monotonic()
-        for _ in range(3):
-            with pytest.raises(Refused) as refused:
-                engine.generate(PROMPT, REMOTE, banning(7))
-            assert refused.value.status == 503
-            assert "ServerUnavailable" in str(refused.value)
-        assert time.monotonic() - began < 20
-        assert len(engine.generate(PROMPT, REMOTE, {"logitport": []})) == 64
-        with run_server("--listen", f"127.0.0.1:{port}"):
-            deadline = time.monotonic() + 60
-            while True:
-                try:
-                    after = engine.generate(PROMPT, REMOTE, banning(7))
-                except Refused:
-                    assert time.monotonic() < deadline
-                    time.sleep(0.5)
-                else:
-                    break
-        assert after == before
