@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import orjson
 
-from logitport.errors import DeadlineExceeded, InternalError, InvalidParams, LogitportError, ServerUnavailable
+from logitport.errors import (
+    DeadlineExceeded,
+    InternalError,
+    InvalidParams,
+    LimitExceeded,
+    LogitportError,
+    NotAuthenticated,
+    ServerUnavailable,
+)
 from logitport.integrations import environment
 from logitport.integrations.vllm.asking import chain, failure_id, sampling_params
 from logitport.integrations.vllm.engine import eos_token_ids
@@ -22,6 +30,8 @@ if TYPE_CHECKING:
     from logitport.client import Client
     from logitport.session import Session
 
+# What the operator has to mend, or time.
+_NOT_THE_CALLERS = (ServerUnavailable, DeadlineExceeded, NotAuthenticated, LimitExceeded, InternalError)
 # What was found good is taken for good for so long: a processor may be deleted, and then its request fails later.
 _GOOD_SECONDS = 60.0
 _GOOD_KEPT = 1024
@@ -41,7 +51,7 @@ class Admission:
 
         Raises:
             ValueError: its chain is malformed, or the service refuses it; vLLM answers with status 400.
-            vllm.exceptions.GracefulHTTPError: there is no service to ask; status 503.
+            vllm.exceptions.GracefulHTTPError: there is no service that can be asked; status 503.
         """
         failure_id(params)
         asked = chain(params, environment.default_chain())
@@ -55,7 +65,7 @@ class Admission:
             try:
                 session = self._open()
                 session.remove(session.add(request))
-            except (ServerUnavailable, DeadlineExceeded, InternalError) as error:
+            except _NOT_THE_CALLERS as error:
                 self._close()
                 _raise_unavailable(error)
             except LogitportError as error:

@@ -23,11 +23,14 @@ class Calling:
     scheduled: Any
 
 
-def calling() -> Calling | None:
+def calling(shows: str) -> Calling | None:
     """The runner whose method, further up the stack, works on a `scheduler_output`; None outside such.
 
     Processors are told neither their requests' names, nor which rows belong to a prompt that is still being read, nor
     whether a request that left the batch has ended. The runner's own variables say all that.
+
+    Args:
+        shows: an attribute by which the runner is known.
     """
     frame = sys._getframe(1)
     for _ in range(_HIGHEST):
@@ -35,8 +38,9 @@ def calling() -> Calling | None:
             return None
         frame = frame.f_back
         if "scheduler_output" in frame.f_code.co_varnames:
-            variables = frame.f_locals
-            return Calling(variables["self"], variables["scheduler_output"])
+            runner, scheduled = frame.f_locals.get("self"), frame.f_locals.get("scheduler_output")
+            if scheduled is not None and hasattr(runner, shows):
+                return Calling(runner, scheduled)
     return None
 
 

@@ -66,7 +66,7 @@ class V1Hook:
         """Follow what became of the batch, a `BatchUpdate` or None; begin the step, if what was sampled is known."""
         if not self._by_row and not self._parked and not self._concerns_us(update):
             return
-        caller = calling()
+        caller = calling("input_batch")
         self._step = Step()
         try:
             self._follow(update, caller)
@@ -110,7 +110,8 @@ class V1Hook:
             for source, target, direction in update.moved:
                 self._move(source, target, swap=direction.name == "SWAP")
         for key, request in list(self._parked.items()):
-            if caller is None or caller.runner.requests.get(request.request_id) is not request.state:
+            state = None if caller is None else caller.runner.requests.get(request.request_id)
+            if state is None or state is not request.state:
                 del self._parked[key]
                 self._batch.release(request)
 
@@ -129,10 +130,12 @@ class V1Hook:
 
     def _resumed(self, state: Any, prompt_ids: Sequence[int] | None, output_ids: Sequence[int]) -> _Sampled | None:
         """The request that this one is, if it was parked and is the same still."""
-        request = None if state is None else self._parked.get(id(state))
-        if request is None or prompt_ids is None or len(prompt_ids) != request.prompt_length:
+        request = None if state is None else self._parked.pop(id(state), None)
+        if request is None:
             return None
-        del self._parked[id(state)]
+        if prompt_ids is None or len(prompt_ids) != request.prompt_length:
+            self._batch.release(request)
+            return None
         request.output_ids = output_ids
         return request
 

@@ -73,7 +73,7 @@ class V2Hook:
         """Before the forward pass: follow who came and went, and have the device send what was sampled."""
         if not (self._by_slot or self._entering or self._displaced or self._preempted):
             return
-        caller = calling()
+        caller = calling("req_states")
         try:
             self._leave(caller)
             self._enter(caller)
