@@ -61,3 +61,10 @@ def test_the_function_of_a_row() -> None:
     exec(code("vLLM: single requests").partition("\n\n\n")[0], made)
     dialect = speak(made["never_twice_in_a_row"], "its name", shipped=True)
     assert process(dialect, {}, [3, 1]) == [1, -INF, 3, 4]
+
+
+def test_the_chain_of_transformers() -> None:
+    made: dict[str, Any] = {"__name__": "here"}
+    exec(code("transformers"), made)
+    rows = [process(speak(shipped, "its name", shipped=True), params, [3, 1]) for shipped, params in made["chain"]]
+    assert rows == [[1, -INF, 3, 4], [1, 2, -INF, -INF], [1, 2, -INF, 4], [1, -INF, 3, 4]]
