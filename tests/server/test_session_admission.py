@@ -150,6 +150,8 @@ def test_an_instance_lives_as_long_as_requests_use_it_and_is_the_sessions_own(op
         ({"max_requests": -1}, "max_requests is -1"),
         ({"max_draft_tokens": -1}, "max_draft_tokens -1"),
         ({"eos_token_ids": [3, VOCAB]}, r"eos_token_ids\[1\] is 10"),
+        ({"eos_token_ids": [3] * 1025}, "eos_token_ids holds 1025 ids"),
+        ({"tokenizer_id": "x" * 4097}, "tokenizer_id 4097 characters"),
     ],
 )
 def test_an_engine_that_says_what_cannot_be(open_engine: Any, change: dict[str, Any], message: str) -> None:

@@ -122,6 +122,11 @@ class Returns(CustomLogitProcessor):
         return results[how]
 
 
+class TellsWhatItKnows(EditProcessor):
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.deny([len(request.tokenizer_id), *request.eos_token_ids, request.history.draft_tokens])
+
+
 class RaisesInInit(CustomLogitProcessor):
     def __init__(self) -> None:
         raise ValueError("no table")
@@ -203,6 +208,23 @@ def test_one_request_in_several_rows(executor: Executor, ship: Ship) -> None:
     told = Told(dialect, [3])
     told.append(4)
     assert denied(dialect, told, told, told) == [[3, 4]] * 3
+
+
+def test_what_the_engine_said_of_itself_and_of_drafts(executor: Executor, ship: Ship) -> None:
+    dialect = executor.host(ship(TellsWhatItKnows))
+    silent, told = Told(dialect, [3]), Told(dialect, [3])
+    told.state = dialect.start(RequestContext("r", told.history, {}, VOCAB, "a/tokenizer", (7, 9)), {})
+    told.advance = dialect.advancer(told.state)
+    assert denied(dialect, silent, told) == [[0, 0], [11, 7, 9, 0]]
+    for drafts in (1, 2):
+        told.history.draft_tokens = drafts
+        told.append(5)
+        assert denied(dialect, told, silent) == [[11, 7, 9, drafts], [0, 0]]
+    told.cut(2)
+    assert denied(dialect, told) == [[11, 7, 9, 1]]
+    told.cut(1)
+    told.append(6)
+    assert denied(dialect, told, silent) == [[11, 7, 9, 0], [0, 0]]
 
 
 @pytest.mark.parametrize("kind", ["deny", "allow", "allow none", "force", "bias", "bitmask", "many", "nothing"])
