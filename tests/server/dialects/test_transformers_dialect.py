@@ -360,6 +360,19 @@ def test_what_generate_would_fill_in_is_filled_in() -> None:
     assert given.processor.got[3] == 3
 
 
+def test_the_tensors_of_an_instance_are_moved_to_where_the_logits_will_be() -> None:
+    held = torch.zeros(2)
+    shipped = Does(lambda self: None)
+    shipped.stops, shipped.table = [held, (held,)], {"a": {"b": held}}  # type: ignore[list-item, dict-item]
+    history = History([1])
+    state = dialect_of(shipped).start(RequestContext("r", history, {}, VOCAB, device="meta"), {})
+    moved = state.processor
+    tensors = [moved.tensor, moved.stops[0], moved.stops[1][0], moved.table["a"]["b"]]
+    assert [one.device.type for one in tensors] == ["meta"] * 4
+    assert tensors[1] is tensors[2] is tensors[3]
+    assert held.device.type == shipped.tensor.device.type == "cpu"
+
+
 def test_a_named_function_whose_arguments_say_nothing() -> None:
     dialect = dialect_of(InDialect(lambda a, b: b + 1, "transformers"))
     assert dialect.process([state_of(dialect, [1])[0]], torch.zeros(1, VOCAB)).tolist() == [[1.0] * VOCAB]

@@ -99,3 +99,24 @@ def test_what_processes_no_row_by_itself_fails_as_a_row(name: str, params: dict[
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), params)
     dialect.process([state], random_scores(1, 1, with_infinities=False))
     assert list(dialect.failed) == [0]
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+@pytest.mark.parametrize("case", [case for case in CASES if "Watermark" not in case.name], ids=lambda case: case.name)
+def test_rows_on_a_gpu(case: Case) -> None:
+    """The watermarks' random numbers are others there."""
+    processor, params = case.shipped
+    dialect = speak(processor, "its name", shipped=True)
+    histories = [History([3, 1]), History([1, 2]), History([7])]
+    states = [dialect.start(RequestContext("r", one, {}, VOCAB, device="cuda"), params) for one in histories]
+    natives = [case.native() for _ in histories]
+    for step in range(3):
+        scores = random_scores(step, 3, with_infinities=case.name.startswith("Inf"))
+        rows = zip(natives, histories, scores, strict=True)
+        expected = [native(ids_of(history), row[None].clone()) for native, history, row in rows]
+        result = dialect.process(states, scores.cuda())
+        assert not dialect.failed
+        torch.testing.assert_close(result.cpu(), torch.cat(expected), rtol=1e-4, atol=1e-4)
+        for history in histories:
+            history.append(step)
