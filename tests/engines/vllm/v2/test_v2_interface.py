@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -101,3 +104,9 @@ def test_it_is_given_vllms_own_objects() -> None:
     dialect = speak(Looks, "its name", shipped=False)
     state = dialect.start(RequestContext("r", History([1, 2]), {}, 4), {"here": 1})
     assert dialect.process([state], torch.zeros(1, 4)).tolist() == [[1.0] * 4]
+
+
+def test_vllms_own_processors_in_the_dialect() -> None:
+    """Its logit bias and bad words with their kernels, which Triton interprets, in a process of their own."""
+    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    subprocess.run([sys.executable, "-m", "tests.engines.vllm.v2.own_processors"], env=environment, check=True)
