@@ -36,11 +36,14 @@ def batch_processor(ship: Ship) -> Source:
         from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
         from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
+        logger = init_logger("an.author")
+
         class Forces(LogitsProcessor):  # type: ignore[misc] # vLLM is not installed
             def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
                 self.forced: dict[int, int] = {}
                 self.bias = async_tensor_h2d([1.0], device=device, dtype=torch.float32)
-                init_logger(__name__).info_once("made")
+                logger.info_once("made for %s", device)
+                logger.info("made")
 
             def is_argmax_invariant(self) -> bool:
                 return False

@@ -13,6 +13,9 @@ class _Logger(logging.LoggerAdapter):  # type: ignore[type-arg] # generic for th
         super().__init__(logger, {})
         self._logged: set[tuple[int, str, str]] = set()
 
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return init_logger, (self.logger.name,)
+
     def _once(self, level: int, message: str, args: tuple[Any, ...]) -> None:
         key = level, message, repr(args)
         if key not in self._logged:
