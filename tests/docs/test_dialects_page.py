@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from logitport import History, InvalidParams, dialects
-from logitport_server.dialects import RequestContext, speak
+from logitport_server.dialects import RequestContext, speak, vllm_v2
 from tests.standing_in import standing_in
 
 PAGE = (Path(__file__).parents[2] / "docs" / "dialects.md").read_text()
@@ -61,6 +61,18 @@ def test_the_function_of_a_row() -> None:
     exec(code("vLLM: single requests").partition("\n\n\n")[0], made)
     dialect = speak(made["never_twice_in_a_row"], "its name", shipped=True)
     assert process(dialect, {}, [3, 1]) == [1, -INF, 3, 4]
+
+
+def test_the_processor_of_slots() -> None:
+    with standing_in():
+        made: dict[str, Any] = {"__name__": "here"}
+        exec(code("vLLM: slots (V2)"), made)
+        assert dialects.recognise(made["BanLast"])[1] == dialects.VLLM_V2
+        banned = process(speak(made["BanLast"], "its name", shipped=True), {"ban": True}, [3, 2])
+        assert banned == [1, 2, -INF, 4]
+        assert process(speak(made["BanLast"], "its name", shipped=True), {}, [3, 2]) == [1, 2, 3, 4]
+    for told in (f"({vllm_v2._SLOTS} if the engine has not said)", f"({vllm_v2._LONGEST} ids at first)"):
+        assert told in section("vLLM: slots (V2)")
 
 
 def test_the_chain_of_transformers() -> None:
