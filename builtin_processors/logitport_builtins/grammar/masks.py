@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from logitport.edits import bitmask_words
+from logitport.edits import EditKind, bitmask_words
 from logitport_builtins.grammar.trial import MOST_MASK_SECONDS
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from logitport.edits import RowEdits
     from logitport_builtins.grammar.matching import Matching
     from logitport_builtins.grammar.tokenizers import Tokenizer
+
+_MOST_THREADS = 16
 
 
 def say_allowed(matchings: Sequence[Matching], edits: Sequence[RowEdits], vocab_size: int) -> None:
@@ -44,12 +47,14 @@ def say_allowed(matchings: Sequence[Matching], edits: Sequence[RowEdits], vocab_
 def _fill(matchings: Sequence[Matching], tokenizer: Tokenizer) -> NDArray[np.uint32]:
     """Token bitmasks, uint32[rows, words], of all ids of the tokenizer and the one that stands for the end."""
     masks = np.empty((len(matchings), bitmask_words(tokenizer.vocab_size + 1)), np.uint32)
-    if len(matchings) == 1:
-        _fill_alone(matchings[0], masks[0])
+    executor = _executor()
+    if len(matchings) == 1 or executor is None:
+        for matching, mask in zip(matchings, masks, strict=True):
+            _fill_alone(matching, mask)
         return masks
     rows = [(matching.matcher, row) for row, matching in enumerate(matchings)]
     began = time.perf_counter()
-    _executor().unsafe_compute_mask_ptr(rows, masks.ctypes.data, masks.strides[0], len(rows))
+    executor.unsafe_compute_mask_ptr(rows, masks.ctypes.data, masks.strides[0], len(rows))
     slow = time.perf_counter() - began > MOST_MASK_SECONDS  # which may be one row's fault, or the machine's
     for matching, mask in zip(matchings, masks, strict=True):
         if slow or matching.matcher.is_error():
@@ -73,11 +78,12 @@ def _fill_alone(matching: Matching, mask: NDArray[np.uint32]) -> None:
 
 
 @lru_cache(maxsize=1)
-def _executor() -> LLExecutor:
-    """Threads that compute the masks of several rows at once."""
+def _executor() -> LLExecutor | None:
+    """Threads that compute the masks of several rows at once; None on a machine where that would be one."""
     from llguidance import LLExecutor
 
-    return LLExecutor()
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return LLExecutor(min(threads - 1, _MOST_THREADS)) if threads > 2 else None
 
 
 def _take_bit(masks: NDArray[np.uint32], token_id: int) -> list[bool]:
@@ -108,10 +114,10 @@ def _fit(masks: NDArray[np.uint32], words: int) -> NDArray[np.uint32]:
 
 def _say(mask: NDArray[np.uint32], edits: RowEdits) -> None:
     """As a list where the ids lie in so few words that it is shorter."""
-    words = np.flatnonzero(mask)
-    if 32 * len(words) > len(mask):
-        edits.bitmask(mask.view(np.int32))
+    if 32 * np.count_nonzero(mask) > len(mask):
+        edits.say(EditKind.BITMASK, mask.view(np.int32), None)  # nobody else has the mask: it need not be copied
         return
+    words = np.flatnonzero(mask)
     bits = np.unpackbits(mask[words].view(np.uint8), bitorder="little").reshape(-1, 32)
     places, in_word = bits.nonzero()
     edits.allow(words[places] * 32 + in_word)

@@ -85,14 +85,20 @@ class Matching:
             return False
         if self.matcher.try_consume_tokens([token_id]) == 1:
             return True
-        if not self.matcher.is_error():
+        if not self._met_a_limit():
             return False
         self.recover()
         if self.matcher.try_consume_tokens([token_id]) == 1:
             return True
-        if self.matcher.is_error():
-            self.give_up()
+        if self._met_a_limit():
+            self.give_up("it needs more than the library's limits allow")
         return False
+
+    def _met_a_limit(self) -> bool:
+        """Whether the matcher can say no more, which it does not tell when it is given an id."""
+        probe = self.matcher.deep_copy()
+        probe.compute_bitmask()
+        return bool(probe.is_error())
 
 
 def explain(error: str) -> str:
