@@ -149,6 +149,17 @@ def test_buffers_as_vllm_has_them(client: Client, own: Any) -> None:
             session.add(Request([1], processors=[(own.Allows, {})], sampling_params=too_many))
 
 
+def test_what_else_processors_import_of_vllm(client: Client, own: Any) -> None:
+    with client.session(vocab_size=VOCAB, max_draft_tokens=1) as session:
+        handles = [session.add(Request([1, 2], processors=[(own.NoRepeat, {"window": n})])) for n in (3, 1, 0)]
+        logits, _ = rows(session, {handles[0]: [3, 4], handles[1]: [5], handles[2]: [6]})
+        assert [[at for at, value in enumerate(row) if value == -INF] for row in logits] == [[2, 3, 4], [5], []]
+        drafted = np.zeros((2, VOCAB), np.float32)
+        result = session.step({handles[0]: [7]}, drafts={handles[0]: [8]}).apply(drafted, check=False)
+        with pytest.raises(ProcessorFailed, match="cannot be used beside speculative decoding"):
+            raise result.failures[handles[0]]
+
+
 def test_what_cannot_be_added_fails_alone(client: Client, own: Any) -> None:
     with client.session(vocab_size=VOCAB) as session:
         bad = session.add(Request([1], processors=[(own.Raises, {"raise": True})]))

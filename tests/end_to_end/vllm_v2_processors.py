@@ -8,8 +8,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from vllm.sampling_params import SamplingParams  # noqa: TC002 - as users import it
+from vllm.utils.gpu_sync_debug import gpu_sync_allowed
+from vllm.utils.math_utils import cdiv, next_power_of_2
+from vllm.utils.torch_utils import async_tensor_h2d
+from vllm.v1.sample.logits_processor import STR_SPEC_DEC_REJECTS_LOGITSPROCS
 from vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor, UvaBackedTensor
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor, LogitsProcRequestState
 
@@ -54,6 +59,34 @@ class Allows(LogitsProcessor):
         listed = torch.arange(MOST)[None] < counts
         keep = torch.zeros_like(logits).scatter_reduce_(1, self.allowed.gpu[slots].long(), listed.float(), "amax") > 0
         return torch.where(keep | (counts == 0), logits, float("-inf"))
+
+
+class NoRepeat(LogitsProcessor):
+    """Denies what is in the last `window` ids; all rows at once, one for each request, for it knows no drafts."""
+
+    def __init__(self, vllm_config: VllmConfig, req_states: LogitsProcRequestState) -> None:
+        if vllm_config.speculative_config is not None:
+            raise ValueError(STR_SPEC_DEC_REJECTS_LOGITSPROCS)
+        self.states = req_states
+        self.windows = np.zeros(req_states.max_num_reqs, np.int64)
+
+    def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
+        self.windows[req_idx] = (sampling_params.extra_args or {}).get("window", 0)
+        return bool(self.windows[req_idx])
+
+    def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
+        if len(logits) != len(ctx.idx_mapping_np):
+            raise ValueError(STR_SPEC_DEC_REJECTS_LOGITSPROCS)
+        lengths = ctx.seq_lens_upper_bound_np
+        widest = next_power_of_2(int(self.windows[ctx.idx_mapping_np].max()))
+        back = np.arange(1, 1 + cdiv(widest, 4) * 4)
+        columns = async_tensor_h2d(lengths[:, None] - back, logits.device)
+        seen = (columns >= 0) & async_tensor_h2d(back <= self.windows[ctx.idx_mapping_np, None], logits.device)
+        ids = self.states.all_token_ids.gpu[ctx.idx_mapping[:, None], columns.clamp(min=0)].long()
+        with gpu_sync_allowed():
+            rows, places = seen.nonzero(as_tuple=True)
+        logits[rows, ids[rows, places]] = -float("inf")
+        return logits
 
 
 class Leaves(LogitsProcessor):

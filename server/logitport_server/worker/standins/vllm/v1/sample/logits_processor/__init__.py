@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ....sampling_params import SamplingParams
 
 __all__ = [
+    "STR_SPEC_DEC_REJECTS_LOGITSPROCS",
     "AdapterLogitsProcessor",
     "BatchUpdate",
     "LogitsProcessor",
@@ -25,6 +26,8 @@ __all__ = [
     "RequestLogitsProcessor",
     "process_dict_updates",
 ]
+
+STR_SPEC_DEC_REJECTS_LOGITSPROCS = "This logits processor cannot be used beside speculative decoding."
 
 
 class AdapterLogitsProcessor(LogitsProcessor):
