@@ -15,7 +15,7 @@ from logitport.errors import ProcessorFailed
 from logitport.history import History
 from logitport.processors import EditRequest
 from logitport_builtins import Grammar
-from logitport_builtins.grammar import compiled, tokenizers, trial_process
+from logitport_builtins.grammar import compiled, masks, tokenizers, trial_process
 from tests.builtin_processors import regexes
 from tests.tokenizer_files import write_vocabulary
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from logitport_builtins.grammar.asked import AskedGrammar
 
-pytest.importorskip("llguidance")
+LLExecutor = pytest.importorskip("llguidance").LLExecutor
 
 # All texts of up to three letters, some of which are twice there, and one that no grammar here has.
 PIECES = ["".join(letters) for n in (1, 2, 3) for letters in product(regexes.ALPHABET, repeat=n)] + ["d"]
@@ -142,10 +142,17 @@ def test_exactly_what_can_be_completed_is_allowed(
     assert again.allowed() == request.allowed()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
+@pytest.fixture(params=[None, 3])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many threads compute masks, whatever machine this is; None for the one that asks."""
+    executor = None if request.param is None else LLExecutor(request.param)
+    monkeypatch.setattr(masks, "_executor", lambda: executor)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(st.lists(st.tuples(regexes.REGEXES, st.integers(0, 100)), min_size=2, max_size=6), st.lists(MOVES, min_size=1))
 def test_requests_of_a_batch_have_each_their_own_grammar(
-    no_trials: None, asked: list[tuple[regexes.Regex, int]], moves: list[list[tuple[bool, int]]]
+    no_trials: None, threads: None, asked: list[tuple[regexes.Regex, int]], moves: list[list[tuple[bool, int]]]
 ) -> None:
     requests = [Follow({"regex": regexes.as_regex(regex)}) for regex, _ in asked]
     processor = Grammar()
@@ -299,6 +306,28 @@ def test_an_output_that_uses_up_the_limits_alone_fails(no_trials: None, monkeypa
     request.append(*[0] * 250)
     with pytest.raises(ProcessorFailed, match=r"after \d+ ids of output: .*too many states"):
         request.allowed()
+
+
+def test_a_mask_that_takes_too_long_costs_its_own_request_alone(threads: None) -> None:
+    compiled.compiled.cache_clear()  # a grammar that has been followed before has fast masks
+    right, slow = Follow({"regex": "a[bc]"}), Follow({"regex": "[bc]{6}((a{1000}){1000}){1000}"})
+    Grammar.validate_params(slow.request.params)  # its first mask is quick
+    slow.append(*[PIECES.index("b")] * 6)
+    requests, processor = [right, slow], Grammar()
+
+    def step() -> None:
+        processor.edit_batch([one.request for one in requests], [RowEdits() for _ in requests])
+        slow.append(PIECES.index("a"))
+
+    def two_steps() -> None:  # of masks that were computed together it is not known which one took long
+        step()
+        step()
+
+    with pytest.raises(ProcessorFailed, match=r"after [67] ids of output: its mask took \d\.\d s, and may take 0.1 s"):
+        two_steps()
+    assert right.allowed() == [PIECES.index(text) for text in ("a", "ab", "ac")]
+    with pytest.raises(ProcessorFailed, match="its mask took"):  # and it is not computed again
+        slow.allowed()
 
 
 def test_equal_grammars_are_compiled_once() -> None:

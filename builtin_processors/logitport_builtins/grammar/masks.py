@@ -25,39 +25,45 @@ if TYPE_CHECKING:
 _MOST_THREADS = 16
 
 
-def say_allowed(matchings: Sequence[Matching], edits: Sequence[RowEdits], vocab_size: int) -> None:
+def say_allowed(matchings: Sequence[Matching], edits: Sequence[RowEdits], vocab_size: int, *, watch: bool) -> bool:
     """Say which ids may follow: those that the grammar allows, and the end of the sequence where it is complete.
 
-    Rows must be of one tokenizer, and none of them `ended` or `strayed`.
+    Args:
+        matchings: rows of one tokenizer, none of them `ended` or `strayed`.
+        edits: what is said of each.
+        vocab_size: width of the logits.
+        watch: compute one mask after the other, so that it is known which one takes long.
+
+    Returns:
+        Whether they took so long that the next ones should be watched: one mask did, or the machine is busy.
 
     Raises:
-        ProcessorFailed: a row's grammar leads nowhere, has used up its limits, or takes too long. One row of many;
-            asked for alone, the others get their masks.
+        ProcessorFailed: a row's grammar leads nowhere, has used up its limits, or takes too long. Asked for alone, the
+            others get their masks.
     """
     tokenizer = matchings[0].grammar.tokenizer
-    masks = _fill(matchings, tokenizer)
+    began = time.perf_counter()
+    masks = _fill(matchings, tokenizer, watch=watch)
+    slow = time.perf_counter() - began > MOST_MASK_SECONDS
     complete = _take_bit(masks, tokenizer.vocab_size)
     masks = _fit(masks, bitmask_words(vocab_size))
     for matching, mask, may_end, row_edits in zip(matchings, masks, complete, edits, strict=True):
         for token_id in matching.eos_token_ids:
             _put_bit(mask, token_id, may_end)
         _say(mask, row_edits)
+    return slow
 
 
-def _fill(matchings: Sequence[Matching], tokenizer: Tokenizer) -> NDArray[np.uint32]:
+def _fill(matchings: Sequence[Matching], tokenizer: Tokenizer, *, watch: bool) -> NDArray[np.uint32]:
     """Token bitmasks, uint32[rows, words], of all ids of the tokenizer and the one that stands for the end."""
     masks = np.empty((len(matchings), bitmask_words(tokenizer.vocab_size + 1)), np.uint32)
     executor = _executor()
-    if len(matchings) == 1 or executor is None:
-        for matching, mask in zip(matchings, masks, strict=True):
-            _fill_alone(matching, mask)
-        return masks
-    rows = [(matching.matcher, row) for row, matching in enumerate(matchings)]
-    began = time.perf_counter()
-    executor.unsafe_compute_mask_ptr(rows, masks.ctypes.data, masks.strides[0], len(rows))
-    slow = time.perf_counter() - began > MOST_MASK_SECONDS  # which may be one row's fault, or the machine's
+    together = executor is not None and len(matchings) > 1 and not watch
+    if executor is not None and together:
+        rows = [(matching.matcher, row) for row, matching in enumerate(matchings)]
+        executor.unsafe_compute_mask_ptr(rows, masks.ctypes.data, masks.strides[0], len(rows))
     for matching, mask in zip(matchings, masks, strict=True):
-        if slow or matching.matcher.is_error():
+        if not together or matching.matcher.is_error():
             _fill_alone(matching, mask)
     return masks
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from logitport.edits import RowEdits
     from logitport.processors import EditRequest
 
+# After a step that was slow.
+_WATCHED_STEPS = 32
+
 
 class Grammar(EditProcessor):
     """Allows only ids with which the output can still become a text of the grammar; the prompt is not looked at.
@@ -53,6 +56,7 @@ class Grammar(EditProcessor):
             import llguidance  # noqa: F401
         except ImportError as error:
             raise LoadFailed(tokenizers.MISSING) from error
+        self._watched_steps = 0
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
@@ -102,8 +106,10 @@ class Grammar(EditProcessor):
                 matchings, said = by_tokenizer.setdefault(matching.grammar.tokenizer.name, ([], []))
                 matchings.append(matching)
                 said.append(row_edits)
+        self._watched_steps = max(0, self._watched_steps - 1)
         for matchings, said in by_tokenizer.values():
-            say_allowed(matchings, said, requests[0].vocab_size)
+            if say_allowed(matchings, said, requests[0].vocab_size, watch=self._watched_steps > 0):
+                self._watched_steps = _WATCHED_STEPS
 
 
 def _check_draft(request: EditRequest, matching: Matching) -> None:
