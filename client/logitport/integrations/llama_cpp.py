@@ -175,16 +175,25 @@ class _Caller:
 
 
 def _caller() -> _Caller | None:
-    """Who calls the processor; None if that is not `Llama.sample`."""
+    """Who calls the processor; None if that is not `Llama.sample`.
+
+    Has InvalidArgument raised, as soon as ctypes lets it, where llama-cpp-python calls in a way that is not known.
+    """
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and not {"tmp_sampler", "ridx"} <= set(frame.f_code.co_varnames):
+    unknown = None
+    while frame is not None:
+        if {"tmp_sampler", "ridx"} <= set(frame.f_code.co_varnames):
+            names = frame.f_locals
+            sampler = None if names["tmp_sampler"] else names["self"]._sampler
+            index = names.get("idx")
+            return _Caller(frame, names["self"], sampler, None if index is None else index + 1)
+        if frame.f_globals.get("__name__") == "llama_cpp.llama" and frame.f_code.co_name != "__call__":
+            unknown = frame
         frame = frame.f_back
-    if frame is None:
-        return None
-    names = frame.f_locals
-    sampler = None if names["tmp_sampler"] else names["self"]._sampler
-    index = names.get("idx")
-    return _Caller(frame, names["self"], sampler, None if index is None else index + 1)
+    if unknown is not None:
+        error = f"this llama-cpp-python calls processors from {unknown.f_code.co_name}() in a way that is not known; "
+        _raise_on_return(unknown, InvalidArgument(f"{error}0.3.36 is known to work"))
+    return None
 
 
 def _raise_on_return(frame: FrameType, error: BaseException) -> None:

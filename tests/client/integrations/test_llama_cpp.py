@@ -235,6 +235,16 @@ def test_a_server_that_is_gone_and_ctrl_c_get_past_ctypes(start_server: Any, mon
             outputs(model, [5], processor, 1)
 
 
+def test_another_llama_cpp_python_is_refused(remote: Any) -> None:
+    """Its names are others: what its ids mean, and where to raise, is not known."""
+    names: dict[str, Any] = {"__name__": "llama_cpp.llama", "Sampler": Sampler}
+    exec("def generate(model, processors):\n    Sampler(model, processors).sample(-1)\n    return 'text'", names)
+    model = Llama()
+    model.input_ids[:2], model.n_tokens = [5, 6], 2
+    with pytest.raises(InvalidArgument, match=r"0\.3\.36 is known to work"):
+        names["generate"](model, [remote(TellsLengths)])
+
+
 def test_failures_of_threads_stay_in_their_threads(client: Client) -> None:
     raised: list[BaseException] = []
 
