@@ -172,6 +172,8 @@ class Conversation:
             self.opened = self.receive().opened
             if self._lane != "grpc":
                 self._try_lane()
+            take_in = WeakMethod(self._take_in)  # the transport's thread must not keep a session alive
+            self._transport.on_readable(lambda: (call := take_in()) is not None and call())
         except BaseException:
             self._transport.close()
             raise
@@ -185,9 +187,6 @@ class Conversation:
         except OSError as error:
             if self._lane == "local":
                 raise ServerUnavailable(f"no local lane to {self._transport.target}: {error}") from error
-        else:
-            take_in = WeakMethod(self._take_in)  # the transport's thread must not keep a session alive
-            self._transport.on_readable(lambda: (call := take_in()) is not None and call())
 
     def _check(self, reply: processing_pb2.SessionResponse) -> None:
         kind = reply.WhichOneof("frame")

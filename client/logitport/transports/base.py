@@ -56,9 +56,10 @@ class Transport(ABC):
         raise NotImplementedError(f"{type(self).__name__} shares no memory")
 
     def on_readable(self, take_in: Callable[[], object]) -> None:
-        """Call `take_in`, on a thread of the transport's own, when a reply has come that was left to it.
+        """Call `take_in`, on a thread of the transport's own, for a reply that was left to it.
 
-        Only if the transport can, which the engine cannot rely on. What `take_in` leaves is left to whoever receives.
+        When it has come, or when it is to be waited for. The engine cannot rely on it: what `take_in` leaves, or is not
+        called for, is left to whoever receives.
         """
 
     def leave_reply(self) -> None:

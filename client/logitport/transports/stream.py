@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     _Frames = queue.SimpleQueue[processing_pb2.SessionRequest | None]
 
+# How long a reply is left to an engine that may want it at once; seconds, of a forward pass that takes many times that.
+_LET_THE_ENGINE_READ = 0.001
+
 
 class GrpcStream(Transport):
     """The stream of `LogitProcessing.Session`.
@@ -54,8 +57,9 @@ class GrpcStream(Transport):
         self._replies = stub.Session(_outgoing(self._frames), wait_for_ready=wait_seconds > 0, metadata=metadata)
         self._first_timeout = wait_seconds or timeout
         self._deadline = _Deadline(self._replies.cancel)
+        self._left = _Left()
         # Also when a session that nobody closed is collected; its threads must not keep it alive.
-        self._release = weakref.finalize(self, _release, self._frames, self._deadline, self._replies)
+        self._release = weakref.finalize(self, _release, self._frames, self._deadline, self._left, self._replies)
         self._release.atexit = False
 
     def send(self, frame: processing_pb2.SessionRequest) -> None:
@@ -65,6 +69,7 @@ class GrpcStream(Transport):
 
     def receive(self) -> processing_pb2.SessionResponse:
         self._check_open()
+        self._left.claim()
         timeout, self._first_timeout = self._first_timeout, self._timeout
         self._deadline.set(timeout)
         try:
@@ -82,6 +87,12 @@ class GrpcStream(Transport):
         self._deadline.clear()
         return reply
 
+    def on_readable(self, take_in: Callable[[], object]) -> None:
+        threading.Thread(target=self._left.wait_for, args=(take_in,), name="logitport-reader", daemon=True).start()
+
+    def leave_reply(self) -> None:
+        self._left.leave()
+
     def close(self) -> None:
         self._ended = SessionClosed("the session is closed; open another with Client.session")
         self._release()
@@ -92,15 +103,45 @@ class GrpcStream(Transport):
         return error
 
 
-def _release(frames: _Frames, deadline: _Deadline, replies: Any) -> None:
+def _release(frames: _Frames, deadline: _Deadline, left: _Left, replies: Any) -> None:
     frames.put(None)
     deadline.close()
+    left.close()
     replies.cancel()
 
 
 def _outgoing(frames: _Frames) -> Iterator[processing_pb2.SessionRequest]:
     while (frame := frames.get()) is not None:
         yield frame
+
+
+class _Left:
+    """Replies that are left to a thread of their own.
+
+    A gRPC stream does not tell when a reply is there, so the thread waits for it; but not for one that the engine waits
+    for by itself, which would have one thread more to wait for.
+    """
+
+    def __init__(self) -> None:
+        self._there_is_one = threading.Event()
+        self._closed = False
+
+    def leave(self) -> None:
+        self._there_is_one.set()
+
+    def claim(self) -> None:
+        self._there_is_one.clear()
+
+    def close(self) -> None:
+        self._closed = True
+        self._there_is_one.set()
+
+    def wait_for(self, take_in: Callable[[], object]) -> None:
+        while self._there_is_one.wait() and not self._closed:
+            time.sleep(_LET_THE_ENGINE_READ)
+            if self._there_is_one.is_set() and not self._closed:
+                self.claim()
+                take_in()
 
 
 class _Deadline:
