@@ -38,9 +38,8 @@ def page(cells: list[dict[str, str]]) -> str:
     versions = {cell["engine"]: cell["version"] for cell in passed}
     engines = sorted(versions)
     head = [f"{engine}<br>{versions[engine]}" if versions[engine] else engine for engine in engines]
-    lines = [f"| dialect | {' | '.join(head)} |", "|---|" + "---|" * len(engines)]
-    for dialect in DIALECTS:
-        lines.append(f"| {dialect} | {' | '.join(verdicts.get((dialect, engine), '—') for engine in engines)} |")
+    rows = [[dialect, *(verdicts.get((dialect, engine), "—") for engine in engines)] for dialect in DIALECTS]
+    lines = ["| " + " | ".join(row) + " |" for row in [["dialect", *head], ["---"] * (1 + len(engines)), *rows]]
     tests = sorted(f"| {cell['engine']}: {cell['dialect']} | `{cell['test']}` |" for cell in passed)
     return HEAD + "\n".join(lines) + "\n" + FOOT + "\n".join(tests) + "\n"
 
