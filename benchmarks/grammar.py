@@ -50,12 +50,17 @@ def main() -> None:
         write_vocabulary(Path(folder), list(islice(pieces(), PIECES)))
         tokenizer = tokenizers.load("python", Path(folder))
         print(f"{tokenizer.vocab_size:,} ids in the tokenizer; medians of {STEPS} steps, by turns\n")
-        print("| rows | llguidance in process | logitport, until the edits are here | of that, the client's thread |")
+        print(
+            "| rows | llguidance in process | logitport, until the edits are here | processor time: here, client, server |"
+        )
         print("|---|---|---|---|")
-        with connected("--device", "cpu", "--tokenizer", f"python={folder}") as (_, client):
+        with connected("--device", "cpu", "--tokenizer", f"python={folder}") as (server, client):
             for rows in (8, 64):
-                here, there, client_cpu = measure(client, tokenizer, sample(tokenizer, rows))
-                print(f"| {rows} | {here:,.0f} µs | {there:,.0f} µs | {client_cpu:,.0f} µs |")
+                before = server.cpu_seconds
+                here, there, here_cpu, client_cpu = measure(client, tokenizer, sample(tokenizer, rows))
+                server_cpu = (server.cpu_seconds - before) / (WARM + STEPS) * 1e6
+                spent = ", ".join(f"{microseconds:,.0f}" for microseconds in (here_cpu, client_cpu, server_cpu))
+                print(f"| {rows} | {here:,.0f} µs | {there:,.0f} µs | {spent} µs |", flush=True)
 
 
 def pieces() -> Iterator[str]:
@@ -101,8 +106,8 @@ def sample(tokenizer: Tokenizer, rows: int) -> list[list[int]]:
     return sampled
 
 
-def measure(client: Client, tokenizer: Tokenizer, sampled: list[list[int]]) -> tuple[float, float, float]:
-    """Microseconds of a step: in process, with the server, and what the latter costs the calling thread."""
+def measure(client: Client, tokenizer: Tokenizer, sampled: list[list[int]]) -> tuple[float, ...]:
+    """Microseconds of a step, in process and with the server; then the processor time of both, of this process."""
     library = Library(tokenizer, len(sampled[0]))
     params: dict[str, Any] = {"json_schema": json.dumps(SCHEMA), "disable_any_whitespace": True}
     spent = []
@@ -110,15 +115,15 @@ def measure(client: Client, tokenizer: Tokenizer, sampled: list[list[int]]) -> t
         handles = [session.add(Request(processors=[("grammar", params)])) for _ in sampled[0]]
         session.step({handle: [] for handle in handles}).edits()
         for token_ids in sampled:
-            began = time.perf_counter()
+            began, began_cpu = time.perf_counter(), time.process_time()
             library.step(token_ids)
-            turn, turn_cpu = time.perf_counter(), time.thread_time()
+            turn, turn_cpu = time.perf_counter(), time.process_time()
             new = {handle: [token_id] for handle, token_id in zip(handles, token_ids, strict=True)}
             edits = session.step(new).edits()
-            spent.append((turn - began, time.perf_counter() - turn, time.thread_time() - turn_cpu))
+            ended, ended_cpu = time.perf_counter(), time.process_time()
+            spent.append((turn - began, ended - turn, turn_cpu - began_cpu, ended_cpu - turn_cpu))
             assert len(edits) == len(handles)
-    here, there, client_cpu = np.median(spent[WARM:], axis=0) * 1e6
-    return here, there, client_cpu
+    return tuple(np.median(spent[WARM:], axis=0) * 1e6)
 
 
 if __name__ == "__main__":

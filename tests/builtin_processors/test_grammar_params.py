@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport.errors import InvalidParams, InvalidTokenId, LoadFailed
+from logitport.errors import InvalidParams, InvalidTokenId, LoadFailed, ProcessorFailed
 from logitport.history import History
 from logitport.processors import EditRequest
 from logitport_builtins import Grammar
@@ -220,6 +220,25 @@ def test_ends_of_sequences_are_read_from_beside_the_tokenizer(
 ) -> None:
     write_trained(tmp_path, **settings)
     assert tokenizers.load("json", tmp_path).eos_token_ids == ids
+
+
+def test_called_on_a_tensor_as_sglang_calls_it(folder: Path, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Req:
+        origin_input_ids = (5,)
+        output_ids = (312,)
+
+    write_trained(tmp_path, generation_config={"eos_token_id": 1})
+    tokenizers.configure({"json": tmp_path})
+    try:
+        begun = Grammar()(torch.zeros(2, 350), [{"regex": "[0-9]"}, {"choice": ["yes", "no"]}])
+        with pytest.raises(ProcessorFailed, match="output id 0 is 312, which the grammar does not allow"):
+            Grammar()(torch.zeros(1, 350), [{"regex": "[0-9]", "__req__": Req()}])
+    finally:
+        tokenizers.configure({"json": folder})
+    assert (begun[0] == 0).sum() == 10
+    assert 2 <= (begun[1] == 0).sum() <= 4
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,82 @@
+"""Grammars are written by whoever sends a request: one that explodes must cost nobody else anything."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from logitport import Client, InvalidParams, LogitportError, ProcessorFailed, Request
+from tests.builtin_processors.test_grammar_params import BOMBS
+from tests.tokenizer_files import write_trained
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from tests.conftest import RunningServer
+
+VOCAB = 352
+# Admitted, for it begins harmlessly; it explodes after six letters.
+LATER = {"regex": "[a-z]{6}((a{1000}){1000}){1000}"}
+
+
+@pytest.fixture(scope="module")
+def target(
+    serving: Callable[..., AbstractContextManager[RunningServer]], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    write_trained(folder, generation_config={"eos_token_id": 1})
+    with serving("--tokenizer", f"json={folder}") as server:
+        yield server.target
+
+
+def test_steps_go_on_while_bombs_are_refused(target: str) -> None:
+    refused: list[LogitportError] = []
+
+    def attack() -> None:
+        with Client(target, timeout=100) as client, client.session(vocab_size=VOCAB) as session:
+            for bomb in BOMBS.values():
+                try:
+                    session.add(Request(processors=[("grammar", bomb)]))
+                except LogitportError as error:
+                    refused.append(error)
+
+    attacking = threading.Thread(target=attack)
+    longest = 0.0
+    with Client(target) as client, client.session(vocab_size=VOCAB, transport="grpc") as session:
+        handle = session.add(Request([1, 2], processors=[("disallowed_tokens", {"token_ids": [5]})]))
+        session.step({handle: []}).apply(np.zeros((1, VOCAB), np.float32))
+        attacking.start()
+        while attacking.is_alive():
+            began = time.monotonic()
+            session.step({handle: [3]}).apply(logits := np.zeros((1, VOCAB), np.float32))
+            longest = max(longest, time.monotonic() - began)
+            assert np.flatnonzero(np.isneginf(logits[0])).tolist() == [5]
+    assert len(refused) == len(BOMBS)
+    assert {type(error) for error in refused} == {InvalidParams}
+    assert longest < 5.0  # a busy machine schedules as it likes; some of the bombs would never end
+
+
+def test_what_explodes_later_fails_alone(target: str) -> None:
+    """Beside it, in the same batch, is a grammar that means no harm."""
+    with Client(target) as client, client.session(vocab_size=VOCAB) as session:
+        harmless = {"regex": "[0-9]+"}
+        first, other = (session.add(Request(processors=[("grammar", grammar)])) for grammar in (LATER, harmless))
+        new: dict[str, list[int]] = {"bomb": [], "other": []}
+        failure = None
+        for _ in range(60):
+            pending = session.step({first: new["bomb"], other: new["other"]})
+            result = pending.apply(logits := np.zeros((2, VOCAB), np.float32), check=False)
+            assert other not in result.failures
+            assert 0 < (logits[1] == 0).sum() < VOCAB
+            if first in result.failures:
+                failure = result.failures[first]
+                break
+            new = {"bomb": [int(np.flatnonzero(logits[0] == 0)[-1])], "other": [int(np.flatnonzero(logits[1] == 0)[0])]}
+        session.remove(first)
+        session.step({other: []}).apply(np.zeros((1, VOCAB), np.float32))
+    assert isinstance(failure, ProcessorFailed)
