@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,12 @@ if TYPE_CHECKING:
     from logitport_server.requests import ActiveRequest
     from logitport_server.step import Outcome
 
+_ALL_PLACES = range(sys.maxsize)
+
 
 def in_order(rows: Rows, drafts: Mapping[ActiveRequest, Sequence[int]], outcome: Outcome) -> Iterator[Sequence[Group]]:
     """The groups in the order in which they are called; those that come together are independent of each other."""
-    for places, taking in _stretches(rows, drafts):
+    for places, taking in _parts(rows, drafts):
         for batch in (rows,) if taking else _by_draft_offset(rows, drafts, outcome):
             for place, groups in enumerate(batch.groups):
                 if place not in places:
@@ -35,15 +38,19 @@ def in_order(rows: Rows, drafts: Mapping[ActiveRequest, Sequence[int]], outcome:
                     members.dialect.drafts = ()
 
 
-def _stretches(rows: Rows, drafts: Mapping[ActiveRequest, Sequence[int]]) -> Iterator[tuple[range, bool | None]]:
-    """The places of the chains, in stretches, and of each stretch which groups to call: those that take drafts, or not.
+def _parts(rows: Rows, drafts: Mapping[ActiveRequest, Sequence[int]]) -> Iterator[tuple[range, bool | None]]:
+    """Parts of the chains: their places, and whether to call the processors there that take drafts, or the others.
 
-    All groups of a place are called before any of the next place; where nobody takes drafts, a draft offset at a time.
+    Who takes the rows of all draft offsets at once comes when what stands before it is through with every one of them.
+    So each such place is a part of its own, and the places between two of them are another.
+
+    Yields:
+        Places, and True for who takes drafts, False for the others, None for all, where nobody does.
     """
-    kinds = [{members.dialect.takes_drafts for members in groups} for groups in rows.groups] if drafts else []
-    if not any(True in kind for kind in kinds):
-        yield range(len(rows.groups)), None
+    if not any(link.dialect.takes_drafts for request in drafts for link in request.chain):
+        yield _ALL_PLACES, None
         return
+    kinds = [{members.dialect.takes_drafts for members in groups} for groups in rows.groups]
     begin = 0
     for place in [at for at, kind in enumerate(kinds) if True in kind]:
         if any(False in kind for kind in kinds[begin:place]):

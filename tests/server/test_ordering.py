@@ -109,7 +109,7 @@ def test_the_others_around_it_are_called_a_draft_offset_at_a_time() -> None:
         ["p1 t2", "t2 p1", "p1 p1 p1 t2"],
     ],
 )
-@pytest.mark.parametrize("drafts", [{}, {0: [7]}, {0: [5, 6], 1: [7]}])
+@pytest.mark.parametrize("drafts", [{}, {0: [7]}, {1: [7]}, {0: [5, 6], 1: [7]}])
 def test_every_row_has_its_chain_in_its_order(chains: list[str], drafts: dict[int, list[int]]) -> None:
     _, logits, outcome = step(chains, drafts)
     expected = []

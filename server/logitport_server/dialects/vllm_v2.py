@@ -16,13 +16,14 @@ that it has then, as the model runner does with a request that was preempted.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from logitport import dialects
 from logitport.errors import LoadFailed
+from logitport.history import History
 from logitport_server.dialects import vllm_objects
 from logitport_server.dialects.request_slots import RequestSlots
 from logitport_server.dialects.results import check_result
@@ -75,7 +76,7 @@ class VllmV2Dialect(VllmDialect):
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> _Request:
         if self._context is None:
-            self._context = context
+            self._context = replace(context, history=History())  # not to hold on to the request's
             self._room = (context.max_requests or _SLOTS, _LONGEST)
         if self._form is None:
             self._form = self._make_form(*self._room)
