@@ -50,9 +50,7 @@ def main() -> None:
         write_vocabulary(Path(folder), list(islice(pieces(), PIECES)))
         tokenizer = tokenizers.load("python", Path(folder))
         print(f"{tokenizer.vocab_size:,} ids in the tokenizer; medians of {STEPS} steps, by turns\n")
-        print(
-            "| rows | llguidance in process | logitport, until the edits are here | processor time: here, client, server |"
-        )
+        print("| rows | llguidance in process | until logitport's edits are here | CPU time: here, client, server |")
         print("|---|---|---|---|")
         with connected("--device", "cpu", "--tokenizer", f"python={folder}") as (server, client):
             for rows in (8, 64):
