@@ -74,7 +74,7 @@ class VllmDialect(Dialect):
         self._check(made)  # again: what it changes in them, stays
         return VllmRequest(made, history.prompt_token_ids.tolist(), history.output_token_ids.tolist(), history)
 
-    def advancer(self, state: VllmRequest) -> Callable[[int], object]:
+    def advancer(self, state: VllmRequest) -> Callable[[int], object] | None:
         return state.output_token_ids.append
 
     def rewind(self, state: VllmRequest) -> None:

@@ -84,8 +84,8 @@ class VllmV2Dialect(VllmDialect):
         self._check(told)  # again: what it changes in them, stays
         return _Request(told, [], [], context.history)
 
-    def advancer(self, state: VllmRequest) -> Callable[[int], object] | None:  # type: ignore[override]  # noqa: ARG002
-        return None  # a call looks what is new
+    def advancer(self, state: VllmRequest) -> Callable[[int], object] | None:  # noqa: ARG002 - a call looks
+        return None
 
     def rewind(self, state: VllmRequest) -> None:
         assert isinstance(state, _Request)  # noqa: S101 - `start` makes no other
