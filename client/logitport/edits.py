@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["EditKind", "Edits", "RowEdits", "bitmask_words", "pack_bits", "unpack_bits"]
 
 _KINDS = bytes(EditKind)
+_KEEP_OTHERS = bytes((EditKind.DENY, EditKind.BIAS))
 _KIND = {int(kind): kind for kind in EditKind}  # to look up is faster than to construct
 
 
@@ -51,6 +52,10 @@ class Edits:
         """How many ids (or words) each edit has, int32[edits]."""
         counts: NDArray[np.int32] = self.offsets[1:] - self.offsets[:-1]
         return counts
+
+    def leaves_every_row_an_id(self, vocab_size: int) -> bool:
+        """Whether that is plain from the columns: nothing but DENY and BIAS, of fewer ids than one row has."""
+        return len(self.ids) < vocab_size and not self.kinds.tobytes().translate(None, _KEEP_OTHERS)
 
     @classmethod
     def pack(cls, rows: Iterable[tuple[int, RowEdits]], vocab_size: int) -> Edits:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _SMALLEST_CAPACITY = 64
 _INT32 = np.iinfo(np.int32)
+_INT32_LE = struct.Struct("<i")
 
 
 class History:
@@ -121,5 +122,5 @@ def _int32(token_ids: TokenIds) -> NDArray[np.integer[Any]]:
 def extend_crc(crc: int, token_ids: Sequence[int]) -> int:
     """CRC-32 (IEEE 802.3, as in zlib) of ids as little-endian int32, from that of the ids before them (0 for none)."""
     if len(token_ids) == 1:  # the usual step
-        return zlib.crc32(int(token_ids[0]).to_bytes(4, "little"), crc)
+        return zlib.crc32(_INT32_LE.pack(token_ids[0]), crc)
     return zlib.crc32(struct.pack(f"<{len(token_ids)}i", *token_ids), crc)

@@ -53,16 +53,21 @@ class Batch:
         for slot, error in self._strangers.items():
             outcome.failures[slot] = Failed(error, skipped=False)
         drafts: dict[ActiveRequest, Sequence[int]] = {}
-        told = (columns.base_lengths, columns.history_crcs, columns.new_token_ids)
-        for request, invalid, draft_token_ids, *what in zip(
-            self._requests, columns.invalid, columns.draft_token_ids, *told, strict=True
+        for request, invalid, base_length, history_crc, new_token_ids, draft_token_ids in zip(
+            self._requests,
+            columns.invalid,
+            columns.base_lengths,
+            columns.history_crcs,
+            columns.new_token_ids,
+            columns.draft_token_ids,
+            strict=True,
         ):
             if request is None:
                 continue
             try:
                 if invalid is not None:
                     raise invalid
-                request.synchronise(*what)
+                request.synchronise(base_length, history_crc, new_token_ids)
             except LogitportError as error:
                 outcome.fail(request, error)
             else:

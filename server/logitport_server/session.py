@@ -162,12 +162,14 @@ class Session:
         outcome = Outcome()
         drafts = batch.synchronise(columns, outcome)
         self._run_chains(batch.logits_free, drafts, self.vocab_size, None, outcome)
-        reply.edits.CopyFrom(pack(self.vocab_size, outcome).to_proto())
+        edits = pack(self.vocab_size, outcome)
+        reply.edits.CopyFrom(edits.to_proto())
         awaited = batch.reading(outcome)
         self._awaited = (awaited, len(batch.layout.rows), drafts)
         if awaited:
             reply.logits_rows = replies.int32_column(row.index for row in awaited)
-        replies.write_outcome(reply, outcome, outcome.all_denied(self.vocab_size))
+        all_denied = [] if edits.leaves_every_row_an_id(self.vocab_size) else outcome.all_denied(self.vocab_size)
+        replies.write_outcome(reply, outcome, all_denied)
         if outcome.failures:
             self._batch = None
 

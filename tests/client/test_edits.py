@@ -295,3 +295,21 @@ def test_words_of_a_mask_are_no_ids() -> None:
 
 def test_rows_in_any_order() -> None:
     assert Edits.from_proto(message_of(rows=[2, 0]), 3, 64).rows.tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("say", "plain"),
+    [
+        (lambda edits: None, True),
+        (lambda edits: edits.deny([0, 1, 2]), True),
+        (lambda edits: edits.bias([0], 1.0), True),
+        (lambda edits: edits.deny([0, 1, 2, 3]), False),
+        (lambda edits: edits.allow([]), False),
+        (lambda edits: edits.force(1), False),
+    ],
+)
+def test_it_is_plain_that_every_row_has_an_id_left(say: Any, plain: bool) -> None:
+    row = RowEdits()
+    say(row)
+    assert Edits.pack([(0, row)], 4).leaves_every_row_an_id(4) == plain
+    assert not (plain and row.denies_all(4))
