@@ -60,6 +60,7 @@ class Group:
         return self._channel.get(timeout=60)
 
     def broadcast(self, rows: torch.Tensor, src: int) -> torch.Tensor:
+        """In place, as vLLM does it."""
         shared = self.broadcast_object(rows.clone(), src)
         assert shared.shape == rows.shape
         return rows.copy_(shared)
@@ -73,8 +74,8 @@ def target(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     _kept.clear()
 
 
-def drive(batch: RemoteBatch, chains: list[Any], steps: int) -> list[torch.Tensor]:
-    """Requests of these chains through some steps; each step's logits, of which the last row is nobody's."""
+def drive(batch: RemoteBatch, chains: list[Any], steps: int, apart: int = 2) -> list[torch.Tensor]:
+    """Requests of these chains through some steps; each step's logits, where rows between theirs are nobody's."""
     requests = [RemoteRequest(f"r{place}", 2, EOS) for place in range(len(chains))]
     for request, chain in zip(requests, chains, strict=True):
         batch.admit(request, partial(Request, [5, 6], processors=chain, request_id=request.request_id))
@@ -82,9 +83,9 @@ def drive(batch: RemoteBatch, chains: list[Any], steps: int) -> list[torch.Tenso
     for number in range(steps):
         step = Step()
         for place, request in enumerate(requests):
-            step.add(request, [10 + number] if number else [], 2 * place)
+            step.add(request, [10 + number] if number else [], apart * place)
         batch.begin(step)
-        logits = torch.randn(2 * len(chains), VOCAB_SIZE, generator=torch.Generator().manual_seed(number))
+        logits = torch.randn(apart * len(chains), VOCAB_SIZE, generator=torch.Generator().manual_seed(number))
         batch.finish(step, logits)
         seen.append(logits)
     for request in requests:
@@ -101,17 +102,18 @@ CHAINS: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.parametrize("apart", [1, 2])
 @pytest.mark.parametrize("chains", CHAINS)
-def test_two_ranks_do_what_one_would(chains: str) -> None:
+def test_two_ranks_do_what_one_would(chains: str, apart: int) -> None:
     channel: SimpleQueue[Any] = SimpleQueue()
-    alone = drive(RemoteBatch(ENGINE, Ranks()), CHAINS[chains], 4)
+    alone = drive(RemoteBatch(ENGINE, Ranks()), CHAINS[chains], 4, apart)
     _kept.clear()
     leader, follower = (RemoteBatch(ENGINE, Ranks(Group(rank, channel))) for rank in (0, 1))
     followed: list[torch.Tensor] = []
-    thread = threading.Thread(target=lambda: followed.extend(drive(follower, CHAINS[chains], 4)))
+    thread = threading.Thread(target=lambda: followed.extend(drive(follower, CHAINS[chains], 4, apart)))
     thread.start()
 
-    led = drive(leader, CHAINS[chains], 4)
+    led = drive(leader, CHAINS[chains], 4, apart)
     thread.join(60)
 
     assert all(map(torch.equal, led, alone))

@@ -40,10 +40,11 @@ class Ranks:
         assert value is not None  # noqa: S101 - the leader has one
         return value
 
-    def share_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """The leader's rows, float[rows, vocab_size]; those of the others give shape and device."""
-        shared: torch.Tensor = self._group.broadcast(rows.contiguous(), src=0)
-        return shared
+    def share_rows(self, rows: torch.Tensor) -> None:
+        """Write the leader's rows, float[rows, vocab_size], into everybody's."""
+        shared = self._group.broadcast(rows.contiguous(), src=0)
+        if shared.data_ptr() != rows.data_ptr():  # most of vLLM's ways to broadcast write in place
+            rows.copy_(shared)
 
 
 def samples_here() -> bool:

@@ -224,7 +224,7 @@ class RemoteBatch:
         if verdict.edits is not None:
             apply_edits(verdict.edits, rows)
         else:
-            rows, inside = self._ranks.share_rows(rows), False
+            self._ranks.share_rows(rows)
         if not inside:
             logits[verdict.places] = rows
 
