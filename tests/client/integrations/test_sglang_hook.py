@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import weakref
 from array import array
 from http import HTTPStatus
@@ -177,8 +178,9 @@ def test_rows_that_take_no_part(hook: Hook) -> None:
 
 def test_requests_without_a_chain_are_forgotten_too(hook: Hook) -> None:
     for _ in range(3):
-        step(hook, ask(Req([2])))
-    assert len(hook._followed._follows) <= 1
+        req = Req([2])
+        step(hook, ask(req))
+    assert len(hook._followed._follows) == 1
 
 
 def test_a_chain_for_those_who_ask_nothing(client: Client) -> None:
@@ -261,6 +263,23 @@ class TestServerGone:
             assert "nobody there" in req.to_finish.message
         assert len(attempts) == 1
 
+    def test_slow_attempts_are_rare(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("logitport.integrations.sglang.hook._RETRY_SECONDS", 0.0)
+        attempts = []
+
+        def connect() -> Any:
+            attempts.append(time.monotonic())
+            time.sleep(0.1)
+            raise ServerUnavailable("no answer")
+
+        hook = Hook(connect, tuple, Ranks(), "")
+        while len(attempts) < 2:
+            req = Req([2])
+            step(hook, ask(req, ban(31)))
+            assert "no answer" in req.to_finish.message
+            time.sleep(0.01)
+        assert attempts[1] - attempts[0] >= 0.1 + 0.9
+
     def test_another_server_takes_over_what_follows_from_histories(
         self, start_server: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -334,8 +353,9 @@ def test_one_rank_asks_and_all_do_the_same(client: Client, chain: Any) -> None:
             return client
 
         hook = Hook(connect, tuple, Ranks(group.rank(rank)), "")
+        silent = Req([3])
         for _ in range(3):
-            rows[rank] = step(hook, ask(reqs[rank], *chain), ask(Req([3])))
+            rows[rank] = step(hook, ask(reqs[rank], *chain), ask(silent))
         hook.close()
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
