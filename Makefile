@@ -34,7 +34,7 @@ compatibility: $(VENV)/.installed ## every dialect on every engine: writes docs/
 	LOGITPORT_CELLS=$(CURDIR)/.peers/cells.jsonl $(MAKE) test-engines SELECT="-m cell"
 	$(BIN)/python -m tests.compatibility .peers/cells.jsonl
 
-test-sglang: .peers/sglang-engine/.installed ## the hook in a real SGLang, on a CPU; 5 minutes
+test-sglang: .peers/sglang-engine/.installed ## the hook in a real SGLang, on a CPU
 	PYTHONPATH=$(CURDIR)/tests/engines/sglang/standins .peers/sglang-engine/bin/python -m pytest -q $(SELECT) tests/engines/sglang
 
 # vLLM warns of much that is its own business. Its second runner wants a GPU: the interface is driven by hand.
