@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import io
 import traceback
 from typing import TYPE_CHECKING, Any
@@ -38,13 +40,14 @@ def loads(payload: Payload) -> Any:
 
 
 def instantiate(factory: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
-    """`factory(*args, **keywords)`.
+    """`factory(*args, **keywords)`; what a functools.partial adds is copied, so that no two share it.
 
     Raises:
         LoadFailed: its `__init__` raised, or wants other arguments.
     """
     try:
-        return factory(*args, **keywords)
+        own = copy.deepcopy(factory) if isinstance(factory, functools.partial) else factory
+        return own(*args, **keywords)
     except BaseException as error:
         raise _failure(f"creating a {dialects.author_of(factory).__qualname__} raised", error) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import io
 
@@ -71,6 +72,11 @@ def _root(processor: object) -> object:
         raise PayloadNotPortable(f"{author.__qualname__} is abstract, no instance can be made of it: define {missing}")
     if dialect not in {dialects.EDITS, dialects.SGLANG}:
         return processor
+    if isinstance(inner, functools.partial) and (inner.args or inner.keywords):
+        raise PayloadNotPortable(
+            f"a functools.partial of {author.__qualname__} has arguments, which would be lost: the class is shipped; "
+            "pass them as the request's parameters"
+        )
     attributes = [] if inner is author else _attributes(inner)
     if attributes:
         raise PayloadNotPortable(

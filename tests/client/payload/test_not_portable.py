@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from logitport import CustomLogitProcessor, EditProcessor, PayloadNotPortable, payload
+from logitport import CustomLogitProcessor, EditProcessor, InDialect, PayloadNotPortable, payload
 
 LOCK = threading.Lock()
 EVENT = threading.Event()
@@ -232,6 +232,16 @@ def test_an_instance_with_attributes_is_refused():
     for instance in (slotted, Configured(3)):
         with pytest.raises(PayloadNotPortable, match=r"has attributes \(size\).*parameters"):
             payload.dumps(instance)
+
+
+def test_arguments_in_a_partial_are_not_lost_silently():
+    assert payload.dumps(functools.partial(Slotted)) == payload.dumps(Slotted)
+    for arguments in (functools.partial(Configured, 3), functools.partial(Configured, size=3)):
+        for processor in (arguments, InDialect(arguments, "sglang")):
+            with pytest.raises(
+                PayloadNotPortable, match=r"a functools\.partial of Configured has arguments.*parameters"
+            ):
+                payload.dumps(processor)
 
 
 @pytest.mark.parametrize(
