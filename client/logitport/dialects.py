@@ -69,7 +69,7 @@ def recognise(processor: object) -> tuple[Any, str]:
         return processor.processor, _named(processor)
     if isinstance(author, type):
         return processor, _of_class(author)
-    return processor, _of_function(author)
+    return processor, _of_function(processor)
 
 
 def author_of(processor: object) -> Any:
@@ -125,7 +125,7 @@ def _by_methods(cls: Any) -> Iterator[str]:
         yield VLLM_REQUEST
     if has("update_state") and has("apply"):
         yield VLLM_V1
-    if _parameters(cls)[:2] == ["input_ids", "scores"]:
+    if parameters(cls)[:2] == ["input_ids", "scores"]:
         yield TRANSFORMERS
 
 
@@ -148,22 +148,24 @@ def _checked(cls: type) -> str:
 
 
 def _of_function(function: Any) -> str:
-    names = _parameters(function)
+    names = parameters(function)
     if names[:2] == ["input_ids", "scores"]:
         return TRANSFORMERS
     if len(names) == 3 or (len(names) == 2 and names[1] == "logits"):
         return VLLM_REQUEST
+    author = author_of(function)
     raise TypeError(
-        f"{getattr(function, '__qualname__', function)} takes ({', '.join(names)}): it cannot be told how to call it; "
+        f"{getattr(author, '__qualname__', author)} takes ({', '.join(names)}): it cannot be told how to call it; "
         "write (output_ids, logits), (prompt_ids, output_ids, logits) or (input_ids, scores), or name the dialect"
     )
 
 
-def _parameters(callable_: Any) -> list[str]:
-    """The names that a function, or an instance of a class, is called with; [] if that cannot be told."""
+def parameters(callable_: Any) -> list[str]:
+    """What a function, or an instance of a class, takes by position, by name; [] if that cannot be told."""
     try:
         call = _call(callable_) if isinstance(callable_, type) else callable_
-        return [] if call is None else list(inspect.signature(call).parameters)
+        told = [] if call is None else inspect.signature(call).parameters.values()
+        return [one.name for one in told if one.kind not in {one.KEYWORD_ONLY, one.VAR_KEYWORD}]
     except (AttributeError, TypeError, ValueError):
         return []
 

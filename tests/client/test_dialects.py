@@ -81,6 +81,14 @@ def scores(input_ids: Any, scores: Any) -> Any:
     return scores
 
 
+def after(by: Any, input_ids: Any, scores: Any) -> Any:
+    return scores
+
+
+def two_and_more(output_ids: Any, logits: Any, by: Any) -> Any:
+    return logits
+
+
 @pytest.mark.parametrize(
     ("processor", "dialect"),
     [
@@ -106,6 +114,8 @@ def scores(input_ids: Any, scores: Any) -> Any:
         (two, "vllm_request"),
         (three, "vllm_request"),
         (functools.partial(three, [1]), "vllm_request"),
+        (functools.partial(two_and_more, by=1), "vllm_request"),
+        (functools.partial(after, 1), "transformers"),
         (scores, "transformers"),
         (lambda _, logits: logits, "vllm_request"),
     ],
