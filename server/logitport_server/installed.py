@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from logitport.dialects import author_of, recognise
+from logitport.dialects import EDITS, SGLANG, author_of, recognise
 from logitport_builtins import BUILTINS
 from logitport_server.config import StartupError
 
@@ -40,9 +40,13 @@ def load(config: ServerConfig, given: Iterable[object] = ()) -> dict[str, Any]:
     found: dict[str, Any] = dict(BUILTINS)
     for name, processor, where in _all(config, given):
         try:
-            recognise(processor)
+            inner, dialect = recognise(processor)
         except TypeError as error:
             raise StartupError(f"{where}: {error}") from error
+        if dialect in {EDITS, SGLANG} and not isinstance(inner, type):
+            raise StartupError(
+                f"{where}: of the dialect {dialect!r} a class is wanted, not a {type(inner).__qualname__}"
+            )
         if "/" in name or name in found:
             problem = "a slash, which those have that clients register" if "/" in name else "another processor"
             raise StartupError(f"{where}: the name {name!r} has {problem}; give it another name")

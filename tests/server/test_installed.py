@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,12 @@ def test_by_object() -> None:
     found = installed.load(ServerConfig(), [Mine, ban])
     assert found[f"{__name__}:Mine"] is Mine
     assert found[f"{__name__}:test_by_object.<locals>.ban"] is ban
+
+
+@pytest.mark.parametrize("processor", [Mine(), partial(Mine)])
+def test_of_sglang_s_dialect_and_ours_a_class_is_wanted(processor: Any) -> None:
+    with pytest.raises(StartupError, match="of the dialect 'sglang' a class is wanted"):
+        installed.load(ServerConfig(), [processor])
 
 
 @pytest.mark.usefixtures("our_team")
