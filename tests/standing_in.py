@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from logitport_server.dialects import vllm_objects
+from logitport_server.dialects.vllm import objects
 from logitport_server.worker import standins
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def standing_in() -> Iterator[None]:
     """Engines can be imported; afterwards, what stood for them cannot."""
     before = list(sys.path)
     standins.offer()
-    vllm_objects.module.cache_clear()
+    objects.module.cache_clear()
     try:
         yield
     finally:
@@ -32,4 +32,4 @@ def standing_in() -> Iterator[None]:
             if name.partition(".")[0] in standins.ENGINES and file is not None and Path(file).is_relative_to(FOLDER):
                 del sys.modules[name]
         importlib.invalidate_caches()
-        vllm_objects.module.cache_clear()
+        objects.module.cache_clear()

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from logitport import History, InvalidParams, dialects
-from logitport_server.dialects import RequestContext, speak, vllm_v2
+from logitport_server.dialects import RequestContext, speak
+from logitport_server.dialects.vllm import v2
 from tests.standing_in import standing_in
 
 PAGE = (Path(__file__).parents[2] / "docs" / "dialects.md").read_text()
@@ -71,7 +72,7 @@ def test_the_processor_of_slots() -> None:
         banned = process(speak(made["BanLast"], "its name", shipped=True), {"ban": True}, [3, 2])
         assert banned == [1, 2, -INF, 4]
         assert process(speak(made["BanLast"], "its name", shipped=True), {}, [3, 2]) == [1, 2, 3, 4]
-    for told in (f"({vllm_v2._SLOTS} if the engine has not said)", f"({vllm_v2._LONGEST} ids at first)"):
+    for told in (f"({v2._SLOTS} if the engine has not said)", f"({v2._LONGEST} ids at first)"):
         assert told in section("vLLM: slots (V2)")
 
 

@@ -1,4 +1,4 @@
-"""How a processor is called: one file a dialect, one seam (`Dialect`)."""
+"""How a processor is called: one file or folder a dialect, one seam (`Dialect`)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Dialect", "RequestContext", "speak"]
 _SPOKEN = {
     dialects.EDITS: "edits.EditDialect",
     dialects.SGLANG: "sglang.SGLangDialect",
-    dialects.TRANSFORMERS: "transformers.TransformersDialect",
-    dialects.VLLM_V1: "vllm_v1.VllmV1Dialect",
-    dialects.VLLM_REQUEST: "vllm_request.VllmRequestDialect",
-    dialects.VLLM_V2: "vllm_v2.VllmV2Dialect",
+    dialects.TRANSFORMERS: "transformers.dialect.TransformersDialect",
+    dialects.VLLM_V1: "vllm.v1.VllmV1Dialect",
+    dialects.VLLM_REQUEST: "vllm.request.VllmRequestDialect",
+    dialects.VLLM_V2: "vllm.v2.VllmV2Dialect",
 }
 
 
@@ -36,6 +36,6 @@ def speak(processor: Any, name: str, *, shipped: bool) -> Dialect:
     inner, dialect = dialects.recognise(processor)
     if dialect not in _SPOKEN:
         raise LoadFailed(f"processor {name} is of the dialect {dialect!r}; there are {', '.join(sorted(_SPOKEN))}")
-    module, _, speaker = _SPOKEN[dialect].partition(".")
+    module, _, speaker = _SPOKEN[dialect].rpartition(".")
     spoken: type[Dialect] = getattr(import_module(f"{__name__}.{module}"), speaker)
     return spoken(inner, name, shipped=shipped)

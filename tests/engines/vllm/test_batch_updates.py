@@ -23,7 +23,7 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 from logitport import History
 from logitport_server.dialects import RequestContext, speak
-from logitport_server.dialects.persistent_batch import PersistentBatch
+from logitport_server.dialects.vllm.persistent_batch import PersistentBatch
 from logitport_server.worker.standins.vllm import sampling_params as stand_in
 from tests.server.dialects.test_persistent_batch import Request, histories
 from tests.server.dialects.test_vllm_objects import (  # noqa: F401 - the same, with vLLM's own objects

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from logitport_server.dialects.persistent_batch import Changes, PersistentBatch
+from logitport_server.dialects.vllm.persistent_batch import Changes, PersistentBatch
 from logitport_server.worker.standins.vllm.v1.sample.logits_processor import (
     BatchUpdate,
     MoveDirectionality,

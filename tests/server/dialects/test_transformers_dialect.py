@@ -291,6 +291,21 @@ def test_parameters_join_those_of_a_partial() -> None:
     assert [row.isneginf().nonzero().flatten().tolist() for row in logits] == [[2], [4]]
 
 
+def test_arguments_of_a_partial_are_each_request_s_own() -> None:
+    class Remembers:
+        def __init__(self, calls: list[int]) -> None:
+            self.calls = calls
+
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            self.calls.append(1)
+            return scores + len(self.calls)
+
+    shipped = functools.partial(Remembers, calls=[])
+    for dialect in (dialect_of(shipped), dialect_of(shipped)):
+        states = [state_of(dialect, [1])[0] for _ in range(2)]
+        assert dialect.process(states, torch.zeros(2, VOCAB))[:, 0].tolist() == [1, 1]
+
+
 def test_parameters_are_keywords_of_a_function() -> None:
     def add(input_ids: torch.Tensor, scores: torch.Tensor, alpha: float = 1, *, beta: float = 0) -> torch.Tensor:
         return scores + alpha + beta

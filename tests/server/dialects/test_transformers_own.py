@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from transformers import LogitsProcessorList
 
 from logitport import History, StateLost
-from logitport_server.dialects import RequestContext, speak, transformers_stateless
+from logitport_server.dialects import RequestContext, speak
+from logitport_server.dialects.transformers import stateless
 from tests.transformers_own import CASES, NOT_OF_A_ROW, VOCAB, Case, names_in_transformers
 
 IDS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=7)
@@ -28,7 +29,7 @@ def test_every_processor_of_transformers_is_tested_or_told_why_not() -> None:
 
 
 def test_the_table_names_what_there_is() -> None:
-    listed = transformers_stateless._OF_SCORES | transformers_stateless._OF_HISTORY
+    listed = stateless._OF_SCORES | stateless._OF_HISTORY
     assert {getattr(transformers.generation.logits_process, name).__name__ for name in listed} == listed
     assert listed <= {case.name for case in CASES}
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from logitport import History, InvalidParams, LoadFailed
-from logitport_server.dialects import RequestContext, vllm_objects
-from logitport_server.dialects.vllm_objects import check_constructor, construct, sampling_params
+from logitport_server.dialects import RequestContext
+from logitport_server.dialects.vllm import objects
+from logitport_server.dialects.vllm.objects import check_constructor, construct, sampling_params
 
 CONTEXT = RequestContext("r", History([1]), {}, 32, "a/tokenizer", (7,), 5)
 
@@ -144,7 +145,7 @@ def test_an_instance_that_cannot_be_copied() -> None:
 
 
 def test_modules_that_are_not_installed_have_stand_ins() -> None:
-    interface = vllm_objects.module("vllm.v1.sample.logits_processor.interface")
+    interface = objects.module("vllm.v1.sample.logits_processor.interface")
     assert interface.MoveDirectionality.SWAP
     with pytest.raises(ImportError):
-        vllm_objects.module("vllm.engine")
+        objects.module("vllm.engine")

@@ -116,6 +116,15 @@ def test_a_function_with_arguments() -> None:
     assert step(dialect, Told(dialect)) == [marked(7)]
 
 
+def test_a_function_with_named_arguments() -> None:
+    def mark(output_ids: list[int], logits: torch.Tensor, extra: int) -> torch.Tensor:
+        logits[extra] += 1
+        return logits
+
+    dialect = speaks(functools.partial(mark, extra=7))
+    assert step(dialect, Told(dialect)) == [marked(7)]
+
+
 @pytest.mark.parametrize("shipped", [MarksAll, MarksAll(), functools.partial(MarksAll, extra=0)])
 def test_of_a_callable_class_each_request_has_its_own_instance(shipped: Any) -> None:
     dialect = speaks(InDialect(shipped, "vllm"))

@@ -330,6 +330,17 @@ def test_a_request_that_cannot_be_added_fails_alone() -> None:
     assert dialect.failed == {}
 
 
+def test_what_is_returned_for_the_others_is_checked() -> None:
+    class KeepsOne(Counts):
+        def apply(self, logits: torch.Tensor) -> torch.Tensor:
+            return logits[:1] + 1
+
+    dialect = speaks(KeepsOne)
+    good, bad = [Told(dialect, [1], by=1) for _ in range(2)], Told(dialect, by="bomb")
+    with pytest.raises(ProcessorFailed, match=r"returned a tensor of shape \[1, 8\]"):
+        step(dialect, *good, bad)
+
+
 def test_all_that_cannot_be_added_fail() -> None:
     dialect = speaks(Counts)
     step(dialect, Told(dialect, by="bomb"), Told(dialect, by="bomb"))

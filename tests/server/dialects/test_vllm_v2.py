@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from logitport import History, InvalidParams, LoadFailed, ProcessorFailed
-from logitport_server.dialects import RequestContext, speak, vllm_v2
+from logitport_server.dialects import RequestContext, speak
+from logitport_server.dialects.vllm import v2
 from logitport_server.worker.hosted import Hosted
 from logitport_server.worker.standins.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor
 
@@ -276,7 +277,7 @@ def test_more_requests_than_slots() -> None:
 
 
 def test_a_history_that_is_longer_than_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_v2, "_LONGEST", 4)
+    monkeypatch.setattr(v2, "_LONGEST", 4)
     cls = notes()
     requests = Requests(cls)
     requests.add([1, 2], [3])

@@ -10,9 +10,9 @@ import torch
 
 from logitport import dialects
 from logitport.errors import InvalidParams, LogitportError
-from logitport_server.dialects import vllm_objects
 from logitport_server.dialects.base import Dialect, RequestContext
 from logitport_server.dialects.results import check_result
+from logitport_server.dialects.vllm import objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,14 +63,14 @@ class VllmDialect(Dialect):
 
     def validate(self, params: dict[str, Any], sampling_params: dict[str, Any]) -> None:
         """Raises InvalidParams with the processor's message if it refuses them."""
-        self._check(vllm_objects.sampling_params(sampling_params, params))
+        self._check(objects.sampling_params(sampling_params, params))
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> VllmRequest:
         if self.processor is None:
             self.processor = self._make(context)
             self.argmax_invariant = _is_argmax_invariant(self.processor)
         history = context.history
-        made = vllm_objects.sampling_params(context.sampling_params, params, context.eos_token_ids)
+        made = objects.sampling_params(context.sampling_params, params, context.eos_token_ids)
         self._check(made)  # again: what it changes in them, stays
         return VllmRequest(made, history.prompt_token_ids.tolist(), history.output_token_ids.tolist(), history)
 
@@ -102,7 +102,7 @@ class VllmDialect(Dialect):
 
     def _make(self, context: RequestContext) -> Any:
         """The instance for a session. Raises LoadFailed."""
-        return vllm_objects.construct(self._shipped_as, context)
+        return objects.construct(self._shipped_as, context)
 
     def _check(self, sampling_params: Any) -> None:
         validate_params = getattr(dialects.author_of(self._shipped_as), "validate_params", None)
@@ -120,7 +120,7 @@ def _says_invalid(error: Exception) -> bool:
     """Whether vLLM would tell the caller that its request is at fault, and not log an error of its own."""
     if isinstance(error, LogitportError):
         return False
-    return isinstance(error, ValueError | vllm_objects.module("vllm.exceptions").VLLMValidationError)
+    return isinstance(error, ValueError | objects.module("vllm.exceptions").VLLMValidationError)
 
 
 def _is_argmax_invariant(processor: Any) -> bool:

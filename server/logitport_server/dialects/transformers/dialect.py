@@ -10,11 +10,11 @@ import torch
 from logitport.dialects import author_of
 from logitport.errors import StateLost
 from logitport_server.dialects.base import Dialect, RequestContext
-from logitport_server.dialects.input_ids import InputIds
 from logitport_server.dialects.results import check_result
 from logitport_server.dialects.snapshot import Snapshot
-from logitport_server.dialects.transformers_instances import Instances
-from logitport_server.dialects.transformers_stateless import is_stateless, takes_any_history
+from logitport_server.dialects.transformers.input_ids import InputIds
+from logitport_server.dialects.transformers.instances import Instances
+from logitport_server.dialects.transformers.stateless import is_stateless, takes_any_history
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

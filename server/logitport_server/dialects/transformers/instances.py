@@ -15,7 +15,7 @@ from logitport import payload
 from logitport.dialects import author_of
 from logitport.errors import InvalidParams, LoadFailed
 from logitport_server.dialects.snapshot import Snapshot
-from logitport_server.dialects.transformers_stateless import is_stateless
+from logitport_server.dialects.transformers.stateless import is_stateless
 
 if TYPE_CHECKING:
     from logitport_server.dialects.base import RequestContext

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logitport_server.dialects import vllm_objects
-from logitport_server.dialects.persistent_batch import PersistentBatch
 from logitport_server.dialects.results import check_result
-from logitport_server.dialects.vllm_base import VllmDialect, VllmRequest
+from logitport_server.dialects.vllm import objects
+from logitport_server.dialects.vllm.base import VllmDialect, VllmRequest
+from logitport_server.dialects.vllm.persistent_batch import PersistentBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from logitport_server.dialects.base import RequestContext
-    from logitport_server.dialects.persistent_batch import Changes
+    from logitport_server.dialects.vllm.persistent_batch import Changes
 
 
 class VllmV1Dialect(VllmDialect):
@@ -23,7 +23,7 @@ class VllmV1Dialect(VllmDialect):
 
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
         super().__init__(processor, name, shipped=shipped)
-        vllm_objects.check_constructor(processor)
+        objects.check_constructor(processor)
         self._batch: PersistentBatch[VllmRequest] = PersistentBatch()
         self._context: RequestContext | None = None
 
@@ -39,15 +39,17 @@ class VllmV1Dialect(VllmDialect):
         if len(set(states)) == len(states):
             return self._step(states, range(len(states)), logits)
         for places in _turns(states):
-            self._step_apart(states, places, logits)
+            self._step_apart(states, places, places, logits)
         return logits
 
-    def _step_apart(self, states: Sequence[VllmRequest], places: Sequence[int], logits: torch.Tensor) -> None:
-        """`_step`, with the result in the place of these rows."""
-        rows = logits[list(places)]
-        result = self._step(states, places, rows)
-        check_result(result, rows.shape, self.name)
-        logits[list(places)] = result.to(logits)
+    def _step_apart(
+        self, states: Sequence[VllmRequest], places: Sequence[int], rows: Sequence[int], logits: torch.Tensor
+    ) -> None:
+        """`_step` of the requests at these places, whose logits are these rows; the result goes there."""
+        selected = logits[list(rows)]
+        result = self._step(states, places, selected)
+        check_result(result, selected.shape, self.name)
+        logits[list(rows)] = result.to(logits)
 
     def _step(self, states: Sequence[VllmRequest], places: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
         """One step of the batch that consists of the requests at these places, each at one; `logits` are theirs."""
@@ -61,8 +63,7 @@ class VllmV1Dialect(VllmDialect):
             self.failed = {**self.failed, **guilty}
             innocent = [at for at, place in enumerate(places) if place not in guilty]
             if innocent:
-                rows = self._step(states, [places[at] for at in innocent], logits[innocent])
-                logits[innocent] = rows.to(logits)
+                self._step_apart(states, [places[at] for at in innocent], innocent, logits)
             return logits
         try:
             applied: torch.Tensor = self.processor.apply(logits)
@@ -96,7 +97,7 @@ class VllmV1Dialect(VllmDialect):
 
 def _batch_update(changes: Changes[VllmRequest], batch_size: int) -> Any:
     """The record of them that vLLM hands over."""
-    interface = vllm_objects.module("vllm.v1.sample.logits_processor.interface")
+    interface = objects.module("vllm.v1.sample.logits_processor.interface")
     one_way, swap = interface.MoveDirectionality.UNIDIRECTIONAL, interface.MoveDirectionality.SWAP
     return interface.BatchUpdate(
         batch_size=batch_size,

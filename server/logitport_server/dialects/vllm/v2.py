@@ -24,20 +24,20 @@ import torch
 from logitport import dialects
 from logitport.errors import LoadFailed
 from logitport.history import History
-from logitport_server.dialects import vllm_objects
-from logitport_server.dialects.request_slots import RequestSlots
 from logitport_server.dialects.results import check_result
-from logitport_server.dialects.vllm_base import VllmDialect, VllmRequest
-from logitport_server.dialects.vllm_rows import arrange
-from logitport_server.dialects.vllm_v2_forms import Earlier, Revised
+from logitport_server.dialects.vllm import objects
+from logitport_server.dialects.vllm.base import VllmDialect, VllmRequest
+from logitport_server.dialects.vllm.request_slots import RequestSlots
+from logitport_server.dialects.vllm.rows import arrange
+from logitport_server.dialects.vllm.v2_forms import Earlier, Revised
 from logitport_server.worker.standins.vllm.config import VllmConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from logitport_server.dialects.base import RequestContext
-    from logitport_server.dialects.request_slots import Seat
-    from logitport_server.dialects.vllm_v2_forms import Form
+    from logitport_server.dialects.vllm.request_slots import Seat
+    from logitport_server.dialects.vllm.v2_forms import Form
 
 # Room for requests where the engine has not said how many it has, and for ids in each. An instance that gets more of
 # either is replaced by one with more room.
@@ -80,7 +80,7 @@ class VllmV2Dialect(VllmDialect):
             self._room = (context.max_requests or _SLOTS, _LONGEST)
         if self._form is None:
             self._form = self._make_form(*self._room)
-        told = vllm_objects.sampling_params(context.sampling_params, params, context.eos_token_ids)
+        told = objects.sampling_params(context.sampling_params, params, context.eos_token_ids)
         self._check(told)  # again: what it changes in them, stays
         return _Request(told, [], [], context.history)
 

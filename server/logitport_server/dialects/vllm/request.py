@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import TYPE_CHECKING, Any
 
 from logitport import dialects, payload
 from logitport.errors import InvalidParams
-from logitport_server.dialects import vllm_objects
 from logitport_server.dialects.results import check_result
-from logitport_server.dialects.vllm_base import VllmDialect, VllmRequest
+from logitport_server.dialects.vllm import objects
+from logitport_server.dialects.vllm.base import VllmDialect, VllmRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +30,7 @@ class VllmRequestDialect(VllmDialect):
         self._author = dialects.author_of(processor)
         self._is_adapter = hasattr(self._author, "new_req_logits_processor")
         if self._is_adapter:
-            vllm_objects.check_constructor(processor)
+            objects.check_constructor(processor)
 
     def validate(self, params: dict[str, Any], sampling_params: dict[str, Any]) -> None:
         if self._is_adapter:
@@ -60,7 +59,7 @@ class VllmRequestDialect(VllmDialect):
         call = self._new_call(request)
         if not call:
             request.call = None
-        elif _takes_prompt(call):
+        elif len(dialects.parameters(call)) == 3:  # as vLLM tells it
             request.call = functools.partial(call, request.prompt_token_ids, request.output_token_ids)
         else:
             request.call = functools.partial(call, request.output_token_ids)
@@ -72,7 +71,7 @@ class VllmRequestDialect(VllmDialect):
         processor = self._shipped_as
         if isinstance(self._author, type):  # of a callable class each request gets its own instance
             is_factory = isinstance(processor, type | functools.partial)
-            return payload.instantiate(processor) if is_factory else vllm_objects.copied(processor)  # type: ignore[no-any-return]
+            return payload.instantiate(processor) if is_factory else objects.copied(processor)  # type: ignore[no-any-return]
         return processor  # type: ignore[no-any-return]
 
     def _process(self, states: Sequence[VllmRequest], logits: torch.Tensor) -> torch.Tensor:
@@ -91,11 +90,3 @@ class VllmRequestDialect(VllmDialect):
                 failed[place] = error
         self.failed = failed
         return logits
-
-
-def _takes_prompt(call: Callable[..., Any]) -> bool:
-    """Whether it is called with the prompt, too; told as vLLM tells it."""
-    try:
-        return len(inspect.signature(call).parameters) == 3
-    except ValueError:  # written in C: it cannot be told
-        return False

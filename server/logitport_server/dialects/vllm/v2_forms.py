@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from logitport import payload
-from logitport_server.dialects import vllm_objects
+from logitport_server.dialects.vllm import objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport_server.dialects.request_slots import RequestSlots
-    from logitport_server.dialects.vllm_rows import Arrangement
+    from logitport_server.dialects.vllm.request_slots import RequestSlots
+    from logitport_server.dialects.vllm.rows import Arrangement
 
 _INTERFACE = "vllm.v1.worker.gpu.sample.logits_processor.interface"
 
@@ -74,7 +74,7 @@ class Revised(Form):
         vocab_size: int,
         device: torch.device,
     ) -> None:
-        self._interface = vllm_objects.module(_INTERFACE)
+        self._interface = objects.module(_INTERFACE)
         state = self._interface.LogitsProcRequestState(
             device=device,
             max_num_reqs=slots.count,
