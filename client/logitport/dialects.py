@@ -63,9 +63,8 @@ def recognise(processor: object) -> tuple[Any, str]:
         TypeError: it is no processor, or fits several dialects; says what to do.
     """
     author = author_of(processor)
-    if isinstance(author, type) and author.__module__.partition(".")[0] in sys.stdlib_module_names:
-        raise TypeError(f"a {author.__qualname__} is no processor: define a class, or a function")
     if isinstance(processor, InDialect):
+        _check_own(author)
         return processor.processor, _named(processor)
     if isinstance(author, type):
         return processor, _of_class(author)
@@ -102,10 +101,17 @@ def _of_class(cls: type) -> str:
         for (module, name), dialect in _BASES.items():
             if parent.__name__ == name and parent.__module__.startswith(module):
                 return _checked_adapter(cls) if dialect == VLLM_REQUEST else dialect
+    _check_own(cls)
     fitting = list(_by_methods(cls))
     if fitting:
         return fitting[0]
     return _checked(cls)
+
+
+def _check_own(author: Any) -> None:
+    """Raises TypeError if it is a class of the standard library."""
+    if isinstance(author, type) and author.__module__.partition(".")[0] in sys.stdlib_module_names:
+        raise TypeError(f"a {author.__qualname__} is no processor: define a class, or a function")
 
 
 def _checked_adapter(cls: type) -> str:

@@ -95,6 +95,8 @@ def two_and_more(output_ids: Any, logits: Any, by: Any) -> Any:
         (Reading, "sglang"),
         (Reading(), "sglang"),
         (Editing, "edits"),
+        (type("Made", (Editing,), {}), "edits"),
+        (type("Made", (Reading,), {"__module__": "abc"}), "sglang"),
         (EditingAndCalled, "sglang"),
         *((builtin, "edits") for builtin in BUILTINS.values()),
         (CalledLikeSGLang, "sglang"),
