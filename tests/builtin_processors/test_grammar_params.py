@@ -161,6 +161,17 @@ def test_a_trial_that_takes_too_much_memory_is_told_of(monkeypatch: pytest.Monke
         Grammar.validate_params({"json_schema": many})
 
 
+def test_a_trial_that_cannot_run_says_nothing_of_the_grammar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'ImportError: no such library' >&2\nexit 1\n")
+    python.chmod(0o700)
+    with monkeypatch.context() as patched:
+        patched.setattr(trial.sys, "executable", str(python))
+        with pytest.raises(LoadFailed, match="ImportError: no such library"):
+            Grammar.validate_params({"regex": "good"})
+    Grammar.validate_params({"regex": "good"})
+
+
 @pytest.mark.parametrize(
     ("told", "message"),
     [

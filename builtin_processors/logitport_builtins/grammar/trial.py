@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from logitport.errors import InvalidParams, LimitExceeded
+from logitport.errors import InvalidParams, LimitExceeded, LoadFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,6 +50,7 @@ def definition(asked: AskedGrammar) -> str:
     Raises:
         InvalidParams: it is no grammar, uses what is not supported, or is more than the bounds allow.
         LimitExceeded: the machine is busy, with other grammars or otherwise.
+        LoadFailed: the process in which it is tried does not start, for want of llguidance perhaps.
     """
     verdict = _try(asked.kind, asked.text, asked.whitespace)
     if verdict.error:
@@ -83,6 +84,9 @@ def _try(kind: str, text: str, whitespace: str | None) -> Verdict:
         raise LimitExceeded(f"grammar: not compiled within {_WALL_SECONDS:.0f} s; try again later") from error
     finally:
         _turns.release()
+    if ran.returncode > 0:  # it has not got as far as the grammar: not cached
+        why = ran.stderr.decode(errors="replace").strip().rpartition("\n")[-1][:_LONGEST_ERROR]
+        raise LoadFailed(f"grammar: the process that is to compile it ends with status {ran.returncode}: {why}")
     if ran.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         return Verdict("", f"it does not compile within {_CPU_SECONDS} s; write a simpler one")
     try:
