@@ -263,8 +263,15 @@ def test_a_worker_that_is_told_of_ten_thousand_requests() -> None:
     assert len(cls.contexts) == 2500
 
 
+def test_an_engine_that_may_have_very_many_requests_begins_with_fewer_slots() -> None:
+    cls = notes()
+    for most, slots in ((8, 8), (1024, 256)):
+        requests = Requests(cls, {"max_requests": most})
+        requests.add([1])
+        assert requests.dialect.processor.states.max_num_reqs == slots
+
+
 def test_more_requests_than_slots() -> None:
-    """Only an engine that says less than it does gets here."""
     cls = notes()
     requests = Requests(cls, {"max_requests": 2})
     for number in range(5):

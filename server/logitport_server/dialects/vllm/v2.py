@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from logitport_server.dialects.vllm.request_slots import Seat
     from logitport_server.dialects.vllm.v2_forms import Form
 
-# Room for requests where the engine has not said how many it has, and for ids in each. An instance that gets more of
-# either is replaced by one with more room.
+# Room at first: for so many requests at most, for few sessions have as many as they may, and for ids in each. An
+# instance that gets more of either is replaced by one with more room.
 _SLOTS = 256
 _LONGEST = 1 << 15
 
@@ -77,7 +77,7 @@ class VllmV2Dialect(VllmDialect):
     def start(self, context: RequestContext, params: dict[str, Any]) -> _Request:
         if self._context is None:
             self._context = replace(context, history=History())  # not to hold on to the request's
-            self._room = (context.max_requests or _SLOTS, _LONGEST)
+            self._room = (min(context.max_requests, _SLOTS), _LONGEST)
         if self._form is None:
             self._form = self._make_form(*self._room)
         told = objects.sampling_params(context.sampling_params, params, context.eos_token_ids)
