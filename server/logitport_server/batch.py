@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from logitport.errors import LogitportError, UnknownRequest
-from logitport_server.grouping import Row, Rows
+from logitport_server.grouping import Row, Rows, needs_logits
 from logitport_server.step import Failed
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class Batch:
             if (request := self._requests[place]) is not None
         ]
         greedy = all(request.greedy for request in self._requests if request is not None)
-        self.logits_free = Rows((row for row in rows if not row.request.needs_logits(greedy=greedy)), greedy=greedy)
-        self._reading = Rows((row for row in rows if row.request.needs_logits(greedy=greedy)), greedy=greedy)
+        self.logits_free = Rows((row for row in rows if not needs_logits(row.request, greedy=greedy)), greedy=greedy)
+        self._reading = Rows((row for row in rows if needs_logits(row.request, greedy=greedy)), greedy=greedy)
 
     def synchronise(self, columns: StepColumns, outcome: Outcome) -> dict[ActiveRequest, Sequence[int]]:
         """Bring every history up to date; what cannot be fails its request. Returns the drafts of those with any."""

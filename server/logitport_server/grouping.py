@@ -72,18 +72,32 @@ def group(rows: Rows, place: int) -> list[Group]:
     """
     groups: dict[int, Group] = {}
     for row in rows:
-        chain = row.request.chain
-        if place >= len(chain) or row.request.failure is not None:
+        request = row.request
+        if request.failure is not None or place >= _places(request, greedy=rows.greedy):
             continue
-        link = chain[place]
-        if rows.greedy and link.dialect.argmax_invariant:
-            continue
+        link = request.chain[place]
         members = groups.get(id(link.dialect))
         if members is None:
             members = groups[id(link.dialect)] = Group(link.dialect)
         members.rows.append(row)
         members.states.append(link.state)
     return list(groups.values())
+
+
+def needs_logits(request: ActiveRequest, *, greedy: bool) -> bool:
+    """Whether a processor is to be called that reads them, in a step whose requests all are greedy, or not."""
+    if not (request.reads_logits and greedy):
+        return request.reads_logits
+    return any(link.dialect.reads_logits for link in request.chain[: _places(request, greedy=True)])
+
+
+def _places(request: ActiveRequest, *, greedy: bool) -> int:
+    """How many places of the chain matter: behind them is nothing that would change what a greedy step samples."""
+    chain = request.chain
+    places = len(chain)
+    while greedy and places and chain[places - 1].dialect.argmax_invariant:
+        places -= 1
+    return places
 
 
 def longest_chain(rows: Sequence[Row]) -> int:

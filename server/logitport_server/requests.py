@@ -92,12 +92,6 @@ class ActiveRequest:
         advancers = ((link.dialect.advancer(link.state), link) for link in chain)
         self._advancers = [(advance, link) for advance, link in advancers if advance is not None]
 
-    def needs_logits(self, *, greedy: bool) -> bool:
-        """Whether a processor is to be called that reads them, in a step whose requests all are greedy, or not."""
-        if not (self.reads_logits and greedy):
-            return self.reads_logits
-        return any(link.dialect.reads_logits and not link.dialect.argmax_invariant for link in self.chain)
-
     def synchronise(self, base_length: int, history_crc: int, new_token_ids: Sequence[int]) -> None:
         """Make the history what the engine says it is: so long, with this checksum, and then these ids.
 

@@ -53,7 +53,7 @@ class Dialect(ABC):
     Attributes:
         isolated: whether the processor runs in another process, so that others can be called meanwhile.
         argmax_invariant: whether it never changes which logit of a row is the largest; it is not called in steps whose
-            requests are all greedy.
+            requests are all greedy, if nothing that may change it stands behind it in the chain.
         reads_logits: whether its processors are given logits.
         takes_drafts: whether it is called once for the rows of all draft offsets, with histories that hold no drafts;
             else once for each offset, with histories that hold the drafts before it.

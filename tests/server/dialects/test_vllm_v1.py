@@ -10,7 +10,7 @@ import torch
 
 from logitport import History, InvalidParams, LoadFailed, ProcessorFailed
 from logitport_server.dialects import RequestContext, speak
-from logitport_server.grouping import Row, Rows, group
+from logitport_server.grouping import Row, Rows, group, needs_logits
 from logitport_server.requests import ActiveRequest, Link
 from logitport_server.worker.standins.vllm.exceptions import VLLMValidationError
 from logitport_server.worker.standins.vllm.v1.sample.logits_processor import (
@@ -285,6 +285,17 @@ def test_it_is_skipped_when_every_request_of_a_step_is_greedy_and_only_then() ->
         rows.append(Row(slot, ActiveRequest(slot, 0, told.history, chain, skip=False, greedy=True)))
     assert group(Rows(rows, greedy=True), 0) == []
     assert len(group(Rows(rows, greedy=False), 0)[0].rows) == 2
+
+
+def test_it_is_not_skipped_before_one_that_is_not_invariant() -> None:
+    """Else what a greedy request gets would depend on whether the others are greedy, too."""
+    invariant, other = speaks(DropsBelow), speaks(Counts)
+    told = [Told(dialect, by=1) for dialect in (invariant, other, invariant)]
+    chain = [Link(one.dialect, one.state) for one in told]
+    rows = [Row(0, ActiveRequest(0, 0, told[0].history, chain, skip=False, greedy=True))]
+    assert [len(groups) for groups in Rows(rows, greedy=True).groups] == [1, 1, 0]
+    assert needs_logits(rows[0].request, greedy=True)
+    assert not needs_logits(ActiveRequest(0, 0, told[0].history, chain[2:], skip=False), greedy=True)
 
 
 def test_without_is_argmax_invariant_it_is_none() -> None:
