@@ -100,7 +100,7 @@ class Snapshot:
         self._take(1 + len(values))
         kinds = [*map(type, values)]
         self._marks.append(kinds)
-        if _PLAIN.issuperset(kinds) or isinstance(values, set | frozenset):
+        if _PLAIN.issuperset(kinds):
             self._marks += values
             return
         for value in values:

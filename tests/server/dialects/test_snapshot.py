@@ -32,6 +32,7 @@ class Holds:
         self.generator, self.random = torch.Generator(), random.Random(3)
         self.partial, self.queue, self.counter = functools.partial(max, [1]), deque([1]), Counter("aab")
         self.set, self.slotted, self.iterator = {1, 2}, Slotted(), iter([1, 2, 3])
+        self.members = {Slotted()}
         self.method, self.function, self.itself = self.change, len, self
 
     def change(self) -> None:
@@ -60,6 +61,7 @@ CHANGES: list[Callable[[Any], object]] = [
     lambda it: it.counter.update("b"),
     lambda it: it.set.add(3),
     lambda it: it.slotted.kept.append(2),
+    lambda it: next(iter(it.members)).kept.append(2),
     lambda it: next(it.iterator),
     lambda it: setattr(it, "function", print),
     lambda it: setattr(it, "itself", None),
