@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,10 @@ import transformers
 from transformers import ContinuousBatchingManager
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
 
-from logitport.errors import DeadlineExceeded, InvalidArgument, LogitportError, ServerUnavailable
+from logitport.errors import InvalidArgument, LogitportError
 from logitport.integrations.asked import KEY, chain_of
 from logitport.integrations.batch import is_chain
+from logitport.integrations.link import SESSION_ERRORS, Link
 from logitport.request import Request
 
 if TYPE_CHECKING:
@@ -122,7 +123,8 @@ class _Hook(ContinuousBatchingLogitsProcessor):
     def __init__(self, owner: RemoteLogitsProcessor, manager: ContinuousBatchingManager) -> None:
         self.owner = owner
         self._manager = weakref.ref(manager)
-        self._session: Session | None = None
+        self._link = Link(lambda: owner.client)
+        weakref.finalize(manager, self._link.close)
         self._running: dict[str, _Running] = {}
         self._step: _Step | None = None
 
@@ -140,7 +142,7 @@ class _Hook(ContinuousBatchingLogitsProcessor):
             try:
                 self._step = self._begin(asking)
             except LogitportError as error:
-                _fail(asking.values(), error)
+                self._fail(asking.values(), error)
             self.owner.seconds += time.perf_counter() - began
         return torch.empty(0, dtype=torch.int32)
 
@@ -155,11 +157,11 @@ class _Hook(ContinuousBatchingLogitsProcessor):
         try:
             result = step.pending.apply(selected, check=False)
         except LogitportError as error:
-            _fail([running.state for running in step.running.values()], error)
+            self._fail([running.state for running in step.running.values()], error)
         else:
             for running in step.running.values():
                 if running.handle in result.failures:
-                    _fail([running.state], result.failures[running.handle])
+                    self._fail([running.state], result.failures[running.handle])
             self.owner.rows_applied.update(result.rows_applied)
         if selected is not scores:
             scores[rows] = selected
@@ -171,37 +173,29 @@ class _Hook(ContinuousBatchingLogitsProcessor):
         return bool(state.logit_processor_kwargs.get(KEY, self.owner.default_chain))
 
     def _begin(self, asking: Mapping[int, RequestState]) -> _Step | None:
-        """Begin a step for these, by their rows; those that are refused end.
-
-        Raises:
-            ServerUnavailable: there is no server.
-            DeadlineExceeded: it does not answer.
-        """
-        session = self._opened()
+        """Begin a step for these, by their rows; those that are refused end. Raises what is wrong with the session."""
+        session = self._link.opened(self._options)
         running: dict[int, _Running] = {}
         for row, state in asking.items():
             try:
                 running[row] = self._follow(state, session)
-            except (ServerUnavailable, DeadlineExceeded):
+            except SESSION_ERRORS:
                 raise
             except LogitportError as error:
-                _fail([state], error)
+                self._fail([state], error)
         if not running:
             return None
         return _Step(session.step({one.handle: one.new_ids() for one in running.values()}), running)
 
-    def _opened(self) -> Session:
+    def _options(self) -> dict[str, Any]:
         manager = self._manager()
-        if self._session is None and manager is not None:
-            self._session = self.owner.client.session(
-                vocab_size=manager.model.config.get_text_config().vocab_size,
-                dtype=torch.float32,  # to which transformers converts whatever the model computes in
-                device=str(manager.model.device),
-                engine=f"transformers {transformers.__version__}, continuous batching",
-            )
-            weakref.finalize(manager, self._session.close)
-        assert self._session is not None  # noqa: S101 - the manager runs
-        return self._session
+        assert manager is not None  # noqa: S101 - it runs
+        return {
+            "vocab_size": manager.model.config.get_text_config().vocab_size,
+            "dtype": torch.float32,  # to which transformers converts whatever the model computes in
+            "device": str(manager.model.device),
+            "engine": f"transformers {transformers.__version__}, continuous batching",
+        }
 
     def _follow(self, state: RequestState, session: Session) -> _Running:
         """The request behind this state; admitted, if it is new. Raises as `Session.add`, and InvalidParams."""
@@ -218,12 +212,22 @@ class _Hook(ContinuousBatchingLogitsProcessor):
 
     def _forget_ended(self) -> None:
         manager = self._manager()
-        if manager is None or manager.batch_processor is None or self._session is None:
+        if manager is None or manager.batch_processor is None or self._link.session is None:
             return
         scheduler = manager.batch_processor.scheduler
-        for request_id in [one for one in self._running if scheduler.request_is_cancelled(one)]:
-            with suppress(ServerUnavailable, DeadlineExceeded):  # it has forgotten them already
-                self._session.remove(self._running.pop(request_id).handle)
+        try:
+            for request_id in [one for one in self._running if scheduler.request_is_cancelled(one)]:
+                self._link.session.remove(self._running.pop(request_id).handle)
+        except LogitportError as error:
+            self._fail((), error)
+
+    def _fail(self, states: Iterable[RequestState], error: LogitportError) -> None:
+        """These requests end. What is wrong with the session ends all that are in it; who comes next gets another."""
+        if isinstance(error, SESSION_ERRORS):
+            _fail([running.state for running in self._running.values()], error)
+            self._running.clear()
+            self._link.lose(error)
+        _fail(states, error)
 
 
 @dataclass

@@ -119,7 +119,7 @@ def test_logits_free_chains_move_no_logits(hook: Hook) -> None:
     req = Req([2])
     for _ in range(3):
         sample(step(hook, ask(req, ban(31))), req)
-    assert hook.session.logits_memory == ""
+    assert hook._link.session.logits_memory == ""
 
 
 def test_logits_that_are_read_lie_in_shared_memory(hook: Hook) -> None:
@@ -128,7 +128,7 @@ def test_logits_that_are_read_lie_in_shared_memory(hook: Hook) -> None:
     assert torch.equal(logits, torch.arange(float(VOCAB_SIZE)).repeat(2, 1) + 1)
     logits = step(hook, ask(one, [Add.to_str(), {}]), ask(two, [Add.to_str(), {}]))
     assert torch.equal(logits, torch.arange(float(VOCAB_SIZE)).repeat(2, 1) + 2)
-    assert hook.session.logits_memory == "host"
+    assert hook._link.session.logits_memory == "host"
 
 
 def test_readers_and_others_in_one_batch(hook: Hook) -> None:
@@ -153,11 +153,11 @@ def test_histories_are_followed(hook: Hook) -> None:
 def test_requests_that_ended_are_forgotten(hook: Hook) -> None:
     ended, dropped, going = Req([2]), Req([3]), Req([4])
     step(hook, ask(ended, ban(31)), ask(dropped, ban(31)), ask(going, ban(31)))
-    assert len(hook.session) == 3
+    assert len(hook._link.session) == 3
     ended.ended = True
     del dropped
     step(hook, ask(going, ban(31)))
-    assert len(hook.session) == 1
+    assert len(hook._link.session) == 1
 
 
 def test_a_request_out_of_the_batch_keeps_its_state(hook: Hook) -> None:
@@ -173,7 +173,7 @@ def test_rows_that_take_no_part(hook: Hook) -> None:
     gone = ask(Req([2]), ban(31))
     logits = step(hook, *(ask(req, ban(31)) for req in bystanders), gone, None, {"logitport": [ban(31)]})
     assert logits.argmax(-1).tolist() == [31] * 6
-    assert hook.session is None
+    assert hook._link.session is None
 
 
 def test_requests_without_a_chain_are_forgotten_too(hook: Hook) -> None:
@@ -264,7 +264,7 @@ class TestServerGone:
         assert len(attempts) == 1
 
     def test_slow_attempts_are_rare(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("logitport.integrations.sglang.hook._RETRY_SECONDS", 0.0)
+        monkeypatch.setattr("logitport.integrations.link._RETRY_SECONDS", 0.0)
         attempts = []
 
         def connect() -> Any:
@@ -283,8 +283,8 @@ class TestServerGone:
     def test_another_server_takes_over_what_follows_from_histories(
         self, start_server: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("logitport.integrations.sglang.hook._RECONNECT_SECONDS", 0.1)
-        monkeypatch.setattr("logitport.integrations.sglang.hook._RETRY_SECONDS", 0.0)
+        monkeypatch.setattr("logitport.integrations.sglang.hook.RECONNECT_SECONDS", 0.1)
+        monkeypatch.setattr("logitport.integrations.link._RETRY_SECONDS", 0.0)
         first, second = (start_server("--enable-custom-logit-processor") for _ in range(2))
         with Client(first.target) as one, Client(second.target) as two:
             clients = [two, one]
@@ -297,7 +297,7 @@ class TestServerGone:
             first.stop()
             step(hook, ask(ends, ban(31)))
             assert ends.to_finish.status is HTTPStatus.SERVICE_UNAVAILABLE
-            hook._client = None
+            hook._link._client = None
             logits = step(hook, ask(reads, [Add.to_str(), {}]), ask(waits, bigrams))
             assert "StateLost" in reads.to_finish.message
             assert logits[1].argmax() == 30

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from functools import cache
 from types import SimpleNamespace
@@ -321,6 +322,27 @@ def test_without_a_server_those_who_ask_end_and_the_others_go_on(
                 assert outputs["asks 0"].error is None
                 server.stop()
         assert "ServerUnavailable" in outputs["asks 1"].error
+
+
+def test_a_server_that_hung_is_asked_again_once_it_answers(start_server: Any, started: Any, reference: Any) -> None:
+    server, asks = start_server(), [["disallowed_tokens", {"token_ids": [1]}]]
+    with Client(server.target, timeout=1) as client:
+        manager = started(RemoteLogitsProcessor(client))
+        manager.add_request(PROMPTS[0], "before", 3, logitport=asks)
+        assert results(manager, 1)["before"].error is None
+        server.process.send_signal(signal.SIGSTOP)
+        manager.add_request(PROMPTS[0], "meanwhile", 3, logitport=asks)
+        assert "DeadlineExceeded" in results(manager, 1)["meanwhile"].error
+        server.process.send_signal(signal.SIGCONT)
+        deadline, error = time.monotonic() + 30, "never asked"
+        while error is not None and time.monotonic() < deadline:
+            time.sleep(0.2)
+            manager.add_request(PROMPTS[0], "asks", 3, logitport=asks)
+            manager.add_request(PROMPTS[1], "goes on", 3)
+            outputs = results(manager, 2)
+            assert outputs["goes on"].generated_tokens == reference("nothing", 1, 3)
+            error = outputs["asks"].error
+        assert error is None
 
 
 def test_a_manager_that_is_kept_stays_attached(client: Client, model: Qwen2ForCausalLM) -> None:

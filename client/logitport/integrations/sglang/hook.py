@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from logitport.errors import (
-    DeadlineExceeded,
-    InternalError,
-    InvalidArgument,
-    LogitportError,
-    ProcessorFailed,
-    ServerUnavailable,
-    SessionClosed,
-)
+from logitport.errors import InternalError, InvalidArgument, LogitportError, ProcessorFailed, SessionClosed
 from logitport.integrations import environment
+from logitport.integrations.link import RECONNECT_SECONDS, SESSION_ERRORS, Link
 from logitport.integrations.sglang.engine import (
     BEAMS,
     SEVERAL_ROWS,
@@ -44,17 +36,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# How long a step waits for a server that went away. All of SGLang's requests wait along, so it is short.
-_RECONNECT_SECONDS = 2.0
-
-# After an attempt that failed, requests are ended with the same error, and nobody waits, until the next attempt. Where
-# one takes long, as to a host that does not answer, the next is so far off that SGLang waits a tenth of its time.
-_RETRY_SECONDS = 1.0
-_RETRY_FACTOR = 9.0
-
-# What is wrong with the session, not with the request that it was met at.
-_SESSION_ERRORS = (ServerUnavailable, DeadlineExceeded, InternalError, SessionClosed)
-
 
 @dataclass
 class _Outcome:
@@ -81,9 +62,6 @@ class Hook:
         default: what requests get that ask for nothing.
         ranks: those that sample with this process; by default as SGLang says.
         refusal: why logitport cannot be right on this engine; "" if it can. By default it is found out.
-
-    Attributes:
-        session: with the service; None before a request needs it, and after it is lost.
     """
 
     def __init__(
@@ -101,12 +79,7 @@ class Hook:
         if self._refusal:
             _log.error("logitport refuses every request: %s", self._refusal)
         self._ranks = ranks or (Ranks() if self._refusal else Ranks.here())
-        self._connect = connect
-        self._client: Client | None = None
-        self.session: Session | None = None
-        self._lost: LogitportError | None = None
-        self._retry_at = 0.0
-        self._vain_seconds = 0.0
+        self._link = Link(connect)
 
     def process(self, logits: torch.Tensor, custom_params: Sequence[Mapping[str, Any] | None]) -> None:
         """Process float[rows, vocab_size] in place; a request that fails is ended. Does not raise.
@@ -148,7 +121,7 @@ class Hook:
                 if follow.chain:
                     follows[row] = follow
         try:
-            self._followed.drop_ended(self.session)
+            self._followed.drop_ended(self._link.session)
             if follows:
                 self._step(logits, reqs, follows, outcome)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the engine
@@ -163,12 +136,12 @@ class Hook:
         self, logits: torch.Tensor, reqs: Mapping[int, Any], follows: Mapping[int, Follow], outcome: _Outcome
     ) -> None:
         """Process the rows of requests that have a chain. Raises if the session is of no use any more."""
-        session = self._open_session(logits, reqs[next(iter(follows))])
+        session = self._link.opened(lambda: _options(logits, reqs[next(iter(follows))]))
         handles = {}
         for row, follow in follows.items():
             try:
                 handles[row] = follow.admitted(session)
-            except _SESSION_ERRORS:
+            except SESSION_ERRORS:
                 raise
             except LogitportError as error:
                 outcome.failures[row] = error
@@ -188,49 +161,31 @@ class Hook:
         for place in result.all_denied_rows:
             outcome.failures.setdefault(outcome.rows[place], ProcessorFailed(_ALL_DENIED))
 
-    def _open_session(self, logits: torch.Tensor, req: Any) -> Session:
-        """The session; opened, if there is none. Raises why the last one was lost, if that is a moment ago."""
-        if self.session is not None:
-            return self.session
-        began = time.monotonic()
-        if self._lost is not None and began < self._retry_at:
-            raise self._lost.with_traceback(None)  # or it grows, and keeps frames and their tensors
-        try:
-            if self._client is None:
-                self._client = self._connect()
-            self.session = self._client.session(
-                vocab_size=logits.shape[-1],
-                dtype=logits.dtype,
-                device=str(logits.device),
-                model_name=model_name(),
-                tokenizer_id=tokenizer_id(),
-                eos_token_ids=sorted(req.eos_token_ids or ()),
-                engine=engine_name(),
-                reconnect_seconds=_RECONNECT_SECONDS,
-            )
-        except BaseException:
-            self._vain_seconds = time.monotonic() - began
-            raise
-        self._lost, self._vain_seconds = None, 0.0
-        return self.session
-
     def close(self) -> None:
         """End the session; another is opened when a request needs it."""
-        if self.session is not None:
+        if self._link.session is not None:
             self._lose_session(SessionClosed("the hook was closed"))
 
     def _lose_session(self, error: LogitportError) -> None:
-        if error is self._lost:
-            return
-        self._lost = error.with_traceback(None)
-        self._retry_at = time.monotonic() + max(_RETRY_SECONDS, _RETRY_FACTOR * self._vain_seconds)
-        session, self.session = self.session, None
         self._followed.forget_session(error)
-        if session is not None:
-            session.close()
+        self._link.lose(error)
 
 
 _ALL_DENIED = "its processors deny every id, and SGLang would then sample any of them"
+
+
+def _options(logits: torch.Tensor, req: Any) -> dict[str, Any]:
+    """What a session is told of the engine that has these logits and this request."""
+    return {
+        "vocab_size": logits.shape[-1],
+        "dtype": logits.dtype,
+        "device": str(logits.device),
+        "model_name": model_name(),
+        "tokenizer_id": tokenizer_id(),
+        "eos_token_ids": sorted(req.eos_token_ids or ()),
+        "engine": engine_name(),
+        "reconnect_seconds": RECONNECT_SECONDS,
+    }
 
 
 def _buffer(session: Session, handles: Collection[Handle]) -> torch.Tensor | None:
