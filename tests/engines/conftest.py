@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+# Each engine is installed in an environment of its own, and its tests import it.
+collect_ignore = [engine for engine in ("llama_cpp", "sglang", "vllm") if find_spec(engine) is None]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
