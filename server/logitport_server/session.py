@@ -98,9 +98,9 @@ class Session:
         self._device = device
         self._requests: dict[int, ActiveRequest] = {}
         self._run_chains = PipelineStage.get("run_chains")
-        # One instance a processor, trust domain, place in the chain and session, gone with the last request that
-        # uses it: what keeps state for a whole batch, as vLLM's do, sees each request once a step.
-        self._hosted: WeakValueDictionary[tuple[str, Domain | None, int], Dialect] = WeakValueDictionary()
+        # One instance a processor, trust domain, tenant (None: all of them), place in the chain and session, gone with
+        # the last request that uses it: what keeps state of a batch, as vLLM's do, sees each request once a step.
+        self._hosted: WeakValueDictionary[tuple[str, Domain | None, str | None, int], Dialect] = WeakValueDictionary()
         # Of the last step, as long as it can serve another one.
         self._batch: Batch | None = None
         self._batch_columns: tuple[bytes, ...] = ()
@@ -261,10 +261,12 @@ class Session:
 
     def _host(self, processor: common_pb2.Processor, tenant: str, place: int) -> Dialect:
         source = self._registry.resolve(processor, self._principal, tenant)
-        instance = (source.key, source.domain, place)
-        dialect = self._hosted.get(instance)
+        everyones, own = ((source.key, source.domain, whose, place) for whose in (None, tenant))
+        dialect = self._hosted.get(everyones) or self._hosted.get(own)
         if dialect is None:
-            dialect = self._hosted[instance] = self._executor.host(source)
+            dialect = self._executor.host(source)
+            # What raises in a call that reads logits fails all rows of it: not those of another tenant, too.
+            self._hosted[own if dialect.reads_logits else everyones] = dialect
         return dialect
 
     def _occupant(self, slot: int, generation: int) -> ActiveRequest | None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from logitport import (
+    CustomLogitProcessor,
     DuplicateRequest,
     EditProcessor,
     EditRequest,
@@ -202,3 +203,30 @@ def test_columns_that_are_too_long_are_not_read(open_engine: Any, column: str) -
     with pytest.raises(LimitExceeded, match="in one frame"):
         engine.session.remove(processing_pb2.RemoveRequests(slots=bytes(1 << 20)))
     engine.step({known: []})
+
+
+class AddBy(CustomLogitProcessor):
+    """One for all rows, and what one row's parameters raise, all others meet, too."""
+
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        for row, params in enumerate(custom_param_list):
+            logits[row] += params["by"]
+        return logits
+
+
+def test_a_tenant_s_parameters_do_not_fail_another_tenant_s_request(open_engine: Any) -> None:
+    engine = open_engine(VOCAB, AddBy)
+    good, also_good = (engine.add(slot, [("AddBy", {"by": 1})], tenant="a") for slot in (0, 1))
+    bad, of_nobody = engine.add(2, [("AddBy", {})], tenant="b"), engine.add(3, [("AddBy", {"by": 2})])
+    engine.step({good: [], also_good: [], bad: [], of_nobody: []})
+    logits, reply = engine.process(4)
+    assert list(engine.failures(reply)) == [2]
+    assert logits[[0, 1, 3], 0].tolist() == [1, 1, 2]
+
+
+def test_tenants_share_what_is_logits_free(open_engine: Any) -> None:
+    engine = open_engine(VOCAB)
+    requests = [engine.add(slot, DENY, tenant=tenant) for slot, tenant in enumerate("ab")]
+    engine.step({request: [] for request in requests})
+    first, second = (engine.session._requests[slot].chain[0].dialect for slot in (0, 1))
+    assert first is second
