@@ -72,7 +72,7 @@ def test_the_processor_of_slots() -> None:
         banned = process(speak(made["BanLast"], "its name", shipped=True), {"ban": True}, [3, 2])
         assert banned == [1, 2, -INF, 4]
         assert process(speak(made["BanLast"], "its name", shipped=True), {}, [3, 2]) == [1, 2, 3, 4]
-    for told in (f"({v2._SLOTS} if the engine has not said)", f"({v2._LONGEST} ids at first)"):
+    for told in (f"at first {v2._SLOTS} at most", f"({v2._SLOTS} and {v2._LONGEST} ids at first)"):
         assert told in section("vLLM: slots (V2)")
 
 
