@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import CustomLogitProcessor, LogitportError
+from logitport import CustomLogitProcessor, DeadlineExceeded, LogitportError
 from logitport.integrations.vllm import failures
 from logitport.integrations.vllm.engine import Engine
 from logitport.integrations.vllm.failures import _kept
@@ -119,7 +119,7 @@ def test_two_ranks_do_what_one_would(chains: str, apart: int) -> None:
     assert all(map(torch.equal, led, alone))
     assert all(map(torch.equal, followed, alone))
     assert len(followed) == 4
-    assert follower._session is None
+    assert follower._link.session is None
     assert channel.empty()
     assert len(failures()) == (0 if chains.startswith("edits") else 1)
 
@@ -178,9 +178,33 @@ def test_when_the_server_is_lost_its_requests_fail_and_a_new_one_serves_new_requ
     assert logits[0].argmax() == EOS
 
     start_server("--listen", first.target)
-    time.sleep(1.1)  # for so long nothing is tried
-    assert torch.isinf(drive(batch, CHAINS["edits"], 2)[1][0]).sum() == 2
-    assert [failure.request_id for failure in failures()] == ["lost"]
+    end = time.monotonic() + 20
+    while torch.isinf(drive(batch, CHAINS["edits"], 2)[1][0]).sum() != 2:  # for a while nothing is tried
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize(("attempt_seconds", "between"), [(0.0, 1.0), (0.3, 2.7)])
+def test_a_server_is_sought_again_however_many_ask_and_costs_the_engine_a_tenth_of_its_time(
+    monkeypatch: pytest.MonkeyPatch, attempt_seconds: float, between: float
+) -> None:
+    attempts = []
+
+    def connect() -> Any:
+        attempts.append(time.monotonic())
+        time.sleep(attempt_seconds)
+        raise DeadlineExceeded("no answer")
+
+    monkeypatch.setattr("logitport.integrations.environment.client", connect)
+    batch, end = RemoteBatch(ENGINE, Ranks()), time.monotonic() + 10
+    while len(attempts) < 2 and time.monotonic() < end:
+        request = RemoteRequest("r", 2, EOS)
+        batch.admit(request, lambda: Request([5, 6], processors=CHAINS["edits"][0]))
+        batch.release(request)
+        time.sleep(0.05)
+
+    assert between < attempts[1] - attempts[0] < between + 2
+    assert {failure.error for failure in failures()} == {"DeadlineExceeded"}
 
 
 def test_logits_of_another_width_end_requests_and_not_the_engine() -> None:

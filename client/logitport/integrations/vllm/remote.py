@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from logitport.errors import (
-    DeadlineExceeded,
-    InternalError,
-    ServerUnavailable,
-    SessionClosed,
-)
 from logitport.integrations import environment
+from logitport.integrations.link import RECONNECT_SECONDS, SESSION_ERRORS, Link
 from logitport.integrations.vllm.failures import record
 from logitport.ops import apply_edits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from logitport.client import Client
     from logitport.edits import Edits
     from logitport.frames import Handle
     from logitport.integrations.vllm.engine import Engine
     from logitport.integrations.vllm.ranks import Ranks
     from logitport.pending import PendingStep
     from logitport.request import Request
-    from logitport.session import Session
-
-# All of vLLM's requests wait while a connection is sought: long enough for a server to restart, and no longer.
-_RECONNECT_SECONDS = 2.0
-# After a connection was lost, requests fail at once for this long, before it is tried again.
-_PAUSE_SECONDS = 1.0
 
 
 @dataclass(eq=False)
@@ -111,9 +98,7 @@ class RemoteBatch:
     def __init__(self, engine: Engine, ranks: Ranks) -> None:
         self._engine = engine
         self._ranks = ranks
-        self._client: Client | None = None
-        self._session: Session | None = None
-        self._unavailable: tuple[float, Exception] | None = None
+        self._link = Link(environment.client)
         self._live: set[RemoteRequest] = set()
         self._begun: tuple[Step, list[int], PendingStep | None] | None = None
 
@@ -123,8 +108,8 @@ class RemoteBatch:
             return
         self._live.add(request)
         try:
-            request.handle = self._open().add(asked())
-        except (ServerUnavailable, DeadlineExceeded, SessionClosed, InternalError) as error:
+            request.handle = self._link.opened(self._options).add(asked())
+        except SESSION_ERRORS as error:
             self.fail(request, error)
             self._lose(error)
         except Exception as error:  # noqa: BLE001 - raising would end the engine
@@ -134,19 +119,19 @@ class RemoteBatch:
         """It has ended, or left for good."""
         self._live.discard(request)
         handle, request.handle = request.handle, None
-        if handle is None or self._session is None:
+        if handle is None or self._link.session is None:
             return
         try:
-            self._session.remove(handle)
+            self._link.session.remove(handle)
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self._lose(error)
 
     def rewind(self, request: RemoteRequest, outputs: int) -> None:
         """Some of its ids were taken back: `outputs` of them are left."""
-        if self._session is None or request.handle is None:
+        if self._link.session is None or request.handle is None:
             return
         try:
-            self._session.rewind(request.handle, request.prompt_length + outputs)
+            self._link.session.rewind(request.handle, request.prompt_length + outputs)
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self.fail(request, error)
 
@@ -169,8 +154,8 @@ class RemoteBatch:
         kept = [place for place, (request, _) in enumerate(step.rows) if request.error is None]
         self._begun = (step, kept, None)
         try:
-            if kept and self._session is not None:
-                self._begun = (step, kept, self._session.step(**_of_session(step, kept)))
+            if kept and self._link.session is not None:
+                self._begun = (step, kept, self._link.session.step(**_of_session(step, kept)))
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self._lose(error)
 
@@ -198,7 +183,7 @@ class RemoteBatch:
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self._lose(error)
         failed = [place for place, request in enumerate(step.new_ids) if request.error is not None]
-        return _Verdict(failed, places if pending is not None and self._session is not None else [], edits)
+        return _Verdict(failed, places if pending is not None and self._link.session is not None else [], edits)
 
     def _settle(self, pending: PendingStep, step: Step, places: list[int], logits: torch.Tensor) -> Edits | None:
         """Process the leader's logits; the edits, if these are all that was done and others have to do it too."""
@@ -228,33 +213,24 @@ class RemoteBatch:
         if not inside:
             logits[verdict.places] = rows
 
-    def _open(self) -> Session:
-        if self._session is not None:
-            return self._session
-        if self._unavailable is not None and time.monotonic() < self._unavailable[0]:
-            raise self._unavailable[1]
-        self._client = environment.client()
-        self._session = self._client.session(
-            vocab_size=self._engine.vocab_size,
-            dtype=torch.float32,
-            device=self._engine.device,
-            model_name=self._engine.model,
-            tokenizer_id=self._engine.tokenizer,
-            eos_token_ids=self._engine.eos_token_ids,
-            max_draft_tokens=self._engine.max_draft_tokens,
-            engine=self._engine.version,
-            reconnect_seconds=_RECONNECT_SECONDS,
-        )
-        return self._session
+    def _options(self) -> dict[str, Any]:
+        """What a session is told."""
+        return {
+            "vocab_size": self._engine.vocab_size,
+            "dtype": torch.float32,
+            "device": self._engine.device,
+            "model_name": self._engine.model,
+            "tokenizer_id": self._engine.tokenizer,
+            "eos_token_ids": self._engine.eos_token_ids,
+            "max_draft_tokens": self._engine.max_draft_tokens,
+            "engine": self._engine.version,
+            "reconnect_seconds": RECONNECT_SECONDS,
+        }
 
     def _lose(self, error: Exception) -> None:
         """The session is of no use any more, and all its requests with it."""
-        self._unavailable = (time.monotonic() + _PAUSE_SECONDS, error)
-        self._session = None
         self.give_up(self._live, error)
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        self._link.lose(error)
 
     def give_up(self, requests: Iterable[RemoteRequest], error: Exception) -> None:
         """All these fail, of the same."""
