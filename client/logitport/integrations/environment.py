@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from logitport.calls import DEFAULT_TIMEOUT
 from logitport.client import Client
 from logitport.connection import Tls
 from logitport.errors import InvalidArgument
@@ -17,11 +18,14 @@ TARGET, CA, CERT, KEY = "LOGITPORT_TARGET", "LOGITPORT_TLS_CA", "LOGITPORT_TLS_C
 DEFAULT_PROCESSORS = "LOGITPORT_DEFAULT_PROCESSORS"
 
 
-def client() -> Client:
+def client(timeout: float = DEFAULT_TIMEOUT) -> Client:
     """A client of the server that LOGITPORT_TARGET names.
 
     LOGITPORT_TOKEN says who calls; LOGITPORT_TLS_CA, or LOGITPORT_TLS_CERT and LOGITPORT_TLS_KEY, make the connection
     an encrypted one.
+
+    Args:
+        timeout: as of `Client`.
 
     Raises:
         InvalidArgument: LOGITPORT_TARGET is not set, or what is wrong with the others.
@@ -30,7 +34,7 @@ def client() -> Client:
     if not target:
         raise InvalidArgument(f"{TARGET} is not set; set it to the server's address, such as 127.0.0.1:50051")
     files = [os.environ.get(name) or None for name in (CA, CERT, KEY)]
-    return Client(target, tls=Tls(*files) if any(files) else None)
+    return Client(target, tls=Tls(*files) if any(files) else None, timeout=timeout)
 
 
 def default_chain() -> Chain:

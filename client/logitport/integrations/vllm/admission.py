@@ -7,31 +7,22 @@ import threading
 import time
 from collections import OrderedDict
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import orjson
 
-from logitport.errors import (
-    DeadlineExceeded,
-    InternalError,
-    InvalidParams,
-    LimitExceeded,
-    LogitportError,
-    NotAuthenticated,
-    ServerUnavailable,
-)
+from logitport.errors import InvalidParams, LimitExceeded, LogitportError, NotAuthenticated
 from logitport.integrations import environment
+from logitport.integrations.link import SESSION_ERRORS, Link
 from logitport.integrations.vllm.asking import chain, failure_id, sampling_params
 from logitport.integrations.vllm.engine import eos_token_ids
 from logitport.integrations.vllm.runner import calling_config
 from logitport.request import Request
 
-if TYPE_CHECKING:
-    from logitport.client import Client
-    from logitport.session import Session
-
 # What the operator has to mend, or time.
-_NOT_THE_CALLERS = (ServerUnavailable, DeadlineExceeded, NotAuthenticated, LimitExceeded, InternalError)
+_NOT_THE_CALLERS = (*SESSION_ERRORS, NotAuthenticated, LimitExceeded)
+# How long the service may take to answer. vLLM's front end serves nobody meanwhile.
+_ANSWER_SECONDS = 10.0
 # What was found good is taken for good for so long: a processor may be deleted, and then its request fails later.
 _GOOD_SECONDS = 60.0
 _GOOD_KEPT = 1024
@@ -42,8 +33,7 @@ class Admission:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._client: Client | None = None
-        self._session: Session | None = None
+        self._link = Link(lambda: environment.client(timeout=_ANSWER_SECONDS))
         self._good: OrderedDict[bytes, float] = OrderedDict()
 
     def check(self, params: Any) -> None:
@@ -63,10 +53,11 @@ class Admission:
             if time.monotonic() < self._good.get(digest, 0.0):
                 return
             try:
-                session = self._open()
+                session = self._link.opened(_options)
                 session.remove(session.add(request))
             except _NOT_THE_CALLERS as error:
-                self._close()
+                if isinstance(error, SESSION_ERRORS):
+                    self._link.lose(error)
                 _raise_unavailable(error)
             except LogitportError as error:
                 raise ValueError(f"logitport: {type(error).__name__}: {error}") from error
@@ -74,32 +65,26 @@ class Admission:
             while len(self._good) > _GOOD_KEPT:
                 self._good.popitem(last=False)
 
-    def _open(self) -> Session:
-        if self._session is None:
-            config = calling_config()
-            model = None if config is None else config.model_config
-            self._client = environment.client()
-            self._session = self._client.session(
-                vocab_size=model.get_vocab_size() if model else _ANY_VOCAB_SIZE,
-                model_name=str(model.model) if model else "",
-                tokenizer_id=str(model.tokenizer or "") if model else "",
-                eos_token_ids=eos_token_ids(model) if model else (),
-                engine="vllm, admission",
-                transport="grpc",
-                reconnect_seconds=0.0,
-            )
-        return self._session
-
-    def _close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-        self._client = self._session = None
-
 
 # Where the front end does not tell: all ids of any model are within.
 _ANY_VOCAB_SIZE = 1 << 20
 
 _admission = Admission()
+
+
+def _options() -> dict[str, Any]:
+    """What the session is told of the engine."""
+    config = calling_config()
+    model = None if config is None else config.model_config
+    return {
+        "vocab_size": model.get_vocab_size() if model else _ANY_VOCAB_SIZE,
+        "model_name": str(model.model) if model else "",
+        "tokenizer_id": str(model.tokenizer or "") if model else "",
+        "eos_token_ids": eos_token_ids(model) if model else (),
+        "engine": "vllm, admission",
+        "transport": "grpc",
+        "reconnect_seconds": 0.0,
+    }
 
 
 def check(params: Any) -> None:
