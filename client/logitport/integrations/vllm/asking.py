@@ -31,6 +31,7 @@ def asked_of(
     params: Any, default: Chain, prompt_ids: Sequence[int], output_ids: Sequence[int], request_id: str
 ) -> Request:
     """What the service is told of a request. Raises InvalidParams."""
+    failure_id(params)
     return Request(
         prompt_ids,
         output_ids,
@@ -58,11 +59,15 @@ def failure_id(params: Any) -> int | None:
 
 
 def ending_id(params: Any, eos_token_ids: Sequence[int]) -> int:
-    """The id that ends a request; with ignore_eos and no stop_token_ids none does, and this is the model's anyway."""
-    wanted = failure_id(params)
-    if wanted is not None:
-        return wanted
-    stops = (params.eos_token_id, *(params.stop_token_ids or ()), *eos_token_ids, 0)
+    """The id that ends a request; with ignore_eos and no stop_token_ids none does, and this is the model's anyway.
+
+    Raises nothing: a wrong `failure_id` is the fault of its request, and told where that is admitted.
+    """
+    try:
+        wanted = failure_id(params)
+    except InvalidParams:
+        wanted = None
+    stops = (wanted, params.eos_token_id, *(params.stop_token_ids or ()), *eos_token_ids, 0)
     return int(next(token_id for token_id in stops if token_id is not None))
 
 
