@@ -84,6 +84,8 @@ def _named(processor: InDialect) -> str:
         dialect = next((one for one in _by_methods(author) if one.startswith(VLLM)), VLLM_REQUEST)
     if dialect not in DIALECTS:
         raise TypeError(f"there is no dialect {processor.dialect!r}: write one of {', '.join((*DIALECTS, VLLM))}")
+    if dialect in _METHODS and not all(hasattr(author, method) for method in _METHODS[dialect]):
+        raise TypeError(f"{author.__qualname__} cannot be called as {dialect}: define {', '.join(_METHODS[dialect])}")
     if dialect in _WANTED and not (isinstance(author, type) and _of_class(author) == dialect):
         raise TypeError(f"{author.__qualname__} cannot be called as {dialect}: {_WANTED[dialect]}")
     return dialect
@@ -182,6 +184,7 @@ def _call(cls: type) -> Any:
     return None if call is None else call.__get__(object(), cls)
 
 
+_METHODS = {VLLM_V1: ("update_state", "apply"), VLLM_V2: ("add_request", "apply")}
 _WANTED = {
     EDITS: "derive a class from EditProcessor",
     SGLANG: "a class is wanted whose instances are called with (logits, custom_param_list)",

@@ -32,7 +32,7 @@ class ProcessorRef:
     Attributes:
         digest: SHA-256 of its dill bytes, 64 lowercase hexadecimal digits; "" for a built-in.
         names: names bound to it, sorted; a built-in has exactly one.
-        builtin: whether it ships with the server.
+        builtin: whether it is installed beside the server: it ships with it, or its operator had it loaded.
         python: Python minor version that made the payload, such as "3.11"; "" if it does not say.
         dill: version of dill that made the payload; "" if it does not say.
         size_bytes: length of the dill bytes; 0 for a built-in.

@@ -213,6 +213,14 @@ class ServerConfig(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
 
     @model_validator(mode="after")
+    def _names_are_given_once(self) -> ServerConfig:
+        for option, given in (("--tokenizer", self.tokenizer), ("--worker-python", self.worker_python)):
+            names = [value.partition("=")[0] for value in given]
+            if twice := sorted({name for name in names if names.count(name) > 1}):
+                raise ValueError(f"{option} {twice[0]}=... is given twice; give each name once")
+        return self
+
+    @model_validator(mode="after")
     def _tls_is_whole(self) -> ServerConfig:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("--tls-cert and --tls-key go together; give both")

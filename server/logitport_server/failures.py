@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Container
     from types import TracebackType
 
+    from logitport_server.dialects import Dialect
+
+logger = logging.getLogger(__name__)
+
 _LONGEST_MESSAGE = 1000
 _LONGEST_TRACEBACK = 4000
 
@@ -46,10 +51,11 @@ class WorkerLost(ProcessorFailed):
 COSTLY = (WorkerLost, ProcessorTimedOut, ProcessorQuarantined)
 
 
-def of_processor(error: BaseException, processor: str) -> LogitportError:
+def of_processor(error: BaseException, processor: str, *, shipped: bool = True) -> LogitportError:
     """An error of the kinds that are ours names the processor; any other becomes `ProcessorFailed`, with its traceback.
 
-    The error that comes back can travel, whatever was raised.
+    The error that comes back can travel, whatever was raised. The traceback of what nobody has shipped is logged, and
+    does not travel: who calls an installed processor need not see its code.
     """
     if isinstance(error, _OURS):
         kind = next(cls for cls in type(error).__mro__ if cls.__module__ == LogitportError.__module__)
@@ -59,8 +65,16 @@ def of_processor(error: BaseException, processor: str) -> LogitportError:
         kind = ProcessorFailed
         message = f"processor {processor} raised {type(error).__name__}: {_text(error)}"
         trace = remote_traceback(error)
+    if trace and not shipped:
+        logger.info("%s\n%s", message, trace)
+        trace = ""
     failure: LogitportError = kind(_start(message), processor=processor, remote_traceback=trace)
     return failure
+
+
+def of_dialect(error: BaseException, dialect: Dialect) -> LogitportError:
+    """What a dialect raised, as `of_processor`."""
+    return of_processor(error, dialect.name, shipped=dialect.shipped)
 
 
 def remote_traceback(error: BaseException) -> str:

@@ -33,9 +33,11 @@ def in_order(rows: Rows, drafts: Mapping[ActiveRequest, Sequence[int]], outcome:
                 called = [members for members in standing if members.dialect.takes_drafts is taking]
                 for members in called if taking else ():
                     members.dialect.drafts = [drafts.get(row.request, ())[: row.draft_offset] for row in members.rows]
-                yield called
-                for members in called:
-                    members.dialect.drafts = ()
+                try:
+                    yield called
+                finally:
+                    for members in called:
+                        members.dialect.drafts = ()
 
 
 def _parts(rows: Rows, drafts: Mapping[ActiveRequest, Sequence[int]]) -> Iterator[tuple[range, bool | None]]:

@@ -169,7 +169,7 @@ class ActiveRequest:
                     advance(token_id)
                 except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
                     link.behind = self._disturbed = True
-                    failure = failure or failures.of_processor(error, link.dialect.name)
+                    failure = failure or failures.of_dialect(error, link.dialect)
         return failure
 
     def _follow(self, links: Iterable[Link]) -> LogitportError | None:
@@ -184,7 +184,7 @@ class ActiveRequest:
                 link.behind = False
             except BaseException as error:  # noqa: BLE001 - as above
                 link.behind = True
-                failure = failure or failures.of_processor(error, link.dialect.name)
+                failure = failure or failures.of_dialect(error, link.dialect)
         return failure
 
 
@@ -237,6 +237,7 @@ def admit(
     for place, call in enumerate(message.processors):
         label = _label(call.processor)
         params = json_object(call.params, f"params of processor {place} ({label})")
+        dialect = None
         try:
             if _pinned(before, place, label):
                 dialect = before[place].dialect
@@ -245,7 +246,8 @@ def admit(
             dialect.validate(params, sampling_params)
             chain.append(Link(dialect, dialect.start(context, params), label))
         except BaseException as error:
-            raise failures.of_processor(error, label) from error
+            shipped = dialect is None or dialect.shipped
+            raise failures.of_processor(error, label, shipped=shipped) from error
     skip = message.on_error == common_pb2.ON_ERROR_SKIP
     return ActiveRequest(
         asked.slot, asked.generation, history, chain, skip=skip, greedy=is_greedy(sampling_params.get("temperature"))

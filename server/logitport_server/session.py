@@ -16,13 +16,14 @@ from logitport.errors import (
     to_proto,
 )
 from logitport.ops import PipelineStage
+from logitport_builtins.grammar.turns import caller
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server import replies
 from logitport_server.batch import Batch
 from logitport_server.columns import StepColumns, StepLayout, int32_column, too_many_tokens
 from logitport_server.grouping import Row, Rows
 from logitport_server.lending import Lending
-from logitport_server.principals import ANYONE
+from logitport_server.principals import ANYONE, Domain
 from logitport_server.regions import Regions, put_back
 from logitport_server.requests import ActiveRequest, admit, check_token_ids
 from logitport_server.step import Outcome, pack
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from logitport_server.config import ServerConfig
     from logitport_server.dialects import Dialect
     from logitport_server.executors import Executor
-    from logitport_server.principals import Domain, Principal
+    from logitport_server.principals import Principal
     from logitport_server.regions import Region
     from logitport_server.registry import Registry
 
@@ -122,6 +123,7 @@ class Session:
             try:
                 occupant = self._occupant(asked.slot, asked.generation)
                 self._check_request(asked.request)
+                caller.set(Domain(self._principal.name, asked.request.tenant))
                 request = admit(asked, self._engine, self._host, occupant, str(self._device))
             except LogitportError as error:
                 reply.failures.append(common_pb2.Failure(slot=asked.slot, error=to_proto(error)))

@@ -15,7 +15,7 @@ from logitport.errors import LogitportError, ProcessorFailed, ProcessorTimedOut
 from logitport.ops import PipelineStage, apply_edits
 from logitport.tensors import even_span, put_rows, take_rows
 from logitport_server.dialects.results import check_result, rows_with_nan
-from logitport_server.failures import COSTLY, of_processor
+from logitport_server.failures import COSTLY, of_dialect
 from logitport_server.grouping import Group, Row, Rows
 from logitport_server.ordering import in_order
 
@@ -131,7 +131,7 @@ def pack(vocab_size: int, outcome: Outcome) -> Edits:
                 try:
                     edits.check(vocab_size)
                 except Exception as error:  # noqa: BLE001 - as above
-                    outcome.fail(row.request, of_processor(error, members.dialect.name))
+                    outcome.fail(row.request, of_dialect(error, members.dialect))
         outcome.settle()
         return Edits.pack(sorted(outcome.edits.items()), vocab_size)
 
@@ -181,12 +181,13 @@ def _serve(members: Group, vocab_size: int, logits: torch.Tensor | None, outcome
             return
         if isinstance(error, ProcessorTimedOut):
             outcome.timeouts[members.dialect.domain] += 1
-        failure = of_processor(error, members.dialect.name)
+        failure = of_dialect(error, members.dialect)
         for row in members.rows:
             outcome.fail(row.request, failure)
         return
     for place, alone in members.dialect.failed.items():
-        outcome.fail(members.rows[place].request, of_processor(alone, members.dialect.name))
+        failure = of_dialect(alone, members.dialect)
+        outcome.fail(members.rows[place].request, failure)
     outcome.served.append((members, said))
     if said and logits is not None:
         here = Outcome([(members, said)], failures=outcome.failures)

@@ -81,5 +81,14 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert config.listen == "127.0.0.1:1"
 
 
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [("tokenizer", ["a=/x", "b=/x", "a=/y"]), ("worker_python", ["3.12=/x", "3.12=/y"])],
+)
+def test_a_name_is_given_once(field: str, values: list[str]) -> None:
+    with pytest.raises(ValidationError, match="is given twice"):
+        ServerConfig(**{field: values})  # type: ignore[arg-type]
+
+
 def test_every_option_is_described() -> None:
     assert all(field.description for field in ServerConfig.model_fields.values())

@@ -76,3 +76,16 @@ def test_what_else_is_raised_comes_with_its_traceback() -> None:
     error = told_of(partial(int, "no number"))
     assert isinstance(error, ProcessorFailed)
     assert "ValueError: invalid literal" in error.remote_traceback
+
+
+def test_the_traceback_of_what_nobody_has_shipped_does_not_travel(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    try:
+        raise ValueError("mine")
+    except ValueError as error:
+        with caplog.at_level("INFO"):
+            told = of_processor(error, "our_team:Ban", shipped=False)
+    assert "mine" in told.message
+    assert not told.remote_traceback
+    assert "raise ValueError" in caplog.text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from logitport.errors import InvalidParams, LimitExceeded, LoadFailed
+from logitport_builtins.grammar.turns import Turns, caller
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,9 +32,10 @@ _CPU_SECONDS = 2
 _WALL_SECONDS = 20.0  # a machine may be busy with other things
 _MEMORY_BYTES = 1 << 30
 _AT_ONCE = 2
+_MOST_WAITING = 16  # of one caller; each holds a thread
 _LONGEST_ERROR = 600
 
-_turns = threading.BoundedSemaphore(_AT_ONCE)
+_turns = Turns(_AT_ONCE, _MOST_WAITING)
 
 
 class Verdict(NamedTuple):
@@ -69,21 +70,18 @@ def _try(kind: str, text: str, whitespace: str | None) -> Verdict:
         "seconds": _CPU_SECONDS,
         "memory_bytes": _MEMORY_BYTES,
     }
-    if not _turns.acquire(timeout=_WALL_SECONDS):
-        raise LimitExceeded(f"grammar: {_AT_ONCE} other grammars are being compiled; try again later")
-    try:
-        program = str(Path(__file__).with_name("trial_process.py"))
-        ran = subprocess.run(  # noqa: S603 - our own interpreter, our own file
-            [sys.executable, "-I", program],
-            input=orjson.dumps(question),
-            capture_output=True,
-            check=False,
-            timeout=_WALL_SECONDS,
-        )
-    except subprocess.TimeoutExpired as error:  # which says more of the machine than of the grammar: not cached
-        raise LimitExceeded(f"grammar: not compiled within {_WALL_SECONDS:.0f} s; try again later") from error
-    finally:
-        _turns.release()
+    program = str(Path(__file__).with_name("trial_process.py"))
+    with _turns.taken(caller.get(), _WALL_SECONDS):
+        try:
+            ran = subprocess.run(  # noqa: S603 - our own interpreter, our own file
+                [sys.executable, "-I", program],
+                input=orjson.dumps(question),
+                capture_output=True,
+                check=False,
+                timeout=_WALL_SECONDS,
+            )
+        except subprocess.TimeoutExpired as error:  # which says more of the machine than of the grammar: not cached
+            raise LimitExceeded(f"grammar: not compiled within {_WALL_SECONDS:.0f} s; try again later") from error
     if ran.returncode > 0:  # it has not got as far as the grammar: not cached
         why = ran.stderr.decode(errors="replace").strip().rpartition("\n")[-1][:_LONGEST_ERROR]
         raise LoadFailed(f"grammar: the process that is to compile it ends with status {ran.returncode}: {why}")
