@@ -220,6 +220,18 @@ def test_logits_of_another_width_end_requests_and_not_the_engine() -> None:
     assert failures()[0].error == "InvalidLogits"
 
 
+@pytest.mark.parametrize("with_a_reader", [False, True])
+def test_a_request_of_which_every_id_is_denied_fails(with_a_reader: bool) -> None:
+    nothing_left = [("disallowed_tokens", {"token_ids": list(range(VOCAB_SIZE))})]
+    chains = [CHAINS["edits"][0], nothing_left, *([[(Doubles, {})]] if with_a_reader else [])]
+
+    logits = drive(RemoteBatch(ENGINE, Ranks()), chains, 2)[1]
+
+    assert torch.isfinite(logits[2]).nonzero().flatten().tolist() == [EOS]
+    assert torch.isfinite(logits[0]).sum() == VOCAB_SIZE - 2
+    assert [(failure.request_id, failure.error) for failure in failures()] == [("r1", "ProcessorFailed")]
+
+
 def test_what_cannot_be_asked_ends_the_request() -> None:
     request, batch = RemoteRequest("bad", 2, EOS), RemoteBatch(ENGINE, Ranks())
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from logitport.errors import ProcessorFailed
 from logitport.integrations import environment
 from logitport.integrations.link import RECONNECT_SECONDS, SESSION_ERRORS, Link
 from logitport.integrations.vllm.failures import record
@@ -201,6 +202,12 @@ class RemoteBatch:
             by_handle = {request.handle: request for request in step.new_ids}
             for handle, error in result.failures.items():
                 self.fail(by_handle[handle], error)
+        if result.all_denied_rows:
+            at = dict(zip(step.places, step.rows))  # noqa: B905
+            for row in result.all_denied_rows:
+                request, offset = at[places[row]]
+                if not offset:  # what a draft token leads to may never be sampled from
+                    self.fail(request, ProcessorFailed(_ALL_DENIED))
         return edits
 
     def _follow(self, verdict: _Verdict, logits: torch.Tensor) -> None:
@@ -237,6 +244,9 @@ class RemoteBatch:
         for request in requests:
             self.fail(request, error)
             request.handle = None
+
+
+_ALL_DENIED = "its processors deny every id, and vLLM would then sample any of them"
 
 
 def force(logits: torch.Tensor, failed: Sequence[tuple[int, RemoteRequest]]) -> None:
