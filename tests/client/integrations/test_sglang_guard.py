@@ -60,10 +60,24 @@ class TestTheReference:
             sealed(pickle.dumps(exec)),
             sealed(pickle.dumps(1)),
             REMOTE + " " * 1000,
+            None,
+            7,
+            b"{}",
+            [REMOTE],
         ],
     )
-    def test_nothing_else_is(self, string: str) -> None:
+    def test_nothing_else_is(self, string: Any) -> None:
         assert not names_hook(string)
+
+    def test_long_strings_are_not_kept(self) -> None:
+        class Long(str):
+            __slots__ = ("__weakref__",)
+
+        string = Long(REMOTE + " " * 1000)
+        kept = weakref.ref(string)
+        assert not names_hook(string)
+        del string
+        assert kept() is None
 
 
 class Inputs:
@@ -102,7 +116,10 @@ class TestTheDoor:
         assert kept == [chain, {"custom_params": {"logitport": '[["a/b",{}]]'}}]
         assert admitted(REMOTE, [chain, chain]) == [kept[1], kept[1]]
 
-    @pytest.mark.parametrize("params", [{}, {"custom_params": None}, {"custom_params": {"mine": 1}}, None])
+    @pytest.mark.parametrize(
+        "params",
+        [{}, {"custom_params": None}, {"custom_params": {"mine": 1}}, {"custom_params": {"logitport": None}}, None],
+    )
     def test_those_who_ask_nothing(self, params: Any) -> None:
         assert (admitted(REMOTE, params) or {}) == (params or {})
         assert admitted(None, params) == params

@@ -63,7 +63,7 @@ def _check(serialized: str | None, params: dict[str, Any] | None, *, guarded: bo
         raise InvalidArgument(BEAMS)
     custom_params = params.get("custom_params") or {}
     chain = chain_of(custom_params)
-    if KEY not in custom_params:
+    if custom_params.get(KEY) is None:
         return params
     text = orjson.dumps(chain, option=orjson.OPT_SERIALIZE_NUMPY).decode()
     return {**params, "custom_params": {**custom_params, KEY: text}}

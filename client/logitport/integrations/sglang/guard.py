@@ -41,11 +41,13 @@ def installed() -> bool:
     return getattr(CustomLogitProcessor.from_str, "__func__", None) is _from_str
 
 
+def names_hook(serialized: object) -> bool:
+    """Whether this is a string that refers to `RemoteLogitProcessor`, and nothing else. Nothing is unpickled."""
+    return isinstance(serialized, str) and len(serialized) <= _LONGEST and _names_hook(serialized)
+
+
 @functools.lru_cache(maxsize=64)
-def names_hook(serialized: str) -> bool:
-    """Whether the string is a reference to `RemoteLogitProcessor` and nothing else. Nothing is unpickled."""
-    if len(serialized) > _LONGEST:
-        return False
+def _names_hook(serialized: str) -> bool:
     try:
         contents = read(parse(serialized).data)
     except MalformedPayload:
