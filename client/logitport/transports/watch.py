@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ class ReplyWatch:
         # Of the watch's own: epoll would hear no more of one that is closed elsewhere, its end included.
         self._descriptor = os.dup(connection.fileno())
         self._epoll = select.epoll()
+        self._closing = threading.Lock()
         self._epoll.register(self._descriptor, _NO_REPLY)
         self._thread = threading.Thread(target=self._run, name="logitport-reader", daemon=True)
         self._thread.start()
@@ -50,8 +50,9 @@ class ReplyWatch:
             self._thread.join()
 
     def _wake_on(self, events: int) -> None:
-        with suppress(ValueError):  # closed, for the thread has seen the end
-            self._epoll.modify(self._descriptor, events)
+        with self._closing:
+            if not self._epoll.closed:  # as it is once the thread has seen the end
+                self._epoll.modify(self._descriptor, events)
 
     def _run(self) -> None:
         events = 0
@@ -59,5 +60,6 @@ class ReplyWatch:
             ((_, events),) = self._epoll.poll()
             self.claim()  # else epoll would not tell of the end any more
             self._take_in()
-        self._epoll.close()
+        with self._closing:
+            self._epoll.close()
         os.close(self._descriptor)
