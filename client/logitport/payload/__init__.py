@@ -5,6 +5,7 @@ class, in SGLang's dialect; see `logitport.dialects`), and beside it the keys "p
 In the order in which a payload passes through them:
 
     dumps         processor -> string      encode, pickler, reductions, portability
+    refer         class -> string          encode                            its name alone
     parse         string -> Payload        envelope, pickle_reader           nothing is unpickled
     sign          string -> string         signature
     check_python  refuses foreign code     interpreter, bytecode, stack_depth  nothing is unpickled
@@ -14,10 +15,21 @@ In the order in which a payload passes through them:
 """
 
 from logitport.payload.decode import instantiate, loads
-from logitport.payload.encode import dumps
+from logitport.payload.encode import dumps, refer
 from logitport.payload.envelope import Payload, parse
 from logitport.payload.interpreter import check_python
 from logitport.payload.signature import Signature, sign
 from logitport.payload.wire_names import wire_name
 
-__all__ = ["Payload", "Signature", "check_python", "dumps", "instantiate", "loads", "parse", "sign", "wire_name"]
+__all__ = [
+    "Payload",
+    "Signature",
+    "check_python",
+    "dumps",
+    "instantiate",
+    "loads",
+    "parse",
+    "refer",
+    "sign",
+    "wire_name",
+]

@@ -21,8 +21,6 @@ from logitport_server.sandbox import Limits, Parent, SandboxError
 from logitport_server.worker import standins
 
 _LONGEST_MESSAGE = 1 << 16
-# A server that was left alone for so long has started, and is not about to be given a processor.
-_IDLE_SECONDS = 2.0
 
 
 def run(control: socket.socket) -> None:
@@ -45,6 +43,7 @@ def _preload() -> None:
         import torch
 
         torch.zeros(1).half()  # looks up in /proc what the CPU can do; workers have no /proc
+        _preload_transformers()
     gc.collect()
     gc.freeze()  # a collection in a worker must not touch, and so copy, the pages that all share
 
@@ -56,8 +55,6 @@ def _preload_transformers() -> None:
         return
     with suppress(Exception):  # a worker that wants it will tell why it cannot have it
         import transformers.generation.logits_process  # noqa: F401
-    gc.collect()
-    gc.freeze()
 
 
 class _Zygote:
@@ -75,13 +72,8 @@ class _Zygote:
 
     def run(self) -> None:
         """Do what the server asks, and see workers end, until the server is gone."""
-        idle_seconds: float | None = _IDLE_SECONDS
         while True:
-            ready = self._selector.select(idle_seconds)
-            if not ready:
-                idle_seconds = None
-                _preload_transformers()
-            for key, _ in ready:
+            for key, _ in self._selector.select():
                 if key.fileobj is not self._control:
                     self._bury(key.fd)
                     continue

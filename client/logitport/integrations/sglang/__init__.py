@@ -11,9 +11,9 @@ SGLang's scheduler imports this module when it follows the reference. See docs/e
 from __future__ import annotations
 
 import functools
-import json
-import pickle
 from typing import TYPE_CHECKING, Any
+
+from logitport import payload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ class RemoteLogitProcessor:
     @classmethod
     def to_str(cls) -> str:
         """What a request gives as `custom_logit_processor`: always the same, some 150 characters with no code."""
-        return _REFERENCE
+        return payload.refer(cls)
 
     def __call__(
         self, logits: torch.Tensor, custom_param_list: Sequence[Mapping[str, Any] | None] | None = None
@@ -49,11 +49,6 @@ class RemoteLogitProcessor:
         """
         _hook().process(logits, custom_param_list or ())
         return logits
-
-
-# An old protocol of pickle, which every Python and every dill reads, and the same octets wherever they are made: SGLang
-# puts the requests whose strings are equal into one call.
-_REFERENCE = json.dumps({"callable": pickle.dumps(RemoteLogitProcessor, protocol=4).hex()})
 
 
 @functools.cache
