@@ -112,8 +112,8 @@ class TestTheDoor:
 
     def test_a_batch(self) -> None:
         chain = {"custom_params": {"logitport": [["a/b"]]}}
-        kept = admitted([None, REMOTE], [chain, chain])
-        assert kept == [chain, {"custom_params": {"logitport": '[["a/b",{}]]'}}]
+        kept = admitted([None, REMOTE], [{"temperature": 0}, chain])
+        assert kept == [{"temperature": 0}, {"custom_params": {"logitport": '[["a/b",{}]]'}}]
         assert admitted(REMOTE, [chain, chain]) == [kept[1], kept[1]]
 
     @pytest.mark.parametrize(
@@ -130,12 +130,18 @@ class TestTheDoor:
             (OTHER, {}, "this server takes one custom_logit_processor"),
             ([REMOTE, OTHER], [{}, {}], "this server takes one custom_logit_processor"),
             (REMOTE, {"custom_params": {"logitport": 7}}, "a list of"),
+            (None, {"custom_params": {"logitport": [["a/b"]]}}, "no custom_logit_processor: nothing would come of it"),
             (REMOTE, {"beam_width": 2}, "beam search"),
         ],
     )
     def test_who_is_refused(self, processor: Any, params: Any, why: str) -> None:
         with pytest.raises(ValueError, match=why):
             admitted(processor, params)
+
+    def test_with_a_default_the_processor_need_not_be_sent(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("LOGITPORT_DEFAULT_PROCESSORS", '[["a/b"]]')
+        kept = admitted(None, {"custom_params": {"logitport": []}})
+        assert kept == {"custom_params": {"logitport": "[]"}}
 
     def test_others_pass_where_nobody_guards(self) -> None:
         assert admitted(OTHER, {"custom_params": {"token_ids": [1]}}, guarded=False) == {

@@ -19,6 +19,11 @@ from logitport.integrations.sglang.guard import REFUSED, names_hook
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_NO_PROCESSOR = (
+    f'custom_params has "{KEY}", and the request no custom_logit_processor: nothing would come of it; send '
+    "logitport.integrations.sglang.RemoteLogitProcessor.to_str() as custom_logit_processor"
+)
+
 
 def install(*, guarded: bool) -> None:
     """Have SGLang's front ends and its scheduler admit requests so in this process.
@@ -53,8 +58,11 @@ def _checking(normalize: Callable[[Any], None], *, guarded: bool) -> Callable[[A
 def _check(serialized: str | None, params: dict[str, Any] | None, *, guarded: bool) -> dict[str, Any] | None:
     """The sampling parameters as SGLang can send them to its scheduler, which knows no nested lists."""
     if not serialized:
-        return params
-    if not names_hook(serialized):
+        if ((params or {}).get("custom_params") or {}).get(KEY) is None:
+            return params
+        if not default_chain():  # with one, the scheduler gives every request the processor
+            raise InvalidArgument(_NO_PROCESSOR)
+    elif not names_hook(serialized):
         if guarded:
             raise InvalidArgument(REFUSED)
         return params
