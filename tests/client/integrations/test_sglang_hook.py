@@ -16,8 +16,8 @@ import torch
 
 from logitport import Client, CustomLogitProcessor
 from logitport.errors import InvalidParams, ServerUnavailable
+from logitport.integrations.ranks import Ranks
 from logitport.integrations.sglang.hook import Hook
-from logitport.integrations.sglang.ranks import Ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -334,8 +334,8 @@ class Group:
             self.barrier.wait()
             return value
 
-        def broadcast(tensor: torch.Tensor, src: int) -> None:
-            tensor.copy_(broadcast_object(tensor.clone(), src))
+        def broadcast(tensor: torch.Tensor, src: int) -> torch.Tensor:
+            return tensor.copy_(broadcast_object(tensor.clone(), src))
 
         return SimpleNamespace(world_size=2, rank_in_group=rank, broadcast_object=broadcast_object, broadcast=broadcast)
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from logitport import CustomLogitProcessor, DeadlineExceeded, LogitportError
+from logitport.integrations.ranks import Ranks
 from logitport.integrations.vllm import failures
 from logitport.integrations.vllm.engine import Engine
 from logitport.integrations.vllm.failures import _kept
-from logitport.integrations.vllm.ranks import Ranks
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
 from logitport.request import Request
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from logitport.integrations.ranks import Ranks
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -14,6 +16,13 @@ DELAY_SAMPLE = "SGLANG_ENABLE_DELAY_SAMPLE"
 # Why a request is refused that the engine itself would take.
 BEAMS = "beam search: SGLang shows processors one beam of each request; ask for n instead"
 SEVERAL_ROWS = "a request has several rows, and SGLang does not show which drafts each of them has seen"
+
+
+def ranks_here() -> Ranks:
+    """The ranks that sample with this process. With attention data parallelism they are fewer than all."""
+    from sglang.srt.runtime_context import get_parallel
+
+    return Ranks(get_parallel().attn_tp_group)
 
 
 def unsupported(option: Callable[[str], Any], *, delays_sampling: bool) -> str:

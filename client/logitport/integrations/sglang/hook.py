@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, cast
 from logitport.errors import InternalError, InvalidArgument, LogitportError, ProcessorFailed, SessionClosed
 from logitport.integrations import environment
 from logitport.integrations.link import RECONNECT_SECONDS, SESSION_ERRORS, Link
+from logitport.integrations.ranks import Ranks
 from logitport.integrations.sglang.engine import (
     BEAMS,
     SEVERAL_ROWS,
     engine_name,
     model_name,
+    ranks_here,
     tokenizer_id,
     unsupported_here,
 )
 from logitport.integrations.sglang.followed import Follow, Followed, new_ids
-from logitport.integrations.sglang.ranks import Ranks
 from logitport.integrations.sglang.requests import awaits_token, end, request_of
 from logitport.ops import apply_edits
 
@@ -78,7 +79,7 @@ class Hook:
             self._followed, self._refusal = Followed(()), str(error)
         if self._refusal:
             _log.error("logitport refuses every request: %s", self._refusal)
-        self._ranks = ranks or (Ranks() if self._refusal else Ranks.here())
+        self._ranks = ranks or (Ranks() if self._refusal else ranks_here())
         self._link = Link(connect)
 
     def process(self, logits: torch.Tensor, custom_params: Sequence[Mapping[str, Any] | None]) -> None:
@@ -95,11 +96,11 @@ class Hook:
         }
         if not reqs:
             return
-        outcome = self._ranks.shared(lambda: self._ask(logits, reqs, custom_params))
+        outcome = self._ranks.share(self._ask(logits, reqs, custom_params) if self._ranks.leads else None)
         if outcome.edits is not None:
             _edit(logits, outcome.rows, outcome.edits)
         elif outcome.in_place:
-            self._ranks.share_tensor(logits)
+            self._ranks.share_rows(logits)
         for row, error in outcome.failures.items():
             end(reqs[row], error)
             _force(logits[row], reqs[row].eos_token_ids)

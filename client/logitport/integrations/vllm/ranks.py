@@ -1,50 +1,15 @@
-"""The ranks of tensor parallelism: each samples the same logits, so one asks the service and tells the others."""
+"""Which of vLLM's processes sample with this one, and whether it samples at all."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    import torch
-
-_T = TypeVar("_T")
+from logitport.integrations.ranks import Ranks
 
 
-class Ranks:
-    """The processes that sample the same rows.
+def ranks_here() -> Ranks:
+    """The tensor-parallel ranks of the running engine."""
+    from vllm.distributed import parallel_state
 
-    Args:
-        group: vLLM's `GroupCoordinator` of the tensor-parallel ranks; None where there is one process.
-
-    Attributes:
-        leads: whether this process is the one that asks.
-        alone: whether there is no other.
-    """
-
-    def __init__(self, group: Any = None) -> None:
-        self._group = group
-        self.alone = group is None or group.world_size == 1
-        self.leads = self.alone or group.rank_in_group == 0
-
-    @classmethod
-    def running(cls) -> Ranks:
-        """Those of the running engine."""
-        from vllm.distributed import parallel_state
-
-        return cls(parallel_state.get_tp_group() if parallel_state.model_parallel_is_initialized() else None)
-
-    def share(self, value: _T | None) -> _T:
-        """The leader's value."""
-        if not self.alone:
-            value = self._group.broadcast_object(value, src=0)
-        assert value is not None  # noqa: S101 - the leader has one
-        return value
-
-    def share_rows(self, rows: torch.Tensor) -> None:
-        """Write the leader's rows, float[rows, vocab_size], into everybody's."""
-        shared = self._group.broadcast(rows.contiguous(), src=0)
-        if shared.data_ptr() != rows.data_ptr():  # most of vLLM's ways to broadcast write in place
-            rows.copy_(shared)
+    return Ranks(parallel_state.get_tp_group() if parallel_state.model_parallel_is_initialized() else None)
 
 
 def samples_here() -> bool:

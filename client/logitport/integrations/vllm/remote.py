@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from logitport.edits import Edits
     from logitport.frames import Handle
+    from logitport.integrations.ranks import Ranks
     from logitport.integrations.vllm.engine import Engine
-    from logitport.integrations.vllm.ranks import Ranks
     from logitport.pending import PendingStep
     from logitport.request import Request
 

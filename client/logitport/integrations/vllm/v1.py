@@ -9,7 +9,7 @@ from logitport.errors import InvalidArgument
 from logitport.integrations import environment
 from logitport.integrations.vllm.asking import asked_of, asks, ending_id
 from logitport.integrations.vllm.engine import Engine
-from logitport.integrations.vllm.ranks import Ranks, samples_here
+from logitport.integrations.vllm.ranks import ranks_here, samples_here
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
 from logitport.integrations.vllm.runner import calling
 
@@ -53,7 +53,7 @@ class V1Hook:
         self._engine = Engine.of(config, device, "V1")
         self._default: Chain = environment.default_chain()
         environment.client().close()
-        self._ranks = Ranks.running()
+        self._ranks = ranks_here()
         self._samples_here = samples_here()
         self._batch = RemoteBatch(self._engine, self._ranks)
         self._by_row: dict[int, _Sampled] = {}

@@ -10,7 +10,7 @@ import torch
 from logitport.integrations import environment
 from logitport.integrations.vllm.asking import asked_of, asks, ending_id
 from logitport.integrations.vllm.engine import Engine
-from logitport.integrations.vllm.ranks import Ranks
+from logitport.integrations.vllm.ranks import ranks_here
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
 from logitport.integrations.vllm.runner import calling
 from logitport.integrations.vllm.tails import Tails
@@ -50,7 +50,7 @@ class V2Hook:
         self._default: Chain = environment.default_chain()
         environment.client().close()
         self._states = states
-        self._ranks = Ranks.running()
+        self._ranks = ranks_here()
         self._batch = RemoteBatch(self._engine, self._ranks)
         self._tails = Tails(states, self._engine.max_draft_tokens + 1)
         self._by_slot: dict[int, _Slotted] = {}
