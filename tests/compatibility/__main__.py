@@ -23,6 +23,41 @@ How each cell is run: [`tests/compatibility`](../tests/compatibility) has the pr
 `tests/examples` the engines. What each dialect is given: [dialects](dialects.md). How each engine is attached:
 [engines](engines).
 
+What cannot be right is refused, at the start or for the request, and says what to do:
+
+| engine | refused | test |
+|---|---|---|
+"""
+
+
+# What an engine's own ways make impossible, whichever the dialect.
+REFUSED = {
+    "SGLang": (
+        "speculative decoding, pipeline parallelism, the overlap schedule without delayed sampling",
+        "tests/engines/sglang/test_guard.py::test_what_does_not_start",
+    ),
+    "SGLang: beam search": (
+        "the request",
+        "tests/client/integrations/test_sglang_hook.py::test_beam_search_is_refused",
+    ),
+    "SGLang: strangers' processors": (
+        "any string but logitport's",
+        "tests/engines/sglang/test_guard.py::test_all_else_is_refused_too",
+    ),
+    "transformers continuous batching": (
+        "asynchronous batching, CUDA graphs, compiled steps, tensor parallelism",
+        "tests/client/integrations/test_transformers_continuous.py::test_what_cannot_be_right_is_refused_by_name",
+    ),
+    "llama.cpp": (
+        "a llama-cpp-python that calls processors in another way",
+        "tests/client/integrations/test_llama_cpp.py::test_another_llama_cpp_python_is_refused",
+    ),
+    "vLLM, second runner": (
+        "batch-sharded sampling and the like",
+        "tests/engines/vllm/v2/test_v2.py::test_ways_of_vllm_that_are_not_supported_are_refused_at_the_start",
+    ),
+}
+CELLS = """
 | cell | test |
 |---|---|
 """
@@ -41,7 +76,8 @@ def page(cells: list[dict[str, str]]) -> str:
     rows = [[dialect, *(verdicts.get((dialect, engine), "—") for engine in engines)] for dialect in DIALECTS]
     lines = ["| " + " | ".join(row) + " |" for row in [["dialect", *head], ["---"] * (1 + len(engines)), *rows]]
     tests = sorted(f"| {cell['engine']}: {cell['dialect']} | `{cell['test']}` |" for cell in passed)
-    return HEAD + "\n".join(lines) + "\n" + FOOT + "\n".join(tests) + "\n"
+    refused = [f"| {engine} | {what} | `{test}` |" for engine, (what, test) in REFUSED.items()]
+    return "\n".join([HEAD.rstrip("\n"), "", *lines, FOOT.rstrip("\n"), *refused, CELLS.rstrip("\n"), *tests, ""])
 
 
 if __name__ == "__main__":

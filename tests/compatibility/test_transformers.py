@@ -1,4 +1,4 @@
-"""Every dialect on transformers' `generate`: batches of padded prompts, whose rows end one by one."""
+"""Every dialect on transformers: `generate` with padded prompts, whose rows end one by one, and continuous batching."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    ContinuousBatchingConfig,
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
+from logitport.integrations import transformers_continuous
 from logitport.integrations.transformers import RemoteLogitsProcessor
 from tests.compatibility import effect
-from tests.compatibility.matrix import TOKENS, every_dialect, prompts
+from tests.compatibility.matrix import TOKENS, every_dialect, lengths, prompts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,14 +51,17 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def generate() -> Callable[[LogitsProcessor], list[list[int]]]:
-    """The new ids of eight requests in two batches, each up to its end."""
+def model() -> Qwen2ForCausalLM:
+    """A small one, of random weights."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "initializer_range": 0.2}
-    model = Qwen2ForCausalLM(
-        Qwen2Config(vocab_size=VOCAB, bos_token_id=None, pad_token_id=PAD, **sizes, **heads)
-    ).eval()
+    return Qwen2ForCausalLM(Qwen2Config(vocab_size=VOCAB, bos_token_id=None, pad_token_id=PAD, **sizes, **heads)).eval()
+
+
+@pytest.fixture(scope="module")
+def generate(model: Qwen2ForCausalLM) -> Callable[[LogitsProcessor], list[list[int]]]:
+    """The new ids of eight requests in two batches, each up to its end."""
 
     def run(processor: LogitsProcessor) -> list[list[int]]:
         outputs: list[list[int]] = []
@@ -93,3 +104,50 @@ def test_tokens_are_the_native_ones(
     ref = client.register(effect.DIALECTS[dialect])
     with RemoteLogitsProcessor(client, [(ref, {})], pad_token_id=PAD, eos_token_id=ENDS) as processor:
         assert generate(processor) == native
+
+
+@pytest.fixture(scope="module")
+def native_alone(model: Qwen2ForCausalLM) -> list[list[int]]:
+    """What a processor of transformers' own kind gives, one request after the other."""
+    return [
+        model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            logits_processor=LogitsProcessorList([Native()]),
+            max_new_tokens=length,
+            do_sample=False,
+            eos_token_id=-1,
+        )[0, len(prompt) :].tolist()
+        for prompt, length in zip(prompts(VOCAB), lengths(), strict=True)
+    ]
+
+
+@pytest.mark.cell(engine="transformers continuous batching")
+@every_dialect
+def test_tokens_are_the_native_ones_in_continuous_batching(
+    client: Client,
+    model: Qwen2ForCausalLM,
+    native_alone: list[list[int]],
+    dialect: str,
+    record_property: Callable[[str, Any], None],
+) -> None:
+    record_property("version", version("transformers"))
+    remote = transformers_continuous.RemoteLogitsProcessor(client, [(client.register(effect.DIALECTS[dialect]), {})])
+    config = GenerationConfig(max_new_tokens=TOKENS, do_sample=False, eos_token_id=-1)
+    small = ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=48)
+    manager = remote.attach(model.init_continuous_batching(config, small))
+    manager.start()
+    try:
+        for place, (prompt, length) in enumerate(zip(prompts(VOCAB), lengths(), strict=True)):
+            manager.add_request(prompt, request_id=str(place), max_new_tokens=length)
+        ended: dict[str, Any] = {}
+        while len(ended) < len(native_alone):
+            output = manager.get_result(timeout=60)
+            assert output is not None
+            assert output.error is None
+            if output.is_finished():
+                ended[output.request_id] = output.generated_tokens
+    finally:
+        manager.stop()
+        manager.destroy()
+    assert [ended[str(place)] for place in range(len(native_alone))] == native_alone

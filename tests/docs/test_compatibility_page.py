@@ -1,0 +1,58 @@
+"""docs/compatibility.md tells of the tests that there are, and of no others."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.compatibility.__main__ import PAGE, REFUSED, page
+from tests.compatibility.effect import DIALECTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+
+
+def cells() -> Iterator[tuple[str, str, str]]:
+    """(engine, file, function) of each test that has the mark of a cell."""
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        if "pytest.mark.cell(" not in path.read_text():
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.cell":
+                    (engine,) = [ast.literal_eval(word.value) for word in mark.keywords if word.arg == "engine"]
+                    yield engine, str(path.relative_to(ROOT)), getattr(node, "name", "")
+
+
+def test_every_dialect_has_a_cell_on_every_engine_and_each_is_a_test() -> None:
+    shown = set(re.findall(r"^\| (.+): (.+?) \| `(.+?)::(\w+)\[", PAGE.read_text(), re.MULTILINE))
+    expected = {(engine, dialect, file, test) for engine, file, test in cells() for dialect in DIALECTS}
+    assert shown == expected, "run `make compatibility`"
+
+
+def test_no_cell_is_empty() -> None:
+    rows = [
+        line for line in PAGE.read_text().splitlines() if line.startswith(tuple(f"| {name} |" for name in DIALECTS))
+    ]
+    assert len(rows) == len(DIALECTS)
+    assert not any("—" in row for row in rows)
+
+
+def test_nothing_is_published_of_a_run_with_failures() -> None:
+    cell = {"engine": "e", "dialect": "SGLang", "verdict": "same", "version": "1", "test": "t"}
+    assert "| SGLang | same |" in page([{**cell, "outcome": "passed"}])
+    with pytest.raises(ValueError, match="failed: t"):
+        page([{**cell, "outcome": "failed"}])
+
+
+def test_every_refusal_is_a_test() -> None:
+    for _, test in REFUSED.values():
+        file, _, name = test.partition("::")
+        assert f"def {name}(" in (ROOT / file).read_text()
+        assert test in PAGE.read_text()
