@@ -78,7 +78,8 @@ class Client:
             processor: what to ship; see `logitport.dialects`.
             name: a name to bind, namespace/name[:tag]; "" for none.
             replace: bind the name even if it is bound to another digest.
-            shared: let everyone use it, not those alone who show this client's token or certificate.
+            shared: let everyone use it, not those alone who show this client's token or certificate; holds for
+                the processor, whatever its names: to register it again without is to take it back.
             signing_key: PEM file of a private key (`logitport keygen`) to sign it with, for this name and 30 days;
                 needs logitport[signing].
             dialect: how it is called, where that cannot be told from its base class or its arguments.

@@ -81,7 +81,10 @@ def author_of(processor: object) -> Any:
 def _named(processor: InDialect) -> str:
     dialect, author = processor.dialect, author_of(processor)
     if dialect == VLLM:
-        dialect = next((one for one in _by_methods(author) if one.startswith(VLLM)), VLLM_REQUEST)
+        fitting = [one for one in _by_methods(author) if one.startswith(VLLM)]
+        if not fitting and isinstance(author, type) and not parameters(author):
+            raise TypeError(f"{author.__qualname__} has the methods of none of vLLM's contracts; see docs/dialects.md")
+        dialect = next(iter(fitting), VLLM_REQUEST)
     if dialect not in DIALECTS:
         raise TypeError(f"there is no dialect {processor.dialect!r}: write one of {', '.join((*DIALECTS, VLLM))}")
     if dialect in _METHODS and not all(hasattr(author, method) for method in _METHODS[dialect]):

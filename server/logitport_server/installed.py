@@ -47,9 +47,11 @@ def load(config: ServerConfig, given: Iterable[object] = ()) -> dict[str, Any]:
             raise StartupError(
                 f"{where}: of the dialect {dialect!r} a class is wanted, not a {type(inner).__qualname__}"
             )
+        if isinstance(inner, type) and (missing := sorted(getattr(inner, "__abstractmethods__", ()))):
+            raise StartupError(f"{where}: {inner.__qualname__} is abstract; define {', '.join(missing)}")
         if "/" in name or name in found:
             problem = "a slash, which those have that clients register" if "/" in name else "another processor"
-            raise StartupError(f"{where}: the name {name!r} has {problem}; give it another name")
+            raise StartupError(f"{where}: the name {name!r} has {problem}; give it another name, or leave it out")
         found[name] = processor
     return found
 
@@ -63,7 +65,8 @@ def _all(config: ServerConfig, given: Iterable[object]) -> Iterator[tuple[str, A
     groups += [VLLM_ENTRY_POINTS] if config.vllm_entry_points else []
     for group in groups:
         for point in entry_points(group=group):
-            where = f"entry point {point.name!r} of the group {group!r}"
+            package = point.dist.name if point.dist is not None else "a package"
+            where = f"entry point {point.name!r} of {package} (group {group!r}; --no-entry-points leaves all out)"
             yield point.name, _loaded(point, where), where
     for processor in given:
         author = author_of(processor)

@@ -152,6 +152,7 @@ def test_the_author_may_name_it(processor: Any, named: str, dialect: str) -> Non
         (3, "a int is no processor"),
         (type("Nothing", (), {}), "has no __call__"),
         (InDialect(two, "esperanto"), "there is no dialect 'esperanto': write one of edits, sglang"),
+        (InDialect(type("Nothing", (), {}), "vllm"), "Nothing has the methods of none of vLLM's contracts"),
         (InDialect(two, "vllm_v1"), "two cannot be called as vllm_v1: define update_state, apply"),
         (InDialect(OfTheBatch, "vllm_v2"), "OfTheBatch cannot be called as vllm_v2: define add_request, apply"),
         (InDialect(two, "sglang"), "cannot be called as sglang: a class is wanted"),

@@ -37,9 +37,8 @@ def test_every_dialect_has_a_cell_on_every_engine_and_each_is_a_test() -> None:
 
 
 def test_no_cell_is_empty() -> None:
-    rows = [
-        line for line in PAGE.read_text().splitlines() if line.startswith(tuple(f"| {name} |" for name in DIALECTS))
-    ]
+    matrix = PAGE.read_text().partition("How each cell")[0]
+    rows = [line for line in matrix.splitlines() if line.startswith(tuple(f"| {name} |" for name in DIALECTS))]
     assert len(rows) == len(DIALECTS)
     assert not any("—" in row for row in rows)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import ValidationError
 
-from logitport import CustomLogitProcessor
+from logitport import CustomLogitProcessor, EditProcessor
 from logitport_builtins import BUILTINS
 from logitport_server import installed
 from logitport_server.config import ServerConfig, StartupError
@@ -42,6 +42,14 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, entry_points: str) ->
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: our-package\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(entry_points)
     monkeypatch.syspath_prepend(folder)
+
+
+def test_an_abstract_class_is_none() -> None:
+    class Unfinished(EditProcessor):
+        pass
+
+    with pytest.raises(StartupError, match="Unfinished is abstract; define edit"):
+        installed.load(ServerConfig(), [Unfinished])
 
 
 def test_without_options_there_are_the_built_ins() -> None:
@@ -103,7 +111,7 @@ def test_what_cannot_be_loaded_is_told_at_start_up(path: str, message: str) -> N
         ("our/own = our_team:Mine", "'our/own' has a slash"),
         (
             "ours = our_team:Yours",
-            "entry point 'ours' of the group 'logitport.processors', which is our_team:Yours",
+            "entry point 'ours' of our-package .*, which is our_team:Yours",
         ),
     ],
 )
