@@ -67,6 +67,7 @@ class Server:
         listening.check_exposure(config)
         ops.configure(config.custom_ops)
         tokenizers.configure({name: Path(path) for name, path in (given.split("=", 1) for given in config.tokenizer)})
+        known = installed.load(config, processors)
         self._config = config
         self.device = choose_device(config.device)
         self._executor = choose_executor(config)
@@ -83,7 +84,7 @@ class Server:
             max_owned=config.max_processors_per_principal,
             executor=self._executor,
             store=self._store,
-            installed=installed.load(config, processors),
+            installed=known,
         )
         self._metrics = Metrics(self._executor)
         if isinstance(self._executor, ProcessExecutor):
