@@ -7,34 +7,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks.measure import Contestant
+from benchmarks.peers import Echo
 from benchmarks.socket_echo import SocketEchoStream
 from logitport.tensors import even_span, put_rows, take_rows
 from logitport_server.dialects.results import rows_with_nan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from benchmarks.contestants import RoundTrip
     from benchmarks.workloads import Workload
 
 
-class SocketEcho(Contestant):
+class SocketEcho(Echo):
     """A bare Unix socket that carries as many bytes as the steps of a session do."""
 
     name = "Unix socket echo of the same bytes"
-
-    def __init__(self, target: str, workload: Workload, session: RoundTrip) -> None:
-        self._frame, reply = session.frame_and_reply(workload)
-        self._stream = SocketEchoStream(target, reply)
-
-    def begin(self, token_ids: Sequence[int]) -> None:  # noqa: ARG002 - the same frame at each step
-        self._stream.send(self._frame)
-
-    def finish(self, logits: torch.Tensor) -> None:  # noqa: ARG002 - there are no edits
-        self._stream.receive()
-
-    def close(self) -> None:
-        self._stream.close()
+    connect = SocketEchoStream
 
 
 class InPlace(Contestant):

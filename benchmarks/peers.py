@@ -18,7 +18,7 @@ from benchmarks.echo import EchoStream
 from benchmarks.measure import Contestant
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from benchmarks.contestants import RoundTrip
     from benchmarks.workloads import Workload
@@ -106,10 +106,11 @@ class Echo(Contestant):
     """A bare gRPC stream that carries as many bytes as the steps of a session do."""
 
     name = "gRPC echo of the same bytes"
+    connect: Callable[[str, bytes], Any] = EchoStream  # to a stream that sends, receives and closes
 
     def __init__(self, target: str, workload: Workload, session: RoundTrip) -> None:
         self._frame, reply = session.frame_and_reply(workload)
-        self._stream = EchoStream(target, reply)
+        self._stream = self.connect(target, reply)
 
     def begin(self, token_ids: Sequence[int]) -> None:  # noqa: ARG002 - the same frame at each step
         self._stream.send(self._frame)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 EDITS, SGLANG, TRANSFORMERS = "edits", "sglang", "transformers"
 VLLM_V1, VLLM_REQUEST, VLLM_V2 = "vllm_v1", "vllm_request", "vllm_v2"
 DIALECTS = (EDITS, SGLANG, VLLM_V1, VLLM_REQUEST, VLLM_V2, TRANSFORMERS)
+# Of these a class is shipped, and nothing else: SGLang's strings hold one.
+OF_CLASSES = frozenset({EDITS, SGLANG})
 # Whichever of vLLM's three a processor's methods fit.
 VLLM = "vllm"
 
@@ -76,6 +78,16 @@ def author_of(processor: object) -> Any:
     while isinstance(processor, InDialect | functools.partial):
         processor = processor.processor if isinstance(processor, InDialect) else processor.func
     return processor if isinstance(processor, type) or inspect.isroutine(processor) else type(processor)
+
+
+def makes_instances(processor: object) -> bool:
+    """Whether it is a class, or a functools.partial of one."""
+    return isinstance(processor, type | functools.partial) and isinstance(author_of(processor), type)
+
+
+def missing_methods(cls: Any) -> list[str]:
+    """What an abstract class lacks, sorted; nothing of any other processor."""
+    return sorted(cls.__abstractmethods__) if inspect.isabstract(cls) else []
 
 
 def _named(processor: InDialect) -> str:

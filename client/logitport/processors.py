@@ -67,7 +67,7 @@ class CustomLogitProcessor(ABC):
             LoadFailed: unpickling or creating the instance raised, or it is not a processor class.
         """
         loaded = payload.loads(payload.parse(serialized))
-        if dialects.recognise(loaded)[1] not in {dialects.EDITS, dialects.SGLANG}:
+        if dialects.recognise(loaded)[1] not in dialects.OF_CLASSES:
             raise LoadFailed("the payload's processor is of another dialect; only a service can call it")
         processor: CustomLogitProcessor = payload.instantiate(loaded)
         return processor

@@ -45,8 +45,10 @@ class Batch:
             if (request := self._requests[place]) is not None
         ]
         greedy = all(request.greedy for request in self._requests if request is not None)
-        self.logits_free = Rows((row for row in rows if not needs_logits(row.request, greedy=greedy)), greedy=greedy)
-        self._reading = Rows((row for row in rows if needs_logits(row.request, greedy=greedy)), greedy=greedy)
+        parts: dict[bool, list[Row]] = {False: [], True: []}
+        for row in rows:
+            parts[needs_logits(row.request, greedy=greedy)].append(row)
+        self.logits_free, self._reading = Rows(parts[False], greedy=greedy), Rows(parts[True], greedy=greedy)
 
     def synchronise(self, columns: StepColumns, outcome: Outcome) -> dict[ActiveRequest, Sequence[int]]:
         """Bring every history up to date; what cannot be fails its request. Returns the drafts of those with any."""

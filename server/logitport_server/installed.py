@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from logitport.dialects import EDITS, SGLANG, author_of, recognise
+from logitport.dialects import OF_CLASSES, author_of, missing_methods, recognise
 from logitport_builtins import BUILTINS
 from logitport_server.config import StartupError
 
@@ -43,11 +43,11 @@ def load(config: ServerConfig, given: Iterable[object] = ()) -> dict[str, Any]:
             inner, dialect = recognise(processor)
         except TypeError as error:
             raise StartupError(f"{where}: {error}") from error
-        if dialect in {EDITS, SGLANG} and not isinstance(inner, type):
+        if dialect in OF_CLASSES and not isinstance(inner, type):
             raise StartupError(
                 f"{where}: of the dialect {dialect!r} a class is wanted, not a {type(inner).__qualname__}"
             )
-        if isinstance(inner, type) and (missing := sorted(getattr(inner, "__abstractmethods__", ()))):
+        if missing := missing_methods(inner):
             raise StartupError(f"{where}: {inner.__qualname__} is abstract; define {', '.join(missing)}")
         if "/" in name or name in found:
             problem = "a slash, which those have that clients register" if "/" in name else "another processor"

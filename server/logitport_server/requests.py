@@ -13,6 +13,7 @@ from logitport.history import History, extend_crc
 from logitport_proto import common_pb2
 from logitport_server import failures
 from logitport_server.dialects import Dialect, RequestContext
+from logitport_server.dialects.base import is_greedy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -252,14 +253,6 @@ def admit(
     return ActiveRequest(
         asked.slot, asked.generation, history, chain, skip=skip, greedy=is_greedy(sampling_params.get("temperature"))
     )
-
-
-def is_greedy(temperature: object) -> bool:
-    """Whether an engine that is given this sampling temperature takes the largest logit: vLLM's bound, its default 1.0.
-
-    Source: `_SAMPLING_EPS` in vllm/sampling_params.py.
-    """
-    return isinstance(temperature, int | float) and temperature < 1e-5
 
 
 def check_token_ids(token_ids: Sequence[int], vocab_size: int, where: str) -> np.ndarray[Any, np.dtype[np.int32]]:

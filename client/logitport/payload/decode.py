@@ -57,7 +57,7 @@ def _why_no_processor(loaded: object) -> str:
         inner, dialect = dialects.recognise(loaded)
     except TypeError as error:
         return str(error)
-    if dialect in {dialects.EDITS, dialects.SGLANG} and not isinstance(inner, type):
+    if dialect in dialects.OF_CLASSES and not isinstance(inner, type):
         return f"not a class, but a {type(inner).__qualname__}: {_short(inner)}"
     return ""
 

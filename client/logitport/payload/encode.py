@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import io
 import json
 import pickle
@@ -78,10 +77,9 @@ def _root(processor: object) -> object:
     except TypeError as error:
         raise PayloadNotPortable(str(error)) from error
     author = dialects.author_of(inner)
-    if inspect.isabstract(author):
-        missing = ", ".join(sorted(getattr(author, "__abstractmethods__", ())))
+    if missing := ", ".join(dialects.missing_methods(author)):
         raise PayloadNotPortable(f"{author.__qualname__} is abstract, no instance can be made of it: define {missing}")
-    if dialect not in {dialects.EDITS, dialects.SGLANG}:
+    if dialect not in dialects.OF_CLASSES:
         return processor
     if isinstance(inner, functools.partial) and (inner.args or inner.keywords):
         raise PayloadNotPortable(

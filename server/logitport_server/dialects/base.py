@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from logitport_server.regions import Region
 
 
+def is_greedy(temperature: object) -> bool:
+    """Whether an engine that is given this sampling temperature takes the largest logit: vLLM's bound, its default 1.0.
+
+    Source: `_SAMPLING_EPS` in vllm/sampling_params.py.
+    """
+    return isinstance(temperature, int | float) and temperature < 1e-5
+
+
 @dataclass(frozen=True, slots=True)
 class RequestContext:
     """What a processor may know about a request.

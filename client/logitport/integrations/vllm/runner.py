@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
 
 # From a processor's method up to the runner's: two or three calls, and some to spare.
 _HIGHEST = 12
@@ -32,11 +36,7 @@ def calling(shows: str) -> Calling | None:
     Args:
         shows: an attribute by which the runner is known.
     """
-    frame = sys._getframe(1)
-    for _ in range(_HIGHEST):
-        if frame.f_back is None:
-            return None
-        frame = frame.f_back
+    for frame in _callers():
         if "scheduler_output" in frame.f_code.co_varnames:
             runner, scheduled = frame.f_locals.get("self"), frame.f_locals.get("scheduler_output")
             if scheduled is not None and hasattr(runner, shows):
@@ -46,13 +46,19 @@ def calling(shows: str) -> Calling | None:
 
 def calling_config() -> Any:
     """The `VllmConfig` of the engine's front end, of which a method is further up the stack; None outside such."""
-    frame = sys._getframe(1)
-    for _ in range(_HIGHEST):
-        if frame.f_back is None:
-            return None
-        frame = frame.f_back
+    for frame in _callers():
         if "self" in frame.f_code.co_varnames:
             config = getattr(frame.f_locals.get("self"), "vllm_config", None)
             if config is not None:
                 return config
     return None
+
+
+def _callers() -> Iterator[FrameType]:
+    """The frames above the function that asks, the nearest first."""
+    frame = sys._getframe(2).f_back
+    for _ in range(_HIGHEST):
+        if frame is None:
+            return
+        yield frame
+        frame = frame.f_back

@@ -12,7 +12,7 @@ import orjson
 import torch
 
 from logitport import payload
-from logitport.dialects import author_of
+from logitport.dialects import author_of, makes_instances
 from logitport.errors import InvalidParams, LoadFailed
 from logitport_server.dialects.snapshot import Snapshot
 from logitport_server.dialects.transformers.stateless import is_stateless
@@ -31,9 +31,8 @@ class Instances:
     def __init__(self, processor: Any, name: str) -> None:
         self._processor = processor
         self._name = name
-        author = author_of(processor)
-        self._is_class = isinstance(author, type) and (processor is author or isinstance(processor, functools.partial))
-        self._is_instance = isinstance(author, type) and not self._is_class
+        self._is_class = makes_instances(processor)
+        self._is_instance = isinstance(author_of(processor), type) and not self._is_class
         try:
             self._signature = None if self._is_instance else inspect.signature(processor)
         except (TypeError, ValueError):  # written in C

@@ -10,7 +10,7 @@ import torch
 
 from logitport import dialects
 from logitport.errors import InvalidParams, LogitportError
-from logitport_server.dialects.base import Dialect, RequestContext
+from logitport_server.dialects.base import Dialect, RequestContext, is_greedy
 from logitport_server.dialects.results import check_result
 from logitport_server.dialects.vllm import objects
 
@@ -42,7 +42,7 @@ class VllmRequest:
     def temperature(self) -> float:
         """What vLLM divides its logits by."""
         temperature = float(self.sampling_params.temperature)
-        return 1.0 if temperature < 1e-5 else temperature
+        return 1.0 if is_greedy(temperature) else temperature
 
     def take_output(self) -> None:
         """Bring the list in line with the history."""

@@ -62,7 +62,7 @@ def sampling_params(told: Mapping[str, Any], params: dict[str, Any], eos_token_i
 
 def check_constructor(processor: Any) -> None:
     """Raises LoadFailed unless the class can be called as vLLM calls it."""
-    if not _is_factory(processor):
+    if not dialects.makes_instances(processor):
         return
     try:
         inspect.signature(processor).bind(*_CONSTRUCTED_WITH)
@@ -84,7 +84,7 @@ def construct(processor: Any, context: RequestContext) -> Any:
     """
     import torch
 
-    if not _is_factory(processor):
+    if not dialects.makes_instances(processor):
         return copied(processor)
     config = VllmConfig(context.vocab_size, context.max_requests, context.tokenizer_id, context.eos_token_ids)
     device = torch.device(context.device)
@@ -100,11 +100,6 @@ def copied(instance: Any) -> Any:
             f"a {type(instance).__qualname__} was shipped that cannot be copied ({error}), and each session needs one "
             "of its own: ship the class"
         ) from error
-
-
-def _is_factory(processor: Any) -> bool:
-    """Whether it is a class, or a functools.partial of one."""
-    return isinstance(processor, type | functools.partial)
 
 
 @functools.cache

@@ -70,8 +70,8 @@ class VllmRequestDialect(VllmDialect):
             return made
         processor = self._shipped_as
         if isinstance(self._author, type):  # of a callable class each request gets its own instance
-            is_factory = isinstance(processor, type | functools.partial)
-            return payload.instantiate(processor) if is_factory else objects.copied(processor)  # type: ignore[no-any-return]
+            makes = dialects.makes_instances(processor)
+            return payload.instantiate(processor) if makes else objects.copied(processor)  # type: ignore[no-any-return]
         return processor  # type: ignore[no-any-return]
 
     def _process(self, states: Sequence[VllmRequest], logits: torch.Tensor) -> torch.Tensor:
