@@ -26,14 +26,17 @@ _LONGEST_TEXT = 1024
 async def statuses(context: Context) -> AsyncIterator[None]:
     """What is raised ends the call, with the whole error in the trailing metadata."""
     try:
-        yield
-    except LogitportError as error:
-        await _abort(context, error)
-    except (grpc.aio.AbortError, asyncio.CancelledError):
-        raise
-    except Exception as error:
-        logger.exception("a call failed")
-        await _abort(context, InternalError(f"a defect of the server: {error!r}"))
+        try:
+            yield
+        except LogitportError as error:
+            await _abort(context, error)
+        except (grpc.aio.BaseError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            logger.exception("a call failed")
+            await _abort(context, InternalError(f"a defect of the server: {error!r}"))
+    except grpc.aio.InternalError as error:  # gRPC reaches the client no more: there is nobody to tell
+        raise asyncio.CancelledError from error
 
 
 async def _abort(context: Context, error: LogitportError) -> None:

@@ -77,7 +77,7 @@ def _fill_alone(matching: Matching, mask: NDArray[np.uint32]) -> None:
         matching.matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
     took = time.thread_time() - began
     if took > MOST_MASK_SECONDS:
-        matching.give_up(f"its mask took {took:.1f} s, and may take {MOST_MASK_SECONDS} s: write a simpler grammar")
+        matching.give_up(f"its mask took {took:.2f} s, and may take {MOST_MASK_SECONDS} s: write a simpler grammar")
     if matching.matcher.is_error():
         matching.give_up()
     matching.check()

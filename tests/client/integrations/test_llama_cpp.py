@@ -23,6 +23,7 @@ from logitport import (
     UnknownProcessor,
 )
 from logitport.integrations.llama_cpp import RemoteLogitsProcessor
+from tests.shipped import TellsLengths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,14 +32,6 @@ if TYPE_CHECKING:
 
 VOCAB_SIZE = 200
 INF = float("inf")
-
-
-class TellsLengths(EditProcessor):
-    """Writes how long the prompt is, then how long the output."""
-
-    def edit(self, request, edits):
-        outputs = len(request.history) - request.history.prompt_length
-        edits.force(100 + (outputs or request.history.prompt_length))
 
 
 class Trips(EditProcessor):

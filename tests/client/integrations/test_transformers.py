@@ -9,9 +9,10 @@ import pytest
 import torch
 from transformers import LogitsProcessor, Qwen2ForCausalLM
 
-from logitport import CustomLogitProcessor, EditProcessor
+from logitport import CustomLogitProcessor
 from logitport.integrations.transformers import RemoteLogitsProcessor
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
+from tests.shipped import TellsLengths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,14 +36,6 @@ class Tilt(CustomLogitProcessor):
             seen = [*request.origin_input_ids, *request.output_ids]
             row[seen[-1] % 2 :: 2] += params["by"]
         return logits
-
-
-class TellsLengths(EditProcessor):
-    """Writes how long the prompt is, then how long the output."""
-
-    def edit(self, request, edits):
-        outputs = len(request.history) - request.history.prompt_length
-        edits.force(100 + (outputs or request.history.prompt_length))
 
 
 class Local(LogitsProcessor):

@@ -22,6 +22,7 @@ from logitport import (
 )
 from logitport.integrations.transformers import RemoteLogitsProcessor
 from logitport_builtins import DisallowedTokens
+from tests.shipped import TellsLengths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,14 +46,6 @@ class CountsCalls(CustomLogitProcessor):
             row[:] = float("-inf")
             row[100 + params["calls"]] = 0.0
         return logits
-
-
-class TellsLengths(EditProcessor):
-    """Writes how long the prompt is, then how long the output."""
-
-    def edit(self, request, edits):
-        outputs = len(request.history) - request.history.prompt_length
-        edits.force(100 + (outputs or request.history.prompt_length))
 
 
 class EndsAt(EditProcessor):
