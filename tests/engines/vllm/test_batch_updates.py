@@ -25,8 +25,7 @@ from logitport import History
 from logitport_server.dialects import RequestContext, speak
 from logitport_server.dialects.vllm.persistent_batch import PersistentBatch
 from logitport_server.worker.standins.vllm import sampling_params as stand_in
-from tests.server.dialects.test_persistent_batch import Request, histories
-from tests.server.dialects.test_vllm_objects import (  # noqa: F401 - the same, with vLLM's own objects
+from tests.server.dialects.vllm.test_objects import (  # noqa: F401 - the same, with vLLM's own objects
     test_a_temperature_is_as_vllm_takes_it,
     test_defaults_are_those_of_vllm,
     test_params_join_the_extra_args_of_the_engine,
@@ -35,6 +34,7 @@ from tests.server.dialects.test_vllm_objects import (  # noqa: F401 - the same, 
     test_what_other_engines_tell,
     test_what_vllm_would_not_take,
 )
+from tests.server.dialects.vllm.test_persistent_batch import Request, histories
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -196,7 +196,7 @@ def test_the_stand_ins_fields_are_those_of_vllm() -> None:
 
 def test_the_stand_ins_dict_updates_are_those_of_vllm() -> None:
     from logitport_server.worker.standins.vllm.v1.sample.logits_processor import builtin, interface
-    from tests.server.dialects.test_persistent_batch import as_update
+    from tests.server.dialects.vllm.test_persistent_batch import as_update
 
     for history in histories(1000):
         batch: PersistentBatch[Request] = PersistentBatch()

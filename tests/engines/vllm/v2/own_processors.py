@@ -15,7 +15,7 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor
 
 from logitport_server.worker.standins.vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor, UvaBackedTensor
 from tests.server.conftest import AddOutputs, DenyHistory, Engine
-from tests.server.dialects.test_vllm_v2_model import REQUESTS, VOCAB, Life
+from tests.server.dialects.vllm.test_v2_model import REQUESTS, VOCAB, Life
 from tests.slot_processors import derive
 
 buffer_utils.StagedWriteTensor, buffer_utils.UvaBackedTensor = StagedWriteTensor, UvaBackedTensor
