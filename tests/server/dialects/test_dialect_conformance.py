@@ -218,7 +218,7 @@ def call(dialect: Dialect, requests: list[Told]) -> Seen:
         result = dialect.process(states, torch.zeros(len(states), VOCAB))
         assert result.shape == (len(states), VOCAB)
     else:
-        dialect.edit(states, [RowEdits() for _ in states])
+        dialect.edit(states)
     return list(SEEN)
 
 
@@ -295,7 +295,7 @@ def test_it_does_one_of_two_things(speaker: type[Any]) -> None:
     dialect = dialect_of(speaker)
     if dialect.reads_logits:
         with pytest.raises(NotImplementedError):
-            dialect.edit([], [])
+            dialect.edit([])
     else:
         with pytest.raises(NotImplementedError):
             dialect.process([], torch.zeros(0, VOCAB))

@@ -1,0 +1,41 @@
+"""Requests of transformers' dialect, their logits, and a processor that does what a test wants."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from logitport import History
+from logitport_server.dialects import RequestContext, speak
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logitport_server.dialects import Dialect
+
+VOCAB = 16
+
+
+def dialect_of(processor: object) -> Dialect:
+    return speak(processor, "its name", shipped=True)
+
+
+def state_of(dialect: Dialect, prompt: list[int], params: dict[str, Any] | None = None) -> tuple[Any, History]:
+    history = History(prompt)
+    return dialect.start(RequestContext("r-1", history, {}, VOCAB), params or {}), history
+
+
+def logits_of(rows: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(rows, VOCAB, generator=torch.Generator().manual_seed(rows)).to(dtype)
+
+
+class Does:
+    """Does to its instance what a function does."""
+
+    def __init__(self, act: Callable[[Any], Any]) -> None:
+        self.act, self.tensor, self.stops, self.table = act, torch.zeros(3), [1, [2]], {"a": {1}}
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.act(self)
+        return scores

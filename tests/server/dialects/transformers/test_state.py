@@ -1,0 +1,82 @@
+"""transformers' dialect: what follows from a history that is cut back."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from transformers import LogitsProcessor, SequenceBiasLogitsProcessor, SynthIDTextWatermarkLogitsProcessor
+
+from logitport import StateLost
+from tests.server.dialects.transformers.calling import Does, dialect_of, logits_of, state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KEEPERS: list[Callable[[Any], object]] = [
+    lambda self: self.stops.append(3),
+    lambda self: self.stops[1].append(3),
+    lambda self: self.table["a"].add(2),
+    lambda self: self.tensor.add_(1),
+    lambda self: setattr(self, "tensor", self.tensor + 0),
+    lambda self: setattr(self, "seen", 1),
+    lambda self: delattr(self, "stops"),
+    lambda self: setattr(self, "lock", threading.Lock()),
+    lambda self: setattr(self, "stops", range(10**6)) or self.table.update(b=[*range(200_000)]),
+]
+
+
+@pytest.mark.parametrize("act", KEEPERS)
+def test_state_that_no_history_gives_back(act: Callable[[Any], object]) -> None:
+    dialect = dialect_of(Does(act))
+    state, history = state_of(dialect, [1])
+    dialect.check_rebuildable(state)
+    history.append(2)
+    dialect.process([state], logits_of(1))
+    assert not dialect.failed
+    with pytest.raises(StateLost, match=r"'r-1': .*remove the request and add it again"):
+        dialect.check_rebuildable(state)
+    history.rewind(1)
+    with pytest.raises(StateLost):
+        dialect.rewind(state)
+    with pytest.raises(StateLost):
+        dialect.rebuild(state)
+
+
+def test_state_that_a_generator_or_a_watermark_keeps() -> None:
+    class Draws(LogitsProcessor):
+        def __init__(self) -> None:
+            self.generator = torch.Generator().manual_seed(3)
+
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            return scores + torch.randn(scores.shape, generator=self.generator)
+
+    watermark = {"ngram_len": 2, "keys": [1, 2], "sampling_table_size": 8, "sampling_table_seed": 0}
+    for processor, params in (
+        (Draws, {}),
+        (SynthIDTextWatermarkLogitsProcessor, {**watermark, "context_history_size": 4}),
+    ):
+        dialect = dialect_of(processor)
+        state, _ = state_of(dialect, [1], params)
+        dialect.check_rebuildable(state)
+        dialect.process([state], logits_of(1))
+        assert not dialect.failed
+        with pytest.raises(StateLost):
+            dialect.check_rebuildable(state)
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [Does(lambda self: None), SequenceBiasLogitsProcessor([[[1, 2], 3.0]]), lambda input_ids, scores: scores],
+)
+def test_what_a_first_call_prepares_is_no_state(processor: Any) -> None:
+    dialect = dialect_of(processor)
+    state, history = state_of(dialect, [1])
+    for _ in range(2):
+        history.append(2)
+        dialect.process([state], logits_of(1))
+        history.rewind(1)
+        dialect.rewind(state)
+    dialect.check_rebuildable(state)

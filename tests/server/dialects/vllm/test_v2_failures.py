@@ -1,0 +1,97 @@
+"""The dialect of vLLM's revised model runner: what an error costs, and what is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+import torch
+
+from logitport import InvalidParams, LoadFailed, ProcessorFailed
+from logitport_server.dialects import speak
+from tests.server.dialects.vllm.v2_requests import VOCAB, Notes, Requests, notes
+
+if TYPE_CHECKING:
+    from logitport_server.worker.standins.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
+
+
+def test_a_request_that_cannot_be_added_fails_alone() -> None:
+    cls = notes()
+    requests = Requests(cls, {"max_requests": 2})
+    requests.add([1], refuse=1)
+    requests.add([2])
+    for _ in range(3):  # its slot is free again
+        logits = requests.call((0, ()), (1, ()), (0, [3]), (1, [4]))
+        assert {place: str(error) for place, error in requests.dialect.failed.items()} == {0: "refuse", 2: "refuse"}
+    assert cls.contexts[-1].input_ids.tolist() == [2, 4]
+    assert logits.tolist() == torch.arange(float(4 * VOCAB)).view(4, VOCAB).tolist()
+    assert cls.told.count("made") == 1
+    requests.call(1)
+    assert requests.dialect.failed == {}
+
+
+def test_nobody_can_be_added() -> None:
+    cls = notes()
+    requests = Requests(cls)
+    requests.add([1], refuse=1)
+    requests.call(0)
+    assert list(requests.dialect.failed) == [0]
+    assert cls.contexts == []
+
+
+class Fails(Notes):
+    """Raises, or returns what is no answer, once."""
+
+    then: ClassVar[list[Any]] = []
+
+    def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
+        super().apply(logits, ctx)
+        do, self.then[:] = list(self.then), []
+        return do[0](logits) if do else logits
+
+
+def test_an_instance_that_raised_is_replaced() -> None:
+    def leave(logits: torch.Tensor) -> torch.Tensor:
+        raise SystemExit
+
+    requests = Requests(Fails)
+    requests.add([1])
+    requests.add([2])
+    Fails.then.append(leave)
+    with pytest.raises(SystemExit):
+        requests.call(0, 1)
+    requests.call(1)
+    Fails.then.append(lambda logits: logits[1:])
+    with pytest.raises(ProcessorFailed, match="shape"):
+        requests.call(0, 1)
+    del Fails.told[:]
+    requests.call(1, 0)
+    assert Fails.told == ["made", ("add", 0), ("add", 1), "flush", "apply"]
+    assert Fails.contexts[-1].input_ids.tolist() == [2, 1]
+
+
+def test_what_cannot_be_made() -> None:
+    class Refuses(Notes):
+        def __init__(self, vllm_config: Any, req_states: Any) -> None:
+            raise ValueError("not with me")
+
+    with pytest.raises(LoadFailed, match=r"creating a .*Refuses raised ValueError: not with me"):
+        Requests(Refuses).add([1])
+
+
+def test_an_instance_is_refused() -> None:
+    with pytest.raises(LoadFailed, match=r"an instance of .*Told was shipped, .*ship the class"):
+        speak(notes()(None, None), "its name", shipped=True)
+
+
+def test_parameters_that_validate_params_refuses() -> None:
+    class Checks(Notes):
+        @classmethod
+        def validate_params(cls, sampling_params: Any) -> None:
+            if sampling_params.extra_args["n"] < 0:
+                raise ValueError("n is negative")
+
+    dialect = speak(Checks, "its name", shipped=True)
+    dialect.validate({"n": 1}, {})
+    with pytest.raises(InvalidParams, match="n is negative"):
+        dialect.validate({"n": -1}, {})

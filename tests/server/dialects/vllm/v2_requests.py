@@ -1,0 +1,89 @@
+"""Processors of vLLM's second runner that note what they are told, and requests that they are told of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from logitport import History
+from logitport_server.dialects import RequestContext, speak
+from logitport_server.worker.standins.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from logitport_server.dialects import Dialect
+
+VOCAB = 6
+
+
+class Notes(LogitsProcessor):
+    """Notes what it is told, and whichever instance of it is told."""
+
+    told: ClassVar[list[Any]]
+    contexts: ClassVar[list[LogitsContext]]
+
+    def __init_subclass__(cls) -> None:
+        cls.told, cls.contexts = [], []
+
+    def __init__(self, vllm_config: Any, req_states: Any) -> None:
+        self.config, self.states = vllm_config, req_states
+        self.told.append("made")
+
+    def add_request(self, req_idx: int, sampling_params: Any) -> Any:
+        asked = sampling_params.extra_args or {}
+        if "refuse" in asked:
+            raise ValueError("refuse")
+        self.told.append(("add", req_idx))
+        return asked.get("say", True)
+
+    def apply_staged_writes(self) -> None:
+        self.told.append("flush")
+
+    def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
+        self.told.append("apply")
+        self.contexts.append(ctx)
+        return logits
+
+
+def notes() -> type[Notes]:
+    class Told(Notes):
+        pass
+
+    return Told
+
+
+class Requests:
+    """Requests of one dialect.
+
+    Attributes:
+        dialect: of the class.
+        states: of the requests, in the order in which they came.
+    """
+
+    def __init__(self, processor: Any, context: dict[str, Any] | None = None) -> None:
+        self.dialect: Dialect = speak(processor, "its name", shipped=True)
+        self.states: list[Any] = []
+        self.histories: list[History] = []
+        self._context = context or {}
+
+    def add(self, prompt: Sequence[int] = (), output: Sequence[int] = (), **params: Any) -> Any:
+        self.histories.append(History(prompt, output))
+        context = RequestContext("r", self.histories[-1], {}, VOCAB, **self._context)
+        self.states.append(self.dialect.start(context, params))
+        return self.states[-1]
+
+    def call(self, *rows: tuple[int, Sequence[int]] | int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """One call; each row is a request, by its number, and the draft tokens before it."""
+        placed = [row if isinstance(row, tuple) else (row, ()) for row in rows]
+        if any(drafts for _, drafts in placed):
+            self.dialect.drafts = [drafts for _, drafts in placed]
+        logits = torch.arange(float(len(rows) * VOCAB)).view(len(rows), VOCAB).to(dtype)
+        result = self.dialect.process([self.states[number] for number, _ in placed], logits)
+        self.dialect.drafts = ()
+        return result
+
+
+def fields(context: LogitsContext) -> dict[str, list[int]]:
+    return {name: value.tolist() for name, value in vars(context).items()}
