@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import mmap
+import os
 import weakref
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +19,6 @@ import torch
 from logitport.cuda import HANDLE_BYTES, UUID_BYTES, Allocation, CudaError
 
 if TYPE_CHECKING:
-    import mmap
     from collections.abc import Callable, Iterator
 
 
@@ -90,6 +91,16 @@ class RecordedCuda:
             raise CudaError("cuIpcOpenMemHandle: CUDA_ERROR_INVALID_VALUE")
         return self._view(handle, lambda: self.asked("closes the memory"))
 
+    def share(self, size_bytes: int) -> tuple[torch.Tensor, int]:
+        self.asked("share")
+        descriptor = os.memfd_create("a GPU's memory")
+        os.ftruncate(descriptor, size_bytes)
+        return self._mapped(descriptor, size_bytes), descriptor
+
+    def open_shared(self, descriptor: int, size_bytes: int) -> torch.Tensor:
+        self.asked("open_shared")
+        return self._mapped(descriptor, size_bytes)
+
     def open_event(self, handle: bytes) -> Any:
         self.asked("open_event")
         if handle not in self.gpu.events:
@@ -119,6 +130,11 @@ class RecordedCuda:
         pinned = (ctypes.c_char * len(memory)).from_buffer(memory)
         weakref.finalize(pinned, before_unpinning)
         return pinned
+
+    def _mapped(self, descriptor: int, size_bytes: int) -> torch.Tensor:
+        exposed = (ctypes.c_uint8 * size_bytes).from_buffer(mmap.mmap(descriptor, size_bytes))
+        weakref.finalize(exposed, self.asked, "unmap")
+        return torch.frombuffer(exposed, dtype=torch.uint8)
 
     def _view(self, handle: bytes, release: Callable[[], object]) -> torch.Tensor:
         memory = self.gpu.memory[handle]

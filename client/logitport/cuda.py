@@ -31,6 +31,9 @@ UUID_BYTES = 16
 # The driver places small allocations side by side in blocks of this size, and exports whole blocks.
 _BLOCK_BYTES = 2 << 20
 
+# By what its descriptor stands for memory that is shared by descriptor.
+_DESCRIPTOR = "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR"
+
 _LAZY_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, the one flag that there is
 _PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE: pinned for all contexts
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: the default stream does not wait for it, nor it for that one
@@ -76,6 +79,7 @@ class Cuda:
         self._ask("cuInit", 0)
         number = self._ask("cuDeviceGet", device.index)
         self.uuid = bytes(self._ask("cuDeviceGetUuid", number).bytes)
+        self._number = int(number)
         self._context = self._ask("cuDevicePrimaryCtxRetain", number)  # the one that torch uses
         self._idle_streams: list[torch.cuda.Stream] = []
 
@@ -83,7 +87,7 @@ class Cuda:
 
     def allocate(self, size_bytes: int) -> Allocation:
         """Memory, not zeroed. Raises CudaError."""
-        size_bytes = -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
+        size_bytes = _whole_blocks(size_bytes)
         with self._current():
             address = int(self._ask("cuMemAlloc", size_bytes))
             try:
@@ -135,6 +139,48 @@ class Cuda:
         with _as_cuda_error("an event of another process"):
             event: torch.cuda.Event = torch.cuda.Event.from_ipc_handle(self.device, handle)  # type: ignore[no-untyped-call]
             return event
+
+    # Memory that a descriptor stands for. Whoever is handed it can open the memory, behind the walls of a sandbox too,
+    # where handles are of no use; and nobody else can. It is freed once no process has it open any more.
+
+    def share(self, size_bytes: int) -> tuple[torch.Tensor, int]:
+        """Memory for another process.
+
+        Returns:
+            uint8[size_bytes, rounded up to whole blocks], zeroed, unmapped when all views are gone, which must wait for
+            the work on it; and its descriptor, the caller's to close.
+
+        Raises:
+            CudaError: there is none, or the driver is too old.
+        """
+        size_bytes = _whole_blocks(size_bytes)
+        with _as_cuda_error("memory to share"):
+            wanted = self._driver.CUmemAllocationProp()
+            wanted.type = self._driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+            wanted.requestedHandleTypes = kind = getattr(self._driver.CUmemAllocationHandleType, _DESCRIPTOR)
+            wanted.location = self._location()
+        with self._current():
+            made = self._ask("cuMemCreate", size_bytes, wanted, 0)
+            try:
+                memory = self._map(made, size_bytes).zero_()
+                return memory, int(self._ask("cuMemExportToShareableHandle", made, kind, 0))
+            finally:
+                self._ask("cuMemRelease", made)  # what is mapped, and who has a descriptor, keeps the memory
+
+    def open_shared(self, descriptor: int, size_bytes: int) -> torch.Tensor:
+        """What another process shares, uint8[size_bytes]; unmapped as there. The descriptor may be closed afterwards.
+
+        Raises:
+            CudaError: the descriptor stands for no such memory, or it is of another size.
+        """
+        with _as_cuda_error("memory of another process"):
+            kind = getattr(self._driver.CUmemAllocationHandleType, _DESCRIPTOR)
+        with self._current():
+            made = self._ask("cuMemImportFromShareableHandle", descriptor, kind)
+            try:
+                return self._map(made, size_bytes)
+            finally:
+                self._ask("cuMemRelease", made)
 
     # What orders work.
 
@@ -192,6 +238,35 @@ class Cuda:
             with self._current():
                 self._ask("cuMemHostUnregister", address)
 
+    def _location(self) -> Any:
+        location = self._driver.CUmemLocation()
+        location.type = self._driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        location.id = self._number
+        return location
+
+    def _map(self, made: Any, size_bytes: int) -> torch.Tensor:
+        address = int(self._ask("cuMemAddressReserve", size_bytes, 0, 0, 0))
+        try:
+            self._ask("cuMemMap", address, size_bytes, 0, made, 0)
+        except BaseException:
+            self._ask("cuMemAddressFree", address, size_bytes)
+            raise
+        try:
+            with _as_cuda_error("access to shared memory"):
+                access = self._driver.CUmemAccessDesc()
+                access.location = self._location()
+                access.flags = self._driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+            self._ask("cuMemSetAccess", address, size_bytes, [access], 1)
+            return self._view(address, size_bytes, lambda: self._unmap(address, size_bytes))
+        except BaseException:
+            self._unmap(address, size_bytes)
+            raise
+
+    def _unmap(self, address: int, size_bytes: int) -> None:
+        with _logging_errors(), self._current():
+            self._ask("cuMemUnmap", address, size_bytes)
+            self._ask("cuMemAddressFree", address, size_bytes)
+
     def _close(self, address: int) -> None:
         with _logging_errors(), self._current():
             self._ask("cuIpcCloseMemHandle", address)
@@ -233,6 +308,10 @@ def open_cuda(device: torch.device) -> Cuda | None:
     except (ImportError, RuntimeError) as error:
         logger.info("memory of %s cannot be shared between processes: %s", device, error)
         return None
+
+
+def _whole_blocks(size_bytes: int) -> int:
+    return -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
 
 
 class _Exposed:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from logitport.errors import NotPermitted
 
-# What a caller may do: call processors, ship code, manage what is others'.
-APPLY, REGISTER, ADMIN = SCOPES = ("apply", "register", "admin")
+# What a caller may do: call processors, ship code, manage what is others'; and have its code run on the GPU.
+APPLY, REGISTER, ADMIN, CUDA = SCOPES = ("apply", "register", "admin", "cuda")
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,10 @@ RESULTS: dict[str, tuple[Any, ...]] = {
     "cuIpcOpenMemHandle": (8192,),
     "cuMemGetAddressRange": (8192, 3 * BLOCK),
     "cuStreamCreate": (99,),
+    "cuMemCreate": ("made",),
+    "cuMemExportToShareableHandle": (55,),
+    "cuMemImportFromShareableHandle": ("made",),
+    "cuMemAddressReserve": (16384,),
 }
 
 
@@ -60,6 +64,11 @@ class Driver:
         self.fails = ""
 
     CUipcMemHandle = Handle
+    CUmemAllocationProp = CUmemLocation = CUmemAccessDesc = SimpleNamespace
+    CUmemAllocationType = SimpleNamespace(CU_MEM_ALLOCATION_TYPE_PINNED="pinned")
+    CUmemAllocationHandleType = SimpleNamespace(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR="descriptor")
+    CUmemLocationType = SimpleNamespace(CU_MEM_LOCATION_TYPE_DEVICE="device")
+    CUmemAccess_flags = SimpleNamespace(CU_MEM_ACCESS_FLAGS_PROT_READWRITE="read and write")
 
     def __getattr__(self, function: str) -> Callable[..., tuple[Any, ...]]:
         def call(*arguments: Any) -> tuple[Any, ...]:
@@ -89,7 +98,9 @@ def gpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Cuda:
 
     def as_tensor(exposed: Any, device: Any) -> Any:
         address, _ = exposed.__cuda_array_interface__["data"]
-        return SimpleNamespace(data_ptr=lambda: address, exposed=exposed)
+        tensor = SimpleNamespace(data_ptr=lambda: address, exposed=exposed, zeroed=False)
+        tensor.zero_ = lambda: setattr(tensor, "zeroed", True) or tensor
+        return tensor
 
     monkeypatch.setattr(cuda.torch, "as_tensor", as_tensor)
     made = Cuda(torch.device("cuda", 1), driver)
@@ -177,6 +188,71 @@ def test_memory_of_another_gpu_is_no_memory_of_this_one(
     assert driver.asked[-1] == ("cuIpcCloseMemHandle", 8192)
 
 
+HERE = SimpleNamespace(type="device", id=7)
+
+
+def test_memory_that_is_shared_by_descriptor(gpu: Cuda, driver: Driver) -> None:
+    memory: Any
+    memory, descriptor = gpu.share(BLOCK + 1)
+    wanted = SimpleNamespace(type="pinned", requestedHandleTypes="descriptor", location=HERE)
+    assert driver.asked == [
+        ("cuMemCreate", 2 * BLOCK, wanted, 0),
+        ("cuMemAddressReserve", 2 * BLOCK, 0, 0, 0),
+        ("cuMemMap", 16384, 2 * BLOCK, 0, "made", 0),
+        ("cuMemSetAccess", 16384, 2 * BLOCK, [SimpleNamespace(location=HERE, flags="read and write")], 1),
+        ("cuMemExportToShareableHandle", "made", "descriptor", 0),
+        ("cuMemRelease", "made"),
+    ]
+    assert (descriptor, memory.exposed.__cuda_array_interface__["shape"]) == (55, (2 * BLOCK,))
+    assert memory.zeroed
+    del memory
+    gc.collect()
+    assert driver.asked[-2:] == [("cuMemUnmap", 16384, 2 * BLOCK), ("cuMemAddressFree", 16384, 2 * BLOCK)]
+
+
+def test_memory_of_a_descriptor(gpu: Cuda, driver: Driver) -> None:
+    memory: Any = gpu.open_shared(55, BLOCK)
+    assert driver.asked[0] == ("cuMemImportFromShareableHandle", 55, "descriptor")
+    assert [call[0] for call in driver.asked[1:]] == [
+        "cuMemAddressReserve",
+        "cuMemMap",
+        "cuMemSetAccess",
+        "cuMemRelease",
+    ]
+    assert not memory.zeroed
+    del memory
+    gc.collect()
+    assert driver.asked[-1] == ("cuMemAddressFree", 16384, BLOCK)
+
+
+_MAPPING = [
+    ("cuMemAddressReserve", ["cuMemRelease"]),
+    ("cuMemMap", ["cuMemAddressFree", "cuMemRelease"]),
+    ("cuMemSetAccess", ["cuMemAddressFree", "cuMemRelease", "cuMemUnmap"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("share", "fails", "given_back"),
+    [
+        (True, "cuMemCreate", []),
+        (True, "cuMemExportToShareableHandle", ["cuMemAddressFree", "cuMemRelease", "cuMemUnmap"]),
+        (False, "cuMemImportFromShareableHandle", []),
+        *((share, *row) for row in _MAPPING for share in (True, False)),
+    ],
+)
+def test_nothing_is_left_of_memory_that_cannot_be_shared(
+    gpu: Cuda, driver: Driver, share: bool, fails: str, given_back: list[str]
+) -> None:
+    driver.fails = fails
+    with pytest.raises(CudaError, match=fails):
+        gpu.share(1) if share else gpu.open_shared(55, BLOCK)
+    gc.collect()
+    freed = [call[0] for call in driver.asked if call[0] in ("cuMemRelease", "cuMemUnmap", "cuMemAddressFree")]
+    assert sorted(freed) == given_back
+    assert driver.current == 0
+
+
 @pytest.mark.parametrize("fails", ["", "cuMemAlloc", "cuIpcGetMemHandle", "cuCtxPushCurrent"])
 def test_the_thread_is_left_as_it_was(gpu: Cuda, driver: Driver, fails: str) -> None:
     driver.fails = fails
@@ -246,6 +322,14 @@ def test_the_real_driver_has_what_is_asked_of_it() -> None:
     functions = set(re.findall(r'"(cu[A-Z]\w+)"', Path(cuda.__file__).read_text()))
     assert len(functions) > 10
     assert not {name for name in functions if not callable(getattr(driver, name, None))}
+    wanted: Any = driver.CUmemAllocationProp()
+    wanted.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    wanted.requestedHandleTypes = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+    access = driver.CUmemAccessDesc()
+    access.location = driver.CUmemLocation()
+    access.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    wanted.location = access.location
+    access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
     handle = driver.CUipcMemHandle()
     wanted = bytes(range(cuda.HANDLE_BYTES))
     ctypes.memmove(handle.getPtr(), wanted, len(wanted))

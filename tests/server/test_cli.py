@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -137,11 +138,22 @@ def test_a_token_that_the_server_takes(capsys: pytest.CaptureFixture[str], tmp_p
     assert timedelta(days=1) < grant.expires - datetime.now(timezone.utc) <= timedelta(days=2)
 
 
+@pytest.mark.parametrize(("scopes", "alone"), [(("register", "cuda"), False), (("cuda",), True), (("apply",), None)])
+def test_what_cuda_means_is_said(
+    capsys: pytest.CaptureFixture[str], scopes: tuple[str, ...], alone: bool | None
+) -> None:
+    run(["token", "team/gpu", *(part for scope in scopes for part in ("--scope", scope))])
+    out, told = capsys.readouterr()
+    assert json.loads(out.splitlines()[1])["scopes"] == sorted(scopes)
+    assert ("cannot be fully contained" in told) == (alone is not None)
+    assert ("cuda alone lets nobody call anything" in told) == bool(alone)
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
         (["a b", "--scope", "apply"], "--name: 'a b' cannot be a principal's name"),
-        (["a", "--scope", "root"], "--scope: Input should be 'apply', 'register' or 'admin'"),
+        (["a", "--scope", "root"], "--scope: Input should be 'apply', 'register', 'admin' or 'cuda'"),
         (["a", "--scope", "apply", "--expires", "soon"], "--expires: "),
         (["a", "--scope", "apply", "--expires=-1d"], "--expires: Input should be greater than 0"),
     ],

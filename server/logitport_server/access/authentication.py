@@ -39,6 +39,12 @@ class Authenticator:
         """Look at the tokens again; whether somebody may be known no more."""
         return self._tokens is not None and self._tokens.refresh()
 
+    def grants(self, name: str, scope: str) -> bool:
+        """Whether the principal of this name has a scope now, whoever calls: code is used by others than its author."""
+        if not self.asks:
+            return name == ANYONE.name and ANYONE.may(scope)
+        return self._tokens is not None and scope in self._tokens.scopes_of(name)
+
     def authenticate(
         self, metadata: Iterable[tuple[str, str | bytes]], auth_context: Mapping[str, Iterable[bytes]]
     ) -> Principal:

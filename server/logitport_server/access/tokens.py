@@ -38,7 +38,7 @@ def _principal_name(value: str) -> str:
 
 
 PrincipalName = Annotated[str, AfterValidator(_principal_name)]
-Scope = Literal["apply", "register", "admin"]
+Scope = Literal["apply", "register", "admin", "cuda"]
 
 
 class Grant(BaseModel):
@@ -100,6 +100,7 @@ class TokenFile:
         self._path = path
         self._seen = self._look()
         self._grants = self._read()
+        self._by_name = _by_name(self._grants)
         self._expired = 0
         self._told = ""
 
@@ -114,6 +115,7 @@ class TokenFile:
             if seen != self._seen:
                 self._seen = seen
                 self._grants = self._read()
+                self._by_name = _by_name(self._grants)
                 logger.info("read %d tokens and certificates again from %s", len(self._grants), self._path)
                 changed = True
         except StartupError as error:
@@ -137,6 +139,11 @@ class TokenFile:
     def by_certificate(self, identity: str) -> Grant | None:
         """The line of a certificate."""
         return next((grant for grant in self._grants if grant.certificate and grant.certificate == identity), None)
+
+    def scopes_of(self, name: str) -> frozenset[str]:
+        """What the principal of this name may do by any of its lines that is of use."""
+        lines = self._by_name.get(name, ())
+        return frozenset[str]().union(*(grant.scopes for grant in lines if not grant.expired))
 
     def _look(self) -> tuple[int, int, int]:
         try:
@@ -173,6 +180,13 @@ class TokenFile:
             if first != number:
                 raise StartupError(f"{where}: the same token or certificate as in line {first}; remove one of them")
             yield grant
+
+
+def _by_name(grants: list[Grant]) -> dict[str, list[Grant]]:
+    lines: dict[str, list[Grant]] = {}
+    for grant in grants:
+        lines.setdefault(grant.name, []).append(grant)
+    return lines
 
 
 def _hash(token: str) -> str:

@@ -53,7 +53,8 @@ class Landlock(Layer):
         rules.allow(*_DEVICES, rules=use_device)
         if plan.devices:
             rules.allow(*plan.devices, rules=use_device | (access.IOCTL_DEV & access.all_file()))
-            rules.allow("/proc", rules=read_folder)  # the CUDA driver reads it
+            # The CUDA driver reads it, and ends if it cannot name its threads there.
+            rules.allow("/proc", rules=read_folder | access.WRITE_FILE)
         if "namespaces" not in plan.without:
             rules.allow(*_PRIVATE, rules=access.all() & ~(access.EXECUTE | access.MAKE_CHAR | access.MAKE_BLOCK))
         rules.apply()

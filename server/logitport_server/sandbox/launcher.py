@@ -6,6 +6,7 @@ import os
 import subprocess
 from typing import TYPE_CHECKING
 
+from logitport_server.sandbox import gpu
 from logitport_server.sandbox.interpreter import readable_paths
 from logitport_server.sandbox.layers import LAYERS
 from logitport_server.sandbox.plan import Limits, Plan
@@ -45,7 +46,8 @@ def launch(
         arguments: such as `["-m", "a.module"]`.
         pass_fds: descriptors that it inherits, under the same numbers.
         without: names of the layers to do without.
-        devices: device nodes that workers may use, such as /dev/nvidia0 and its like; without any, workers have none.
+        devices: device nodes that workers may use, such as /dev/nvidia0 and its like, and with them what the driver of
+            a GPU needs; without any, workers have none.
         threads: most that torch starts for one operation: fewer than a worker may have, or OpenMP ends it.
 
     Raises SandboxError if the interpreter cannot run workers, OSError if it cannot be started.
@@ -53,8 +55,12 @@ def launch(
     waived = frozenset(without)
     filtered = b""
     if "seccomp" not in waived:
-        filtered = compile_filter(in_pid_namespace="namespaces" not in waived, devices=bool(devices))
-    plan = Plan(waived, readable_paths(python), tuple(devices), filtered)
+        alone = "namespaces" not in waived and not devices
+        filtered = compile_filter(in_pid_namespace=alone, devices=bool(devices))
+    readable, environment = readable_paths(python), _ENVIRONMENT
+    if devices:
+        readable, environment = (*readable, *gpu.readable_paths()), environment | gpu.environment()
+    plan = Plan(waived, readable, tuple(devices), filtered)
     command = [python, "-I", "-B", *arguments]
     for layer in LAYERS:
         if layer.name not in waived:
@@ -62,7 +68,7 @@ def launch(
     return subprocess.Popen(  # noqa: S603
         command,
         stdin=subprocess.DEVNULL,
-        env=_ENVIRONMENT | {"OMP_NUM_THREADS": str(min(threads, os.cpu_count() or 1))} | plan.environment(),
+        env=environment | {"OMP_NUM_THREADS": str(min(threads, os.cpu_count() or 1))} | plan.environment(),
         pass_fds=tuple(pass_fds),
         start_new_session=True,
     )

@@ -29,7 +29,7 @@ class Layer(ABC):
         del plan
         return command
 
-    def split(self) -> None:
+    def split(self, plan: Plan) -> None:
         """In the process that is about to fork a worker: what the worker must be born into."""
 
     def apply(self, plan: Plan, limits: Limits) -> None:

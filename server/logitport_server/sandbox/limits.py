@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _STACK_BYTES = 8 << 20
 _ARENA_BYTES = 128 << 20
 
+_DRIVERS_FILES = 1024
+
 
 class ResourceLimits(Layer):
     """setrlimit(2).
@@ -42,6 +44,9 @@ class ResourceLimits(Layer):
             resource.RLIMIT_MSGQUEUE: 0,
             resource.RLIMIT_RTPRIO: 0,
         }
+        if plan.devices:  # CUDA reserves as much address space as there is memory, and opens its devices many times
+            del most[resource.RLIMIT_AS]
+            most[resource.RLIMIT_NOFILE] = max(limits.open_files, _DRIVERS_FILES)
         if "namespaces" not in plan.without:  # else every process of the user's counts, and the next worker fails
             most[resource.RLIMIT_NPROC] = limits.threads
         for kind, value in most.items():

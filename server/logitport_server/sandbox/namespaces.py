@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 _PRIVATE = ("/tmp", "/dev/shm")  # noqa: S108 - each worker's own
 _PROBE = f"""
 from logitport_server.sandbox.nobody import become_nobody
+from logitport_server.sandbox.plan import Plan
 from {__name__} import Namespaces
 become_nobody()
-Namespaces().split()
+Namespaces().split(Plan(frozenset(), (), (), b""))
 """
 _PROBE_SECONDS = 20
 
@@ -55,11 +56,13 @@ class Namespaces(Layer):
         said = tried.stderr.strip().rpartition("\n")[2]
         return f"{said}; it needs {' and '.join(needs) or 'a kernel and a container that allow user namespaces'}"
 
-    def split(self) -> None:
+    def split(self, plan: Plan) -> None:
         user, group = os.geteuid(), os.getegid()
+        # The CUDA driver finds its threads in /proc, which is the parent's, and so must be the numbers.
+        numbers = 0 if plan.devices else linux.CLONE_NEWPID
         linux.unshare(
             linux.CLONE_NEWUSER
-            | linux.CLONE_NEWPID
+            | numbers
             | linux.CLONE_NEWNS
             | linux.CLONE_NEWIPC
             | linux.CLONE_NEWNET
@@ -84,7 +87,7 @@ class Namespaces(Layer):
             _mount_empty(folder, f"mode=0700,size={limits.temporary_bytes},nr_inodes=4096")
         for path, handle in kept:
             _mount_again(path, handle)
-        if not plan.devices:  # the CUDA driver reads /proc
+        if not plan.devices:
             _mount_empty("/proc", "mode=0555,size=4k,nr_inodes=2", linux.MS_RDONLY)
         os.chdir(_PRIVATE[0])  # the folder that it was in is the parent's, and may be below the covers
         linux.drop_capabilities()

@@ -94,7 +94,7 @@ class Parent:
     def _split(self, channel: socket.socket, child: Callable[[], object], limits: Limits, keep: Sequence[int]) -> None:
         """In between: a process enters a new pid namespace only by being born into it."""
         for layer in self._layers:
-            layer.split()
+            layer.split(self._plan)
         worker = os.fork()
         if worker == 0:
             _end_with(channel, lambda: self._become_worker(channel, child, limits, keep))

@@ -22,7 +22,7 @@ from logitport_server.sandbox.parent import Parent
 from logitport_server.sandbox.plan import Limits, SandboxError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 # Small, so that what exhausts them costs the machine nothing.
 _LIMITS = Limits(memory_bytes=64 << 20, region_bytes=64 << 20, temporary_bytes=1 << 20, threads=8, open_files=64)
@@ -47,8 +47,8 @@ class Outcome:
     how: str
 
 
-def probe(python: str = sys.executable, without: Iterable[str] = ()) -> list[Outcome]:
-    """Make every attempt, each in a worker of its own, with these layers waived.
+def probe(python: str = sys.executable, without: Iterable[str] = (), devices: Sequence[str] = ()) -> list[Outcome]:
+    """Make every attempt, each in a worker of its own, with these layers waived, and these device nodes.
 
     Raises SandboxError if no worker can be started.
     """
@@ -63,7 +63,7 @@ def probe(python: str = sys.executable, without: Iterable[str] = ()) -> list[Out
         abstract.listen()
         with theirs:
             arguments = ["-m", __name__, str(theirs.fileno()), str(listener.getsockname()[1]), name]
-            process = launch(python, arguments, pass_fds=[theirs.fileno()], without=without)
+            process = launch(python, arguments, pass_fds=[theirs.fileno()], without=without, devices=devices)
         try:
             ours.settimeout(_PROBE_SECONDS)
             report = json.loads(b"".join(iter(lambda: ours.recv(_MESSAGE_BYTES), b"")) or b'"it ended early"')

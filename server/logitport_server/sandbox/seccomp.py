@@ -48,6 +48,10 @@ _DENIED = """
     socket socketpair symlink umount2 unshare vfork
 """
 
+# Of those, what the CUDA driver needs, and what it makes for itself: sockets are Unix sockets, which lead nowhere.
+_DRIVER = "bind memfd_create pipe pipe2 setsockopt"
+_AF_UNIX = 1
+
 _CLONE_THREAD = 0x0001_0000
 # PR_SET_NAME, PR_GET_NAME, PR_SET_VMA: what threads are called, and what their memory is.
 _PRCTL = (15, 16, 0x5356_4D41)
@@ -85,7 +89,7 @@ def compile_filter(*, in_pid_namespace: bool, devices: bool) -> bytes:
 
     Args:
         in_pid_namespace: a worker is process 1 of its own, and may signal that one; else it may signal none.
-        devices: it may make any ioctl, which is how device nodes are used.
+        devices: it may make any ioctl, which is how device nodes are used, and what the CUDA driver calls.
 
     Raises OSError of libseccomp's, RuntimeError if that is not installed, ImportError without the package pyseccomp.
     """
@@ -93,9 +97,15 @@ def compile_filter(*, in_pid_namespace: bool, devices: bool) -> bytes:
 
     rules = seccomp.SyscallFilter(seccomp.ERRNO(errno.ENOSYS))
     denied = seccomp.ERRNO(errno.EPERM)
-    for names, action in ((_ALLOWED, seccomp.ALLOW), (_DENIED, denied)):
-        for name in filter(_exists, names.split()):
-            rules.add_rule(action, name)
+    driver = _DRIVER.split() if devices else []
+    for name in filter(_exists, (*_ALLOWED.split(), *driver)):
+        rules.add_rule(seccomp.ALLOW, name)
+    for name in filter(_exists, _DENIED.split()):
+        if name == "socket" and devices:
+            rules.add_rule(seccomp.ALLOW, name, seccomp.Arg(0, seccomp.EQ, _AF_UNIX))
+            rules.add_rule(denied, name, seccomp.Arg(0, seccomp.NE, _AF_UNIX))
+        elif name not in driver:
+            rules.add_rule(denied, name)
     rules.add_rule(seccomp.ALLOW, "clone", seccomp.Arg(0, seccomp.MASKED_EQ, _CLONE_THREAD, _CLONE_THREAD))
     rules.add_rule(denied, "clone", seccomp.Arg(0, seccomp.MASKED_EQ, _CLONE_THREAD, 0))
     rules.add_rule(seccomp.ALLOW, "prlimit64", seccomp.Arg(2, seccomp.EQ, 0))  # to read limits, not to set them

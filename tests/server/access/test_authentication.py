@@ -10,7 +10,7 @@ import pytest
 from logitport import NotAuthenticated
 from logitport_server.access import Authenticator, TokenFile, new_token
 from logitport_server.access.tokens import Grant
-from logitport_server.principals import ANYONE, Principal
+from logitport_server.principals import ANYONE, CUDA, SCOPES, Principal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +46,33 @@ def test_nobody_is_asked_where_nothing_is_configured() -> None:
     authenticator = Authenticator(None, certificates=False)
     assert not authenticator.asks
     assert authenticator.authenticate(shows("x"), {}) is ANYONE
+
+
+def test_everyone_has_every_scope_where_nobody_is_asked() -> None:
+    authenticator = Authenticator(None, certificates=False)
+    assert all(authenticator.grants("", scope) for scope in SCOPES)
+    assert not authenticator.grants("alice", CUDA)  # whose code lies in the store from the time when she was asked
+
+
+def test_what_an_author_is_granted(tmp_path: Path) -> None:
+    """By any line of theirs that is of use, whoever calls; and nobody has what no line says."""
+    path = tmp_path / "tokens"
+    lines = [
+        new_token("alice", ["apply"])[1],
+        new_token("alice", ["register", "cuda"])[1],
+        new_token("bob", ["cuda"], datetime(2020, 1, 1, tzinfo=timezone.utc))[1],
+        ENGINE,
+    ]
+    path.write_text("\n".join(grant.line for grant in lines))
+    tokens = TokenFile(path)
+    authenticator = Authenticator(tokens, certificates=True)
+    known = ("alice", "bob", "engine", "", "certificate:engine.example", "nobody")
+    assert [name for name in known if authenticator.grants(name, CUDA)] == ["alice"]
+    path.write_text(lines[0].line)
+    authenticator.refresh()
+    assert not authenticator.grants("alice", CUDA)
+    assert authenticator.grants("alice", "apply")
+    assert not Authenticator(None, certificates=True).grants("", CUDA)
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])

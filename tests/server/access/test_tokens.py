@@ -85,7 +85,7 @@ def test_a_principal_may_have_two_tokens(path: Path) -> None:
         (line(name=""), "name: '' cannot be a principal's name"),
         (line(name="certificate:x"), "name: .* cannot be"),
         (line(name="a b"), "name: .* cannot be"),
-        (line(scopes=["root"]), "scopes.*'apply', 'register' or 'admin'"),
+        (line(scopes=["root"]), "scopes.*'apply', 'register', 'admin' or 'cuda'"),
         (line(scopes="apply"), "scopes: "),
         (line(sha256="00"), "sha256: "),
         (line(sha256=HASH.replace("0", "A")), "sha256: "),
