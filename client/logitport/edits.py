@@ -14,6 +14,9 @@ from logitport_proto import common_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import TypeAlias
+
+    Buffer: TypeAlias = bytes | memoryview
 
     from numpy.typing import NDArray
 
@@ -91,39 +94,55 @@ class Edits:
         edits._check_ids(vocab_size)
         return edits if edits.ids.dtype == np.int32 else replace(edits, ids=edits.ids.astype(np.int32))
 
-    def unpack(self, rows: Sequence[RowEdits]) -> None:
-        """The inverse of `pack`: say the edits of row i to `rows[i]`, of which nothing was said before."""
+    def unpack(self, num_rows: int) -> list[RowEdits]:
+        """The inverse of `pack`: what was said of each row of a batch."""
+        rows = [RowEdits() for _ in range(num_rows)]
         offsets, ids, values = self.offsets.tolist(), self.ids, self.values
         for row, kind, begin, end in zip(self.rows.tolist(), self.kinds.tolist(), offsets, offsets[1:]):  # noqa: B905
             added = values[begin:end] if kind == EditKind.BIAS else None
             rows[row].say(_KIND[kind], ids[begin:end], added)
+        return rows
+
+    def moved(self, rows: Sequence[int]) -> Edits:
+        """The same edits where row i has become row `rows[i]`."""
+        return replace(self, rows=np.array(rows, np.int32)[self.rows])
+
+    def to_columns(self) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+        """Rows, offsets, ids, values and kinds, little-endian."""
+        return (
+            self.rows.astype("<i4", copy=False).tobytes(),
+            self.offsets.astype("<i4", copy=False).tobytes(),
+            self.ids.astype("<i4", copy=False).tobytes(),
+            self.values.astype("<f4", copy=False).tobytes(),
+            self.kinds.tobytes(),
+        )
 
     def to_proto(self) -> common_pb2.Edits:
         """The message."""
-        return common_pb2.Edits(
-            rows=self.rows.astype("<i4", copy=False).tobytes(),
-            kinds=self.kinds.tobytes(),
-            offsets=self.offsets.astype("<i4", copy=False).tobytes(),
-            ids=self.ids.astype("<i4", copy=False).tobytes(),
-            values=self.values.astype("<f4", copy=False).tobytes(),
-        )
+        rows, offsets, ids, values, kinds = self.to_columns()
+        return common_pb2.Edits(rows=rows, offsets=offsets, ids=ids, values=values, kinds=kinds)
 
     @classmethod
     def from_proto(cls, message: common_pb2.Edits, num_rows: int, vocab_size: int) -> Edits:
-        """From a message, checked against a batch of `num_rows` rows of `vocab_size` logits.
+        """From a message, checked against a batch of `num_rows` rows of `vocab_size` logits. Raises as `check`."""
+        columns = message.rows, message.offsets, message.ids, message.values, message.kinds
+        return cls.from_columns(columns, num_rows, vocab_size)
+
+    @classmethod
+    def from_columns(cls, columns: Sequence[Buffer], num_rows: int, vocab_size: int) -> Edits:
+        """The inverse of `to_columns`, checked against a batch of `num_rows` rows of `vocab_size` logits.
 
         Raises:
-            InvalidArgument: the columns do not fit together, a row is outside the batch, rows are scattered,
-                a kind is unknown, or an edit has the wrong number of ids.
-            InvalidTokenId: an id is not in [0, vocab_size).
+            InvalidArgument, InvalidTokenId: as `check`.
         """
+        rows, offsets, ids, values, kinds = columns
         try:
             edits = cls(
-                rows=np.frombuffer(message.rows, "<i4"),
-                kinds=np.frombuffer(message.kinds, np.uint8),
-                offsets=np.frombuffer(message.offsets or b"\0\0\0\0", "<i4"),
-                ids=np.frombuffer(message.ids, "<i4"),
-                values=np.frombuffer(message.values, "<f4"),
+                rows=np.frombuffer(rows, "<i4"),
+                kinds=np.frombuffer(kinds, np.uint8),
+                offsets=np.frombuffer(offsets or b"\0\0\0\0", "<i4"),
+                ids=np.frombuffer(ids, "<i4"),
+                values=np.frombuffer(values, "<f4"),
             )
         except ValueError as error:
             raise InvalidArgument(f"Edits: a column is not a whole number of elements: {error}") from error
@@ -131,7 +150,13 @@ class Edits:
         return edits
 
     def check(self, num_rows: int, vocab_size: int) -> None:
-        """Check everything against a batch of `num_rows` rows of `vocab_size` logits. Raises as `from_proto`."""
+        """Check everything against a batch of `num_rows` rows of `vocab_size` logits.
+
+        Raises:
+            InvalidArgument: the columns do not fit together, a row is outside the batch, rows are scattered,
+                a kind is unknown, or an edit has the wrong number of ids.
+            InvalidTokenId: an id is not in [0, vocab_size).
+        """
         self._check_columns()
         if not len(self):
             return

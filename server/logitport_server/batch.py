@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from logitport.errors import LogitportError, UnknownRequest
 from logitport_server.grouping import Row, Rows, needs_logits
-from logitport_server.step import Failed
+from logitport_server.outcome import Failed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from logitport_server.columns import StepColumns, StepLayout
+    from logitport_server.outcome import Outcome
     from logitport_server.requests import ActiveRequest
-    from logitport_server.step import Outcome
 
 
 class Batch:

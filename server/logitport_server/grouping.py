@@ -30,6 +30,12 @@ class Row:
     draft_offset: int = 0
 
 
+class States(list[Any]):
+    """The states of a group's rows, which never change: a dialect may know a list again that it has seen."""
+
+    __slots__ = ("__weakref__",)
+
+
 @dataclass(slots=True)
 class Group:
     """Rows that one call of one processor serves (the batch mask, in index form), and the state of each.
@@ -40,7 +46,7 @@ class Group:
 
     dialect: Dialect
     rows: list[Row] = field(default_factory=list)
-    states: list[Any] = field(default_factory=list)
+    states: States = field(default_factory=States)
     selected: torch.Tensor | None = None
 
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from logitport_server.grouping import Group
+    from logitport_server.outcome import Outcome
     from logitport_server.requests import ActiveRequest
-    from logitport_server.step import Outcome
 
 _ALL_PLACES = range(sys.maxsize)
 

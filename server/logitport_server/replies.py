@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from logitport_proto import processing_pb2
-    from logitport_server.step import Outcome
+    from logitport_server.outcome import Outcome
 
 
 def int32_column(values: Iterable[int]) -> bytes:

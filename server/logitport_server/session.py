@@ -23,10 +23,11 @@ from logitport_server.batch import Batch
 from logitport_server.columns import StepColumns, StepLayout, int32_column, too_many_tokens
 from logitport_server.grouping import Row, Rows
 from logitport_server.lending import Lending
+from logitport_server.outcome import Outcome
 from logitport_server.principals import ANYONE, Domain
 from logitport_server.regions import Regions, put_back
 from logitport_server.requests import ActiveRequest, admit, check_token_ids
-from logitport_server.step import Outcome, pack
+from logitport_server.step import RunChains
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,7 +99,7 @@ class Session:
         self._principal = principal
         self._device = device
         self._requests: dict[int, ActiveRequest] = {}
-        self._run_chains = PipelineStage.get("run_chains")
+        self._run_chains = PipelineStage.get(RunChains.name)
         # One instance a processor, trust domain, tenant (None: all of them), place in the chain and session, gone with
         # the last request that uses it: what keeps state of a batch, as vLLM's do, sees each request once a step.
         self._hosted: WeakValueDictionary[tuple[str, Domain | None, str | None, int], Dialect] = WeakValueDictionary()
@@ -164,7 +165,7 @@ class Session:
         outcome = Outcome()
         drafts = batch.synchronise(columns, outcome)
         self._run_chains(batch.logits_free, drafts, self.vocab_size, None, outcome)
-        edits = pack(self.vocab_size, outcome)
+        edits = outcome.pack(self.vocab_size)
         reply.edits.CopyFrom(edits.to_proto())
         awaited = batch.reading(outcome)
         self._awaited = (awaited, len(batch.layout.rows), drafts)

@@ -2,86 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from itertools import compress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
-from logitport.edits import Edits, RowEdits
-from logitport.errors import LogitportError, ProcessorFailed, ProcessorTimedOut
+from logitport.errors import ProcessorFailed, ProcessorTimedOut
 from logitport.ops import PipelineStage, apply_edits
 from logitport.tensors import even_span, put_rows, take_rows
 from logitport_server.dialects.results import check_result, rows_with_nan
 from logitport_server.failures import COSTLY, of_dialect
-from logitport_server.grouping import Group, Row, Rows
+from logitport_server.grouping import Group, Row, Rows, States
 from logitport_server.ordering import in_order
+from logitport_server.outcome import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from logitport_server.principals import Domain
+    from logitport_server.dialects.base import Said
     from logitport_server.requests import ActiveRequest
-
-
-# How many calls of one trust domain may run out of time in one step: each keeps all others waiting.
-_MOST_TIMEOUTS = 2
-
-
-class Failed(NamedTuple):
-    """Why a request failed in a step, and whether it goes on without its processors."""
-
-    error: LogitportError
-    skipped: bool
-
-
-@dataclass
-class Outcome:
-    """What a step came to.
-
-    Attributes:
-        served: the groups that went well, in order, and what each one's processor said of its rows, if it says edits.
-        edits: what the processors said, of each row of which they said anything.
-        applied: rows by processor.
-        failures: the requests that failed in this step, by slot.
-        timeouts: how often a worker of a trust domain has not answered in time.
-    """
-
-    served: list[tuple[Group, Sequence[RowEdits]]] = field(default_factory=list)
-    edits: dict[int, RowEdits] = field(default_factory=dict)
-    applied: Counter[str] = field(default_factory=Counter)
-    failures: dict[int, Failed] = field(default_factory=dict)
-    timeouts: Counter[Domain | None] = field(default_factory=Counter)
-
-    def fail(self, request: ActiveRequest, error: LogitportError) -> None:
-        """The request goes no further in this step."""
-        request.fail(error)
-        self.failures[request.slot] = Failed(error, request.skip)
-
-    def out_of_time(self, members: Group) -> bool:
-        """Whether the group's trust domain has kept the others of this step waiting long enough."""
-        return bool(self.timeouts) and self.timeouts[members.dialect.domain] >= _MOST_TIMEOUTS
-
-    def settle(self) -> None:
-        """Draw up `edits` and `applied`: what was served to the requests that have not failed since."""
-        self.edits, self.applied = {}, Counter()
-        for members, said in self.served:
-            rows: Sequence[Row] = members.rows
-            if self.failures:
-                alive = [row.request.failure is None for row in rows]
-                rows, said = list(compress(rows, alive)), list(compress(said, alive))  # noqa: PLW2901
-            if rows:
-                self.applied[members.dialect.name] += len(rows)
-            for row, edits in zip(rows, said, strict=False):  # a processor that reads logits says nothing
-                if edits:
-                    before = self.edits.get(row.index)
-                    self.edits[row.index] = edits if before is None else _joined(before, edits)
-
-    def all_denied(self, vocab_size: int) -> list[int]:
-        """Rows in which edits left no id allowed, ascending."""
-        return sorted(row for row, said in self.edits.items() if said.denies_all(vocab_size))
 
 
 def run(
@@ -108,7 +47,6 @@ def run(
                 _serve(members, vocab_size, logits, outcome)
         if logits is not None:
             _refuse_nan(standing, logits, outcome)
-    outcome.settle()
     for row in rows if originals else ():
         if logits is not None and row.request.failure is not None and row.index in originals:
             logits[row.index].copy_(originals[row.index])
@@ -119,21 +57,6 @@ class RunChains(PipelineStage):
     """`run`, as a stage that an installed package may replace."""
 
     __call__ = staticmethod(run)
-
-
-def pack(vocab_size: int, outcome: Outcome) -> Edits:
-    """The edits of all rows. A request whose processors said what cannot be fails; the others go on."""
-    try:
-        return Edits.pack(sorted(outcome.edits.items()), vocab_size)
-    except Exception:  # noqa: BLE001 - what was said is somebody else's
-        for members, said in outcome.served:
-            for row, edits in zip(members.rows, said, strict=False):
-                try:
-                    edits.check(vocab_size)
-                except Exception as error:  # noqa: BLE001 - as above
-                    outcome.fail(row.request, of_dialect(error, members.dialect))
-        outcome.settle()
-        return Edits.pack(sorted(outcome.edits.items()), vocab_size)
 
 
 @contextmanager
@@ -164,7 +87,7 @@ def _serve(members: Group, vocab_size: int, logits: torch.Tensor | None, outcome
 
     A logits-free processor is then called again for each row alone, which changes nothing: it follows from the history.
     """
-    said: Sequence[RowEdits] = ()
+    said: Said = ()
     try:
         if outcome.out_of_time(members):
             raise ProcessorTimedOut("processors of its trust domain have used up the time of this step; not called")
@@ -172,12 +95,11 @@ def _serve(members: Group, vocab_size: int, logits: torch.Tensor | None, outcome
             assert logits is not None  # noqa: S101 - the session runs no such chain without its logits
             _process(members, logits)
         else:
-            said = [RowEdits() for _ in members.rows]
-            members.dialect.edit(members.states, said)
+            said = members.dialect.edit(members.states)
     except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
         if len(members.rows) > 1 and not members.dialect.reads_logits and not isinstance(error, COSTLY):
             for row, state in zip(members.rows, members.states, strict=True):
-                _serve(Group(members.dialect, [row], [state]), vocab_size, logits, outcome)
+                _serve(Group(members.dialect, [row], States([state])), vocab_size, logits, outcome)
             return
         if isinstance(error, ProcessorTimedOut):
             outcome.timeouts[members.dialect.domain] += 1
@@ -190,9 +112,7 @@ def _serve(members: Group, vocab_size: int, logits: torch.Tensor | None, outcome
         outcome.fail(members.rows[place].request, failure)
     outcome.served.append((members, said))
     if said and logits is not None:
-        here = Outcome([(members, said)], failures=outcome.failures)
-        here.settle()
-        apply_edits(pack(vocab_size, here), logits)
+        apply_edits(Outcome([(members, said)], outcome.failures).pack(vocab_size), logits)
 
 
 def _process(members: Group, logits: torch.Tensor) -> None:
@@ -243,13 +163,6 @@ def _select(members: Group, logits: torch.Tensor) -> torch.Tensor:
         return logits[span]
     copied: torch.Tensor = take_rows(logits, indices, members.dialect.scratch(len(indices), logits))
     return copied
-
-
-def _joined(first: RowEdits, later: RowEdits) -> RowEdits:
-    joined = RowEdits()
-    joined.extend(first)
-    joined.extend(later)
-    return joined
 
 
 def _copy_rows_of_skippers(rows: Sequence[Row], logits: torch.Tensor | None) -> dict[int, torch.Tensor]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logitport.edits import EditKind, Edits, RowEdits, unpack_bits
@@ -83,8 +83,7 @@ def allowed_by(edits: RowEdits) -> list[int]:
     """The ids that these edits allow, once they have travelled."""
     packed = Edits.pack([(0, edits)], VOCAB_SIZE)
     packed = Edits.from_proto(packed.to_proto(), 1, VOCAB_SIZE)
-    (said,) = [RowEdits()]
-    packed.unpack([said])
+    (said,) = packed.unpack(1)
     allowed = np.ones(VOCAB_SIZE, bool)
     for kind, ids, _ in said:
         if kind is EditKind.BITMASK:
@@ -122,7 +121,7 @@ MOVES = st.lists(st.tuples(st.booleans(), st.integers(0, 100)), max_size=12)
 
 
 @pytest.mark.parametrize("form", ["regex", "ebnf"])
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(max_examples=150)
 @given(regexes.REGEXES, MOVES)
 def test_exactly_what_can_be_completed_is_allowed(
     no_trials: None, form: str, regex: regexes.Regex, moves: list[tuple[bool, int]]
@@ -149,7 +148,7 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(masks, "_executor", lambda: executor)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(regexes.REGEXES, st.integers(0, 100)), min_size=2, max_size=6), st.lists(MOVES, min_size=1))
 def test_requests_of_a_batch_have_each_their_own_grammar(
     no_trials: None, threads: None, asked: list[tuple[regexes.Regex, int]], moves: list[list[tuple[bool, int]]]
@@ -167,7 +166,7 @@ def test_requests_of_a_batch_have_each_their_own_grammar(
             assert is_right(allowed_by(edits), regex, request.text)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+@settings(max_examples=100)
 @given(regexes.REGEXES, st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=4), st.integers(0, 3))
 def test_rejected_drafts_leave_nothing_behind(
     no_trials: None, regex: regexes.Regex, drafts: list[int], accepted: int
@@ -243,7 +242,7 @@ def test_the_session_says_which_ids_end_a_sequence_even_those_that_stand_for_tex
     assert allowed_by(edits) == [piece, OTHER_EOS, VOCAB_SIZE - 1]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.text("abcd", max_size=5), min_size=1, max_size=5), st.integers(0, 100))
 def test_choices(no_trials: None, choices: list[str], number: int) -> None:
     request = Follow({"choice": choices})

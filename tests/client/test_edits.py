@@ -105,6 +105,21 @@ def test_proto_round_trip(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None
         assert getattr(again, column).tolist() == getattr(edits, column).tolist()
 
 
+@given(said_of_rows())
+def test_what_was_packed_is_unpacked(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None:
+    vocab_size, rows = batch
+    edits = Edits.pack(rows, vocab_size)
+    again = Edits.pack(enumerate(edits.unpack(ROWS)), vocab_size)
+    assert again.to_columns() == edits.to_columns()
+
+
+def test_rows_are_moved() -> None:
+    edits = Edits.from_proto(message_of(rows=[0, 2]), 3, 64)
+    moved = edits.moved([5, 6, 1])
+    assert moved.rows.tolist() == [5, 1]
+    assert moved.to_columns()[1:] == edits.to_columns()[1:]
+
+
 def test_an_empty_message_is_no_edits() -> None:
     assert len(Edits.from_proto(common_pb2.Edits(), 1, 1)) == 0
 

@@ -10,8 +10,9 @@ import torch
 from logitport import History
 from logitport_server.dialects import Dialect
 from logitport_server.grouping import Row, Rows
+from logitport_server.outcome import Outcome
 from logitport_server.requests import ActiveRequest, Link
-from logitport_server.step import Outcome, run
+from logitport_server.step import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -17,7 +17,8 @@ from logitport import (
     StateLost,
 )
 from logitport_server.grouping import Row, Rows
-from logitport_server.step import Outcome, run
+from logitport_server.outcome import Outcome
+from logitport_server.step import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

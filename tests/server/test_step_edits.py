@@ -18,7 +18,8 @@ from logitport import (
 )
 from logitport.ops import apply_edits
 from logitport_server.grouping import Row, Rows
-from logitport_server.step import Outcome, pack, run
+from logitport_server.outcome import Outcome
+from logitport_server.step import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +76,7 @@ def test_edits_that_cannot_be_cost_their_request_alone(
     outcome = Outcome()
     run(Rows(rows), {}, VOCAB, logits if here else None, outcome)
     if not here:
-        apply_edits(pack(VOCAB, outcome), logits)
+        apply_edits(outcome.pack(VOCAB), logits)
     assert logits[1].tolist() == [8, 9, 10, -INF, 12, 13, 14, 15]
     assert set(outcome.failures) == {wrong.slot}
     assert isinstance(outcome.failures[wrong.slot].error, error)
@@ -89,7 +90,7 @@ def test_edits_that_cannot_be_are_told_of_their_own_processor(admission: Any) ->
     rows = [Row(0, request)]
     outcome = Outcome()
     run(Rows(rows), {}, VOCAB, None, outcome)
-    pack(VOCAB, outcome)
+    outcome.pack(VOCAB)
     assert outcome.failures[0].error.processor == "the wrong one"
 
 
@@ -103,7 +104,7 @@ def test_a_request_that_skips_gets_no_edits_in_any_of_its_rows(admission: Any) -
     rows = [Row(0, request), Row(1, request, 1), Row(2, admit((deny(2), {})))]
     outcome = Outcome()
     run(Rows(rows), {request: [6]}, VOCAB, None, outcome)
-    edits = pack(VOCAB, outcome)
+    edits = outcome.pack(VOCAB)
     assert edits.rows.tolist() == [2]
     assert failed(outcome) == {0: (InvalidTokenId, True)}
 
@@ -143,6 +144,6 @@ def test_a_processor_that_meddles_costs_its_own_requests_alone(
     outcome = Outcome()
     run(Rows(rows), {}, VOCAB, logits if here else None, outcome)
     if not here:
-        apply_edits(pack(VOCAB, outcome), logits)
+        apply_edits(outcome.pack(VOCAB), logits)
     assert logits[1].tolist() == [8, 9, 10, -INF, 12, 13, 14, 15]
     assert set(outcome.failures) <= {0}

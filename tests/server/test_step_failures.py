@@ -20,7 +20,8 @@ from logitport import (
 from logitport.errors import to_proto
 from logitport.ops import apply_edits
 from logitport_server.grouping import Row, Rows
-from logitport_server.step import Outcome, pack, run
+from logitport_server.outcome import Outcome
+from logitport_server.step import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -182,7 +183,7 @@ def test_what_one_history_makes_a_logits_free_processor_raise_costs_that_request
     logits, outcome = logits_of(3), Outcome()
     run(Rows(rows), {}, VOCAB, logits if here else None, outcome)
     if not here:
-        apply_edits(pack(VOCAB, outcome), logits)
+        apply_edits(outcome.pack(VOCAB), logits)
     assert failed(outcome) == {1: (ProcessorFailed, False)}
     assert [row for row in (logits == -INF).nonzero().tolist() if row[0] != 1] == [[0, 4], [2, 6]]
     assert outcome.applied == {"Says": 2}

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, RowEdits
 from logitport.ops import apply_edits
 from logitport_server.grouping import Row, Rows
-from logitport_server.step import Outcome, pack, run
+from logitport_server.outcome import Outcome
+from logitport_server.step import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,7 +175,7 @@ def check(
     logits, outcome = torch.tensor(before), Outcome()
     run(Rows(rows), drafts, VOCAB, logits if logits_are_here else None, outcome)
     if not logits_are_here:
-        apply_edits(pack(VOCAB, outcome), logits)
+        apply_edits(outcome.pack(VOCAB), logits)
 
     expected, failed = naive(asked, placed, before)
     assert set(outcome.failures) == {requests[at].slot for at in failed}

@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from logitport import payload
+from logitport.edits import Edits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
     from logitport.history import History
     from logitport_server.principals import Domain
     from logitport_server.regions import Region
+
+
+# What a processor says of the rows of a call: of each, or of all in columns, where row i is that of the i-th state.
+Said: TypeAlias = "Sequence[RowEdits] | Edits"
+
+
+def by_row(said: Said, num_rows: int) -> Sequence[RowEdits]:
+    """What was said of each row of a call; nothing at all where its processor reads logits."""
+    return said.unpack(num_rows) if isinstance(said, Edits) else said
 
 
 def is_greedy(temperature: object) -> bool:
@@ -143,8 +153,8 @@ class Dialect(ABC):
     def abandon(self) -> None:
         """Give up the call that was begun, if there is one."""
 
-    def edit(self, states: Sequence[Any], edits: Sequence[RowEdits]) -> None:
-        """Collect the edits of each row; only where `reads_logits` is False."""
+    def edit(self, states: Sequence[Any]) -> Said:
+        """The edits of each row; only where `reads_logits` is False."""
         raise NotImplementedError
 
     def process(self, states: Sequence[Any], logits: torch.Tensor) -> torch.Tensor:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from logitport.edits import RowEdits
 from logitport.processors import EditProcessor, EditRequest
 from logitport_server.dialects.base import Dialect, RequestContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from logitport.edits import RowEdits
 
 
 class EditDialect(Dialect):
@@ -43,5 +42,7 @@ class EditDialect(Dialect):
         state.state = None
         self.processor.start(state)
 
-    def edit(self, states: Sequence[EditRequest], edits: Sequence[RowEdits]) -> None:
-        self.processor.edit_batch(states, edits)
+    def edit(self, states: Sequence[EditRequest]) -> list[RowEdits]:
+        said = [RowEdits() for _ in states]
+        self.processor.edit_batch(states, said)
+        return said

@@ -5,31 +5,36 @@ from __future__ import annotations
 import struct
 import time
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import ref
 
 import orjson
-from google.protobuf.message import DecodeError
 
 from logitport.edits import Edits
 from logitport.errors import LogitportError, ProcessorTimedOut, StateLost
-from logitport_proto import common_pb2
 from logitport_server.dialects import Dialect, RequestContext
 from logitport_server.executors.shared_rows import SharedRows
 from logitport_server.failures import WorkerLost
+from logitport_server.grouping import States
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import torch
 
-    from logitport.edits import RowEdits
     from logitport_server.executors.worker import Worker
     from logitport_server.executors.zygote import WorkerProcess
     from logitport_server.regions import Region
     from logitport_server.source import Source
 
+_Taken = TypeVar("_Taken")
+
 # Processors and states have numbers of their own in a worker, which none gets again.
 _numbers = count(1)
+
+
+def _nobody() -> None:
+    pass
 
 
 class _State:
@@ -79,6 +84,8 @@ class RemoteDialect(Dialect):
         self.domain = worker.domain
         self._number = next(_numbers)
         self._process: WorkerProcess | None = None
+        # Whom the process was last called for, if it has the states of them all.
+        self._called: Callable[[], States | None] = _nobody
         self._memory = SharedRows()
         self.unpickled = False
         # Whether a call was begun, and what was raised instead of it.
@@ -112,6 +119,7 @@ class RemoteDialect(Dialect):
     def rebuild(self, state: _State) -> None:
         self.check_rebuildable(state)
         state.process = None
+        self._called = _nobody
 
     def check_rebuildable(self, state: _State) -> None:
         if state.kept:
@@ -133,12 +141,11 @@ class RemoteDialect(Dialect):
             self._worker.misunderstood(self.name, "an answer that nobody waits for")
             self._worker.lock.release()
 
-    def edit(self, states: Sequence[_State], edits: Sequence[RowEdits]) -> None:
-        def take(_: dict[str, Any], columns: Sequence[memoryview]) -> None:
-            message = common_pb2.Edits.FromString(bytes(columns[0]))
-            Edits.from_proto(message, len(edits), states[0].context.vocab_size).unpack(edits)
+    def edit(self, states: Sequence[_State]) -> Edits:
+        def take(_: dict[str, Any], columns: Sequence[memoryview]) -> Edits:
+            return Edits.from_columns(columns, len(states), states[0].context.vocab_size)
 
-        self._call(states, None, take)
+        return self._call(states, None, take)
 
     def process(self, states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor:
         def take(header: dict[str, Any], _: Sequence[memoryview]) -> None:
@@ -177,6 +184,7 @@ class RemoteDialect(Dialect):
             self.argmax_invariant = bool(reply.get("argmax_invariant"))
             self.takes_drafts = bool(reply.get("takes_drafts"))
             self._process = process
+            self._called = _nobody
         return process
 
     def _start(self, state: _State, process: WorkerProcess, seconds: float) -> None:
@@ -214,12 +222,10 @@ class RemoteDialect(Dialect):
             # What a new process must be given first is not to keep the step waiting any longer than a call.
             until = time.monotonic() + self._worker.deadlines.call
             process = self._host(self._worker.deadlines.call)
-            self._restart(states, process, until)
-            header: dict[str, Any] = {
-                "do": "edit" if logits is None else "process",
-                "processor": self._number,
-                "states": [state.number if state.process is process else 0 for state in states],
-            }
+            header: dict[str, Any] = {"do": "edit" if logits is None else "process", "processor": self._number}
+            if self._called() is not states:
+                self._restart(states, process, until)
+                header["states"] = [state.number if state.process is process else 0 for state in states]
             descriptors: Sequence[int] = ()
             drafts = [state.context.history.draft_tokens for state in states]
             if any(drafts):
@@ -230,15 +236,14 @@ class RemoteDialect(Dialect):
                 header["vocab_size"] = states[0].context.vocab_size
             else:
                 self._handed, descriptors = self._memory.hand_over(logits, process, header)
-            header["counts"] = counts = []
-            told: list[int] = []
-            for state in states:
-                counts.append(len(state.told))
-                told += state.told
-                state.told.clear()
+            counts, told = _take_told(states)
+            if counts.count(1) != len(counts):
+                header["counts"] = counts
             column = struct.pack(f"<{len(told)}i", *told)
             seconds = self._worker.deadlines.call
             self._worker.send(process, self.name, header, [column], descriptors, seconds=seconds)
+            if not self.failed and isinstance(states, States):
+                self._called = ref(states)
         except BaseException as error:  # noqa: BLE001 - raised again where the call ends
             self._not_begun = error
 
@@ -267,8 +272,8 @@ class RemoteDialect(Dialect):
         self,
         states: Sequence[_State],
         logits: torch.Tensor | None,
-        take: Callable[[dict[str, Any], Sequence[memoryview]], None],
-    ) -> None:
+        take: Callable[[dict[str, Any], Sequence[memoryview]], _Taken],
+    ) -> _Taken:
         """Take the worker's answer to a call, which is begun unless it was. What makes no sense costs the worker."""
         if not self._begun:
             self._worker.reserve(self.name, self._worker.deadlines.call)
@@ -281,8 +286,8 @@ class RemoteDialect(Dialect):
             self._worker.quarantine.went_well(self._worker.domain, self.name)
             try:
                 self._take_failed(header["failed"], len(states))
-                take(header, columns)
-            except (AttributeError, KeyError, IndexError, TypeError, ValueError, DecodeError) as error:
+                return take(header, columns)
+            except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
                 raise self._worker.misunderstood(self.name, f"an answer that is none: {error}") from None
         finally:
             self._begun = False
@@ -295,3 +300,14 @@ class RemoteDialect(Dialect):
             if not 0 <= place < rows:
                 raise ValueError(f"row {place} of {rows} failed")
             self.failed = {**self.failed, place: self._worker.error(self.name, error)}
+
+
+def _take_told(states: Sequence[_State]) -> tuple[list[int], list[int]]:
+    """How much has happened to each history since the last call, and what, of all."""
+    counts: list[int] = []
+    told: list[int] = []
+    for state in states:
+        counts.append(len(state.told))
+        told += state.told
+        state.told.clear()
+    return counts, told

@@ -32,6 +32,7 @@ class BadFrame(Exception):
 def pack(header: dict[str, Any], columns: Sequence[bytes] = ()) -> bytes:
     """The frame, as it travels."""
     text = orjson.dumps({**header, "columns": [len(column) for column in columns]})
+    text += b" " * (-len(text) % _LENGTHS.size)  # so that the first column is aligned, and what is a multiple after it
     return b"".join((_LENGTHS.pack(len(text), sum(map(len, columns))), text, *columns))
 
 

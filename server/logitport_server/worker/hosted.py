@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from logitport_server import failures
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Container, Sequence
 
     from logitport.errors import LogitportError
     from logitport.history import History
@@ -47,6 +48,8 @@ class Hosted:
         self.dialect = dialect
         self.memory: dict[int, mmap.mmap] = {}
         self._requests: dict[int, _Request] = {}
+        self._numbers: Sequence[int] = ()
+        self._called: list[_Request | None] = []
 
     def start(self, number: int, context: RequestContext, params: dict[str, Any]) -> None:
         """Build the state of a request."""
@@ -57,23 +60,27 @@ class Hosted:
         """The request is gone."""
         self._requests.pop(number, None)
 
-    def follow(self, numbers: Sequence[int], counts: Sequence[int], told: Sequence[int]) -> dict[int, LogitportError]:
+    def call_for(self, numbers: Sequence[int]) -> None:
+        """The states that this call and the next ones are for, 0 for a row to be left out; one may stand twice."""
+        self._numbers = numbers
+        self._called = [self._requests[number] if number else None for number in numbers]
+
+    def follow(self, counts: Sequence[int] | None, told: Sequence[int]) -> dict[int, LogitportError]:
         """Bring the states in line with what the server told since their last call.
 
         Args:
-            numbers: the states of a call, 0 for a row to be left out; one may stand twice.
-            counts: how much was told of each.
+            counts: how much was told of each; None if one thing of each.
             told: of all; an id that joined the history, or -1 - length where it was cut back to a length.
 
         Returns:
-            By place in `numbers`, what the processor raised: it is not to be called for these.
+            By place, what the processor raised: it is not to be called for these.
         """
         failed: dict[int, LogitportError] = {}
         at = 0
-        for place, (number, count) in enumerate(zip(numbers, counts, strict=True)):
-            if not number:
+        called = self._called
+        for place, (request, count) in enumerate(zip(called, counts or repeat(1, len(called)), strict=True)):
+            if request is None:
                 continue
-            request = self._requests[number]
             try:
                 if request.behind:
                     self._catch_up(request, told[at : at + count])
@@ -89,28 +96,35 @@ class Hosted:
             at += count
         return failed
 
-    def mark_drafts(self, numbers: Sequence[int], draft_tokens: Sequence[int]) -> None:
+    def mark_drafts(self, draft_tokens: Sequence[int]) -> None:
         """Take note of how many ids at the end of each history are draft tokens; none of any where nothing is said."""
-        for number, drafts in zip(numbers, draft_tokens, strict=False):
-            if number:
-                self._requests[number].history.draft_tokens = drafts
+        for request, drafts in zip(self._called, draft_tokens, strict=False):
+            if request is not None:
+                request.history.draft_tokens = drafts
 
-    def states(self, numbers: Sequence[int], places: Sequence[int]) -> list[Any]:
+    def present(self, failed: Container[int]) -> Sequence[int]:
+        """The places of the call but for rows to be left out, and these that failed."""
+        called = self._called
+        if not failed and None not in called:
+            return range(len(called))
+        return [place for place, request in enumerate(called) if request is not None and place not in failed]
+
+    def states(self, places: Sequence[int]) -> list[Any]:
         """What the dialect keeps of the requests at these places."""
-        requests = self._requests
-        return [requests[numbers[place]].state for place in places]
+        called: Sequence[Any] = self._called
+        return [called[place].state for place in places]
 
-    def newly_kept(self, numbers: Sequence[int], places: Sequence[int]) -> list[int]:
+    def newly_kept(self, places: Sequence[int]) -> list[int]:
         """The numbers, at these places, whose state has ceased to be a function of the history."""
         kept = []
-        for number in dict.fromkeys(numbers[place] for place in places):
-            request = self._requests[number]
-            if not request.kept:
+        for place in places:
+            request = self._called[place]
+            if request is not None and not request.kept:
                 try:
                     self.dialect.check_rebuildable(request.state)
                 except BaseException:  # noqa: BLE001 - it compares what a processor left there
                     request.kept = True
-                    kept.append(number)
+                    kept.append(self._numbers[place])
         return kept
 
     def _tell(self, request: _Request, told: Sequence[int]) -> None:

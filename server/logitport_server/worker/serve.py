@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 
 from logitport import dialects, payload
-from logitport.edits import Edits, RowEdits
+from logitport.edits import Edits
 from logitport.errors import LoadFailed, LogitportError, to_proto
 from logitport.history import History
 from logitport_server import failures
@@ -121,11 +121,9 @@ class _Worker:
     def _edit(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:
         hosted = self._hosted[header["processor"]]
         failed, places = _follow(hosted, header, columns)
-        said = [RowEdits() for _ in header["states"]]
-        if places:
-            hosted.dialect.edit(hosted.states(header["states"], places), [said[place] for place in places])
-        edits = Edits.pack(enumerate(said), header["vocab_size"])
-        return {"failed": failed}, (edits.to_proto().SerializeToString(),)
+        said: Any = hosted.dialect.edit(hosted.states(places)) if places else ()
+        edits = Edits.pack(zip(places, said, strict=True), header["vocab_size"])
+        return {"failed": failed}, edits.to_columns()
 
     def _process(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:
         hosted = self._hosted[header["processor"]]
@@ -133,10 +131,10 @@ class _Worker:
         if places:
             before = header.get("drafts_before")
             hosted.dialect.drafts = [before[place] for place in places] if before else ()
-            _call(hosted, header["states"], places, _logits(hosted, header))
+            _call(hosted, places, _logits(hosted, header))
             for at, error in hosted.dialect.failed.items():
                 failed[str(places[at])] = _told(failures.of_processor(error, header["name"]))
-        return {"failed": failed, "kept": hosted.newly_kept(header["states"], places)}, ()
+        return {"failed": failed, "kept": hosted.newly_kept(places)}, ()
 
 
 def _logits(hosted: Hosted, header: dict[str, Any]) -> torch.Tensor:
@@ -149,17 +147,17 @@ def _logits(hosted: Hosted, header: dict[str, Any]) -> torch.Tensor:
     return torch.frombuffer(memory, dtype=dtype, count=rows * width, offset=header["offset"]).view(rows, width)
 
 
-def _call(hosted: Hosted, numbers: Sequence[int], places: Sequence[int], logits: torch.Tensor) -> None:
+def _call(hosted: Hosted, places: Sequence[int], logits: torch.Tensor) -> None:
     """Call the processor for the rows at these places, and put what it returns in the place of the logits."""
     import torch
 
     from logitport_server.dialects.results import check_result
 
-    every = len(places) == len(numbers)
+    every = len(places) == len(logits)
     handed = logits if every else logits[list(places)]
     shape = handed.shape  # the processor may reshape its tensor in place
     with torch.no_grad():
-        result = hosted.dialect.process(hosted.states(numbers, places), handed)
+        result = hosted.dialect.process(hosted.states(places), handed)
         check_result(result, shape, hosted.dialect.name)
         if not every:
             logits[list(places)] = result.to(logits)
@@ -171,14 +169,12 @@ def _follow(
     hosted: Hosted, header: dict[str, Any], columns: Sequence[memoryview]
 ) -> tuple[dict[str, Any], Sequence[int]]:
     """What failed, by place, as it travels; and the places that are left."""
-    numbers = header["states"]
+    if "states" in header:
+        hosted.call_for(header["states"])
     told = struct.unpack(f"<{len(columns[0]) // 4}i", columns[0])
-    failed = hosted.follow(numbers, header["counts"], told)
-    hosted.mark_drafts(numbers, header.get("drafts", ()))
-    places: Sequence[int] = range(len(numbers))
-    if failed or not all(numbers):
-        places = [place for place in places if numbers[place] and place not in failed]
-    return {str(place): _told(error) for place, error in failed.items()}, places
+    failed = hosted.follow(header.get("counts"), told)
+    hosted.mark_drafts(header.get("drafts", ()))
+    return {str(place): _told(error) for place, error in failed.items()}, hosted.present(failed)
 
 
 def _told(error: LogitportError) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logitport import (
@@ -25,6 +25,7 @@ from logitport import (
 )
 from logitport_builtins import BUILTINS
 from logitport_server.dialects import RequestContext
+from logitport_server.dialects.base import by_row
 from logitport_server.source import Source
 
 if TYPE_CHECKING:
@@ -168,8 +169,7 @@ class Told:
 
 
 def denied(dialect: Dialect, *told: Told) -> list[list[int]]:
-    said = [RowEdits() for _ in told]
-    dialect.edit([one.state for one in told], said)
+    said = by_row(dialect.edit([one.state for one in told]), len(told))
     return [[int(i) for kind, ids, _ in row if kind is EditKind.DENY for i in ids] for row in said]
 
 
@@ -185,7 +185,7 @@ def test_built_ins_run_here(executor: Executor, name: str) -> None:
     assert not dialect.reads_logits
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15)
 @given(prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=4), operations=OPERATIONS)
 def test_state_follows_the_history(executor: Executor, ship: Ship, prompt: list[int], operations: list[Any]) -> None:
     dialect = executor.host(ship(TellsHistory))
@@ -232,8 +232,7 @@ def test_edits_arrive_as_they_were_said(executor: Executor, ship: Ship, kind: st
     dialect = executor.host(ship(EveryEdit))
     assert not dialect.reads_logits
     told = [Told(dialect, [1], {"kind": kind}), Told(dialect, [1], {"kind": "nothing"})]
-    said, expected = [RowEdits(), RowEdits()], RowEdits()
-    dialect.edit([one.state for one in told], said)
+    said, expected = by_row(dialect.edit([one.state for one in told]), 2), RowEdits()
     EveryEdit().edit(EditRequest({"kind": kind}, History([1]), VOCAB), expected)
     flat = [
         [(kind, ids.tolist(), None if values is None else values.tolist()) for kind, ids, values in row]

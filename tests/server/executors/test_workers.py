@@ -26,6 +26,7 @@ from logitport import (
 )
 from logitport_server import loader
 from logitport_server.dialects import RequestContext
+from logitport_server.dialects.base import by_row
 from logitport_server.executors import Deadlines, ProcessExecutor, zygote
 from logitport_server.executors.zygote import NoAnswer, WorkerGone, WorkerProcess
 from logitport_server.failures import WorkerLost
@@ -60,8 +61,7 @@ def neighbours(executor: ProcessExecutor, source: Source) -> int:
     """How often processors of this source's worker were called before."""
     dialect = executor.host(source)
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
-    said = [RowEdits()]
-    dialect.edit([state], said)
+    said = by_row(dialect.edit([state]), 1)
     ((_, _, values),) = said[0]
     assert values is not None
     return int(values[0])
@@ -95,8 +95,7 @@ def test_a_worker_is_killed_from_outside_between_calls(workers: ProcessExecutor,
     first.kill()
     while first.alive:
         time.sleep(0.01)
-    said = [RowEdits()]
-    dialect.edit([state], said)
+    said = by_row(dialect.edit([state]), 1)
     assert said[0]
     assert worker.process() is not first
     assert not workers.quarantine.reason(source.key)
@@ -121,7 +120,7 @@ def test_who_is_busy_is_not_waited_for(workers: ProcessExecutor, ship: Ship) -> 
     with dialect._worker.lock:  # type: ignore[attr-defined]
         assert not dialect.begin([state], None)
     assert dialect.begin([state], None)
-    dialect.edit([state], [RowEdits()])
+    dialect.edit([state])
 
 
 def test_a_call_that_nobody_ends_does_not_block_the_worker(workers: ProcessExecutor, ship: Ship) -> None:
@@ -130,7 +129,7 @@ def test_a_call_that_nobody_ends_does_not_block_the_worker(workers: ProcessExecu
     assert dialect.begin([state], None)
     dialect.abandon()
     dialect.abandon()
-    dialect.edit([state], [RowEdits()])
+    dialect.edit([state])
 
 
 def test_what_costs_a_worker_is_not_tried_again_row_by_row(workers: ProcessExecutor, ship: Ship) -> None:
@@ -239,9 +238,8 @@ def test_answers_that_make_no_sense_cost_the_worker_and_its_requests(
     with monkeypatch.context() as patched:
         patched.setattr(zygote.WorkerProcess, "receive", lie)
         with pytest.raises(LogitportError):
-            dialect.edit([state], [RowEdits()])
-    said = [RowEdits()]
-    dialect.edit([state], said)
+            dialect.edit([state])
+    said = by_row(dialect.edit([state]), 1)
     assert said[0]
 
 
@@ -274,8 +272,7 @@ def test_a_zygote_that_ends_is_launched_again(ship: Ship) -> None:
             parent._process.kill()
         while process.alive:
             time.sleep(0.01)
-        said = [RowEdits()]
-        dialect.edit([state], said)
+        said = by_row(dialect.edit([state]), 1)
         assert said[0]
         assert not executor.quarantine.failures
     finally:

@@ -22,7 +22,7 @@ def apply_edits(edits: Edits, logits: Any) -> None:
     summed, then added in float32, and rounded to the logits' dtype once: all platforms give the same bits.
 
     Args:
-        edits: checked against these logits, as `Edits.from_proto` does; nothing is checked again here.
+        edits: checked against these logits, as `Edits.check` does; nothing is checked again here.
         logits: float32, float16 or bfloat16 [rows, vocab_size], a torch tensor on any device or a numpy array, with
             any strides. Ids past the words of a BITMASK are denied.
 

@@ -74,7 +74,8 @@ def test_a_worker_that_is_told_of_ten_thousand_requests() -> None:
             hosted.forget(number - 8)
         if number % 4 == 0:
             last = range(max(1, number - 7), number + 1)
-            hosted.dialect.process(hosted.states(last, range(len(last))), torch.zeros(len(last), VOCAB))
+            hosted.call_for(last)
+            hosted.dialect.process(hosted.states(range(len(last))), torch.zeros(len(last), VOCAB))
     assert cls.told.count("made") == 1
     assert len(cls.contexts) == 2500
 
