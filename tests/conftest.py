@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,12 +26,17 @@ from tests.compatibility.plugin import pytest_runtest_logreport, pytest_runtest_
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# How long an example takes depends on what else the machine does.
-hypothesis.settings.register_profile("untimed", deadline=None)
+# How long an example takes depends on what else the machine does; what fixtures give is the same for all examples.
+_UNSUITABLE = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture]
+hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=_UNSUITABLE)
 hypothesis.settings.load_profile("untimed")
 
 COMMAND = str(Path(sys.executable).with_name("logitport"))
-_STOP_SECONDS = 30.0
+_STOP_SECONDS = 60.0
+# A machine that is busy with tests takes its time: who waits for a deadline to pass gives one.
+_PATIENCE = {"--processor-timeout-seconds": "60", "--load-timeout-seconds": "200"}
+# Below those that the kernel gives to connections, one of which might have the port of a server that is away.
+_PORTS = range(20_000, 32_000)
 
 
 @dataclass
@@ -64,6 +71,14 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("LOGITPORT_")}
 
 
+def free_address() -> str:
+    """HOST:PORT for a server that will go and come back."""
+    while True:
+        with socket.socket() as taken, suppress(OSError):
+            taken.bind(("127.0.0.1", random.choice(_PORTS)))
+            return f"127.0.0.1:{taken.getsockname()[1]}"
+
+
 @cache
 def _missing_layers() -> list[str]:
     """Layers of the sandbox that this machine lacks: what workers do is tested there too, with those that it has."""
@@ -73,7 +88,7 @@ def _missing_layers() -> list[str]:
 @contextmanager
 def run_server(*options: str) -> Iterator[RunningServer]:
     """A server with these options, on a free port unless they say otherwise, for as long as the context lasts."""
-    defaults = {"--listen": "127.0.0.1:0", "--device": "cpu"}
+    defaults = {"--listen": "127.0.0.1:0", "--device": "cpu", **_PATIENCE}
     given = [part for name, value in defaults.items() if name not in options for part in (name, value)]
     given += [part for name in _missing_layers() for part in ("--without-layer", name)]
     with tempfile.TemporaryDirectory() as folder:
@@ -99,9 +114,7 @@ def run_server(*options: str) -> Iterator[RunningServer]:
 @pytest.fixture(scope="session")
 def server() -> Iterator[RunningServer]:
     """A server that accepts shipped processors and serves metrics; shared by all tests."""
-    # A machine that is busy with tests takes its time.
-    patience = ("--processor-timeout-seconds", "20", "--load-timeout-seconds", "60")
-    with run_server("--enable-custom-logit-processor", "--metrics-listen", "127.0.0.1:0", *patience) as running:
+    with run_server("--enable-custom-logit-processor", "--metrics-listen", "127.0.0.1:0") as running:
         yield running
 
 

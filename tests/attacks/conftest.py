@@ -7,7 +7,6 @@ import queue
 import socket
 import struct
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,16 +17,15 @@ import torch
 
 from logitport import Client, CustomLogitProcessor, Request
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc
-from tests.soak.processes import workers
+from tests.waiting import SECONDS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 VOCAB = 64
-_SECONDS = 20.0
 # What an allocator may keep of what an attack made it take.
 _GROWTH_BYTES = 96 << 20
-# A connection, and the process (pidfd).
+# Of a worker: a connection, and the process (pidfd).
 _WORKER_DESCRIPTORS = 2
 
 
@@ -74,14 +72,12 @@ class Vitals:
     """What a server holds.
 
     Attributes:
-        descriptors: open files and sockets.
-        workers: processes in which it runs shipped processors; they are kept for a while.
+        descriptors: open files and sockets, but for those of workers, which are kept for a while.
         regions: mappings of shared memory.
         resident_bytes: its memory.
     """
 
     descriptors: int
-    workers: int
     regions: int
     resident_bytes: int
 
@@ -89,20 +85,26 @@ class Vitals:
     def of(cls, pid: int) -> Vitals:
         process = Path(f"/proc/{pid}")
         resident = next(line for line in (process / "status").read_text().splitlines() if line.startswith("VmRSS"))
+        descriptors = [_target(descriptor) for descriptor in (process / "fd").iterdir()]
         return cls(
-            len(os.listdir(process / "fd")),
-            len(workers(pid)),
+            len(descriptors) - _WORKER_DESCRIPTORS * sum("pidfd" in target for target in descriptors),
             (process / "maps").read_text().count("logitport-region"),
             int(resident.split()[1]) << 10,
         )
 
     def is_within(self, before: Vitals) -> bool:
-        more_workers = max(0, self.workers - before.workers)
         return (
-            self.descriptors <= before.descriptors + _WORKER_DESCRIPTORS * more_workers
+            self.descriptors <= before.descriptors
             and self.regions <= before.regions
             and self.resident_bytes <= before.resident_bytes + _GROWTH_BYTES
         )
+
+
+def _target(descriptor: Path) -> str:
+    try:
+        return os.readlink(descriptor)
+    except FileNotFoundError:  # it has just been closed
+        return ""
 
 
 class Peak:
@@ -127,7 +129,7 @@ class LaneSocket:
 
     def __init__(self, lane: processing_pb2.LocalLane, token: bytes | None = None) -> None:
         self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.connection.settimeout(_SECONDS)
+        self.connection.settimeout(SECONDS)
         self.connection.connect(lane.socket_path)
         self.connection.sendall(lane.token if token is None else token)
 
@@ -163,7 +165,7 @@ class RawEngine:
         self._frames: queue.SimpleQueue[processing_pb2.SessionRequest | None] = queue.SimpleQueue()
         stub = processing_pb2_grpc.LogitProcessingStub(self._channel)
         self._replies = stub.Session(iter(self._frames.get, None), metadata=metadata)
-        self._watchdog = threading.Timer(_SECONDS, self._replies.cancel)
+        self._watchdog = threading.Timer(SECONDS, self._replies.cancel)
         self._watchdog.daemon = True
         self._watchdog.start()
         self.lane: LaneSocket | None = None
@@ -236,10 +238,10 @@ def unharmed(attacked: Any, bystander: Bystander) -> Iterator[None]:
     yield
     assert attacked.process.poll() is None, f"the server is gone: {attacked.log.read_text()[-2000:]}"
     bystander.check()
-    deadline = time.monotonic() + _SECONDS
-    while not (now := Vitals.of(attacked.process.pid)).is_within(before):
-        assert time.monotonic() < deadline, f"the server holds {now}, and held {before} before"
-        time.sleep(0.05)  # it hears of the end of a stream a little later
+    wait_until(  # it hears of the end of a stream a little later
+        lambda: Vitals.of(attacked.process.pid).is_within(before),
+        lambda: f"the server holds {Vitals.of(attacked.process.pid)}, and held {before} before",
+    )
     assert " ERROR logitport" not in attacked.log.read_text()[logged:], attacked.log.read_text()[logged:]
 
 

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logitport_builtins import NoRepeatNGram
@@ -77,7 +77,6 @@ def tuning(request, monkeypatch):
         monkeypatch.setattr(contexts, "_SCALE", 0)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(PARAMS, IDS, IDS, MOVES)
 def test_any_appends_and_rewinds_follow_the_rule(follow, tuning, params, prompt, output, moves):
     params = MappingProxyType(params)  # may be shared with other requests, so it is never written

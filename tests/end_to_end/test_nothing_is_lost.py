@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 from logitport import Client, EditProcessor, EditRequest, Request, RowEdits
+from tests.conftest import free_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,9 +67,7 @@ class Servers:
     """One after the other on one port."""
 
     def __init__(self, start: Callable[..., Any], *options: str) -> None:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            self.target = f"127.0.0.1:{taken.getsockname()[1]}"
+        self.target = free_address()
         self._start = partial(start, "--listen", self.target, *options)
         self.now = self._start()
 
@@ -89,7 +87,7 @@ def servers(start_server: Callable[..., Any]) -> Servers:
 
 @pytest.fixture
 def client(servers: Servers) -> Iterator[Client]:
-    with Client(servers.target, timeout=60) as connected:
+    with Client(servers.target, timeout=200) as connected:
         connected.register(Favours, name="test/favours")
         yield connected
 

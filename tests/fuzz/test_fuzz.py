@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz import seeds
@@ -74,7 +74,7 @@ def test_messages_that_were_changed(name: str) -> None:
 
 
 def fuzzed(target: Callable[[bytes], None], corpus: list[bytes]) -> None:
-    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=EXAMPLES)
     @given(st.sampled_from(corpus), st.lists(CHANGE, min_size=1, max_size=6))
     def once(octets: bytes, changes: list[tuple[str, int, object]]) -> None:
         target(changed(octets, changes))
@@ -83,7 +83,7 @@ def fuzzed(target: Callable[[bytes], None], corpus: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(octets=st.binary(max_size=200))
 def test_octets_out_of_nowhere(name: str, octets: bytes) -> None:
     TARGETS[name](octets)

@@ -148,4 +148,4 @@ def test_whatever_an_engine_does(open_engine: Any) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
     machine = type("Bound", (Machine,), {"open_engine": staticmethod(open_engine)})
-    run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=25))

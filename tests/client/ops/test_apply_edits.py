@@ -163,7 +163,7 @@ def batches(draw: st.DrawFn) -> tuple[int, list[tuple[int, RowEdits]], int]:
     return width, rows, num_rows
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(batch=batches(), dtype=st.sampled_from(sorted(DTYPES)), seed=st.integers(0, 2**32 - 1))
 def test_as_the_reference_on_anything(implementation: Any, batch: Any, dtype: str, seed: int) -> None:
     width, rows, num_rows = batch
