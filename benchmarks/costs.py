@@ -116,7 +116,13 @@ def _stream_of(workload: Workload, steps: int) -> tuple[Callable[[SessionRequest
         frames.append(SessionRequest(seq=seq, step=step).SerializeToString())
         for handle, new_ids in new.items():
             handle.extend(new_ids)
-    return lambda frame: stream.answer(frame, "local"), iter(frames)
+
+    def answer(frame: SessionRequest) -> SessionResponse:
+        reply = stream.answer(frame, "local")
+        stream.record()
+        return reply
+
+    return answer, iter(frames)
 
 
 def server_memory(server: Server, client: Client) -> Findings:

@@ -152,6 +152,7 @@ class Lane:
                 if len(octets) < length:
                     return
                 self._reply(self._stream.answer(processing_pb2.SessionRequest.FromString(octets), "local"))
+                self._stream.record()
 
     def _reply(self, reply: processing_pb2.SessionResponse) -> None:
         octets = reply.SerializeToString()

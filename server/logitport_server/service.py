@@ -121,6 +121,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
                     reply = stream.answer(frame, "grpc")
                 with stalling(self._stall_seconds, "a reply was not taken"):
                     await context.write(reply)
+                stream.record()
         except asyncio.CancelledError:
             if not self._draining:
                 raise

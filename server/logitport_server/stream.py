@@ -50,6 +50,7 @@ class SessionStream:
         self._session: Session | None = None
         self.descriptors: list[int] = []
         self._last = processing_pb2.SessionResponse()
+        self._counting: Callable[[], None] | None = None
 
     def may_take_long(self, frame: processing_pb2.SessionRequest) -> bool:
         """Whether the answer may not be made on the event loop: it runs a client's code, moves logits or reads much."""
@@ -68,6 +69,12 @@ class SessionStream:
             return self._answer(frame, transport)
         finally:
             self._answering.release()
+
+    def record(self) -> None:
+        """Count the last answer, once: when it has been sent, for the engine waits for that."""
+        counting, self._counting = self._counting, None
+        if counting is not None:
+            counting()
 
     def close(self) -> None:
         """The gRPC stream has ended, and the session with it; the frame that its lane has in hand is still answered."""
@@ -140,11 +147,11 @@ class SessionStream:
             raise InvalidArgument("this session's frames travel on its local lane")
         if kind == "step":
             session.step(frame.step, reply.edits)
-            self._metrics.step(reply.edits, time.perf_counter() - started, transport)
+            self._answered(reply.edits, time.perf_counter() - started, transport)
         elif kind == "logits":
             session.edit_logits(frame.logits, reply.logits)
-            self._metrics.step(reply.logits, time.perf_counter() - started, transport)
-            self._metrics.logits_read(session.regions.memory(frame.logits.logits))
+            memory = session.regions.memory(frame.logits.logits)
+            self._answered(reply.logits, time.perf_counter() - started, transport, memory)
         elif kind == "add":
             session.add(frame.add, reply.added)
         elif kind == "remove":
@@ -157,6 +164,20 @@ class SessionStream:
         else:
             kinds = ", ".join(option.name for option in frame.DESCRIPTOR.oneofs_by_name["frame"].fields)
             raise InvalidArgument(f"a frame must set one of {kinds}")
+
+    def _answered(
+        self,
+        reply: processing_pb2.StepEdits | processing_pb2.StepLogitsEdited,
+        seconds: float,
+        transport: str,
+        memory: str = "",
+    ) -> None:
+        def count() -> None:
+            self._metrics.step(reply, seconds, transport)
+            if memory:
+                self._metrics.logits_read(memory)
+
+        self._counting = count
 
     def _share(
         self, session: Session, frame: processing_pb2.SessionRequest, reply: processing_pb2.SessionResponse

@@ -73,6 +73,7 @@ class LaneInMemory(Transport):
         kind = frame.WhichOneof("frame")
         self._record.append(f"frame: {kind}")
         self._reply = self.stream.answer(frame, "local")
+        self.stream.record()
         if kind == self.breaks_at:
             self._end(ServerUnavailable("the lane broke"))
 

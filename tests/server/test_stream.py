@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 VOCAB = 1000
 Frame = processing_pb2.SessionRequest
 Reply = processing_pb2.SessionResponse
+METRICS = Metrics(Loader(1))
 OPEN = {"open": processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")}
 
 
@@ -35,7 +36,7 @@ def stream(open_engine: Any) -> SessionStream:
             raise InvalidArgument("vocab_size is 0")
         return open_engine(opening.vocab_size).session
 
-    return SessionStream(open_session, Metrics(Loader(1)), None)
+    return SessionStream(open_session, METRICS, None)
 
 
 def answer(stream: SessionStream, seq: int, **frame: Any) -> Reply:
@@ -269,3 +270,20 @@ def test_a_frame_of_the_lane_waits_for_the_one_in_hand(stream: SessionStream, mo
         finish.set()
         assert by_grpc.result(10) == by_lane.result(10)
     assert len(calls) == 1
+
+
+def test_an_answer_is_counted_once_and_when_it_is_sent(stream: SessionStream) -> None:
+    def counted() -> float:
+        return METRICS.registry.get_sample_value("logitport_steps_total", {"transport": "grpc"}) or 0.0
+
+    answer(stream, 1, **OPEN)
+    answer(stream, 2, **add("DenyHistory"))
+    stream.record()
+    before = counted()
+    answer(stream, 3, **step())
+    assert counted() == before
+    stream.record()
+    stream.record()
+    answer(stream, 3, **step())  # which is told again
+    stream.record()
+    assert counted() == before + 1
