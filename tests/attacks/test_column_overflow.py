@@ -143,6 +143,6 @@ def test_rows_of_a_stateless_call_that_come_without_logits(
         logits={"datatype": "FP32", "shape": shape}, requests=[{}], num_tokens_in_batch=each
     )
     with grpc.insecure_channel(attacked.target) as channel, pytest.raises(grpc.RpcError) as raised:
-        processing_pb2_grpc.LogitProcessingStub(channel).Apply(message, timeout=20)
+        processing_pb2_grpc.LogitProcessingStub(channel).Apply(message, timeout=200)
     assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert peak.growth_bytes < 32 << 20

@@ -38,7 +38,7 @@ def test_steps_go_on_while_bombs_are_refused(target: str) -> None:
     refused: list[LogitportError] = []
 
     def attack() -> None:
-        with Client(target, timeout=100) as client, client.session(vocab_size=VOCAB) as session:
+        with Client(target, timeout=200) as client, client.session(vocab_size=VOCAB) as session:
             for bomb in BOMBS.values():
                 try:
                     session.add(Request(processors=[("grammar", bomb)]))
@@ -58,7 +58,7 @@ def test_steps_go_on_while_bombs_are_refused(target: str) -> None:
             assert np.flatnonzero(np.isneginf(logits[0])).tolist() == [5]
     assert len(refused) == len(BOMBS)
     assert {type(error) for error in refused} == {InvalidParams}
-    assert longest < 5.0  # a busy machine schedules as it likes; some of the bombs would never end
+    assert longest < 20.0  # a busy machine schedules as it likes; some of the bombs would never end
 
 
 def test_what_explodes_later_fails_alone(target: str) -> None:

@@ -125,11 +125,11 @@ def call(channel: grpc.Channel, method: MethodDescriptor, octets: bytes, **optio
     path = f"/{method.containing_service.full_name}/{method.name}"
     try:
         if method.client_streaming:
-            list(channel.stream_stream(path)(iter([octets]), timeout=10, **options))
+            list(channel.stream_stream(path)(iter([octets]), timeout=200, **options))
         elif method.server_streaming:
-            next(iter(channel.unary_stream(path)(octets, timeout=10, **options)))
+            next(iter(channel.unary_stream(path)(octets, timeout=200, **options)))
         else:
-            channel.unary_unary(path)(octets, timeout=10, **options)
+            channel.unary_unary(path)(octets, timeout=200, **options)
     except grpc.RpcError as error:
         return error.code()
     return grpc.StatusCode.OK

@@ -15,15 +15,15 @@ def test_who_asks_for_many_takes_one_turn_at_a_time_and_others_do_not_wait_for_t
     turns, going_on, done = Turns(2, 8), threading.Event(), []
 
     def take(by: str) -> None:
-        with turns.taken(by, 10):
+        with turns.taken(by, 60):
             done.append(by)
-            assert going_on.wait(10) or by == "other"
+            assert going_on.wait(60) or by == "other"
 
     with ThreadPoolExecutor(8) as threads:
         many = [threads.submit(take, "many") for _ in range(5)]
         while not done:
             going_on.wait(0.01)
-        with turns.taken("other", 1):
+        with turns.taken("other", 60):
             assert done == ["many"]
         going_on.set()
         for one in many:
@@ -35,14 +35,14 @@ def test_a_queue_has_an_end() -> None:
     turns, going_on = Turns(1, 2), threading.Event()
 
     def take() -> None:
-        with turns.taken("a", 10):
-            assert going_on.wait(10)
+        with turns.taken("a", 60):
+            assert going_on.wait(60)
 
     with ThreadPoolExecutor(2) as threads:
         waiting = [threads.submit(take) for _ in range(2)]
         while turns._queues.get("a") is None or turns._queues["a"].length < 2:
             going_on.wait(0.01)
-        with pytest.raises(LimitExceeded, match="2 of yours are waiting"), turns.taken("a", 10):
+        with pytest.raises(LimitExceeded, match="2 of yours are waiting"), turns.taken("a", 60):
             pass
         with pytest.raises(LimitExceeded, match="others are being compiled"), turns.taken("b", 0.05):
             pass

@@ -23,7 +23,7 @@ FOLDER = Path(logitport.__file__).parent
 
 
 def in_a_fresh_interpreter(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=200).stdout
 
 
 def test_the_public_names() -> None:

@@ -142,7 +142,7 @@ def test_tokens_are_the_native_ones_in_continuous_batching(
             manager.add_request(prompt, request_id=str(place), max_new_tokens=length)
         ended: dict[str, Any] = {}
         while len(ended) < len(native_alone):
-            output = manager.get_result(timeout=60)
+            output = manager.get_result(timeout=200)
             assert output is not None
             assert output.error is None
             if output.is_finished():

@@ -263,7 +263,7 @@ def has_transformers(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Ten
 def test_the_workers_of_a_server_that_was_idle_have_transformers_at_once(
     start_server: Callable[..., RunningServer],
 ) -> None:
-    running = start_server("--enable-custom-logit-processor", "--processor-timeout-seconds", "20")
+    running = start_server("--enable-custom-logit-processor")
     with Client(running.target) as client:
         for tenant in range(20):
             with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:

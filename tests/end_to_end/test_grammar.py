@@ -92,7 +92,7 @@ def running(
 def run() -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(*options: str) -> subprocess.CompletedProcess[str]:
         command = [COMMAND, "serve", "--listen", "127.0.0.1:0", *options]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment())
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=200, env=environment())
 
     return run
 

@@ -70,6 +70,6 @@ def test_by_path_and_by_entry_point(start_server: Callable[..., RunningServer]) 
 
 def test_a_path_that_leads_nowhere_ends_the_start() -> None:
     options = ["--listen", "127.0.0.1:0", "--logits-processors", "our_team.nothing:AddOne"]
-    done = subprocess.run([COMMAND, "serve", *options], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([COMMAND, "serve", *options], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("logitport: --logits-processors our_team.nothing:AddOne: Module")

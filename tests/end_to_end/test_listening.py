@@ -30,7 +30,7 @@ def refused(*options: str) -> str:
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         env=environment(),
     )
     assert (done.returncode, done.stdout) == (1, ""), done

@@ -18,7 +18,7 @@ ENVIRONMENT = {"PATH": "/nowhere"}
 
 def test_shipped_processors_are_refused_and_it_is_told_how_to_go_on() -> None:
     command = [*SERVE, "--enable-custom-logit-processor"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=ENVIRONMENT)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=ENVIRONMENT)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "bubblewrap: there is no bwrap; install the package bubblewrap" in ended.stderr
     assert "--without-layer bubblewrap" in ended.stderr

@@ -148,7 +148,7 @@ def in_process(processor: EditProcessor, params: dict[str, Any], model: Model, p
     return output
 
 
-@pytest.mark.timeout(300)  # xgrammar imports transformers and triton, here and in the worker
+@pytest.mark.timeout(900)  # xgrammar imports transformers and triton, here and in the worker
 @pytest.mark.parametrize("drafts", [0, 3])
 @pytest.mark.parametrize(("processor", "params"), [(LLGuidanceJSON, llguidance_params), (XGrammar, xgrammar_params)])
 def test_a_users_own_grammar_runs_isolated_and_unchanged(
@@ -170,7 +170,7 @@ def test_a_users_own_grammar_runs_isolated_and_unchanged(
         for prompt in prompts
     ]
     with (
-        Client(server.target, timeout=120) as client,
+        Client(server.target, timeout=300) as client,
         client.session(vocab_size=VOCAB, eos_token_ids=[EOS_ID], max_draft_tokens=drafts) as session,
     ):
         engine = Engine(session, Model(VOCAB, slots=SLOTS), slots=SLOTS, draft=prompt_lookup if drafts else None)

@@ -78,12 +78,12 @@ def test_asyncio(encrypted: RunningServer, authority: Authority) -> None:
 
 def test_a_server_of_a_strange_authority_is_not_spoken_to(encrypted: RunningServer, stranger: Authority) -> None:
     for tls in (Tls(ca=stranger.ca), Tls()):
-        with Client(encrypted.target, tls=tls, token=TOKEN, timeout=5) as client, pytest.raises(ServerUnavailable):
+        with Client(encrypted.target, tls=tls, token=TOKEN, timeout=30) as client, pytest.raises(ServerUnavailable):
             client.processors()
 
 
 def test_a_client_without_tls_gets_nothing(encrypted: RunningServer) -> None:
-    with Client(encrypted.target, timeout=5) as client, pytest.raises(ServerUnavailable):
+    with Client(encrypted.target, timeout=30) as client, pytest.raises(ServerUnavailable):
         client.processors()
 
 
@@ -123,7 +123,7 @@ def test_certificates_that_are_refused(mutual: RunningServer, authority: Authori
         Tls(ca=authority.ca, cert=strange.cert, key=strange.key),
         issued(authority, "x", "engine.example", expired=True, file="expired"),
     ):
-        with Client(mutual.target, tls=tls, token=TOKEN, timeout=5) as client, pytest.raises(ServerUnavailable):
+        with Client(mutual.target, tls=tls, token=TOKEN, timeout=30) as client, pytest.raises(ServerUnavailable):
             client.processors()
 
 

@@ -71,9 +71,8 @@ def payloads() -> list[str]:
 
 @pytest.fixture(scope="module")
 def client(version: str, serving: Callable[..., AbstractContextManager[RunningServer]]) -> Iterator[Client]:
-    options = ("--processor-timeout-seconds", "20", "--load-timeout-seconds", "60")
     with (
-        serving("--enable-custom-logit-processor", "--worker-python", f"{version}={PYTHON}", *options) as running,
+        serving("--enable-custom-logit-processor", "--worker-python", f"{version}={PYTHON}") as running,
         Client(running.target) as connected,
     ):
         yield connected

@@ -19,17 +19,28 @@ DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 
 
 @contextmanager
+def interruptible() -> Iterator[None]:
+    """What is started meanwhile minds SIGINT, also where this process was told to ignore it, as in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def demo(**environment: str) -> Iterator[subprocess.Popen[str]]:
     """The demo in a process group of its own, to which its server belongs; checks that nothing of it is left."""
     options = {name: value for name, value in os.environ.items() if not name.startswith("LOGITPORT_")}
-    process = subprocess.Popen(
-        [sys.executable, "-W", "error", str(DEMO)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**options, **environment},
-        start_new_session=True,
-    )
+    with interruptible():
+        process = subprocess.Popen(
+            [sys.executable, "-W", "error", str(DEMO)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**options, **environment},
+            start_new_session=True,
+        )
     try:
         with process:
             yield process
@@ -40,7 +51,7 @@ def demo(**environment: str) -> Iterator[subprocess.Popen[str]]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_it_shows_every_effect_and_leaves_nothing_behind() -> None:
     with demo() as process:
         output, errors = process.communicate()

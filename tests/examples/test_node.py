@@ -47,7 +47,7 @@ def run_node() -> RunNode:
 
 
 def _run(command: list[str], folder: Path, stdin: str = "") -> str:
-    done = subprocess.run(command, cwd=folder, input=stdin, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, cwd=folder, input=stdin, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

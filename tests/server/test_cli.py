@@ -99,7 +99,7 @@ def test_an_address_that_is_taken(option: str) -> None:
             check=False,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=200,
         )
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert done.stderr.startswith(f"logitport: cannot listen on {address}")
@@ -116,7 +116,7 @@ def test_help_tells_of_every_option(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_without_the_servers_libraries_it_says_what_to_install() -> None:
     code = "import sys; sys.modules['pydantic'] = None; from logitport_server.main import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=200)
     assert done.returncode == 1
     assert done.stderr == "logitport: pydantic is not installed; the command needs: pip install 'logitport[server]'\n"
 

@@ -40,7 +40,7 @@ class Touches:
 
 def inspect(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [COMMAND, "inspect", *arguments], input=stdin, capture_output=True, text=True, check=False, timeout=100
+        [COMMAND, "inspect", *arguments], input=stdin, capture_output=True, text=True, check=False, timeout=200
     )
 
 
@@ -100,7 +100,7 @@ def test_signatures_are_told(tmp_path: Path) -> None:
     key, trusted = tmp_path / "key", tmp_path / "trusted"
     for arguments in (["keygen", str(key)], ["sign", "-", "--key", str(key), "--name", "team/x"]):
         done = subprocess.run(
-            [COMMAND, *arguments], input=Curious.to_str(), capture_output=True, text=True, check=True, timeout=60
+            [COMMAND, *arguments], input=Curious.to_str(), capture_output=True, text=True, check=True, timeout=200
         )
     signed = done.stdout
     assert key.stat().st_mode & 0o777 == 0o600
@@ -111,7 +111,7 @@ def test_signatures_are_told(tmp_path: Path) -> None:
     check = ("-", "--trusted-keys", str(trusted))
     assert "; valid\n" in inspect(*check, stdin=signed).stdout
     assert "; REFUSED: the signature does not fit" in inspect(*check, stdin=signed.replace("team/x", "team/y")).stdout
-    again = subprocess.run([COMMAND, "keygen", str(key)], capture_output=True, text=True, check=False, timeout=60)
+    again = subprocess.run([COMMAND, "keygen", str(key)], capture_output=True, text=True, check=False, timeout=200)
     assert again.returncode == 1
     assert again.stderr == f"logitport: cannot write {key}: File exists; choose another path\n"
 
@@ -142,7 +142,7 @@ from logitport_server.inspection import inspect_pickle
 inspect_pickle(bytes.fromhex({b"cantigravity" + bytes([10]) + b"fly" + bytes([10]) + b"."!r}.hex()))
 assert "antigravity" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=200)
 
 
 def test_a_function_is_told_as_what_it_is() -> None:

@@ -102,7 +102,7 @@ def test_two_servers_in_one_process() -> None:
 
 def test_over_http(server: Any, client: Any) -> None:
     client.processors()
-    with urllib.request.urlopen(server.metrics_url, timeout=10) as response:
+    with urllib.request.urlopen(server.metrics_url, timeout=200) as response:
         text = response.read().decode()
     for name in (
         *("logitport_sessions", "logitport_requests", "logitport_steps_total", "logitport_rows_applied_total"),

@@ -233,7 +233,7 @@ for processor in ({"serialized": serialized}, {"name": "team/bomb"}, {"digest": 
     assert registry.resolve(common_pb2.Processor(**processor)).key == digest
 print("alive")
 """
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=200)
     assert done.stdout.strip() == "alive", done.stderr
 
 

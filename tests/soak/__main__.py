@@ -20,16 +20,16 @@ from collections import Counter
 from contextlib import ExitStack, suppress
 from random import Random
 
-from tests.conftest import RunningServer, run_server
+from tests.conftest import RunningServer, free_address, run_server
 from tests.soak.processes import Held, descendants, workers
 
 _TICK_SECONDS = 0.25
 _ENGINE_SECONDS, _WORKER_SECONDS, _DRAIN_SECONDS = 6.0, 2.0, 8.0
-_SETTLE_SECONDS = 30.0
+_SETTLE_SECONDS = 60.0
 _MIB = 1 << 20
 # Of a server that has been warm: what an allocator keeps of another mixture of sizes.
 _GROWTH_BYTES = 48 * _MIB
-_OPTIONS = ("--enable-custom-logit-processor", "--quarantine-after", "1000000", "--drain-seconds", "10")
+_OPTIONS = ("--enable-custom-logit-processor", "--quarantine-after", "1000000", "--drain-seconds", "30")
 
 
 class Defect(Exception):
@@ -80,7 +80,7 @@ class Engines:
         for engine in self._running:
             engine.send_signal(signal.SIGTERM)
         while self._running:
-            out, errors = self._running[-1].communicate(timeout=120)
+            out, errors = self._running[-1].communicate(timeout=200)
             if self._running.pop().returncode:
                 raise Defect(f"an engine: {errors[-3000:]}")
             self.done += Counter(json.loads(out.splitlines()[-1]))
@@ -170,8 +170,8 @@ class Drained:
     def __init__(self, stack: ExitStack, random: Random, engines: int) -> None:
         self._stack = stack
         self._server_goes = Every(_DRAIN_SECONDS)
-        self._server = stack.enter_context(run_server(*_OPTIONS))
-        self._options = (*_OPTIONS, "--listen", self._server.target)
+        self._options = (*_OPTIONS, "--listen", free_address())
+        self._server = stack.enter_context(run_server(*self._options))
         self.engines = Engines(self._server, random, engines)
         stack.callback(self.engines.end)
 

@@ -261,7 +261,7 @@ def run_beside_plugin(folder: Path, plugin: str) -> subprocess.CompletedProcess[
     entry = "[logitport.plugins]\nfast = a_plugin\n"
     (folder / "a_plugin-1.dist-info" / "entry_points.txt").write_text(entry)
     code = f"import sys; sys.path = [*{sys.path!r}, {str(folder)!r}]\n{USER}"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=200)
 
 
 def test_an_installed_package_replaces_an_op(tmp_path: Path) -> None:
