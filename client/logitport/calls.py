@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -23,11 +24,11 @@ from logitport.errors import (
     from_proto,
 )
 from logitport.payload.signature import read_private_key, sign
-from logitport.request import ProcessorLike, ProcessorRef, Request, serialize_anew
+from logitport.request import ProcessorLike, ProcessorRef, Request, message_of, serialize_anew
 from logitport_proto import common_pb2, processing_pb2, registry_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -82,6 +83,13 @@ def count(value: object, name: str, least: int) -> int:
     return number
 
 
+def seconds(value: object, name: str) -> float:
+    """A number of seconds, more than 0. Raises InvalidArgument, which names it."""
+    if not (isinstance(value, int | float) and value > 0):
+        raise InvalidArgument(f"{name} is {value!r}; pass seconds, more than 0")
+    return value
+
+
 def register_request(
     processor: ProcessorLike,
     name: str,
@@ -106,17 +114,22 @@ def apply_request(logits: Any, requests: Sequence[Request], num_tokens_in_batch:
     """The message for `Client.apply`.
 
     Raises:
-        InvalidArgument: `num_tokens_in_batch` is no integer, or there are not that many rows for each request.
+        InvalidArgument: `num_tokens_in_batch` is no integer, or there are not that many rows for each request, or
+            `requests` are none.
         InvalidLogits, InvalidTokenId, InvalidParams, PayloadNotPortable: what is wrong with the arguments.
     """
     rows, _ = tensors.check_matrix(logits)
+    if not isinstance(requests, Sequence):
+        raise InvalidArgument(f"requests is of type {type(requests).__name__}; pass a sequence of logitport.Request")
     each = count(num_tokens_in_batch, "num_tokens_in_batch", 1)
     if rows != len(requests) * each:
         raise InvalidArgument(
             f"{rows} rows of logits for {len(requests)} requests with num_tokens_in_batch={each}; "
             "pass that many rows for each request, request by request"
         )
-    asked = processing_pb2.ApplyRequest(requests=[request.to_proto() for request in requests], num_tokens_in_batch=each)
+    asked = processing_pb2.ApplyRequest(
+        requests=[message_of(request) for request in requests], num_tokens_in_batch=each
+    )
     tensors.write(asked.logits, logits)
     return asked
 

@@ -9,6 +9,7 @@ import grpc
 
 from logitport import calls, tensors
 from logitport.connection import Connection
+from logitport.keywords import checks_keywords
 from logitport.registrations import Registrations
 from logitport.session import Session
 from logitport.transports.stream import GrpcStream
@@ -37,9 +38,10 @@ class Client:
         max_message_bytes: the largest message either way; the server has a limit of its own.
 
     Raises:
-        InvalidArgument: what is wrong with `target`, `token` or `tls`.
+        InvalidArgument: what is wrong with an argument.
     """
 
+    @checks_keywords
     def __init__(
         self,
         target: str,
@@ -50,8 +52,8 @@ class Client:
         max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         self.target = target
-        self.timeout = timeout
-        self._max_message_bytes = max_message_bytes
+        self.timeout = calls.seconds(timeout, "timeout")
+        self._max_message_bytes = calls.count(max_message_bytes, "max_message_bytes", 1)
         self._closed = False
         self._sessions: WeakSet[Session] = WeakSet()
         self._connection = Connection.prepare(target, token, tls)
@@ -60,6 +62,7 @@ class Client:
         self._processing = processing_pb2_grpc.LogitProcessingStub(self._channel)
         self._registrations = Registrations(self._registry, self._call)
 
+    @checks_keywords
     def register(
         self,
         processor: ProcessorLike,
@@ -122,6 +125,7 @@ class Client:
         message = calls.message(registry_pb2.ReleaseRequest, processor=name)
         return calls.refs([self._call(self._registry.Release, message).processor])[0]
 
+    @checks_keywords
     def apply(
         self, logits: Any, requests: Sequence[Request], *, num_tokens_in_batch: int = 1, check: bool = True
     ) -> ApplyResult:
@@ -140,6 +144,7 @@ class Client:
         message = calls.apply_request(logits, requests, num_tokens_in_batch)
         return calls.apply_result(self._call(self._processing.Apply, message), logits, check=check)
 
+    @checks_keywords
     def session(
         self,
         *,

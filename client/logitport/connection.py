@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Union
 import grpc
 
 from logitport.errors import InvalidArgument
+from logitport.keywords import checks_fields
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -46,6 +47,7 @@ _SERVICE_CONFIG = json.dumps(
 _KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS = 30_000, 10_000
 
 
+@checks_fields
 @dataclass(frozen=True)
 class Tls:
     """An encrypted connection. All files are PEM.
@@ -87,13 +89,21 @@ class Connection:
 
         Raises:
             InvalidArgument: a target that is a URL, a token that cannot be sent or would be sent for all to read, a
-                file of TLS that cannot be read.
+                file of TLS that cannot be read; or what is none of these.
         """
+        if not isinstance(target, str):
+            raise InvalidArgument(f"target is {target!r}; write HOST:PORT or unix:PATH, as text")
         if re.match(r"https?://", target):
             raise InvalidArgument(
                 f"target {target!r} is a URL; write HOST:PORT, and pass tls=Tls(...) for an encrypted connection"
             )
         token = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
+        if not isinstance(token, str):
+            raise InvalidArgument(f"the token is of type {type(token).__name__}; pass text")
+        if not (tls is None or isinstance(tls, Tls)):
+            raise InvalidArgument(
+                f"tls is {tls!r}; pass tls=Tls(), or tls=Tls(ca='ca.pem') for an authority of your own"
+            )
         if token and not (token.isascii() and token.isprintable() and " " not in token):
             raise InvalidArgument("the token has characters that no token has; is it whole, on one line?")
         if token and tls is None and not _is_local(target):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Union
 
 from logitport.errors import InvalidArgument, InvalidTokenId, UnknownRequest
 from logitport.history import History, extend_crc
+from logitport.request import message_of
 from logitport_proto import common_pb2, processing_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from logitport.request import Request
 
@@ -41,7 +43,7 @@ class Handle:
         self.slot = slot
         self.generation = generation
         # As it was when it was admitted: what the engine does to its own objects later changes nothing.
-        self._message = request.to_proto()
+        self._message = message_of(request)
         self.request_id = self._message.request_id
         self.history = History(request.prompt_token_ids, request.output_token_ids)
         del self._message.prompt_token_ids[:], self._message.output_token_ids[:]
@@ -144,6 +146,23 @@ def step_frame(
         if drafts:
             frame.row_draft_offsets = _column([offset for _, offset in rows])
     return frame
+
+
+def misused(new_token_ids: object, drafts: object, rows: object) -> InvalidArgument:
+    """What is wrong with the arguments of a step of which no frame can be made."""
+    for name, ids_by_handle in (("new_token_ids", new_token_ids), ("drafts", drafts or {})):
+        if not isinstance(ids_by_handle, Mapping):
+            kind = type(ids_by_handle).__name__
+            return InvalidArgument(f"{name} is of type {kind}; pass a dict of a sequence of ids for each handle")
+        for handle, ids in ids_by_handle.items():
+            if not hasattr(ids, "__len__") or not getattr(ids, "shape", (0,)):
+                return InvalidArgument(
+                    f"{name} of {handle} are {ids!r}; pass a sequence of ids, such as [1], or [] for none"
+                )
+    for place, row in enumerate(rows) if isinstance(rows, Iterable) else ():
+        if not (isinstance(row, Handle) or (isinstance(row, tuple) and [*map(type, row)] == [Handle, int])):
+            return InvalidArgument(f"rows[{place}] is {row!r}; pass a handle, or (handle, draft offset)")
+    return InvalidArgument(f"rows is {rows!r}; pass a sequence of handles, or of (handle, draft offset)")
 
 
 def add_frames(handles: Sequence[Handle]) -> Iterator[processing_pb2.AddRequests]:

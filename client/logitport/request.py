@@ -11,6 +11,7 @@ import orjson
 
 from logitport import payload
 from logitport.errors import InvalidArgument, InvalidParams, InvalidTokenId, UnknownProcessor
+from logitport.keywords import checks_fields
 from logitport_proto import common_pb2
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class ProcessorRef:
 ProcessorLike = Union[str, ProcessorRef, type, object]
 
 
+@checks_fields
 @dataclass(frozen=True)
 class Request:
     """One sequence that is being generated (one sample: n=2 is two requests).
@@ -137,6 +139,13 @@ class Request:
                 f"request {self.request_id!r}: processors must be (processor, parameters) pairs ({error}); write "
                 "(processor, {}) for one without parameters"
             ) from error
+
+
+def message_of(request: Request) -> common_pb2.Request:
+    """`Request.to_proto`. Raises InvalidArgument, too, for what is none."""
+    if not isinstance(request, Request):
+        raise InvalidArgument(f"what is of type {type(request).__name__} is no request: pass a logitport.Request")
+    return request.to_proto()
 
 
 def name_processor(processor: ProcessorLike) -> common_pb2.Processor:

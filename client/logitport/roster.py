@@ -71,7 +71,10 @@ class Roster:
         """Raises UnknownRequest if the handle is not on the roster, SessionClosed after `clear`."""
         if self._closed:
             raise SessionClosed("the session is closed; open another with Client.session")
-        if not isinstance(handle, Handle) or self._handles.get(handle.slot) is not handle:
+        if not isinstance(handle, Handle):
+            kind = type(handle).__name__
+            raise UnknownRequest(f"a value of type {kind} is no request of this session: pass what Session.add gave")
+        if self._handles.get(handle.slot) is not handle:
             raise UnknownRequest(f"{handle!r} is no request of this session: never added, removed, or of another one")
 
     def add(self, request: Request) -> Handle:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from logitport.buffers import LogitsDelivery
 from logitport.calls import count
 from logitport.conversation import Conversation
-from logitport.errors import InvalidTokenId
-from logitport.frames import Handle, RowLike, place_rows, step_frame, wrong_ids
+from logitport.errors import InvalidTokenId, LogitportError
+from logitport.frames import Handle, RowLike, misused, place_rows, step_frame, wrong_ids
+from logitport.keywords import checks_keywords
 from logitport.pending import PendingStep
 from logitport.roster import Roster
 from logitport_proto import processing_pb2
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
-    from logitport.errors import LogitportError
     from logitport.request import Request
     from logitport.transports.base import Transport
 
@@ -125,6 +125,7 @@ class Session:
         """Drop a request and its state. Raises UnknownRequest if it is not of this session, or was removed."""
         self._roster.remove(handle)
 
+    @checks_keywords
     def step(
         self,
         new_token_ids: Mapping[Handle, Sequence[int]],
@@ -147,20 +148,25 @@ class Session:
         Raises:
             UnknownRequest, InvalidArgument: the call is wrong, and nothing was sent.
         """
-        drafts = {handle: tuple(token_ids) for handle, token_ids in drafts.items()} if drafts else {}
-        for handle in new_token_ids:
-            self._roster.check(handle)
-        placed = place_rows(new_token_ids, drafts, rows)
+        drafted: Mapping[Handle, Sequence[int]] = {}
         try:
-            frame = step_frame(new_token_ids, drafts, placed, self.vocab_size)
+            drafted = {handle: tuple(token_ids) for handle, token_ids in drafts.items()} if drafts else {}
+            for handle in new_token_ids:
+                self._roster.check(handle)
+            placed = place_rows(new_token_ids, drafted, rows)
+            frame = step_frame(new_token_ids, drafted, placed, self.vocab_size)
         except InvalidTokenId:
-            wrong = wrong_ids(new_token_ids, self.vocab_size) | wrong_ids(drafts, self.vocab_size)
+            wrong = wrong_ids(new_token_ids, self.vocab_size) | wrong_ids(drafted, self.vocab_size)
             self._roster.give_up(wrong)
             new_token_ids = {handle: () if handle in wrong else ids for handle, ids in new_token_ids.items()}
-            drafts = {handle: (0,) * len(ids) if handle in wrong else ids for handle, ids in drafts.items()}
-            frame = step_frame(new_token_ids, drafts, placed, self.vocab_size)
+            drafted = {handle: (0,) * len(ids) if handle in wrong else ids for handle, ids in drafted.items()}
+            frame = step_frame(new_token_ids, drafted, placed, self.vocab_size)
+        except LogitportError:
+            raise
+        except (AttributeError, TypeError, ValueError) as error:
+            raise misused(new_token_ids, drafts, rows) from error
         pending = PendingStep(
-            self._conversation, self._roster, self._delivery, list(new_token_ids), drafts, placed, self.vocab_size
+            self._conversation, self._roster, self._delivery, list(new_token_ids), drafted, placed, self.vocab_size
         )
         self._conversation.begin(processing_pb2.SessionRequest(step=frame), pending.take_reply)
         if self._begun is not None:

@@ -1,0 +1,147 @@
+"""Calls that are written wrong: the message says what to write."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from logitport import AsyncClient, Client, InvalidArgument, Request, Tls, UnknownRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"tls": True}, r"tls is True; pass tls=Tls\(\), or tls=Tls\(ca=.*\) for an authority of your own"),
+        ({"tls": "ca.pem"}, r"tls is 'ca\.pem'; pass tls=Tls\(\)"),
+        ({"target": 50051}, r"target is 50051; write HOST:PORT or unix:PATH, as text"),
+        ({"target": None}, r"target is None; write HOST:PORT"),
+        ({"token": b"secret"}, r"the token is of type bytes; pass text"),
+        ({"timeout": "30"}, r"timeout is '30'; pass seconds, more than 0"),
+        ({"timeout": None}, r"timeout is None; pass seconds"),
+        ({"timeout": 0}, r"timeout is 0; pass seconds"),
+        ({"max_message_bytes": "1"}, r"max_message_bytes is '1'; pass a whole number"),
+    ],
+)
+def test_a_client(client: Any, wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message) as refused:
+        client(**{"target": NOWHERE, **wrong})
+    assert "secret" not in str(refused.value)
+
+
+CALLS: list[tuple[Callable[..., Any], str]] = [
+    (lambda: Client(NOWHERE, timout=1), r"Client\(\) takes no 'timout'; write timeout: it takes target, token, tls"),  # type: ignore[call-arg]
+    (lambda: AsyncClient(NOWHERE, tokn=""), r"AsyncClient\(\) takes no 'tokn'; write token"),  # type: ignore[call-arg]
+    (lambda: Tls(certificate="x"), r"Tls\(\) takes no 'certificate'.*: it takes ca, cert, key"),  # type: ignore[call-arg]
+    (
+        lambda: Request(prompt_token_id=[1]),  # type: ignore[call-arg]
+        r"Request\(\) takes no 'prompt_token_id'; write prompt_token_ids: it takes prompt_token_ids, output_token_ids",
+    ),
+    (lambda: Request(xyzzy=1), r"Request\(\) takes no 'xyzzy': it takes prompt_token_ids"),  # type: ignore[call-arg]
+    (lambda: Client(NOWHERE).session(vocabsize=4), r"session\(\) takes no 'vocabsize'; write vocab_size"),  # type: ignore[call-arg]
+    (lambda: Client(NOWHERE).register(Request, nam="a/b"), r"register\(\) takes no 'nam'; write name"),  # type: ignore[call-arg]
+    (lambda: Client(NOWHERE).apply(None, [], cheque=True), r"apply\(\) takes no 'cheque'"),  # type: ignore[call-arg]
+]
+
+
+@pytest.mark.parametrize(("call", "message"), CALLS)
+def test_a_misspelt_keyword(call: Callable[..., Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_a_misspelt_keyword_of_a_step(opened: Any) -> None:
+    session, _ = opened()
+    with session, pytest.raises(TypeError, match=r"step\(\) takes no 'draft'; write drafts"):
+        session.step({}, draft={})
+
+
+def test_signatures_stay_what_they_are() -> None:
+    assert "timeout" in inspect.signature(Client).parameters
+    assert "prompt_token_ids" in inspect.signature(Request).parameters
+    assert Request([1]) == Request(prompt_token_ids=[1])
+    assert "Open a session" in (inspect.getdoc(Client.session) or "")
+
+
+STEPS = [
+    (lambda one: {one: 1}, {}, r"new_token_ids of <Handle 'r' .*> are 1; pass a sequence of ids, such as \[1\]"),
+    (lambda one: {one: None}, {}, r"ids of <Handle 'r' .*> are None; pass a sequence of ids, .*\[\] for none"),
+    (lambda one: {one: np.array(3)}, {}, r"ids of <Handle 'r' .*> are array\(3\)"),
+    (lambda one: [one], {}, r"new_token_ids is of type list; pass a dict of a sequence of ids for each handle"),
+    (lambda one: one, {}, r"new_token_ids is of type Handle; pass a dict"),
+    (lambda one: {one: []}, {"drafts": 1}, r"drafts is of type int; pass a dict"),
+    (lambda one: {one: []}, {"drafts": "one"}, r"drafts is of type str; pass a dict"),
+    (lambda one: {one: []}, {"rows": 1}, r"rows is 1; pass a sequence of handles, or of \(handle, draft offset\)"),
+    (lambda one: {one: []}, {"rows": [("one",)]}, r"rows\[0\] is \('one',\); pass a handle, or"),
+]
+
+
+@pytest.mark.parametrize(("new_token_ids", "more", "message"), STEPS)
+def test_a_step(opened: Any, new_token_ids: Callable[[Any], Any], more: dict[str, Any], message: str) -> None:
+    session, script = opened()
+    with session:
+        one = session.add(Request([1], request_id="r"))
+        with pytest.raises(InvalidArgument, match=message):
+            session.step(new_token_ids(one), **more)
+        assert [frame.WhichOneof("frame") for frame in script.frames] == ["open", "add"], "nothing was sent"
+        assert session.step({one: [2]}) is not None
+        assert one.history.length == 2
+
+
+def test_a_step_with_drafts_that_are_no_sequence(opened: Any) -> None:
+    session, _ = opened()
+    with session:
+        one = session.add(Request([1], request_id="r"))
+        with pytest.raises(InvalidArgument, match=r"drafts of <Handle 'r' .*> are 1; pass a sequence of ids"):
+            session.step({one: []}, drafts={one: 1})
+
+
+def test_a_row_whose_offset_is_no_number(opened: Any) -> None:
+    session, _ = opened()
+    with session:
+        one = session.add(Request([1], request_id="r"))
+        with pytest.raises(InvalidArgument, match=r"rows\[0\] is \(<Handle 'r' .*>, '0'\); pass a handle, or"):
+            session.step({one: []}, rows=[(one, "0")])
+
+
+def test_what_is_no_handle(opened: Any) -> None:
+    session, _ = opened()
+    request = Request([1] * 5000)
+    with session:
+        session.add(request)
+        for call in (session.remove, lambda given: session.step({given: []}), lambda given: session.rewind(given, 0)):
+            with pytest.raises(
+                UnknownRequest, match=r"of type int is no request of this session: pass what Session\.add gave"
+            ):
+                call(0)
+
+
+def test_a_request_that_is_none(opened: Any) -> None:
+    session, _ = opened()
+    with session:
+        with pytest.raises(InvalidArgument, match=r"what is of type dict is no request: pass a logitport\.Request"):
+            session.add({"prompt_token_ids": [1]})
+        with pytest.raises(InvalidArgument, match=r"what is of type type is no request"):
+            session.add(Request)
+        assert len(session) == 0
+
+
+@pytest.mark.parametrize(
+    ("requests", "message"),
+    [
+        (Request([1]), r"requests is of type Request; pass a sequence of logitport\.Request"),
+        ([{"prompt_token_ids": [1]}], r"what is of type dict is no request: pass a logitport\.Request"),
+        (None, r"requests is of type NoneType; pass a sequence"),
+    ],
+)
+def test_one_step_in_one_call(requests: Any, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        Client(NOWHERE).apply(np.zeros((1, 4), np.float32), requests)
