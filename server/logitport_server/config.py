@@ -212,6 +212,11 @@ class ServerConfig(BaseSettings):
     custom_ops: list[str] = CUSTOM_OPS
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
 
+    @property
+    def asks(self) -> bool:
+        """Whether callers are asked who they are."""
+        return self.tokens is not None or self.tls_client_ca is not None
+
     @model_validator(mode="after")
     def _names_are_given_once(self) -> ServerConfig:
         for option, given in (("--tokenizer", self.tokenizer), ("--worker-python", self.worker_python)):

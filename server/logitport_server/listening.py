@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from logitport_server.config import StartupError
+from logitport_server.principals import SCOPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,9 +48,9 @@ def options(config: ServerConfig) -> list[tuple[str, int]]:
 
 
 def check_exposure(config: ServerConfig) -> None:
-    """Raises StartupError if whoever reaches this machine could call; warns of what else others could see."""
+    """Raises StartupError if whoever reaches this machine could call; tells what those may do who can."""
     if not _is_local(config.listen):
-        if config.tokens is None and config.tls_client_ca is None:
+        if not config.asks:
             raise StartupError(
                 f"--listen {config.listen} can be reached from other machines, and nobody would be asked who they are: "
                 "give --tokens FILE or --tls-client-ca FILE, or listen on 127.0.0.1 or unix:PATH"
@@ -60,6 +61,12 @@ def check_exposure(config: ServerConfig) -> None:
                 "unless a proxy before this server does TLS",
                 config.listen,
             )
+    if not config.asks:
+        logger.info(
+            "nobody is asked who they are, so that whoever reaches %s has every scope: %s",
+            config.listen,
+            ", ".join(SCOPES),
+        )
     if config.metrics_listen is not None and not _is_local(config.metrics_listen):
         logger.warning(
             "--metrics-listen %s tells whoever can reach it the names and digests of all principals' processors, and "
@@ -117,7 +124,7 @@ def _private_socket(config: ServerConfig) -> Iterator[None]:
         return
     path = Path(config.listen.removeprefix(_UNIX))
     _check_free(path)
-    if config.tokens is not None or config.tls_client_ca is not None:
+    if config.asks:
         yield
         return
     before = os.umask(0o177)

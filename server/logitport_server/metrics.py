@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
@@ -11,6 +12,7 @@ from logitport_proto import common_pb2, processing_pb2
 
 if TYPE_CHECKING:
     from logitport.errors import LogitportError
+    from logitport_server.executors import Gpu
     from logitport_server.executors.quarantine import Quarantine
     from logitport_server.session import Session
 
@@ -50,6 +52,10 @@ class Workers(Protocol):
     @property
     def quarantine(self) -> Quarantine:
         """What it knows of failures that cost a worker."""
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The GPU that workers may hold."""
 
 
 class Metrics:
@@ -116,6 +122,21 @@ class Metrics:
         lost.set_function(lambda: workers.quarantine.failures)
         held = Gauge("logitport_processors_quarantined", "Processors that are not called", registry=self.registry)
         held.set_function(lambda: len(workers.quarantine))
+        if (gpu := workers.gpu) is not None:
+            logits = Gauge(
+                "logitport_worker_logits",
+                "Calls of workers with logits of the GPU, by the memory in which they got these: host or device",
+                ["memory"],
+                registry=self.registry,
+            )
+            for memory in gpu.calls:
+                logits.labels(memory).set_function(partial(gpu.calls.__getitem__, memory))
+            refused = Gauge(
+                "logitport_worker_gpus_refused",
+                "Workers that hold the GPU and could not use it, so that their rows went by the host's memory",
+                registry=self.registry,
+            )
+            refused.set_function(lambda: gpu.refusals)
 
     def listen(self, address: str) -> int:
         """Serve the metrics over HTTP at HOST:PORT; returns the port. Raises OSError if the address is taken."""

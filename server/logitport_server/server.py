@@ -26,7 +26,7 @@ from logitport_server import installed, listening
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
 from logitport_server.config import StartupError
 from logitport_server.executors import ProcessExecutor
-from logitport_server.isolation import announce, choose_executor
+from logitport_server.isolation import announce, choose_executor, gpu_for_workers
 from logitport_server.lane import LANES_AVAILABLE, LaneListener
 from logitport_server.metrics import Metrics
 from logitport_server.payload_policy import PayloadPolicy
@@ -70,7 +70,10 @@ class Server:
         known = installed.load(config, processors)
         self._config = config
         self.device = choose_device(config.device)
-        self._executor = choose_executor(config)
+        tokens = TokenFile(config.tokens) if config.tokens is not None else None
+        authenticator = Authenticator(tokens, certificates=config.tls_client_ca is not None)
+        self.gpu = gpu_for_workers(config, self.device, authenticator.grants)
+        self._executor = choose_executor(config, self.gpu)
         self._store = open_store(config.store) if config.store is not None else NoStore()
         self._trusted_keys = TrustedKeys(config.trusted_keys) if config.trusted_keys is not None else None
         policy = PayloadPolicy(
@@ -89,8 +92,6 @@ class Server:
         self._metrics = Metrics(self._executor)
         if isinstance(self._executor, ProcessExecutor):
             self._metrics.watch_workers(self._executor)
-        tokens = TokenFile(config.tokens) if config.tokens is not None else None
-        authenticator = Authenticator(tokens, certificates=config.tls_client_ca is not None)
         self._guard = Guard(authenticator, Quotas(config), config.stall_seconds, self._metrics)
         self._lanes = open_lanes(config) if config.local_lane and LANES_AVAILABLE else None
         self._threads = Threads()
@@ -207,7 +208,7 @@ async def _serve(config: ServerConfig, processors: Iterable[object]) -> int:
     for number in _SIGNALS:
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, server.refresh)
-    logger.info("logitport %s on %s; shipped processors are %s", VERSION, server.device, announce(config))
+    logger.info("logitport %s on %s; shipped processors are %s", VERSION, server.device, announce(config, server.gpu))
     print(f"logitport listening on {address}", flush=True)  # noqa: T201 - what a starter waits for
     await stopping.wait()
     for number in _SIGNALS:

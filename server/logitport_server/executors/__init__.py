@@ -1,8 +1,9 @@
 """Where processors run: one file an executor, one seam (`Executor`)."""
 
 from logitport_server.executors.base import Executor
+from logitport_server.executors.gpu import Gpu
 from logitport_server.executors.inline import InlineExecutor
 from logitport_server.executors.process import ProcessExecutor
 from logitport_server.executors.worker import Deadlines
 
-__all__ = ["Deadlines", "Executor", "InlineExecutor", "ProcessExecutor"]
+__all__ = ["Deadlines", "Executor", "Gpu", "InlineExecutor", "ProcessExecutor"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from itertools import product
 from typing import TYPE_CHECKING
 
 from logitport import payload
@@ -26,9 +28,12 @@ if TYPE_CHECKING:
 
     from logitport.payload import Payload
     from logitport_server.dialects import Dialect
+    from logitport_server.executors.gpu import Gpu
     from logitport_server.executors.worker import Deadlines
     from logitport_server.principals import Domain
     from logitport_server.source import Source
+
+logger = logging.getLogger(__name__)
 
 # A worker without processors is kept for a while: the next request of its domain finds it warm.
 _IDLE_SECONDS = 60.0
@@ -44,6 +49,7 @@ class ProcessExecutor(Executor):
         pythons: paths of further interpreters by their minor version, such as {"3.12": "/usr/bin/python3.12"}.
         limits: what one worker may use.
         without: names of the layers of the sandbox to do without.
+        gpu: the server's GPU, which workers hold whose author has the scope `cuda`.
 
     Raises:
         SandboxError: the machine lacks a layer of the sandbox.
@@ -58,18 +64,22 @@ class ProcessExecutor(Executor):
         pythons: Mapping[str, str] | None = None,
         limits: Limits | None = None,
         without: Iterable[str] = (),
+        gpu: Gpu | None = None,
     ) -> None:
         sandbox.check(without)
         self.hits = self.misses = 0
         self.quarantine = Quarantine(quarantine_after)
         self._deadlines = deadlines
         self._limits = limits or Limits()
+        self.gpu = gpu
         self._without = frozenset(without)
         # What a zygote is launched by must outlive it, a thread too.
         self._launcher = ThreadPoolExecutor(1, "logitport-launcher")
         self._paths = {RUNNING: sys.executable, **(pythons or {})}
         self._lock = threading.Lock()
-        self._zygotes = {python: self._launch(python) for python in self._paths}
+        # By their Python, and whether their workers hold the GPU.
+        kinds = (False, True) if gpu is not None and gpu.nodes else (False,)
+        self._zygotes = {kind: self._launch(*kind) for kind in product(self._paths, kinds)}
         self._max_workers = max_workers
         self._workers: dict[tuple[Domain | None, str], Worker] = {}
         self._closed = threading.Event()
@@ -87,10 +97,14 @@ class ProcessExecutor(Executor):
 
     def ready(self) -> None:
         """Wait until workers can be forked. Raises RuntimeError, which says why they cannot."""
-        for python, zygote in self._zygotes.items():
+        for (python, holds_gpu), zygote in list(self._zygotes.items()):
             try:
                 zygote.ready()
             except RuntimeError as error:
+                if holds_gpu:
+                    logger.warning("no worker of Python %s will hold the GPU, whoever has the scope: %s", python, error)
+                    self._zygotes.pop((python, holds_gpu)).close()
+                    continue
                 raise RuntimeError(f"no workers of Python {python} ({self._paths[python]}): {error}") from error
 
     def check_python(self, shipped: Payload) -> None:
@@ -147,16 +161,20 @@ class ProcessExecutor(Executor):
                         f"{self._max_workers} workers are in use, each by another author or tenant; try again when "
                         "requests have ended, or raise --max-workers"
                     )
-                worker = Worker(domain, lambda: self._zygote(python), self._deadlines, self.quarantine)
+                worker = Worker(
+                    domain, lambda: self._zygote(domain, python), self._deadlines, self.quarantine, self.gpu
+                )
                 self._workers[domain, python] = worker
             worker.idle_since = time.monotonic()
             return worker
 
     def _reap(self) -> None:
-        """End workers that nobody has used for a while, as long as the executor is there."""
+        """End workers that nobody uses or that hold what was revoked, as long as the executor is there."""
         while not self._closed.wait(_IDLE_SECONDS / 2):
             with self._lock:
                 self._end_idle(_IDLE_SECONDS)
+                for worker in self._workers.values():
+                    worker.end_revoked()
 
     def _end_idle(self, seconds: float) -> None:
         now = time.monotonic()
@@ -166,16 +184,21 @@ class ProcessExecutor(Executor):
                 worker.close()
                 worker.lock.release()
 
-    def _zygote(self, python: str) -> Zygote:
-        zygote = self._zygotes[python]
+    def _zygote(self, domain: Domain | None, python: str) -> Zygote:
+        kind = (python, self.gpu is not None and self.gpu.granted(domain))
+        if kind not in self._zygotes:
+            kind = (python, False)
+        zygote = self._zygotes[kind]
         if not zygote.alive:
             with self._lock:
-                zygote = self._zygotes[python]
+                zygote = self._zygotes[kind]
                 if not zygote.alive:
-                    zygote = self._zygotes[python] = self._launch(python)
+                    zygote = self._zygotes[kind] = self._launch(*kind)
         return zygote
 
-    def _launch(self, python: str) -> Zygote:
+    def _launch(self, python: str, holds_gpu: bool) -> Zygote:
+        nodes = self.gpu.nodes if self.gpu is not None and holds_gpu else ()
+
         def launch(descriptor: int) -> subprocess.Popen[bytes]:
             arguments = ["-m", "logitport_server.worker", str(descriptor)]
             starting = self._launcher.submit(
@@ -184,8 +207,9 @@ class ProcessExecutor(Executor):
                 arguments,
                 pass_fds=[descriptor],
                 without=self._without,
+                devices=nodes,
                 threads=self._limits.threads // 2,  # torch takes so many; the author may want some too
             )
             return starting.result()
 
-        return Zygote(python, launch, asdict(self._limits))
+        return Zygote(python, launch, asdict(self._limits), holds_gpu=holds_gpu)

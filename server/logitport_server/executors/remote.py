@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import ref
@@ -86,7 +87,7 @@ class RemoteDialect(Dialect):
         self._process: WorkerProcess | None = None
         # Whom the process was last called for, if it has the states of them all.
         self._called: Callable[[], States | None] = _nobody
-        self._memory = SharedRows()
+        self._memory = SharedRows(worker.gpu, worker.domain)
         self.unpickled = False
         # Whether a call was begun, and what was raised instead of it.
         self._begun = False
@@ -178,8 +179,18 @@ class RemoteDialect(Dialect):
         process = self._worker.process()
         if process is not self._process:
             shipped = self._payload
-            header = {"do": "host", "digest": shipped.digest, "python": shipped.python, "dill": shipped.dill}
+            header: dict[str, Any] = {
+                "do": "host",
+                "digest": shipped.digest,
+                "python": shipped.python,
+                "dill": shipped.dill,
+            }
+            gpu = self._worker.gpu
+            if gpu is not None and process.uses_gpu:
+                header["gpu"] = [gpu.cuda.device.index, gpu.cuda.uuid.hex()]
             reply, _ = self._exchange(process, header, [shipped.data], seconds)
+            if gpu is not None and process.uses_gpu and "no_gpu" in reply:
+                gpu.refused(self.domain, process, reply["no_gpu"])
             self.reads_logits, self.unpickled = bool(reply.get("reads_logits")), bool(reply.get("unpickled"))
             self.argmax_invariant = bool(reply.get("argmax_invariant"))
             self.takes_drafts = bool(reply.get("takes_drafts"))
@@ -209,11 +220,19 @@ class RemoteDialect(Dialect):
         state.told.clear()
 
     def _exchange(
-        self, process: WorkerProcess, header: dict[str, Any], columns: Sequence[bytes], seconds: float
+        self,
+        process: WorkerProcess,
+        header: dict[str, Any],
+        columns: Sequence[bytes],
+        seconds: float,
+        descriptors: Sequence[int] = (),
     ) -> tuple[dict[str, Any], list[memoryview]]:
         header["processor"] = self._number
-        self._worker.send(process, self.name, header, columns, seconds=seconds)
+        self._worker.send(process, self.name, header, columns, descriptors, seconds=seconds)
         return self._worker.receive(process, self.name, seconds=seconds)
+
+    def _ask(self, process: WorkerProcess, header: dict[str, Any], descriptors: Sequence[int]) -> None:
+        self._exchange(process, header, (), self._worker.deadlines.call, descriptors)
 
     def _begin(self, states: Sequence[_State], logits: torch.Tensor | None) -> None:
         """Begin a call; what is raised is raised by `_call`."""
@@ -235,7 +254,8 @@ class RemoteDialect(Dialect):
             if logits is None:
                 header["vocab_size"] = states[0].context.vocab_size
             else:
-                self._handed, descriptors = self._memory.hand_over(logits, process, header)
+                ask = partial(self._ask, process)
+                self._handed, descriptors = self._memory.hand_over(logits, process, header, ask)
             counts, told = _take_told(states)
             if counts.count(1) != len(counts):
                 header["counts"] = counts

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from logitport.errors import LogitportError
+    from logitport_server.executors.gpu import Gpu
     from logitport_server.executors.quarantine import Quarantine
     from logitport_server.executors.zygote import Zygote
     from logitport_server.principals import Domain
@@ -50,15 +51,22 @@ class Worker:
 
     Attributes:
         domain: whose code it runs.
-        lock: held from the beginning of a call to its end; all methods but `forget` and `close` need it.
+        lock: held from the beginning of a call to its end; all methods but `forget`, `close` and `end_revoked` need it.
         dialects: the processors that sessions hold.
         idle_since: when a call ended last, as time.monotonic() tells it.
+        gpu: the server's, if it can share memory of it.
     """
 
     def __init__(
-        self, domain: Domain | None, zygote: Callable[[], Zygote], deadlines: Deadlines, quarantine: Quarantine
-    ):
+        self,
+        domain: Domain | None,
+        zygote: Callable[[], Zygote],
+        deadlines: Deadlines,
+        quarantine: Quarantine,
+        gpu: Gpu | None = None,
+    ) -> None:
         self.domain = domain
+        self.gpu = gpu
         self.lock = threading.Lock()
         self.dialects: WeakSet[Any] = WeakSet()
         self.deadlines = deadlines
@@ -90,7 +98,7 @@ class Worker:
 
     def process(self) -> WorkerProcess:
         """The process, forked if there is none. Raises WorkerLost if it cannot be had."""
-        if self._process is not None and not self._process.alive:
+        if self._process is not None and not (self._process.alive and self._may_live(self._process)):
             self._let_go()
         if self._process is None:
             forked, self._forked = self._forked or self._zygote().fork(), None
@@ -99,6 +107,8 @@ class Worker:
             except Exception as error:
                 forked.add_done_callback(_close_process)
                 raise WorkerLost(f"there is no worker for {self.domain}: it {error}") from error
+            if not self._may_live(self._process):  # it was forked before the author lost the scope
+                return self.process()
         return self._process
 
     def send(
@@ -153,6 +163,13 @@ class Worker:
         """The worker sent what cannot be used, and is ended."""
         return self._lost(name, WorkerGone(f"sent {what}"), 0.0)
 
+    def end_revoked(self) -> None:
+        """End the process if its author has lost the scope for what it holds, unless it is in a call."""
+        if self.lock.acquire(blocking=False):
+            if self._process is not None and not self._may_live(self._process):
+                self._let_go()
+            self.lock.release()
+
     def forget(self, processor: int, state: int | None) -> None:
         """The process may forget a state, or a processor; it is told with the next call. Needs no lock."""
         self._gone.append((processor, state))
@@ -163,6 +180,10 @@ class Worker:
         if self._forked is not None:
             self._forked.add_done_callback(_close_process)
             self._forked = None
+
+    def _may_live(self, process: WorkerProcess) -> bool:
+        """Whether its author still has the scope for what it holds."""
+        return not process.holds_gpu or (self.gpu is not None and self.gpu.granted(self.domain))
 
     def _lost(self, name: str, error: WorkerGone | NoAnswer, seconds: float) -> LogitportError:
         """Replace the process at once; what to tell of it."""

@@ -40,9 +40,15 @@ class NoAnswer(Exception):
 
 
 class WorkerProcess:
-    """A forked worker. One call at a time."""
+    """A forked worker. One call at a time.
 
-    def __init__(self, connection: socket.socket, pidfd: int, ended: Future[int]) -> None:
+    Attributes:
+        holds_gpu: whether it was given the device nodes of a GPU.
+        uses_gpu: whether it can use them, as far as is known.
+    """
+
+    def __init__(self, connection: socket.socket, pidfd: int, ended: Future[int], *, holds_gpu: bool = False) -> None:
+        self.holds_gpu = self.uses_gpu = holds_gpu
         self._connection = connection
         self._connection.setblocking(False)
         self._pidfd = pidfd
@@ -137,10 +143,19 @@ class Zygote:
 
     Attributes:
         python: its minor version, such as "3.11".
+        holds_gpu: whether its workers are given the device nodes of a GPU.
     """
 
-    def __init__(self, python: str, launch: Callable[[int], subprocess.Popen[bytes]], limits: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        python: str,
+        launch: Callable[[int], subprocess.Popen[bytes]],
+        limits: dict[str, Any],
+        *,
+        holds_gpu: bool = False,
+    ) -> None:
         self.python = python
+        self.holds_gpu = holds_gpu
         self._limits = limits
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -209,7 +224,7 @@ class Zygote:
             with self._lock:
                 ours, forked = self._forking.pop(message["forked"])
                 ended = self._ended[message["forked"]]
-            forked.set_result(WorkerProcess(ours, descriptors[0], ended))
+            forked.set_result(WorkerProcess(ours, descriptors[0], ended, holds_gpu=self.holds_gpu))
         elif "failed" in message:
             with self._lock:
                 ours, forked = self._forking.pop(message["failed"])

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable, Container, Sequence
 
+    import torch
+
     from logitport.errors import LogitportError
     from logitport.history import History
     from logitport_server.dialects import Dialect, RequestContext
@@ -41,12 +43,14 @@ class Hosted:
 
     Attributes:
         dialect: the processor.
-        memory: where it finds logits, as the server numbered it; given up with the processor.
+        memory: where it finds logits, as the server numbered it, of the host or of a GPU; given up with the processor.
+        device: where it is handed them.
     """
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
-        self.memory: dict[int, mmap.mmap] = {}
+        self.memory: dict[int, mmap.mmap | torch.Tensor] = {}
+        self.device = "cpu"
         self._requests: dict[int, _Request] = {}
         self._numbers: Sequence[int] = ()
         self._called: list[_Request | None] = []

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from logitport.cuda import Cuda
+
     Reply = tuple[dict[str, Any], Sequence[bytes]]
 
 _MOST_PROCESSORS = 128
@@ -59,16 +61,27 @@ class _Worker:
     def __init__(self) -> None:
         self._loader = Loader(_MOST_PROCESSORS)
         self._hosted: dict[int, Hosted] = {}
+        self._cuda: Cuda | None = None
 
     def answer(self, header: dict[str, Any], columns: Sequence[memoryview], descriptors: Sequence[int]) -> Reply:
-        """The reply to a frame; an error of a processor is a reply, too."""
+        """The reply to a frame; an error of a processor is a reply, too.
+
+        Raises:
+            CudaError: what was done has broken CUDA for this process, which is to end.
+        """
+        reply = self._answer(header, columns, descriptors)
+        if self._cuda is not None:
+            self._cuda.synchronize()  # the server takes it that all work on the logits is done
+        return reply
+
+    def _answer(self, header: dict[str, Any], columns: Sequence[memoryview], descriptors: Sequence[int]) -> Reply:
         for number, state in header.get("gone", ()):
             if state is None:
                 self._hosted.pop(number, None)
             elif number in self._hosted:
                 self._hosted[number].forget(state)
         do = {"host": self._host, "validate": self._validate, "start": self._start}
-        do |= {"edit": self._edit, "process": self._process}
+        do |= {"edit": self._edit, "process": self._process, "open_on_gpu": lambda *_: ({}, ())}
         try:
             if descriptors or "memory_gone" in header:
                 self._map(header, descriptors)
@@ -81,8 +94,17 @@ class _Worker:
         for gone in header.get("memory_gone", ()):
             memory.pop(gone, None)
         for descriptor, (number, size_bytes) in zip(descriptors, header.get("memory", ()), strict=True):
-            memory[number] = mmap.mmap(descriptor, size_bytes)
-            os.close(descriptor)
+            try:
+                memory[number] = self._opened(descriptor, size_bytes, on_gpu=header["do"] == "open_on_gpu")
+            finally:
+                os.close(descriptor)
+
+    def _opened(self, descriptor: int, size_bytes: int, *, on_gpu: bool) -> mmap.mmap | torch.Tensor:
+        if not on_gpu:
+            return mmap.mmap(descriptor, size_bytes)
+        if self._cuda is None:
+            raise RuntimeError("this worker uses no GPU")
+        return self._cuda.open_shared(descriptor, size_bytes)
 
     def _host(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:
         shipped = payload.Payload(bytes(columns[0]), header["digest"], header["python"], header["dill"])
@@ -91,11 +113,22 @@ class _Worker:
         if dialects.recognise(processor)[1] != dialects.EDITS:
             _check_torch()
         dialect = speak(processor, header["name"], shipped=True)
-        self._hosted[header["processor"]] = Hosted(dialect)
+        self._hosted[header["processor"]] = hosted = Hosted(dialect)
         unpickled = self._loader.misses > misses
-        told = {"reads_logits": dialect.reads_logits, "argmax_invariant": dialect.argmax_invariant}
+        told: dict[str, Any] = {"reads_logits": dialect.reads_logits, "argmax_invariant": dialect.argmax_invariant}
         told["takes_drafts"] = dialect.takes_drafts
+        if dialect.reads_logits and "gpu" in header:
+            try:
+                hosted.device = self._start_gpu(*header["gpu"])
+            except Exception as error:  # noqa: BLE001 - the processor then runs on the CPU
+                told["no_gpu"] = str(error)
         return {**told, "unpickled": unpickled}, ()
+
+    def _start_gpu(self, index: int, uuid: str) -> str:
+        from logitport_server.worker.gpu import open_gpu
+
+        self._cuda = self._cuda or open_gpu(index, bytes.fromhex(uuid))
+        return str(self._cuda.device)
 
     def _validate(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:
         self._hosted[header["processor"]].dialect.validate(orjson.loads(columns[0]), orjson.loads(columns[1]))
@@ -105,6 +138,7 @@ class _Worker:
         params, sampling_params, token_ids = orjson.loads(columns[0]), orjson.loads(columns[1]), columns[2]
         ids, prompt = np.frombuffer(token_ids, "<i4"), header["prompt"]
         history = History(ids[:prompt], ids[prompt:])
+        hosted = self._hosted[header["processor"]]
         context = RequestContext(
             header["request_id"],
             history,
@@ -113,8 +147,8 @@ class _Worker:
             header["tokenizer_id"],
             tuple(header["eos_token_ids"]),
             header["max_requests"],
+            hosted.device,
         )
-        hosted = self._hosted[header["processor"]]
         hosted.start(header["state"], context, params)
         return {"argmax_invariant": hosted.dialect.argmax_invariant}, ()
 
@@ -144,6 +178,9 @@ def _logits(hosted: Hosted, header: dict[str, Any]) -> torch.Tensor:
     rows, width = header["shape"]
     dtype = getattr(torch, header["dtype"])
     memory = hosted.memory[header["in"]]
+    if isinstance(memory, torch.Tensor):
+        size_bytes = rows * width * dtype.itemsize
+        return memory[header["offset"] : header["offset"] + size_bytes].view(dtype).view(rows, width)
     return torch.frombuffer(memory, dtype=dtype, count=rows * width, offset=header["offset"]).view(rows, width)
 
 
@@ -154,7 +191,7 @@ def _call(hosted: Hosted, places: Sequence[int], logits: torch.Tensor) -> None:
     from logitport_server.dialects.results import check_result
 
     every = len(places) == len(logits)
-    handed = logits if every else logits[list(places)]
+    handed = (logits if every else logits[list(places)]).to(hosted.device)
     shape = handed.shape  # the processor may reshape its tensor in place
     with torch.no_grad():
         result = hosted.dialect.process(hosted.states(places), handed)
