@@ -11,7 +11,7 @@ import torch
 from logitport import Client, CustomLogitProcessor, EditProcessor, EditRequest, ProcessorFailed, Request, RowEdits
 
 VOCAB = 64
-SECONDS = 0.5
+SECONDS = 1.0
 
 
 class SwitchesChecksOff(CustomLogitProcessor):
@@ -57,6 +57,6 @@ def test_many_that_hang_keep_nobody_waiting_for_each(start_server: Any) -> None:
         logits = torch.zeros(1 + len(bad), VOCAB)
         began = time.monotonic()
         result = session.step(dict.fromkeys([good, *bad], ())).apply(logits, check=False)
-        assert time.monotonic() - began < len(bad) * SECONDS / 2
+        assert time.monotonic() - began < len(bad) * SECONDS * 0.75
         assert result.failures.keys() == set(bad)
         assert logits[0].isinf().nonzero().tolist() == [[3]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from typing import Any
 
 import grpc
@@ -26,6 +25,7 @@ from logitport import (
 )
 from logitport.errors import METADATA_KEY
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
+from tests.waiting import SECONDS, wait_until
 
 VOCAB = 32
 GOOD = Request([3], processors=[("no_repeat_ngram", {"ngram_size": 1})])
@@ -110,11 +110,7 @@ def test_sessions_end_with_their_client(server: Any, transport: Any) -> None:
         handle = session.add(GOOD)
     with pytest.raises(SessionClosed):
         session.step({handle: []})
-    for _ in range(100):
-        if threading.active_count() <= before:
-            return
-        time.sleep(0.05)
-    pytest.fail(f"threads are left: {threading.enumerate()}")
+    wait_until(lambda: threading.active_count() <= before, threading.enumerate)
 
 
 def test_after_close(server: Any) -> None:
@@ -167,7 +163,7 @@ def test_the_status_and_the_error_beside_it(
         kind = getattr(registry_pb2, f"{method}Request", None) or getattr(processing_pb2, f"{method}Request")
         call = next(getattr(stub, method) for stub in stubs if hasattr(stub, method))
         with pytest.raises(grpc.RpcError) as raised:
-            call(kind(**message), timeout=10)
+            call(kind(**message), timeout=SECONDS)
     assert raised.value.code().name == status
     metadata = dict(raised.value.trailing_metadata())
     error = common_pb2.Error.FromString(metadata[METADATA_KEY])
@@ -189,10 +185,10 @@ def test_bytes_that_are_no_message(server: Any, client: Client) -> None:
         for method in ("LogitProcessing/Apply", "ProcessorRegistry/Register"):
             call = channel.unary_unary(f"/logitport.v1.{method}")
             with pytest.raises(grpc.RpcError):
-                call(b"\xff\xff\xff", timeout=10)
+                call(b"\xff\xff\xff", timeout=SECONDS)
         stream = channel.stream_stream("/logitport.v1.LogitProcessing/Session")
         with pytest.raises(grpc.RpcError):
-            list(stream(iter([b"\xff\xff\xff"]), timeout=10))
+            list(stream(iter([b"\xff\xff\xff"]), timeout=SECONDS))
     assert client.processors()
 
 
@@ -217,7 +213,7 @@ def test_frames_that_are_refused_leave_the_session_open(server: Any) -> None:
     with grpc.insecure_channel(server.target) as channel:
         stub = processing_pb2_grpc.LogitProcessingStub(channel)
         numbered = (processing_pb2.SessionRequest(seq=seq, **frame) for seq, frame in enumerate(frames, 1))
-        replies = list(stub.Session(numbered, timeout=10))
+        replies = list(stub.Session(numbered, timeout=SECONDS))
     told = [
         common_pb2.ErrorCode.Name(reply.error.code).removeprefix("ERROR_CODE_")
         if reply.WhichOneof("frame") == "error"
@@ -236,5 +232,5 @@ def test_a_proxy_is_not_for_this_machine(server: Any, monkeypatch: pytest.Monkey
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     for name in ("no_proxy", "no_grpc_proxy", "grpc_proxy"):
         monkeypatch.delenv(name, raising=False)
-    with Client(server.target, timeout=20) as client:
+    with Client(server.target, timeout=SECONDS) as client:
         assert client.processors()

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 VOCAB = 32
 INF = float("inf")
+SECONDS = 5.0  # of which the innocent have as many
 
 
 class AddOne(CustomLogitProcessor):
@@ -88,12 +89,12 @@ def on_load(function: Any, *arguments: Any) -> str:
 
 
 REFUSED: dict[str, tuple[Any, type[LogitportError], str]] = {
-    "hangs in __init__": (HangsInInit, ProcessorTimedOut, "did not answer within 3 s"),
+    "hangs in __init__": (HangsInInit, ProcessorTimedOut, f"did not answer within {SECONDS:g} s"),
     "leaves in __init__": (LeavesInInit, ProcessorFailed, "ended with status 5"),
     "raises KeyboardInterrupt in __init__": (InterruptsInInit, LoadFailed, "KeyboardInterrupt"),
-    "hangs in validate_params": (HangsInValidate, ProcessorTimedOut, "did not answer within 3 s"),
-    "hangs in start": (HangsInStart, ProcessorTimedOut, "did not answer within 3 s"),
-    "hangs in unpickling": (on_load(time.sleep, 3600), ProcessorTimedOut, "did not answer within 3 s"),
+    "hangs in validate_params": (HangsInValidate, ProcessorTimedOut, f"did not answer within {SECONDS:g} s"),
+    "hangs in start": (HangsInStart, ProcessorTimedOut, f"did not answer within {SECONDS:g} s"),
+    "hangs in unpickling": (on_load(time.sleep, 3600), ProcessorTimedOut, f"did not answer within {SECONDS:g} s"),
     "leaves in unpickling": (on_load(os._exit, 6), ProcessorFailed, "ended with status 6"),
     "explodes in unpickling": (on_load(bytes, 1 << 40), LoadFailed, "MemoryError"),
     "runs a command in unpickling": (on_load(os.system, "echo > /tmp/owned"), LoadFailed, "a int is no processor"),
@@ -109,7 +110,8 @@ REFUSED: dict[str, tuple[Any, type[LogitportError], str]] = {
 @pytest.fixture(scope="module")
 def strict(serving: Callable[..., AbstractContextManager[RunningServer]]) -> Iterator[RunningServer]:
     with serving(
-        *("--enable-custom-logit-processor", "--load-timeout-seconds", "3", "--worker-memory-bytes", str(256 << 20)),
+        *("--enable-custom-logit-processor", "--load-timeout-seconds", str(SECONDS)),
+        *("--worker-memory-bytes", str(256 << 20)),
     ) as running:
         yield running
 

@@ -7,7 +7,6 @@ import os
 import socket
 import struct
 import threading
-import time
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ import torch
 from logitport import Client, CustomLogitProcessor, InvalidArgument, InvalidLogits, LimitExceeded, Request
 from logitport.transports.local import LocalLane
 from logitport_proto import processing_pb2, processing_pb2_grpc
+from tests.waiting import SECONDS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ def raw(server: Any) -> Iterator[RawSession]:
 
 def connect(lane: processing_pb2.LocalLane, token: bytes) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(10)
+    connection.settimeout(SECONDS)
     connection.connect(lane.socket_path)
     connection.sendall(token)
     return connection
@@ -257,11 +257,10 @@ def test_nothing_is_left_behind(client: Client, server: Any) -> None:
     before = held()
     for _ in range(20):
         use()
-    for _ in range(100):
-        if all(now <= then for now, then in zip(held(), before, strict=True)):
-            return
-        time.sleep(0.05)  # the server hears of the end of a stream a little later
-    pytest.fail(f"descriptors and regions: {held()}, and {before} before")
+    wait_until(  # the server hears of the end of a stream a little later
+        lambda: all(now <= then for now, then in zip(held(), before, strict=True)),
+        lambda: f"descriptors and regions: {held()}, and {before} before",
+    )
 
 
 def test_a_session_that_nobody_closes_ends_as_it_is_collected(server: Any) -> None:
@@ -273,11 +272,10 @@ def test_a_session_that_nobody_closes_ends_as_it_is_collected(server: Any) -> No
         del session
         gc.collect()
         assert ended() is None
-    for _ in range(100):
-        if threading.active_count() <= threads and len(os.listdir("/proc/self/fd")) <= descriptors:
-            return
-        time.sleep(0.05)
-    pytest.fail(f"threads or descriptors are left: {threading.enumerate()}")
+    wait_until(
+        lambda: threading.active_count() <= threads and len(os.listdir("/proc/self/fd")) <= descriptors,
+        threading.enumerate,
+    )
 
 
 def test_wrong_logits_are_refused_before_anything_is_sent(client: Client) -> None:

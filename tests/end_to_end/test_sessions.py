@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from logitport import Client, CustomLogitProcessor, EditProcessor, EditRequest, Handle, Request, RowEdits
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from logitport import Session
@@ -149,22 +150,17 @@ def test_one_engine_does_not_see_another(client: Client) -> None:
 
 def test_a_server_forgets_sessions_that_end(server: Any, client: Client) -> None:
     import re
-    import time
     import urllib.request
 
     def gauge(name: str) -> float:
-        with urllib.request.urlopen(server.metrics_url, timeout=10) as response:
+        with urllib.request.urlopen(server.metrics_url, timeout=200) as response:
             return float(re.search(rf"^{name} (\S+)$", response.read().decode(), re.MULTILINE)[1])  # type: ignore[index]
 
-    def settles(name: str, wanted: float) -> bool:
+    def ended() -> bool:
         """A server hears of the end of a stream a little later."""
-        for _ in range(100):
-            if gauge(name) == wanted:
-                return True
-            time.sleep(0.05)
-        return False
+        return gauge("logitport_sessions") == 0
 
-    assert settles("logitport_sessions", 0), "of other tests"
+    wait_until(ended, lambda: "there are sessions of other tests")
     sessions = [client.session(vocab_size=VOCAB, transport=lane) for lane in ("grpc", "local")]
     for session in sessions:
         session.add(Request([1]))
@@ -174,5 +170,5 @@ def test_a_server_forgets_sessions_that_end(server: Any, client: Client) -> None
     assert gauge("logitport_requests") == 3
     for session in sessions:
         session.close()
-    assert settles("logitport_sessions", 0)
+    wait_until(ended)
     assert gauge("logitport_requests") == 0

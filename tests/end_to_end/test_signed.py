@@ -6,7 +6,6 @@ import asyncio
 import json
 import signal
 import subprocess
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +14,7 @@ import torch
 from logitport import AsyncClient, Client, CustomLogitProcessor, Request, RequestsFailed, SignatureRefused, payload
 from logitport.payload.signature import read_private_key
 from tests.conftest import COMMAND
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path: Path = tmp_path_factory.mktemp("signed")
     (path / "keys").mkdir()
     for key in ("keys/team", "strange"):
-        subprocess.run([COMMAND, "keygen", str(path / key)], check=True, capture_output=True, timeout=60)
+        subprocess.run([COMMAND, "keygen", str(path / key)], check=True, capture_output=True, timeout=200)
     return path
 
 
@@ -94,7 +94,7 @@ def test_what_is_not_is_refused(client: Client, folder: Path) -> None:
 
 
 def test_a_key_that_goes(strict: RunningServer, client: Client, folder: Path) -> None:
-    subprocess.run([COMMAND, "keygen", str(folder / "keys/leaked")], check=True, capture_output=True, timeout=60)
+    subprocess.run([COMMAND, "keygen", str(folder / "keys/leaked")], check=True, capture_output=True, timeout=200)
     strict.process.send_signal(signal.SIGHUP)
     wait_for(strict, "read 2 trusted keys again")
     client.register(Plus, name="leaked/plus", signing_key=folder / "keys" / "leaked")
@@ -107,7 +107,4 @@ def test_a_key_that_goes(strict: RunningServer, client: Client, folder: Path) ->
 
 
 def wait_for(running: RunningServer, line: str) -> None:
-    deadline = time.monotonic() + 30
-    while line not in running.log.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: line in running.log.read_text(), running.log.read_text)

@@ -255,20 +255,20 @@ def test_a_frame_of_the_lane_waits_for_the_one_in_hand(stream: SessionStream, mo
     def slow(session: Session, frame: Any, reply: Any) -> None:
         calls.append(threading.current_thread())
         begun.set()
-        assert finish.wait(10)
+        assert finish.wait(60)
         real(session, frame, reply)
 
     monkeypatch.setattr(Session, "step", slow)
     frame = Frame(seq=3, **step(2))
     with ThreadPoolExecutor(2) as threads:
         by_grpc = threads.submit(stream.answer, frame, "grpc")
-        assert begun.wait(10)
+        assert begun.wait(60)
         by_lane = threads.submit(stream.answer, frame, "local")
         # The event loop must not wait for it.
         assert type(refusal(stream.answer(frame, "grpc"))) is InvalidArgument
         assert not by_lane.done()
         finish.set()
-        assert by_grpc.result(10) == by_lane.result(10)
+        assert by_grpc.result(60) == by_lane.result(60)
     assert len(calls) == 1
 
 

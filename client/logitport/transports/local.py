@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _WELCOME = b"\1"
 _LENGTH = struct.Struct("<I")
-_HANDSHAKE_SECONDS = 2.0
+_HANDSHAKE_SECONDS = 10.0
 _CLOSED_BY_SERVER = "the server closed the lane"
 
 

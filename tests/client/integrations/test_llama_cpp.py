@@ -212,7 +212,7 @@ def test_a_refusal_gets_past_ctypes_at_the_first_id(remote: Any) -> None:
 
 def test_a_server_that_is_gone_and_ctrl_c_get_past_ctypes(start_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start_server()
-    with Client(server.target, timeout=1) as client:
+    with Client(server.target, timeout=5) as client:
         processor, model = RemoteLogitsProcessor(client, [("disallowed_tokens", {"token_ids": [1]})]), Llama()
         ids = model.generate([5], [processor])
         assert next(ids) == 0

@@ -12,6 +12,8 @@ import pytest
 from logitport.errors import LogitportError
 from logitport.integrations.vllm import admission
 from logitport.integrations.vllm.admission import Admission
+from tests.conftest import free_address
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +51,7 @@ def test_a_chain_is_tried_and_what_is_refused_is_the_callers_fault(
 def test_a_server_that_hangs_is_waited_for_once(
     start_server: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "_ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(admission, "_ANSWER_SECONDS", 3.0)
     server, tried = start_server(), Admission()
     monkeypatch.setenv("LOGITPORT_TARGET", server.target)
     tried.check(asking(ban(1)))
@@ -63,8 +65,8 @@ def test_a_server_that_hangs_is_waited_for_once(
             waits.append(time.monotonic() - began)
             time.sleep(0.3)
         tried.check(asking(ban(1)))  # was found good a moment ago
-        assert sum(wait > 0.5 for wait in waits) <= 2
-        assert max(waits) < 5
+        assert sum(wait > 1.5 for wait in waits) <= 2
+        assert max(waits) < 20
     finally:
         server.process.send_signal(signal.SIGCONT)
 
@@ -72,19 +74,21 @@ def test_a_server_that_hangs_is_waited_for_once(
 def test_a_server_that_came_back_is_asked_again(
     start_server: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, tried = start_server(), Admission()
-    monkeypatch.setenv("LOGITPORT_TARGET", first.target)
+    target, tried = free_address(), Admission()
+    first = start_server("--listen", target)
+    monkeypatch.setenv("LOGITPORT_TARGET", target)
     tried.check(asking(ban(1)))
     first.process.kill()
     first.process.wait()
     with pytest.raises(LogitportError):
         tried.check(asking(ban(2)))
-    start_server("--listen", first.target)
-    end = time.monotonic() + 20
-    while True:
-        try:
-            tried.check(asking(ban(3)))
-            break
-        except LogitportError:
-            assert time.monotonic() < end
-            time.sleep(0.1)
+    start_server("--listen", target)
+    wait_until(lambda: takes(tried))
+
+
+def takes(tried: Admission) -> bool:
+    try:
+        tried.check(asking(ban(3)))
+    except LogitportError:
+        return False
+    return True

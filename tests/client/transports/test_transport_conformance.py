@@ -16,6 +16,7 @@ from logitport.connection import channel_options
 from logitport.transports.local import LocalLane
 from logitport.transports.stream import GrpcStream
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,13 +24,14 @@ if TYPE_CHECKING:
     from logitport.transports.base import Transport
 
 VOCAB = 1000
+_SECONDS = 30.0
 TRANSPORTS = ["grpc", "local"]
 every_transport = pytest.mark.parametrize("kind", TRANSPORTS)
 
 
 @contextmanager
 def connected(
-    kind: str, target: str, *, timeout: float = 10.0, max_message_bytes: int = 64 << 20
+    kind: str, target: str, *, timeout: float = _SECONDS, max_message_bytes: int = 64 << 20
 ) -> Iterator[Transport]:
     """A transport whose session is open; its next frame has seq 2."""
     with grpc.insecure_channel(target, options=channel_options(max_message_bytes)) as channel:
@@ -41,10 +43,10 @@ def connected(
 
 
 def connect(
-    kind: str, target: str, channel: grpc.Channel, timeout: float = 10.0, max_message_bytes: int = 64 << 20
+    kind: str, target: str, channel: grpc.Channel, timeout: float = _SECONDS, max_message_bytes: int = 64 << 20
 ) -> Transport:
     stub = processing_pb2_grpc.LogitProcessingStub(channel)
-    transport = GrpcStream(stub, target, timeout, max_message_bytes=max_message_bytes)
+    transport = GrpcStream(stub, target, timeout, max_message_bytes=max_message_bytes, wait_seconds=_SECONDS)
     opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
     transport.send(processing_pb2.SessionRequest(seq=1, open=opening))
     opened = transport.receive().opened
@@ -131,7 +133,7 @@ def test_close_wakes_who_waits(server: Any, kind: str) -> None:
         waiting.start()
         time.sleep(0.1)
         transport.close()
-        waiting.join(5)
+        waiting.join(_SECONDS)
         assert not waiting.is_alive()
         assert raised
 
@@ -161,7 +163,7 @@ def test_threads_end_with_it(server: Any, kind: str) -> None:
     before = our_threads()
     with connected(kind, server.target) as transport:
         transport.on_readable(lambda: None)
-    wait_for_the_end_of_threads(before)
+    wait_until(lambda: our_threads() <= before, threading.enumerate)
 
 
 @every_transport
@@ -173,20 +175,12 @@ def test_one_that_nobody_closes_ends_as_it_is_collected(server: Any, kind: str) 
         sockets = [transport._connection] if isinstance(transport, LocalLane) else []
         del transport
         gc.collect()
-        wait_for_the_end_of_threads(before)
+        wait_until(lambda: our_threads() <= before, threading.enumerate)
         assert [one.fileno() for one in sockets] == [-1] * len(sockets)
 
 
 def our_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith("logitport")}
-
-
-def wait_for_the_end_of_threads(before: set[threading.Thread]) -> None:
-    for _ in range(100):
-        if our_threads() <= before:
-            return
-        time.sleep(0.05)
-    pytest.fail(f"threads are left: {threading.enumerate()}")
 
 
 @every_transport
@@ -197,7 +191,7 @@ def test_replies_that_are_left_are_told_of_once(server: Any, kind: str) -> None:
         for seq in range(2, 5):
             transport.send(frame(seq))
             transport.leave_reply()
-            assert told.acquire(timeout=5)
+            assert told.acquire(timeout=_SECONDS)
             assert not told.acquire(timeout=0.1)
             assert transport.receive().seq == seq
 
@@ -211,6 +205,7 @@ def test_nobody_is_told_of_a_reply_that_was_not_left_or_that_somebody_waits_for(
         assert not told.wait(0.2)
         transport.leave_reply()
         assert transport.receive().seq == 2  # which takes the leave back, unless the reply was there before
+        told.wait(1.0)  # who was woken for it may be on the way
         told.clear()
         transport.send(frame(3))
         assert not told.wait(0.2)
@@ -227,8 +222,4 @@ def test_nobody_watches_a_connection_that_is_gone(start_server: Callable[..., An
         if kind == "grpc":
             with pytest.raises(ServerUnavailable):
                 transport.receive()
-        for _ in range(100):
-            if not any(thread.name == "logitport-reader" for thread in threading.enumerate()):
-                return
-            time.sleep(0.05)
-        pytest.fail("the reader goes on")
+        wait_until(lambda: "logitport-reader" not in {thread.name for thread in our_threads()})

@@ -16,7 +16,7 @@ from logitport_server.source import Source
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-CALL_SECONDS, LOAD_SECONDS = 5.0, 10.0
+CALL_SECONDS, LOAD_SECONDS = 60.0, 200.0
 
 
 @pytest.fixture(scope="session")
