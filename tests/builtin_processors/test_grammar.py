@@ -323,7 +323,9 @@ def test_a_mask_that_takes_too_long_costs_its_own_request_alone(threads: None, m
         step()
         step()
 
-    with pytest.raises(ProcessorFailed, match=r"after [67] ids of output: its mask took \d+\.\d+ s, and may take 0.008"):
+    with pytest.raises(
+        ProcessorFailed, match=r"after [67] ids of output: its mask took \d+\.\d+ s, and may take 0.008"
+    ):
         two_steps()
     assert right.allowed() == [PIECES.index(text) for text in ("a", "ab", "ac")]
     with pytest.raises(ProcessorFailed, match="its mask took"):  # and it is not computed again
