@@ -121,10 +121,10 @@ class WorkerProcess:
     def _await(self, event: int) -> None:
         """Until the socket is ready; or raise."""
         self._poll.modify(self._connection, event)
-        ready = dict(self._poll.poll(max(0.0, self._deadline - time.monotonic()) * 1000))
+        ready = self._poll.poll(max(0.0, self._deadline - time.monotonic()) * 1000)
         if not ready:
             raise NoAnswer
-        if self._connection.fileno() not in ready:
+        if all(descriptor == self._pidfd for descriptor, _ in ready):
             raise WorkerGone(self._how_it_ended())
 
     def _how_it_ended(self) -> str:

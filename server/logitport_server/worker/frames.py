@@ -7,7 +7,6 @@ before it is believed, and every field is looked at before it is used.
 from __future__ import annotations
 
 import struct
-from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -65,9 +64,14 @@ def read(receive: Callable[[int], bytes], longest: int) -> tuple[dict[str, Any],
     except orjson.JSONDecodeError as error:
         raise BadFrame(f"the header is not JSON: {error}") from error
     lengths = header.get("columns") if isinstance(header, dict) else None
-    if not (isinstance(lengths, list) and all(type(length) is int and length >= 0 for length in lengths)):
+    if not isinstance(lengths, list):
         raise BadFrame("the header is no object that tells the lengths of its columns")
-    if sum(lengths) != body_length:
-        raise BadFrame(f"columns of {sum(lengths)} bytes in a body of {body_length}")
-    ends = list(accumulate(lengths, initial=begin))
-    return header, [view[one:other] for one, other in pairwise(ends)]
+    columns = []
+    for length in lengths:
+        if type(length) is not int or not 0 <= length <= end - begin:
+            raise BadFrame(f"a column of {length!r} bytes, where {end - begin} are left")
+        columns.append(view[begin : begin + length])
+        begin += length
+    if begin != end:
+        raise BadFrame(f"{end - begin} bytes of the body are in no column")
+    return header, columns
