@@ -10,6 +10,7 @@ import limits
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from logitport.variables import PREFIX
 from logitport_server.sandbox.layers import LAYER_NAMES
 
 
@@ -93,7 +94,7 @@ CUSTOM_OPS: list[str] = Field(
 class ServerConfig(BaseSettings):
     """The options of `logitport serve`; each can also be set as LOGITPORT_<NAME> in the environment."""
 
-    model_config = SettingsConfigDict(env_prefix="LOGITPORT_", frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
     listen: Annotated[str, AfterValidator(_address_or_socket)] = Field(
         "127.0.0.1:50051", description="HOST:PORT of the gRPC service, or unix:PATH; port 0 takes a free one"
@@ -216,6 +217,11 @@ class ServerConfig(BaseSettings):
     def asks(self) -> bool:
         """Whether callers are asked who they are."""
         return self.tokens is not None or self.tls_client_ca is not None
+
+    @classmethod
+    def variables(cls) -> list[str]:
+        """What the options are called in the environment."""
+        return [PREFIX + name.upper() for name in cls.model_fields]
 
     @model_validator(mode="after")
     def _names_are_given_once(self) -> ServerConfig:

@@ -20,6 +20,7 @@ from grpc_reflection.v1alpha import reflection
 
 from logitport import ops
 from logitport.errors import LogitportError
+from logitport.variables import OF_THE_SDK, unread
 from logitport_builtins.grammar import tokenizers
 from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
 from logitport_server import installed, listening
@@ -189,6 +190,8 @@ def run(config: ServerConfig, processors: Iterable[object] = ()) -> None:
         processors: see `Server`.
     """
     logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for variable in unread({*OF_THE_SDK, *config.variables()}):
+        logger.warning("%s; logitport serve --help has all options", variable)
     try:
         running = asyncio.run(_serve(config, processors))
     except (StartupError, LogitportError) as error:

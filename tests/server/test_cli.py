@@ -106,6 +106,19 @@ def test_an_address_that_is_taken(option: str) -> None:
     assert f"choose another address with {option}" in done.stderr
 
 
+def test_a_variable_that_nothing_reads_is_told_of_as_the_server_starts(logitport: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("LOGITPORT_ENABLE_CUSTOM_LOGIT_PROCESOR", "true")
+    monkeypatch.setenv("LOGITPORT_TARGET", "127.0.0.1:1")  # which hooks read
+    monkeypatch.setattr("logging.Logger.handle", lambda _, record: told.append(record.getMessage()))
+    told: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        logitport("serve", "--device", "cpu", "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+    assert [line for line in told if "LOGITPORT_" in line] == [
+        "LOGITPORT_ENABLE_CUSTOM_LOGIT_PROCESOR is set in the environment, and nothing here reads it; set "
+        "LOGITPORT_ENABLE_CUSTOM_LOGIT_PROCESSOR if that is what was meant; logitport serve --help has all options"
+    ]
+
+
 def test_help_tells_of_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         run(["serve", "--help"])

@@ -81,6 +81,11 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert config.listen == "127.0.0.1:1"
 
 
+def test_every_option_is_a_variable() -> None:
+    assert len(ServerConfig.variables()) == len(ServerConfig.model_fields)
+    assert "LOGITPORT_LISTEN" in ServerConfig.variables()
+
+
 @pytest.mark.parametrize(
     ("field", "values"),
     [("tokenizer", ["a=/x", "b=/x", "a=/y"]), ("worker_python", ["3.12=/x", "3.12=/y"])],

@@ -49,6 +49,20 @@ def test_the_environment_names_the_server(monkeypatch: pytest.MonkeyPatch) -> No
         assert client.target == "127.0.0.1:1"
 
 
+def test_variables_that_are_misspelt_are_told_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    environment.warn_of_misspelt.cache_clear()
+    monkeypatch.setenv("LOGITPORT_TARGET", "127.0.0.1:1")
+    monkeypatch.setenv("LOGITPORT_DEFAULT_PROCESORS", "[]")
+    monkeypatch.setenv("LOGITPORT_ENABLE_CUSTOM_LOGIT_PROCESSOR", "true")  # the server's
+    for _ in range(2):
+        environment.client().close()
+    (warning,) = caplog.messages
+    assert warning.startswith("LOGITPORT_DEFAULT_PROCESORS is set in the environment, and nothing here reads it; set ")
+    assert "LOGITPORT_DEFAULT_PROCESSORS" in warning
+
+
 def test_tls_files_of_the_environment_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_TARGET", "127.0.0.1:1")
     monkeypatch.setenv("LOGITPORT_TLS_CA", "no such file")

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import InvalidArgument
-from logitport.integrations.environment import DEFAULT_PROCESSORS, TARGET, client, default_chain
+from logitport.integrations.environment import DEFAULT_PROCESSORS, TARGET, client, default_chain, warn_of_misspelt
 from logitport.integrations.sglang import admission, guard
 from logitport.integrations.sglang.engine import DELAY_SAMPLE, unsupported
 
@@ -23,6 +23,7 @@ def install() -> None:
     SGLang calls it once a process, before it reads its options. It only logs what is raised here, so the guard comes
     first, and what is wrong with the variables is said when the options are checked.
     """
+    warn_of_misspelt()
     if not os.environ.get(TARGET):
         return
     guarded = os.environ.get(GUARD) != "off"

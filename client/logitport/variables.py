@@ -1,0 +1,61 @@
+"""Variables of the environment that are named as ours are, and that nothing reads: misspelt ones, most likely."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+PREFIX = "LOGITPORT_"
+
+# What the SDK and its hooks read; a server also reads its options.
+OF_THE_SDK = frozenset(
+    PREFIX + name
+    for name in (
+        *("TARGET", "TOKEN", "TLS_CA", "TLS_CERT", "TLS_KEY", "STEP_TIMEOUT_SECONDS"),
+        *("DEFAULT_PROCESSORS", "FAILURES", "SGLANG_GUARD"),
+    )
+)
+
+# Kubernetes tells each container of the services of its namespace, of which one may well be called logitport.
+_KUBERNETES = re.compile(rf"{PREFIX}(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_[A-Z]+(_\w+)?)")
+_KUBERNETES_PORT = re.compile(r"(tcp|udp|sctp)://")
+
+# Of how much two names must have in common, behind the prefix, for one to be taken for the other.
+_NEAR = 0.7
+
+
+class Unread(NamedTuple):
+    """A variable that is set and that nothing reads.
+
+    Attributes:
+        name: its name.
+        nearest: the name that was probably meant; "" if none is like it.
+    """
+
+    name: str
+    nearest: str
+
+    def __str__(self) -> str:
+        meant = f"; set {self.nearest} if that is what was meant" if self.nearest else ""
+        return f"{self.name} is set in the environment, and nothing here reads it{meant}"
+
+
+def unread(known: Collection[str], environment: Mapping[str, str] = os.environ) -> list[Unread]:
+    """The variables of our prefix that are not among the known ones, by name."""
+    names = [name.removeprefix(PREFIX) for name in known]
+    found = []
+    for name, value in sorted(environment.items()):
+        if not name.startswith(PREFIX) or name in known or _of_kubernetes(name, value):
+            continue
+        near = difflib.get_close_matches(name.removeprefix(PREFIX), names, 1, _NEAR)
+        found.append(Unread(name, PREFIX + near[0] if near else ""))
+    return found
+
+
+def _of_kubernetes(name: str, value: str) -> bool:
+    return bool(_KUBERNETES.fullmatch(name) or (name.endswith("_PORT") and _KUBERNETES_PORT.match(value)))
