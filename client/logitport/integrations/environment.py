@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 from typing import TYPE_CHECKING
 
-from logitport.calls import DEFAULT_TIMEOUT
 from logitport.client import Client
 from logitport.connection import Tls
 from logitport.errors import InvalidArgument
@@ -21,16 +21,21 @@ logger = logging.getLogger(__name__)
 
 TARGET, CA, CERT, KEY = "LOGITPORT_TARGET", "LOGITPORT_TLS_CA", "LOGITPORT_TLS_CERT", "LOGITPORT_TLS_KEY"
 DEFAULT_PROCESSORS = "LOGITPORT_DEFAULT_PROCESSORS"
+STEP_TIMEOUT = "LOGITPORT_STEP_TIMEOUT_SECONDS"
+
+# All of an engine's requests wait for a step. It is long enough for a processor that takes all of the time that a
+# server gives it to load, which is 10 s by default: otherwise the session would be lost, and not that request alone.
+_STEP_SECONDS = 15.0
 
 
-def client(timeout: float = DEFAULT_TIMEOUT) -> Client:
+def client(timeout: float | None = None) -> Client:
     """A client of the server that LOGITPORT_TARGET names.
 
     LOGITPORT_TOKEN says who calls; LOGITPORT_TLS_CA, or LOGITPORT_TLS_CERT and LOGITPORT_TLS_KEY, make the connection
     an encrypted one.
 
     Args:
-        timeout: as of `Client`.
+        timeout: as of `Client`; by default what LOGITPORT_STEP_TIMEOUT_SECONDS says, or 15 s.
 
     Raises:
         InvalidArgument: LOGITPORT_TARGET is not set, or what is wrong with the others.
@@ -40,7 +45,8 @@ def client(timeout: float = DEFAULT_TIMEOUT) -> Client:
     if not target:
         raise InvalidArgument(f"{TARGET} is not set; set it to the server's address, such as 127.0.0.1:50051")
     files = [os.environ.get(name) or None for name in (CA, CERT, KEY)]
-    return Client(target, tls=Tls(*files) if any(files) else None, timeout=timeout)
+    tls = Tls(*files) if any(files) else None
+    return Client(target, tls=tls, timeout=_step_seconds() if timeout is None else timeout)
 
 
 @functools.cache
@@ -58,3 +64,14 @@ def default_chain() -> Chain:
         InvalidParams: it is no such list.
     """
     return read_chain(os.environ.get(DEFAULT_PROCESSORS) or "[]", DEFAULT_PROCESSORS)
+
+
+def _step_seconds() -> float:
+    given = os.environ.get(STEP_TIMEOUT) or _STEP_SECONDS
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not 0.001 <= seconds <= 3600.0:
+        raise InvalidArgument(f"{STEP_TIMEOUT} is {given!r}; set it to seconds, 0.001 to 3600, such as 15")
+    return seconds

@@ -13,6 +13,7 @@ import numpy as np
 
 from logitport.errors import InvalidArgument, InvalidLogits
 from logitport.integrations.batch import Batch, is_chain
+from logitport.integrations.breaker import SESSION_ERRORS, Breaker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +57,7 @@ class RemoteLogitsProcessor:
         self.rows_applied: Counter[str] = Counter()
         self.seconds = 0.0
         self._client = client
+        self._breaker = Breaker()
         self._chain = processors
         # By the model that runs them; by this object, if there is none.
         self._completions: weakref.WeakKeyDictionary[object, _Completion] = weakref.WeakKeyDictionary()
@@ -82,10 +84,13 @@ class RemoteLogitsProcessor:
             processed = self._step(key, caller, input_ids, scores)
         except BaseException as error:
             self._end(key)
+            if isinstance(error, SESSION_ERRORS):
+                self._breaker.failed(error, self._client.timeout)
             if caller is None:
                 raise
             _raise_on_return(caller.frame, error)
             return scores
+        self._breaker.answered()
         self.steps += 1
         self.seconds += time.perf_counter() - began
         return processed
@@ -121,7 +126,9 @@ class RemoteLogitsProcessor:
         completion = self._completions.get(key)
         if completion is None or not completion.continues_with(sampler, ids):
             self._end(key)
-            session = self._client.session(vocab_size=vocab_size, max_requests=1, engine="llama-cpp-python")
+            session = self._breaker.attempt(
+                lambda: self._client.session(vocab_size=vocab_size, max_requests=1, engine="llama-cpp-python")
+            )
             close = weakref.finalize(key, session.close)
             # The sampler holds the model, and would keep it in the dictionary for ever.
             weakly = None if sampler is None else weakref.ref(sampler)

@@ -14,6 +14,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from logitport.errors import InvalidArgument, RequestsFailed, StateLost
 from logitport.integrations.batch import Batch, is_chain
+from logitport.integrations.breaker import SESSION_ERRORS, Breaker
 from logitport.integrations.padding import running_rows, tokens_by_id, tokens_by_mask
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class RemoteLogitsProcessor(LogitsProcessor):
         self.rows_applied: Counter[str] = Counter()
         self.seconds = 0.0
         self._client = client
+        self._breaker = Breaker()
         self._chains = _one_chain_a_prompt(processors)
         self._pad_token_id = pad_token_id
         self._attention_mask = None if attention_mask is None else _to_numpy(attention_mask)
@@ -104,9 +106,12 @@ class RemoteLogitsProcessor(LogitsProcessor):
         ids = _to_numpy(input_ids)
         try:
             processed = self._step(self._batch(caller, ids, scores), ids, scores)
-        except BaseException:
+        except BaseException as error:
             self._end(id(caller))
+            if isinstance(error, SESSION_ERRORS):
+                self._breaker.failed(error, self._client.timeout)
             raise
+        self._breaker.answered()
         self.steps += 1
         self.seconds += time.perf_counter() - began
         return cast("torch.FloatTensor", processed)
@@ -148,13 +153,15 @@ class RemoteLogitsProcessor(LogitsProcessor):
         batch = self._batches.get(key)
         if batch is None or not batch.continues_with(ids):
             self._end(key)
-            session = self._client.session(
-                vocab_size=scores.shape[-1],
-                dtype=scores.dtype,
-                device=str(scores.device),
-                eos_token_ids=self._eos_token_ids,
-                max_requests=len(ids),
-                engine=f"transformers {transformers.__version__}",
+            session = self._breaker.attempt(
+                lambda: self._client.session(
+                    vocab_size=scores.shape[-1],
+                    dtype=scores.dtype,
+                    device=str(scores.device),
+                    eos_token_ids=self._eos_token_ids,
+                    max_requests=len(ids),
+                    engine=f"transformers {transformers.__version__}",
+                )
             )
             batch = self._batches[key] = Batch(session, ids)
             if caller is not None:

@@ -17,7 +17,8 @@ from transformers.generation.continuous_batching.cb_logits_processors import Con
 from logitport.errors import InvalidArgument, LogitportError
 from logitport.integrations.asked import KEY, chain_of
 from logitport.integrations.batch import is_chain
-from logitport.integrations.link import SESSION_ERRORS, Link
+from logitport.integrations.breaker import SESSION_ERRORS
+from logitport.integrations.link import Link
 from logitport.request import Request
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ class _Hook(ContinuousBatchingLogitsProcessor):
         except LogitportError as error:
             self._fail([running.state for running in step.running.values()], error)
         else:
+            self._link.answered()
             for running in step.running.values():
                 if running.handle in result.failures:
                     self._fail([running.state], result.failures[running.handle])

@@ -1,7 +1,8 @@
-"""A small real model, and how it generates."""
+"""A small real model, and how it generates; a clock for what hooks do after a failure."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -55,3 +56,25 @@ def generate(model: Qwen2ForCausalLM, prompts: torch.Tensor) -> Callable[..., to
         return output[:, ids.shape[1] :]
 
     return run
+
+
+@dataclass
+class Clock:
+    """Stands still unless it is set.
+
+    Attributes:
+        now: seconds.
+    """
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """What hooks go by when they wait after a failure."""
+    clock = Clock()
+    monkeypatch.setattr("logitport.integrations.breaker.monotonic", clock)
+    return clock

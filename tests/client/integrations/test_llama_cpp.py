@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from logitport import Session
+    from tests.client.integrations.conftest import Clock
 
 VOCAB_SIZE = 200
 INF = float("inf")
@@ -210,7 +211,9 @@ def test_a_refusal_gets_past_ctypes_at_the_first_id(remote: Any) -> None:
         outputs(Llama(), [5, 6], remote("no_such_thing"), 1)
 
 
-def test_a_server_that_is_gone_and_ctrl_c_get_past_ctypes(start_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_gone_and_ctrl_c_get_past_ctypes(
+    start_server: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = start_server()
     with Client(server.target, timeout=5) as client:
         processor, model = RemoteLogitsProcessor(client, [("disallowed_tokens", {"token_ids": [1]})]), Llama()
@@ -219,6 +222,7 @@ def test_a_server_that_is_gone_and_ctrl_c_get_past_ctypes(start_server: Any, mon
         server.stop()
         with pytest.raises(ServerUnavailable):
             next(ids)
+        clock.now += 100.0
 
         def interrupted(**_: Any) -> Session:
             raise KeyboardInterrupt

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from logitport.errors import InternalError, InvalidArgument, LogitportError, ProcessorFailed, SessionClosed
 from logitport.integrations import environment
-from logitport.integrations.link import RECONNECT_SECONDS, SESSION_ERRORS, Link
+from logitport.integrations.breaker import SESSION_ERRORS
+from logitport.integrations.link import RECONNECT_SECONDS, Link
 from logitport.integrations.ranks import Ranks
 from logitport.integrations.sglang.engine import (
     BEAMS,
@@ -128,7 +129,8 @@ class Hook:
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the engine
             failure = error if isinstance(error, LogitportError) else InternalError(f"the hook failed: {error!r}")
             _log.error("logitport: %d requests end: %s", len(follows), failure, exc_info=failure is not error)
-            self._lose_session(failure)
+            self._followed.forget_session(failure)
+            self._link.lose(failure)
             outcome.edits, outcome.in_place = None, True
             outcome.failures = dict.fromkeys(follows, failure) | outcome.failures
         return outcome
@@ -157,6 +159,7 @@ class Hook:
         else:
             outcome.edits = pending.edits(check=False)
             result = cast("StepResult", pending.result)  # there are edits, so the server has answered
+        self._link.answered()
         rows = {handle: row for row, handle in handles.items()}
         outcome.failures |= {rows[handle]: error for handle, error in result.failures.items()}
         for place in result.all_denied_rows:
@@ -165,11 +168,8 @@ class Hook:
     def close(self) -> None:
         """End the session; another is opened when a request needs it."""
         if self._link.session is not None:
-            self._lose_session(SessionClosed("the hook was closed"))
-
-    def _lose_session(self, error: LogitportError) -> None:
-        self._followed.forget_session(error)
-        self._link.lose(error)
+            self._followed.forget_session(SessionClosed("the hook was closed"))
+            self._link.close()
 
 
 _ALL_DENIED = "its processors deny every id, and SGLang would then sample any of them"

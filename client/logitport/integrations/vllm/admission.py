@@ -13,7 +13,8 @@ import orjson
 
 from logitport.errors import InvalidParams, LimitExceeded, LogitportError, NotAuthenticated
 from logitport.integrations import environment
-from logitport.integrations.link import SESSION_ERRORS, Link
+from logitport.integrations.breaker import SESSION_ERRORS
+from logitport.integrations.link import Link
 from logitport.integrations.vllm.asking import chain, failure_id, sampling_params
 from logitport.integrations.vllm.engine import eos_token_ids
 from logitport.integrations.vllm.runner import calling_config
@@ -60,7 +61,9 @@ class Admission:
                     self._link.lose(error)
                 _raise_unavailable(error)
             except LogitportError as error:
+                self._link.answered()
                 raise ValueError(f"logitport: {type(error).__name__}: {error}") from error
+            self._link.answered()
             self._good[digest] = time.monotonic() + _GOOD_SECONDS
             while len(self._good) > _GOOD_KEPT:
                 self._good.popitem(last=False)

@@ -9,7 +9,8 @@ import torch
 
 from logitport.errors import ProcessorFailed
 from logitport.integrations import environment
-from logitport.integrations.link import RECONNECT_SECONDS, SESSION_ERRORS, Link
+from logitport.integrations.breaker import SESSION_ERRORS
+from logitport.integrations.link import RECONNECT_SECONDS, Link
 from logitport.integrations.vllm.failures import record
 from logitport.ops import apply_edits
 
@@ -198,6 +199,7 @@ class RemoteBatch:
         else:
             edits = pending.edits(check=False)
             result = pending.result  # type: ignore[assignment] # there is one once there are edits
+        self._link.answered()
         if result.failures:
             by_handle = {request.handle: request for request in step.new_ids}
             for handle, error in result.failures.items():

@@ -1,0 +1,223 @@
+"""Each hook at a server that opens sessions and then does not answer: its engine must not wait again and again."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import ContinuousBatchingConfig, GenerationConfig, Qwen2ForCausalLM
+
+from logitport import Client, EditProcessor, LogitportError
+from logitport.integrations import llama_cpp, transformers, transformers_continuous
+from logitport.integrations.ranks import Ranks
+from logitport.integrations.sglang.hook import Hook
+from logitport.integrations.vllm import admission
+from logitport.integrations.vllm.engine import Engine
+from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
+from logitport.request import Request
+from tests.client.integrations.conftest import VOCAB_SIZE
+from tests.client.integrations.test_sglang_hook import Req, ask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from tests.client.integrations.conftest import Clock
+    from tests.conftest import RunningServer
+
+    Ask = Callable[[], str]
+
+TIMEOUT = 1.0
+# More than a pause, and less than twice that.
+A_PAUSE = 1.6 * TIMEOUT
+
+
+class Stalls(EditProcessor):
+    """Is at work for as long as there is a certain file, in `edit` or in `start`."""
+
+    def start(self, request):
+        self._wait(request.params, "start")
+
+    def edit(self, request, edits):
+        self._wait(request.params, "edit")
+
+    @staticmethod
+    def _wait(params, where):
+        import time
+        from pathlib import Path
+
+        while params["in"] == where and Path(params["file"]).exists():
+            time.sleep(0.01)
+
+
+class Stalling:
+    """A server whose steps stall, and a client of it.
+
+    Attributes:
+        client: waits for them for TIMEOUT seconds.
+        file: while it is there they do.
+        sessions: how many have been asked for.
+    """
+
+    def __init__(self, client: Client, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.client = client
+        self.file = file
+        self.sessions = 0
+        self.monkeypatch = monkeypatch
+
+        def session(**options: Any) -> Any:
+            self.sessions += 1
+            return opened(**options)
+
+        opened = client.session
+        monkeypatch.setattr(client, "session", session)
+
+    def chain(self, where: str = "edit") -> list[Any]:
+        return [["tests/stalls", {"in": where, "file": str(self.file)}]]
+
+
+@pytest.fixture(scope="module")
+def target(serving: Callable[..., AbstractContextManager[RunningServer]]) -> Iterator[str]:
+    """A server that has the processor."""
+    with serving("--enable-custom-logit-processor", "--isolation", "none") as running:
+        with Client(running.target) as client:
+            client.register(Stalls, name="tests/stalls")
+        yield running.target
+
+
+@pytest.fixture
+def stalling(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stalling]:
+    file = tmp_path / "stall"
+    with Client(target, timeout=TIMEOUT) as client:
+        yield Stalling(client, file, monkeypatch)
+    file.unlink(missing_ok=True)
+
+
+@contextmanager
+def vllm(stalling: Stalling, _model: Any) -> Iterator[Ask]:
+    stalling.monkeypatch.setattr("logitport.integrations.environment.client", lambda: stalling.client)
+    batch = RemoteBatch(Engine(VOCAB_SIZE, "cpu", "tiny", "tiny", (1,), 0, "test"), Ranks())
+
+    def run() -> str:
+        request, step = RemoteRequest("r", 2, 1), Step()
+        batch.admit(request, lambda: Request([5, 6], processors=stalling.chain()))
+        step.add(request, [], 0)
+        batch.begin(step)
+        batch.finish(step, torch.zeros(1, VOCAB_SIZE))
+        batch.release(request)
+        return repr(request.error or "")
+
+    yield run
+
+
+@contextmanager
+def vllm_admission(stalling: Stalling, _model: Any) -> Iterator[Ask]:
+    stalling.monkeypatch.setattr(admission, "sampling_params", lambda params: {})
+    stalling.monkeypatch.setattr(admission, "_GOOD_SECONDS", 0.0)
+    stalling.monkeypatch.setattr("logitport.integrations.environment.client", lambda timeout: stalling.client)
+    tried = admission.Admission()
+    params = SimpleNamespace(extra_args={"logitport": stalling.chain("start")}, stop_token_ids=[])
+    yield lambda: said(lambda: tried.check(params))
+
+
+@contextmanager
+def sglang(stalling: Stalling, _model: Any) -> Iterator[Ask]:
+    ended: list[LogitportError] = []
+    for name, stub in {
+        "end": lambda req, error: ended.append(error),
+        "model_name": str,
+        "tokenizer_id": str,
+    }.items():
+        stalling.monkeypatch.setattr(f"logitport.integrations.sglang.hook.{name}", stub)
+    hook = Hook(lambda: stalling.client, tuple, Ranks(), "")
+
+    def run() -> str:
+        ended.clear()
+        req = Req([2])
+        hook.process(torch.zeros(1, VOCAB_SIZE), [ask(req, *stalling.chain())])
+        req.ended = True
+        return repr(ended[0]) if ended else repr("")
+
+    yield run
+
+
+@contextmanager
+def of_transformers(stalling: Stalling, _model: Any) -> Iterator[Ask]:
+    remote = transformers.RemoteLogitsProcessor(stalling.client, stalling.chain())
+    yield lambda: said(lambda: remote(torch.tensor([[5, 6]]), torch.zeros(1, VOCAB_SIZE)))
+
+
+@contextmanager
+def continuous(stalling: Stalling, model: Qwen2ForCausalLM) -> Iterator[Ask]:
+    remote = transformers_continuous.RemoteLogitsProcessor(stalling.client)
+    generation = GenerationConfig(max_new_tokens=1, do_sample=False, eos_token_id=-1)
+    batching = ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=48)
+    manager = remote.attach(model.init_continuous_batching(generation, batching))
+    manager.start()
+
+    def run() -> str:
+        manager.add_request([5, 6], max_new_tokens=1, logitport=stalling.chain())
+        return repr(manager.get_result(timeout=60).error or "")
+
+    yield run
+    manager.stop()
+    manager.destroy()
+
+
+@contextmanager
+def of_llama_cpp(stalling: Stalling, _model: Any) -> Iterator[Ask]:
+    remote = llama_cpp.RemoteLogitsProcessor(stalling.client, stalling.chain())
+    ids, scores = np.array([5, 6], np.intc), np.zeros(VOCAB_SIZE, np.single)
+    yield lambda: said(lambda: remote(ids, scores))
+
+
+def said(call: Callable[[], object]) -> str:
+    """What a call raises of ours, as text."""
+    try:
+        call()
+    except LogitportError as error:
+        return repr(error)
+    return repr("")
+
+
+HOOKS = [vllm, vllm_admission, sglang, of_transformers, continuous, of_llama_cpp]
+
+
+@pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: hook.__name__)
+def test_a_server_that_stalls_costs_a_deadline_now_and_then_and_is_found_again_when_it_answers(
+    hook: Any, stalling: Stalling, clock: Clock, model: Qwen2ForCausalLM
+) -> None:
+    def tries() -> bool:
+        """Whether the hook asks the service, which stalls; it fails either way."""
+        before = stalling.sessions
+        assert "DeadlineExceeded" in run()
+        return stalling.sessions > before
+
+    with hook(stalling, model) as run:
+        stalling.file.touch()
+        assert tries()
+        assert not any(tries() for _ in range(3))
+        clock.now += A_PAUSE
+        assert tries()
+        clock.now += A_PAUSE
+        assert not tries()  # pauses grow
+        clock.now += A_PAUSE
+        assert tries()
+
+        stalling.file.unlink()
+        served_by = time.monotonic() + 60
+        while run() != repr(""):
+            assert time.monotonic() < served_by
+            clock.now += 100.0
+
+        stalling.file.touch()
+        assert "DeadlineExceeded" in run()
+        assert not tries()
+        clock.now += A_PAUSE  # and are short again
+        assert tries()
