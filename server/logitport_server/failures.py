@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from logitport.errors import (
     InvalidArgument,
+    InvalidTokenId,
     LimitExceeded,
     LoadFailed,
     LogitportError,
@@ -43,6 +44,10 @@ _OURS = (
 )
 
 
+# Of these, what the SDK says to a processor that uses it wrongly, as with an id that is none: it cannot say to whom.
+_UNNAMED = (InvalidArgument, InvalidTokenId)
+
+
 class WorkerLost(ProcessorFailed):
     """The call cost the processor's worker its process. Travels as ProcessorFailed."""
 
@@ -60,6 +65,8 @@ def of_processor(error: BaseException, processor: str, *, shipped: bool = True) 
     if isinstance(error, _OURS):
         kind = next(cls for cls in type(error).__mro__ if cls.__module__ == LogitportError.__module__)
         message = _text(getattr(error, "message", error))
+        if kind in _UNNAMED and processor not in message:
+            message = f"processor {processor}: {message}"
         trace = _end(_text(getattr(error, "remote_traceback", ""))) or _where_it_was_caused(error)
     else:
         kind = ProcessorFailed

@@ -72,6 +72,14 @@ def test_why_a_processor_was_not_even_looked_for_stays_what_it_is(refusal: type[
     assert str(error) == "why"
 
 
+def test_an_id_that_is_none_names_the_processor_that_said_it() -> None:
+    edits = RowEdits()
+    edits.deny([9])
+    error = told_of(partial(edits.check, 8))
+    assert error.message == "processor its name: DENY of token id 9: ids must lie in [0, 8)"
+    assert of_processor(error, "its name").message == error.message, "once"
+
+
 def test_what_else_is_raised_comes_with_its_traceback() -> None:
     error = told_of(partial(int, "no number"))
     assert isinstance(error, ProcessorFailed)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 # What other engines call the fields of vLLM's SamplingParams.
 _ALSO_CALLED = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
-_CONSTRUCTED_WITH = ("vllm_config", "device", "is_pin_memory")
+# How vLLM makes a processor of its first runner.
+CONSTRUCTED_WITH = ("vllm_config", "device", "is_pin_memory")
 
 
 @functools.cache
@@ -60,20 +61,30 @@ def sampling_params(told: Mapping[str, Any], params: dict[str, Any], eos_token_i
     return made
 
 
-def check_constructor(processor: Any) -> None:
-    """Raises LoadFailed unless the class can be called as vLLM calls it."""
+def check_constructor(processor: Any, arguments: Sequence[str] = CONSTRUCTED_WITH) -> None:
+    """Raises LoadFailed unless the class can be called as vLLM calls it, with as many arguments as are named here."""
     if not dialects.makes_instances(processor):
         return
     try:
-        inspect.signature(processor).bind(*_CONSTRUCTED_WITH)
+        signature = inspect.signature(processor)
     except ValueError:  # written in C: it cannot be told
         return
+    try:
+        signature.bind(*arguments)
     except TypeError as error:
+        listed = ", ".join(arguments)
         raise LoadFailed(
-            f"creating a {dialects.author_of(processor).__qualname__} would fail: {error}; it is called with "
-            f"({', '.join(_CONSTRUCTED_WITH)}), as by vLLM: give it whatever else it takes by functools.partial, as "
-            "keywords"
+            f"creating a {dialects.author_of(processor).__qualname__} would fail: {error}; vLLM calls it with "
+            f"({listed}): " + _what_to_write(signature, listed, len(arguments))
         ) from error
+
+
+def _what_to_write(signature: inspect.Signature, listed: str, count: int) -> str:
+    try:
+        signature.bind_partial(*range(count))
+    except TypeError:
+        return f"define __init__(self, {listed})"
+    return "give it whatever else it takes by functools.partial, as keywords"
 
 
 def construct(processor: Any, context: RequestContext) -> Any:

@@ -69,6 +69,7 @@ class VllmV2Dialect(VllmDialect):
                 f"an instance of {author.__qualname__} was shipped, which has the slots of one engine; ship the class"
             )
         self._form_of = Revised if _takes_context(author) else Earlier
+        objects.check_constructor(processor, self._form_of.constructed_with)
         self.takes_drafts = self._form_of.takes_drafts
         self._form: Form | None = None
         self._room = (0, _LONGEST)

@@ -13,7 +13,7 @@ from logitport import payload
 from logitport_server.dialects.vllm import objects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from logitport_server.dialects.vllm.request_slots import RequestSlots
     from logitport_server.dialects.vllm.rows import Arrangement
@@ -25,12 +25,14 @@ class Form(ABC):
     """An instance of a processor, and its slots. Whatever is somebody else's code may raise anything.
 
     Attributes:
+        constructed_with: what vLLM makes the instance with.
         takes_drafts: whether it is handed the rows of all draft offsets at once.
         argmax_invariant: as in `Dialect`.
         processor: the instance.
         slots: of its requests.
     """
 
+    constructed_with: ClassVar[Sequence[str]]
     takes_drafts: ClassVar[bool]
     argmax_invariant: bool = False
 
@@ -64,6 +66,7 @@ class Form(ABC):
 class Revised(Form):
     """As it is in vLLM 0.32 and 0.33."""
 
+    constructed_with = ("vllm_config", "req_states")
     takes_drafts = True
 
     def __init__(
@@ -129,6 +132,7 @@ class Revised(Form):
 class Earlier(Form):
     """As it was first proposed: github.com/vllm-project/vllm/issues/25389. A row belongs to one request alone."""
 
+    constructed_with = objects.CONSTRUCTED_WITH
     takes_drafts = False
 
     def __init__(

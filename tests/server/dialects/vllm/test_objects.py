@@ -121,6 +121,23 @@ def test_a_constructor_that_vllm_could_not_call() -> None:
     assert construct(with_tokenizer, CONTEXT).tokenizer == "t"
 
 
+class Nothing:
+    """Without a constructor of its own."""
+
+
+class TakesOne:
+    def __init__(self, config: Any) -> None: ...
+
+
+@pytest.mark.parametrize("cls", [Nothing, TakesOne])
+def test_a_constructor_that_takes_less_than_vllm_gives(cls: type) -> None:
+    with pytest.raises(LoadFailed, match=r"define __init__\(self, vllm_config, device, is_pin_memory\)$") as refused:
+        check_constructor(cls)
+    assert "partial" not in str(refused.value)
+    with pytest.raises(LoadFailed, match=r"define __init__\(self, vllm_config, req_states\)$"):
+        check_constructor(Nothing, ("vllm_config", "req_states"))
+
+
 def test_a_constructor_that_raises() -> None:
     class Raises:
         def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:

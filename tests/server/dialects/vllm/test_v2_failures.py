@@ -79,6 +79,25 @@ def test_what_cannot_be_made() -> None:
         Requests(Refuses).add([1])
 
 
+def test_a_class_without_a_constructor_that_fits() -> None:
+    class Bare:
+        def add_request(self, req_idx: int, sampling_params: Any) -> bool:
+            return True
+
+        def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
+            return logits
+
+    with pytest.raises(LoadFailed, match=r"creating a .*Bare would fail: .*define __init__\(self, vllm_config, req_st"):
+        speak(Bare, "its name", shipped=True)
+
+    class Earlier(Bare):
+        def apply(self, logits: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return logits
+
+    with pytest.raises(LoadFailed, match=r"define __init__\(self, vllm_config, device, is_pin_memory\)"):
+        speak(Earlier, "its name", shipped=True)
+
+
 def test_an_instance_is_refused() -> None:
     with pytest.raises(LoadFailed, match=r"an instance of .*Told was shipped, .*ship the class"):
         speak(notes()(None, None), "its name", shipped=True)
