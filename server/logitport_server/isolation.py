@@ -95,5 +95,5 @@ def _has_workers(config: ServerConfig) -> bool:
 
 
 def _told_of(gpu: Gpu, config: ServerConfig) -> str:
-    whose = "with the scope cuda" if config.asks else "of everyone, for nobody is asked who they are"
-    return f", which for authors {whose} hold {gpu.cuda.device}: such a process cannot be fully contained"
+    whose = "authors with the scope cuda" if config.asks else "everyone, for nobody is asked who they are,"
+    return f"; those of {whose} hold {gpu.cuda.device}, and such a process cannot be fully contained"

@@ -6,14 +6,17 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from logitport_server import isolation, sandbox
 from logitport_server.config import ServerConfig, StartupError
 from logitport_server.executors import InlineExecutor
+from logitport_server.principals import Domain
 from logitport_server.sandbox import LayersMissing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.conftest import RunningServer
 
@@ -31,6 +34,64 @@ def test_no_isolation_is_said_loudly(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert "in this process" in isolation.announce(config)
     assert "runs code as this server's user" in caplog.text
+
+
+SANDBOXED = ServerConfig(enable_custom_logit_processor=True)
+CUDA_0 = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def a_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What CUDA says of it."""
+    cuda: Any = type("Cuda", (), {"device": CUDA_0})()
+    monkeypatch.setattr(isolation, "open_cuda", lambda device: cuda)
+    monkeypatch.setattr(isolation, "device_nodes", lambda: ("/dev/nvidia0", "/dev/nvidiactl"))
+    return cuda
+
+
+def test_the_gpu_goes_with_the_scope(a_gpu: Any) -> None:
+    gpu = isolation.gpu_for_workers(SANDBOXED, CUDA_0, lambda name, scope: (name, scope) == ("alice", "cuda"))
+    assert gpu is not None
+    assert (gpu.cuda, gpu.nodes) == (a_gpu, ("/dev/nvidia0", "/dev/nvidiactl"))
+    assert gpu.granted(Domain("alice"))
+    assert gpu.granted(Domain("alice", "a tenant"))
+    assert not gpu.granted(Domain("bob"))
+    assert not gpu.granted(None)
+
+
+@pytest.mark.parametrize(
+    ("config", "device"),
+    [
+        (SANDBOXED, torch.device("cpu")),
+        (ServerConfig(), CUDA_0),
+        (ServerConfig(enable_custom_logit_processor=True, isolation="none"), CUDA_0),
+    ],
+)
+def test_where_no_worker_could_hold_it(a_gpu: Any, config: ServerConfig, device: torch.device) -> None:
+    assert isolation.gpu_for_workers(config, device, lambda *_: True) is None
+
+
+def test_a_gpu_that_workers_cannot_hold_is_said(
+    a_gpu: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(isolation, "device_nodes", lambda: ())
+    gpu = isolation.gpu_for_workers(SANDBOXED, CUDA_0, lambda *_: True)
+    assert gpu is not None, "rows of others go through memory that is pinned all the same"
+    assert gpu.nodes == ()
+    assert "no worker will hold cuda:0, whoever has the scope cuda: there are no device nodes" in caplog.text
+    assert "hold" not in isolation.announce(SANDBOXED, gpu)
+    monkeypatch.setattr(isolation, "open_cuda", lambda device: None)
+    assert isolation.gpu_for_workers(SANDBOXED, CUDA_0, lambda *_: True) is None
+    assert "cuda-bindings" in caplog.text
+
+
+def test_who_holds_the_gpu_is_said(a_gpu: Any, tmp_path: Path) -> None:
+    gpu = isolation.gpu_for_workers(SANDBOXED, CUDA_0, lambda *_: True)
+    told = isolation.announce(SANDBOXED, gpu)
+    assert "those of everyone, for nobody is asked who they are, hold cuda:0" in told
+    assert "cannot be fully contained" in told
+    asking = ServerConfig(enable_custom_logit_processor=True, tokens=tmp_path / "tokens")
+    assert "those of authors with the scope cuda hold cuda:0" in isolation.announce(asking, gpu)
 
 
 def test_a_missing_layer_is_no_reason_to_do_without(monkeypatch: pytest.MonkeyPatch) -> None:

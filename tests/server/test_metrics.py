@@ -10,8 +10,11 @@ import pytest
 
 from logitport import LoadFailed, payload
 from logitport_proto import common_pb2, processing_pb2
+from logitport_server.executors import Gpu
+from logitport_server.executors.quarantine import Quarantine
 from logitport_server.loader import Loader
 from logitport_server.metrics import Metrics
+from tests.recorded_cuda import RecordedCuda, RecordedGpu
 
 DIGEST = "0123456789abcdef" * 4
 
@@ -93,6 +96,18 @@ def test_hits_and_misses_of_the_loader() -> None:
     with pytest.raises(LoadFailed):
         loader.load(broken)
     assert (value(metrics, "logitport_loader_hits"), value(metrics, "logitport_loader_misses")) == (0, 1)
+
+
+def test_which_way_rows_of_a_gpu_go_to_workers(metrics: Metrics) -> None:
+    gpu = Gpu(RecordedCuda(RecordedGpu(), "server"), ["/dev/nvidia0"], lambda _: True)  # type: ignore[arg-type]
+    workers: Any = SimpleNamespace(running=1, quarantine=Quarantine(1), gpu=gpu)
+    metrics.watch_workers(workers)
+    gpu.handed("device")
+    gpu.handed("device")
+    gpu.refused(None, SimpleNamespace(uses_gpu=True), "no driver")  # type: ignore[arg-type]
+    assert value(metrics, "logitport_worker_logits", memory="device") == 2
+    assert value(metrics, "logitport_worker_logits", memory="host") == 0
+    assert value(metrics, "logitport_worker_gpus_refused") == 1
 
 
 def test_two_servers_in_one_process() -> None:

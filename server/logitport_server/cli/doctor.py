@@ -13,6 +13,7 @@ from rich.table import Column, Table
 from logitport_server.config import WITHOUT_LAYER, LayerName
 from logitport_server.sandbox import LAYERS, SandboxError
 from logitport_server.sandbox.attempts import ATTEMPTS
+from logitport_server.sandbox.gpu import device_nodes
 from logitport_server.sandbox.probe import Outcome, probe
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def _machine() -> Table:
     table.add_row("Python", f"{platform.python_version()}, {sys.executable}")
     table.add_row("torch", torch.__version__)
     table.add_row("CUDA", cuda)
+    table.add_row("for authors with cuda", ", ".join(device_nodes()) or "no device node of a GPU")
     table.add_row("local lane", "yes" if LANES_AVAILABLE else "no: this system has no memfd_create")
     return table
 
