@@ -29,18 +29,20 @@ def install() -> None:
     guarded = os.environ.get(GUARD) != "off"
     if guarded:
         guard.install()
-    _check_at_start()
+    _check_at_start(decides_delay=DELAY_SAMPLE not in os.environ)
+    # Right everywhere, and slower where nobody needs it: that is told where the options are checked, before the
+    # processes start which inherit it. One that inherits nothing, as on another host, delays.
     os.environ.setdefault(DELAY_SAMPLE, "1")
     admission.install(guarded=guarded)
 
 
-def _check_at_start() -> None:
+def _check_at_start(*, decides_delay: bool) -> None:
     from sglang.srt.server_args import ServerArgs
 
-    ServerArgs.check_server_args = _checking(ServerArgs.check_server_args)
+    ServerArgs.check_server_args = _checking(ServerArgs.check_server_args, decides_delay=decides_delay)
 
 
-def _checking(check: Callable[[Any], None]) -> Callable[[Any], None]:
+def _checking(check: Callable[[Any], None], *, decides_delay: bool) -> Callable[[Any], None]:
     @functools.wraps(check)
     def checked(server_args: Any) -> None:
         """Raises InvalidArgument, and SGLang does not start, where logitport could not be right or reached."""
@@ -49,6 +51,9 @@ def _checking(check: Callable[[Any], None]) -> Callable[[Any], None]:
 
         check(server_args)
         options = resolved_view(server_args)
+        if decides_delay:
+            delays = options.enable_custom_logit_processor and not options.disable_overlap_schedule
+            os.environ[DELAY_SAMPLE] = "1" if delays else "0"
         if not options.enable_custom_logit_processor:
             if default_chain():
                 raise InvalidArgument(f"{DEFAULT_PROCESSORS} wants --enable-custom-logit-processor")
