@@ -14,6 +14,8 @@ from logitport import Client, CustomLogitProcessor, InvalidName, Request, Reques
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from logitport_proto import common_pb2
+
 NAMES = [
     *("../x/y", "../../etc/passwd", "team/../x", "team/..", "team/.", "team/x/..", "./team/x", "team//x", "team/x/"),
     *("/team/x", "/etc/passwd", "//team/x", "~/x", "team/~", "team/$HOME", "team/x\0", "\0team/x", "team/x\0.json"),
@@ -79,7 +81,7 @@ def test_no_such_name_is_looked_up(client: Client, name: str) -> None:
         request = Request(processors=[("thinking_budget", {})]).to_proto()
         setattr(request.processors[0].processor, by, name)
         with pytest.raises(RequestsFailed) as raised:
-            client.apply(np.zeros((1, 8), np.float32), [_AsIs(request)])  # type: ignore[list-item]
+            client.apply(np.zeros((1, 8), np.float32), [_AsIs(request)])
         (error,) = raised.value.result.failures.values()
         assert isinstance(error, UnknownProcessor)
 
@@ -107,8 +109,9 @@ def test_nothing_is_written_or_read_beside_the_store(start_server: Any, tmp_path
         assert all(ref.builtin for ref in client.processors()), "a link was followed"
 
 
-class _AsIs:
+class _AsIs(Request):
     """A request that is a message already."""
 
-    def __init__(self, message: Any) -> None:
-        self.to_proto = lambda: message
+    def __init__(self, message: common_pb2.Request) -> None:
+        super().__init__()
+        object.__setattr__(self, "to_proto", lambda: message)
