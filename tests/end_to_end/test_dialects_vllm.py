@@ -9,25 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import Client, CustomLogitProcessor, InvalidParams, LoadFailed, ProcessorFailed, Request
+from logitport import Client, InvalidParams, LoadFailed, ProcessorFailed, Request
+from tests.end_to_end.churn import VOCAB, Alone, Chain, Churn, Doubles, rows
 from tests.standing_in import standing_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from logitport import Handle
     from tests.conftest import RunningServer
 
-VOCAB = 24
 INF = float("inf")
 THIRTEEN = 13
-
-
-class Doubles(CustomLogitProcessor):
-    """Of another dialect, for chains of several."""
-
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        return logits * 2
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +37,11 @@ def names(server: RunningServer, own: Any) -> dict[str, str]:
         return {"digest": client.register(own.AddsLength).digest, "vllm/ban-last": "vllm/ban-last"}
 
 
-class Reference:
+class Reference(Alone):
     """One request alone, the slow way; which of a chain's links it runs is told by what they are called."""
 
-    def __init__(self, chain: list[tuple[str, dict[str, Any]]], prompt: list[int]) -> None:
-        self.chain, self.prompt, self.output = chain, prompt, list[int]()
+    def trips(self) -> bool:
+        return THIRTEEN in self.output and any(kind == "RaisesSeen" and params for kind, params in self.chain)
 
     def process(self, row: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         before = row.copy()
@@ -74,7 +66,7 @@ class Reference:
         return row
 
 
-CHAINS: list[list[tuple[str, dict[str, Any]]]] = [
+CHAINS: list[Chain] = [
     [("AddsLength", {"by": 2})],
     [("AddsLength", {})],
     [("digest", {"by": 3})],
@@ -94,50 +86,30 @@ def test_64_steps_with_churn(server: RunningServer, own: Any, names: dict[str, s
     """Greedy: what is sampled follows from the rows, so that a wrong row has consequences."""
     random = np.random.default_rng(8)
     processors = {**names, "Doubles": Doubles, "disallowed_tokens": "disallowed_tokens"}
-    live: dict[Handle, Reference] = {}
-    new: dict[Handle, list[int]] = {}
-    added, failed = 0, 0
+    failed = 0
     with (
         Client(server.target) as client,
         client.session(vocab_size=VOCAB, dtype=torch.float32, transport=transport, max_requests=8) as session,
     ):
+        churn = Churn(
+            session, random, CHAINS, Reference, lambda kind: processors.get(kind) or getattr(own, kind), "skip"
+        )
         for _ in range(64):
-            while len(live) < 8 and random.random() < 0.8:
-                chain = CHAINS[added % len(CHAINS)]
-                added += 1
-                prompt = random.integers(VOCAB, size=3).tolist()
-                asked = [(processors.get(kind) or getattr(own, kind), params) for kind, params in chain]
-                handle = session.add(Request(prompt, processors=asked, on_error="skip"))
-                live[handle], new[handle] = Reference(chain, prompt), []
-            if random.random() < 0.4:
-                session.remove(gone := list(live)[random.integers(len(live))])
-                del live[gone], new[gone]
-            part = [handle for handle in live if random.random() < 0.8]
-            random.shuffle(part)
+            part = churn.turn()
             logits = torch.from_numpy(random.integers(-9, 9, (len(part), VOCAB)).astype(np.float32))
             before = logits.numpy().copy()
-            expected = [live[handle].process(row) for handle, row in zip(part, before, strict=True)]
-            result = session.step({handle: new[handle] for handle in part}).apply(logits)
+            expected = [churn.live[handle].process(row) for handle, row in zip(part, before, strict=True)]
+            result = session.step({handle: churn.new[handle] for handle in part}).apply(logits)
             np.testing.assert_array_equal(logits.numpy(), np.array(expected).reshape(logits.shape))
             assert result.failures == {}
-            tripped = {
-                handle
-                for handle in part
-                if THIRTEEN in live[handle].output and any(k == "RaisesSeen" and p for k, p in live[handle].chain)
-            }
+            tripped = {handle for handle in part if churn.live[handle].trips()}
             assert set(result.skipped) == tripped
             failed += len(tripped)
             for row, handle in enumerate(part):
-                new[handle] = [int(logits[row].argmax())]
-                live[handle].output += new[handle]
+                churn.sampled(handle, [int(logits[row].argmax())])
         assert session.resyncs == session.reconnects == 0
-    assert added > 2 * len(CHAINS)
+    assert churn.added > 2 * len(CHAINS)
     assert failed > 0
-
-
-def rows(session: Any, told: dict[Handle, list[int]], vocab_size: int = VOCAB) -> tuple[np.ndarray[Any, Any], Any]:
-    logits = np.zeros((len(told), vocab_size), np.float32)
-    return logits, session.step(told).apply(logits, check=False)
 
 
 def test_drafts(client: Client, own: Any) -> None:
@@ -219,7 +191,7 @@ def test_two_sessions_and_two_places_have_instances_of_their_own(client: Client,
     with client.session(vocab_size=VOCAB) as one, client.session(vocab_size=2 * VOCAB) as other:
         here, there = one.add(Request([1], processors=chain)), other.add(Request([1], processors=chain))
         assert rows(one, {here: [1]})[0][0, 0] == 11
-        assert rows(other, {there: [1, 1]}, 2 * VOCAB)[0][0, 0] == 22
+        assert rows(other, {there: [1, 1]})[0][0, 0] == 22
         assert rows(one, {here: [1]})[0][0, 0] == 22
 
 

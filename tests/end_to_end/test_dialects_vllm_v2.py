@@ -9,27 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import Client, CustomLogitProcessor, InvalidParams, ProcessorFailed, Request
+from logitport import Client, InvalidParams, ProcessorFailed, Request
+from tests.end_to_end.churn import VOCAB, Alone, Chain, Churn, Doubles, rows
 from tests.slot_processors import naive
 from tests.standing_in import standing_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from logitport import Handle
     from tests.conftest import RunningServer
 
-VOCAB = 24
 INF = float("inf")
 DRAFTS = 3
-Chain = list[tuple[str, dict[str, Any]]]
-
-
-class Doubles(CustomLogitProcessor):
-    """Of another dialect."""
-
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        return logits * 2
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +44,10 @@ CHAINS: list[Chain] = [
 ]
 
 
-class Reference:
+class Reference(Alone):
     """One request alone, the slow way."""
 
-    def __init__(self, chain: Chain, prompt: list[int]) -> None:
-        self.chain, self.prompt, self.output = chain, prompt, list[int]()
-        self.steps = 0
+    steps = 0
 
     def process(self, row: list[float], drafts: list[int]) -> list[float]:
         output = self.output + drafts
@@ -79,59 +68,41 @@ class Reference:
 def test_64_steps_with_churn_and_drafts(server: RunningServer, own: Any, transport: Any, dtype: torch.dtype) -> None:
     """Greedy: drafts are accepted as long as they are what the rows say, and the rest is rejected."""
     random = np.random.default_rng(3)
-    live: dict[Handle, Reference] = {}
-    new: dict[Handle, list[int]] = {}
-    added = accepted = rejected = 0
+    accepted = rejected = 0
     named = {"Doubles": Doubles, "disallowed_tokens": "disallowed_tokens", "no_repeat_ngram": "no_repeat_ngram"}
     opening = {"dtype": dtype, "transport": transport, "max_requests": 8, "max_draft_tokens": DRAFTS}
     with Client(server.target) as client, client.session(vocab_size=VOCAB, **opening) as session:
+        churn = Churn(session, random, CHAINS, Reference, lambda kind: named.get(kind) or getattr(own, kind))
         for _ in range(64):
-            while len(live) < 8 and random.random() < 0.8:
-                chain = CHAINS[added % len(CHAINS)]
-                added += 1
-                prompt = random.integers(VOCAB, size=3).tolist()
-                asked = [(named.get(kind) or getattr(own, kind), params) for kind, params in chain]
-                handle = session.add(Request(prompt, processors=asked))
-                live[handle], new[handle] = Reference(chain, prompt), []
-            if random.random() < 0.3:
-                session.remove(gone := list(live)[random.integers(len(live))])
-                del live[gone], new[gone]
-            part = [handle for handle in live if random.random() < 0.8]
-            random.shuffle(part)  # type: ignore[arg-type]
+            part = churn.turn()
             drafts = {handle: random.integers(VOCAB, size=random.integers(DRAFTS + 1)).tolist() for handle in part}
-            rows = [(handle, offset) for handle in part for offset in range(1 + len(drafts[handle]))]
-            logits = torch.from_numpy(random.integers(-9, 9, (len(rows), VOCAB))).to(dtype)
-            for row, (handle, offset) in enumerate(rows):
+            placed = [(handle, offset) for handle in part for offset in range(1 + len(drafts[handle]))]
+            logits = torch.from_numpy(random.integers(-9, 9, (len(placed), VOCAB))).to(dtype)
+            for row, (handle, offset) in enumerate(placed):
                 if offset < len(drafts[handle]) and random.random() < 0.7:
                     logits[row, drafts[handle][offset]] = 40
             for handle in part:
-                live[handle].steps += 1
+                churn.live[handle].steps += 1
             expected = [
-                live[handle].process(logits[row].tolist(), drafts[handle][:offset])
-                for row, (handle, offset) in enumerate(rows)
+                churn.live[handle].process(logits[row].tolist(), drafts[handle][:offset])
+                for row, (handle, offset) in enumerate(placed)
             ]
-            result = session.step({handle: new[handle] for handle in part}, drafts=drafts).apply(logits)
+            result = session.step({handle: churn.new[handle] for handle in part}, drafts=drafts).apply(logits)
             assert result.failures == {}
             torch.testing.assert_close(logits, torch.tensor(expected).view(-1, VOCAB).to(dtype), rtol=0, atol=0)
-            sampled = dict(zip(rows, logits.argmax(-1).tolist(), strict=True))
+            sampled = dict(zip(placed, logits.argmax(-1).tolist(), strict=True))
             for handle in part:
-                new[handle] = []
+                new: list[int] = []
                 for offset in range(1 + len(drafts[handle])):
-                    new[handle].append(sampled[handle, offset])
-                    if drafts[handle][offset : offset + 1] != new[handle][-1:]:
+                    new.append(sampled[handle, offset])
+                    if drafts[handle][offset : offset + 1] != new[-1:]:
                         break
-                accepted += len(new[handle]) - 1
-                rejected += len(drafts[handle]) - (len(new[handle]) - 1)
-                live[handle].output += new[handle]
+                accepted += len(new) - 1
+                rejected += len(drafts[handle]) - (len(new) - 1)
+                churn.sampled(handle, new)
         assert session.resyncs == session.reconnects == 0
-    assert added > 2 * len(CHAINS)
+    assert churn.added > 2 * len(CHAINS)
     assert min(accepted, rejected) > 50
-
-
-def rows(session: Any, told: dict[Handle, list[int]]) -> tuple[list[list[float]], Any]:
-    logits = np.zeros((len(told), VOCAB), np.float32)
-    result = session.step(told).apply(logits, check=False)
-    return logits.tolist(), result
 
 
 def test_buffers_as_vllm_has_them(client: Client, own: Any) -> None:
@@ -169,7 +140,7 @@ def test_what_cannot_be_added_fails_alone(client: Client, own: Any) -> None:
         assert (list(result.failures), list(result.skipped)) == ([bad], [skips])
         with pytest.raises(ProcessorFailed, match="raised ValueError: as asked"):
             raise result.failures[bad]
-        assert logits[1:] == [[0.0] * VOCAB, [1.0] * VOCAB]
+        assert logits[1:].tolist() == [[0.0] * VOCAB, [1.0] * VOCAB]
 
 
 def test_a_lost_worker_costs_those_it_served_and_the_next_has_all_requests(client: Client, own: Any) -> None:
