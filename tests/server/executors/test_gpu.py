@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from logitport_server.source import Source
 
 VOCAB = 8
-DEADLINES = Deadlines(call=20.0, load=20.0)
+DEADLINES = Deadlines(call=60.0, load=200.0)
 
 
 class Double(CustomLogitProcessor):
