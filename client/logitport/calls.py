@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -48,7 +49,8 @@ class ApplyResult:
         logits: the processed logits, float[rows, vocab_size], of the kind, dtype and device that were passed.
         failures: the error of each failed request, by its index. Its rows of `logits` are unspecified.
         skipped: the error of each request that asked to be skipped, by its index. Its rows are as they were.
-        rows_applied: number of rows by processor (a built-in's name, or a digest).
+        rows_applied: number of rows by processor, as `ProcessorRef.title` calls it: a built-in's name, or the class of
+            one that was shipped and the beginning of its digest.
         all_denied_rows: rows in which edits left no id allowed.
     """
 
@@ -187,8 +189,11 @@ def split_failures(
 
 
 def rows_applied(applied: Iterable[common_pb2.RowsApplied]) -> dict[str, int]:
-    """Rows by processor."""
-    return {entry.processor: entry.rows for entry in applied}
+    """Rows by processor, by its title; by its digest, if its payload does not say what class it is of."""
+    rows: Counter[str] = Counter()
+    for entry in applied:
+        rows[entry.title or entry.processor] += entry.rows
+    return dict(rows)
 
 
 def int32_column(column: bytes) -> NDArray[np.int32]:

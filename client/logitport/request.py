@@ -41,6 +41,9 @@ class ProcessorRef:
         owner: the principal that registered it; "" for a built-in, and where the server asks nobody who they are.
         shared: whether everyone may use it, not its owner alone.
         quarantined: why it is not called at present; "" if it is.
+        class_name: what its author calls the class or function, for people; "" if the payload does not say.
+        dialect: the contract that it was written for, one of `logitport.dialects.DIALECTS`; "" if the payload does not
+            say.
     """
 
     digest: str
@@ -53,6 +56,13 @@ class ProcessorRef:
     owner: str = ""
     shared: bool = False
     quarantined: str = ""
+    class_name: str = ""
+    dialect: str = ""
+
+    @property
+    def title(self) -> str:
+        """What it is called in errors, in `rows_applied` and in metrics: a built-in's name, or class and digest."""
+        return self.names[0] if self.builtin else payload.title_of(self.class_name, self.digest)
 
     @classmethod
     def from_proto(cls, info: registry_pb2.ProcessorInfo) -> ProcessorRef:
@@ -68,6 +78,8 @@ class ProcessorRef:
             info.owner,
             info.shared,
             info.quarantined,
+            info.class_name,
+            info.dialect,
         )
 
 

@@ -178,9 +178,11 @@ class Failure(_message.Message):
     def __init__(self, slot: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., skipped: bool = ...) -> None: ...
 
 class RowsApplied(_message.Message):
-    __slots__ = ("processor", "rows")
+    __slots__ = ("processor", "title", "rows")
     PROCESSOR_FIELD_NUMBER: _ClassVar[int]
+    TITLE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     processor: str
+    title: str
     rows: int
-    def __init__(self, processor: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...
+    def __init__(self, processor: _Optional[str] = ..., title: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...

@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ProcessorInfo(_message.Message):
-    __slots__ = ("digest", "names", "builtin", "python", "dill", "size_bytes", "registered_at", "owner", "shared", "quarantined")
+    __slots__ = ("digest", "names", "builtin", "python", "dill", "size_bytes", "registered_at", "owner", "shared", "quarantined", "class_name", "dialect")
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
     BUILTIN_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,8 @@ class ProcessorInfo(_message.Message):
     OWNER_FIELD_NUMBER: _ClassVar[int]
     SHARED_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
+    DIALECT_FIELD_NUMBER: _ClassVar[int]
     digest: str
     names: _containers.RepeatedScalarFieldContainer[str]
     builtin: bool
@@ -27,7 +29,9 @@ class ProcessorInfo(_message.Message):
     owner: str
     shared: bool
     quarantined: str
-    def __init__(self, digest: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., builtin: bool = ..., python: _Optional[str] = ..., dill: _Optional[str] = ..., size_bytes: _Optional[int] = ..., registered_at: _Optional[float] = ..., owner: _Optional[str] = ..., shared: bool = ..., quarantined: _Optional[str] = ...) -> None: ...
+    class_name: str
+    dialect: str
+    def __init__(self, digest: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., builtin: bool = ..., python: _Optional[str] = ..., dill: _Optional[str] = ..., size_bytes: _Optional[int] = ..., registered_at: _Optional[float] = ..., owner: _Optional[str] = ..., shared: bool = ..., quarantined: _Optional[str] = ..., class_name: _Optional[str] = ..., dialect: _Optional[str] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
     __slots__ = ("serialized", "name", "replace", "shared")

@@ -47,6 +47,8 @@ class Entry:
             dill=self.payload.dill,
             size_bytes=len(self.payload.data),
             registered_at=self.registered_at,
+            class_name=self.payload.class_name,
+            dialect=self.payload.dialect,
         )
 
 

@@ -35,6 +35,10 @@ logger = logging.getLogger(__name__)
 _LONGEST_MESSAGE = 1000
 _LONGEST_TRACEBACK = 4000
 
+# What is said of a file or a network that a processor has not found.
+_SANDBOXED = " (it runs in a sandbox without network and files: docs/security.md)"
+_LONGEST_CHAIN = 8
+
 _OUR_PACKAGES = ("logitport_server", "logitport_builtins", "logitport")
 
 # What a processor, or looking for it, may say in our own words.
@@ -65,7 +69,7 @@ def of_processor(error: BaseException, processor: str, *, shipped: bool = True) 
     if isinstance(error, _OURS):
         kind = next(cls for cls in type(error).__mro__ if cls.__module__ == LogitportError.__module__)
         message = _text(getattr(error, "message", error))
-        if kind in _UNNAMED and processor not in message:
+        if kind in _UNNAMED and not message.startswith("processor "):
             message = f"processor {processor}: {message}"
         trace = _end(_text(getattr(error, "remote_traceback", ""))) or _where_it_was_caused(error)
     else:
@@ -79,6 +83,14 @@ def of_processor(error: BaseException, processor: str, *, shipped: bool = True) 
     return failure
 
 
+def of_sandboxed(error: BaseException, processor: str) -> LogitportError:
+    """As `of_processor`, in a worker: where the system has refused something, it may well be the sandbox that did."""
+    failure = of_processor(error, processor)
+    if _refused_by_the_system(error):
+        failure.message += _SANDBOXED
+    return failure
+
+
 def of_dialect(error: BaseException, dialect: Dialect) -> LogitportError:
     """What a dialect raised, as `of_processor`."""
     return of_processor(error, dialect.name, shipped=dialect.shipped)
@@ -87,6 +99,17 @@ def of_dialect(error: BaseException, dialect: Dialect) -> LogitportError:
 def remote_traceback(error: BaseException) -> str:
     """The frames below the server's; the end of them, if they are very long."""
     return _formatted(error, _below(error.__traceback__, {"logitport_server"}))
+
+
+def _refused_by_the_system(error: BaseException | None) -> bool:
+    """Whether it is, or came of, an error with a number of the system's, but for one that says that time is up."""
+    for _ in range(_LONGEST_CHAIN):
+        if error is None:
+            break
+        if isinstance(error, OSError) and not isinstance(error, TimeoutError) and error.errno is not None:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _where_it_was_caused(error: BaseException) -> str:

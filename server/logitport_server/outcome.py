@@ -56,13 +56,18 @@ class Outcome:
 
     @property
     def applied(self) -> Counter[str]:
-        """Rows by processor."""
+        """Rows by processor, each by its key."""
         applied: Counter[str] = Counter()
         for members, _ in self.served:
             rows = sum(self._alive(members)) if self.failures else len(members.rows)
             if rows:
-                applied[members.dialect.name] += rows
+                applied[members.dialect.key] += rows
         return applied
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What processors are called that were served, by their keys."""
+        return {members.dialect.key: members.dialect.name for members, _ in self.served}
 
     @property
     def edits(self) -> dict[int, RowEdits]:

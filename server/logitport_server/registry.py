@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from logitport import payload
+from logitport import dialects, payload
 from logitport.errors import (
     InvalidArgument,
     InvalidName,
@@ -126,7 +126,7 @@ class Registry:
     def describe(self, processor: str, principal: Principal = ANYONE) -> registry_pb2.ProcessorInfo:
         """Describe a built-in, a registered name or a digest. Raises UnknownProcessor."""
         if processor in self._installed:
-            return _describe_installed(processor)
+            return self._describe_installed(processor)
         with self._lock:
             return self._describe(self._catalog.find(processor, principal.name, everyones=principal.may(ADMIN)))
 
@@ -135,7 +135,7 @@ class Registry:
         with self._lock:
             registered = [self._describe(entry) for entry in self._catalog if self._sees(principal, entry)]
         registered.sort(key=lambda info: (list(info.names), info.digest))
-        return [_describe_installed(name) for name in sorted(self._installed)] + registered
+        return [self._describe_installed(name) for name in sorted(self._installed)] + registered
 
     def delete(self, processor: str, principal: Principal = ANYONE) -> list[str]:
         """Forget a name, or a digest with all its names; returns those names.
@@ -190,6 +190,13 @@ class Registry:
             info.quarantined = self._executor.quarantine.reason(info.digest, info.owner)
         return info
 
+    def _describe_installed(self, name: str) -> registry_pb2.ProcessorInfo:
+        processor, dialect = dialects.recognise(self._installed[name])
+        class_name = dialects.author_of(processor).__qualname__
+        return registry_pb2.ProcessorInfo(
+            names=[name], builtin=True, shared=True, class_name=class_name, dialect=dialect
+        )
+
     @staticmethod
     def _sees(principal: Principal, entry: Entry) -> bool:
         return entry.shared or entry.owner == principal.name or principal.may(ADMIN)
@@ -201,7 +208,7 @@ class Registry:
             raise NameTaken(f"{name!r} is another principal's; choose another name")
         if bound is not None and bound.payload != shipped and not replace:
             raise NameTaken(
-                f"{name!r} is bound to {bound.payload.digest}; choose another name or tag, or register with replace"
+                f"{name!r} is bound to {bound.payload.title}; choose another name or tag, or register with replace"
             )
         # Each name is told by List, and stored.
         own = sum(len(entry.names) for entry in self._catalog if entry.owner == principal.name)
@@ -229,7 +236,3 @@ class Registry:
         check_python = payload.check_python if self._executor is None else self._executor.check_python
         check_python(shipped)
         return shipped
-
-
-def _describe_installed(name: str) -> registry_pb2.ProcessorInfo:
-    return registry_pb2.ProcessorInfo(names=[name], builtin=True, shared=True)

@@ -32,7 +32,9 @@ def write_outcome(
             common_pb2.Failure(slot=slot, error=to_proto(failed.error), skipped=failed.skipped)
             for slot, failed in outcome.failures.items()
         )
-    for name, rows in outcome.applied.items():
-        reply.applied.add(processor=name, rows=rows)
+    if applied := outcome.applied:
+        names = outcome.names
+        for key, rows in applied.items():
+            reply.applied.add(processor=key, rows=rows, title=names[key] if names[key] != key else "")
     if all_denied_rows:
         reply.all_denied_rows = int32_column(all_denied_rows)

@@ -247,8 +247,10 @@ def admit(
             dialect.validate(params, sampling_params)
             chain.append(Link(dialect, dialect.start(context, params), label))
         except BaseException as error:
-            shipped = dialect is None or dialect.shipped
-            raise failures.of_processor(error, label, shipped=shipped) from error
+            if dialect is None:
+                raise failures.of_processor(error, label) from error
+            name = dialect.name if label in (_INLINE, dialect.key) else label
+            raise failures.of_processor(error, name, shipped=dialect.shipped) from error
     skip = message.on_error == common_pb2.ON_ERROR_SKIP
     return ActiveRequest(
         asked.slot, asked.generation, history, chain, skip=skip, greedy=is_greedy(sampling_params.get("temperature"))
@@ -279,7 +281,7 @@ def json_object(text: bytes, where: str) -> dict[str, Any]:
 
 def _pinned(chain: list[Link], place: int, label: str) -> bool:
     """Whether the processor at this place was admitted under this name, or is the one of this digest."""
-    return place < len(chain) and label != _INLINE and label in (chain[place].label, chain[place].dialect.name)
+    return place < len(chain) and label != _INLINE and label in (chain[place].label, chain[place].dialect.key)
 
 
 def _label(processor: common_pb2.Processor) -> str:

@@ -55,7 +55,13 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
             shared=request.shared,
         )
         info = await _on_thread(self._threads, register)
-        logger.info("%s registered %s, named %s", principal.title, info.digest, request.name or "nothing")
+        logger.info(
+            "%s registered %s, digest %s, named %s",
+            principal.title,
+            info.class_name or "a processor",
+            info.digest,
+            request.name or "nothing",
+        )
         return registry_pb2.RegisterResponse(processor=info)
 
     async def Get(self, request: registry_pb2.GetRequest, context: Context) -> registry_pb2.GetResponse:

@@ -131,7 +131,7 @@ class Session:
                 reads_logits.append(False)
                 reply.chains.add()
             else:
-                reply.chains.add(processors=[link.dialect.name for link in request.chain])
+                reply.chains.add(processors=[link.dialect.key for link in request.chain])
                 self._requests[asked.slot] = request
                 self._batch = None
                 if self._lending.admitted(request):

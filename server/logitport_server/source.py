@@ -25,3 +25,8 @@ class Source:
     installed: Any = None
     payload: Payload | None = None
     domain: Domain | None = None
+
+    @property
+    def title(self) -> str:
+        """What people are told of it."""
+        return self.key if self.payload is None else self.payload.title

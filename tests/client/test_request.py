@@ -176,3 +176,12 @@ def test_ref_from_a_message() -> None:
         digest=DIGEST, names=["a/b", "c/d"], python="3.11", dill="0.4.1", size_bytes=38, registered_at=1.5
     )
     assert ProcessorRef.from_proto(info) == ProcessorRef(DIGEST, ("a/b", "c/d"), False, "3.11", "0.4.1", 38, 1.5)
+
+
+def test_what_a_processor_is_called() -> None:
+    info = registry_pb2.ProcessorInfo(digest=DIGEST, names=["a/b"], class_name="Ban", dialect="edits")
+    ref = ProcessorRef.from_proto(info)
+    assert (ref.class_name, ref.dialect, ref.title) == ("Ban", "edits", f"Ban (sha256:{DIGEST[:12]})")
+    assert ProcessorRef(DIGEST, ("a/b",)).title == DIGEST
+    built_in = ProcessorRef("", ("thinking_budget",), builtin=True, class_name="ThinkingBudget")
+    assert built_in.title == "thinking_budget"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -210,7 +211,8 @@ FAILS = {
 @pytest.mark.parametrize("on_error", ["abort", "skip"])
 @pytest.mark.parametrize("by", ["apply", "grpc", "local"])
 def test_a_processor_that_fails(client: Client, way: str, on_error: Any, by: Any) -> None:
-    digest = client.register(Fails).digest
+    ref = client.register(Fails)
+    assert ref.title == f"Fails (sha256:{ref.digest[:12]})"
     bad = Request([1], processors=[(AddOne, {}), (Fails, {"way": way})], on_error=on_error)
     if by == "apply":
         result: Any = client.apply(torch.zeros(3, VOCAB), [GOOD, bad, GOOD], check=False)
@@ -224,8 +226,8 @@ def test_a_processor_that_fails(client: Client, way: str, on_error: Any, by: Any
     assert list(told[on_error]) == [culprit]
     assert sum(map(len, told.values())) == 1
     error = told[on_error][culprit]
-    check(error, ProcessorFailed, f"processor {digest} {FAILS[way]}")
-    assert error.processor == digest
+    check(error, ProcessorFailed, f"processor {re.escape(ref.title)} {FAILS[way]}")
+    assert error.processor == ref.title
     if way == "raises":
         assert "in look_up" in error.remote_traceback
         assert error.remote_traceback.rstrip().endswith("KeyError: 'banned'")

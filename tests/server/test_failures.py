@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from logitport import (
     EditRequest,
     InvalidTokenId,
     LimitExceeded,
+    LoadFailed,
     NotPermitted,
     PayloadNotAllowed,
     ProcessorFailed,
@@ -19,7 +21,7 @@ from logitport import (
     SignatureRefused,
 )
 from logitport_builtins import BUILTINS
-from logitport_server.failures import of_processor
+from logitport_server.failures import of_processor, of_sandboxed
 from logitport_server.payload_policy import PayloadPolicy
 from logitport_server.registry import Registry
 
@@ -97,3 +99,53 @@ def test_the_traceback_of_what_nobody_has_shipped_does_not_travel(
     assert "mine" in told.message
     assert not told.remote_traceback
     assert "raise ValueError" in caplog.text
+
+
+def refused_by_a_file() -> None:
+    open("/no/such/file")  # noqa: SIM115
+
+
+def refused_and_told_in_other_words() -> None:
+    try:
+        refused_by_a_file()
+    except OSError as error:
+        raise ValueError("no vocabulary") from error
+
+
+def loaded() -> None:
+    try:
+        refused_by_a_file()
+    except OSError as error:
+        raise LoadFailed("creating a Ban raised FileNotFoundError") from error
+
+
+HINT = " (it runs in a sandbox without network and files: docs/security.md)"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        refused_by_a_file,
+        refused_and_told_in_other_words,
+        loaded,
+        partial(socket.getaddrinfo, "nobody.invalid", 1, 0, 0, 0, socket.AI_NUMERICHOST),
+    ],
+)
+def test_what_the_system_refuses_in_a_worker_tells_of_the_sandbox(call: Callable[[], Any]) -> None:
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - whatever it is
+        call()
+    assert of_sandboxed(raised.value, "its name").message == of_processor(raised.value, "its name").message + HINT
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), OSError("of its own"), FileNotFoundError("too"), TimeoutError(110, "late"), KeyError()]
+)
+def test_what_a_processor_raises_of_itself_does_not(error: Exception) -> None:
+    assert HINT not in of_sandboxed(error, "its name").message
+
+
+def test_a_chain_of_errors_without_end() -> None:
+    error = ValueError("x")
+    error.__context__ = KeyError("y")
+    error.__context__.__context__ = error
+    assert HINT not in of_sandboxed(error, "its name").message

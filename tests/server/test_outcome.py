@@ -31,6 +31,7 @@ class Named:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.key = f"key of {name}"
 
 
 def as_rows(said: Sequence[RowEdits]) -> Said:
@@ -66,7 +67,7 @@ def told(edits: Edits) -> list[tuple[int, list[int]]]:
 def test_of_one_processor(requests: list[ActiveRequest], say: Say) -> None:
     outcome = Outcome([served(requests, "one", [1, 3], say)])
     assert told(outcome.pack(VOCAB)) == [(1, [0, 1]), (3, [0, 1, 2, 3])]
-    assert outcome.applied == {"one": 2}
+    assert outcome.applied == {"key of one": 2}
     assert sorted(outcome.edits) == [1, 3]
 
 
@@ -76,7 +77,8 @@ def test_of_several_in_order(requests: list[ActiveRequest], first: Say, later: S
     both = [served(requests, "one", [1, 3], first), served(requests, "two", [0, 1], later)]
     outcome = Outcome(both)
     assert told(outcome.pack(VOCAB)) == [(0, [0]), (1, [0, 1]), (1, [0, 1]), (3, [0, 1, 2, 3])]
-    assert outcome.applied == {"one": 2, "two": 2}
+    assert outcome.applied == {"key of one": 2, "key of two": 2}
+    assert outcome.names == {"key of one": "one", "key of two": "two"}
 
 
 @pytest.mark.parametrize("say", [as_rows, as_columns])
@@ -84,7 +86,7 @@ def test_a_request_that_failed_takes_no_part(requests: list[ActiveRequest], say:
     outcome = Outcome([served(requests, "one", [1, 3], say), served(requests, "two", [1], say)])
     outcome.fail(requests[1], ProcessorFailed("it did"))
     assert told(outcome.pack(VOCAB)) == [(3, [0, 1, 2, 3])]
-    assert outcome.applied == {"one": 1}
+    assert outcome.applied == {"key of one": 1}
 
 
 @pytest.mark.parametrize("say", [as_rows, as_columns])
@@ -106,4 +108,4 @@ def test_readers_of_logits_say_nothing(requests: list[ActiveRequest]) -> None:
     members, _ = served(requests, "reader", [0, 1], as_rows)
     outcome = Outcome([(members, ()), served(requests, "one", [1], as_columns)])
     assert told(outcome.pack(VOCAB)) == [(1, [0, 1])]
-    assert outcome.applied == {"reader": 2, "one": 1}
+    assert outcome.applied == {"key of reader": 2, "key of one": 1}

@@ -73,6 +73,13 @@ def test_a_description() -> None:
     assert info.dill
     assert info.size_bytes == len(json.loads(ONE)["callable"]) // 2
     assert not info.builtin
+    assert (info.class_name, info.dialect) == ("One", "sglang")
+
+
+def test_what_is_installed_tells_its_dialect_too() -> None:
+    info = registry().describe("thinking_budget")
+    assert (info.class_name, info.dialect) == ("ThinkingBudget", "edits")
+    assert all(one.class_name and one.dialect for one in registry().describe_all())
 
 
 @pytest.mark.parametrize("name", ["a/b", "team/ban-french:v2", "a/b/c:1.0", "0/_x".replace("_", "0"), "a/" + "b" * 126])
@@ -101,7 +108,7 @@ def test_a_name_is_taken_until_it_is_replaced() -> None:
     kept = registry()
     one = kept.register(ONE, "team/x", replace=False).digest
     assert kept.register(ONE, "team/x", replace=False).digest == one
-    with pytest.raises(NameTaken, match=f"'team/x' is bound to {one}; .* replace"):
+    with pytest.raises(NameTaken, match=rf"'team/x' is bound to One \(sha256:{one[:12]}\); .* replace"):
         kept.register(TWO, "team/x", replace=False)
     two = kept.register(TWO, "team/x", replace=True)
     assert kept.resolve(named(name="team/x")).key == two.digest

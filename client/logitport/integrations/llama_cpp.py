@@ -40,7 +40,7 @@ class RemoteLogitsProcessor:
 
     Attributes:
         steps: steps served, of all completions together.
-        rows_applied: steps by processor (a built-in's name, or a digest), of all completions together.
+        rows_applied: steps by processor, as in `StepResult`, of all completions together.
         seconds: time spent in here, opening sessions included.
 
     Raises:

@@ -52,7 +52,7 @@ class RemoteLogitsProcessor(LogitsProcessor):
 
     Attributes:
         steps: steps served, of all calls together.
-        rows_applied: rows by processor (a built-in's name, or a digest), of all steps together.
+        rows_applied: rows by processor, as in `StepResult`, of all steps together.
         seconds: time spent in here, opening sessions included.
 
     Raises:

@@ -58,7 +58,7 @@ class RemoteLogitsProcessor:
 
     Attributes:
         steps: forward passes with a request that has processors.
-        rows_applied: rows by processor (a built-in's name, or a digest), of all steps together.
+        rows_applied: rows by processor, as in `StepResult`, of all steps together.
         seconds: time spent in here, opening sessions included.
 
     Raises:

@@ -1,7 +1,8 @@
 """The wire format of shipped processors.
 
 A payload is SGLang's string: JSON whose key "callable" holds the hexadecimal digits of a dill pickle of a processor (a
-class, in SGLang's dialect; see `logitport.dialects`), and beside it the keys "python" and "dill", which SGLang ignores.
+class, in SGLang's dialect; see `logitport.dialects`). Beside it are the keys "python" and "dill", and for people alone
+"class" and "dialect"; SGLang ignores all four.
 In the order in which a payload passes through them:
 
     dumps         processor -> string      encode, pickler, reductions, portability
@@ -16,7 +17,7 @@ In the order in which a payload passes through them:
 
 from logitport.payload.decode import instantiate, loads
 from logitport.payload.encode import dumps, refer
-from logitport.payload.envelope import Payload, parse
+from logitport.payload.envelope import Payload, parse, title_of
 from logitport.payload.interpreter import check_python
 from logitport.payload.signature import Signature, sign
 from logitport.payload.wire_names import wire_name
@@ -31,5 +32,6 @@ __all__ = [
     "parse",
     "refer",
     "sign",
+    "title_of",
     "wire_name",
 ]

@@ -32,7 +32,7 @@ def dumps(processor: object) -> str:
         PayloadNotPortable: no processor, or something that it uses cannot travel; the message says what, where, and
             what to do.
     """
-    root = _root(processor)
+    root, dialect = _root(processor)
     author = dialects.author_of(root)
     name = author.__qualname__
     file = io.BytesIO()
@@ -58,7 +58,7 @@ def dumps(processor: object) -> str:
                 f"{name} cannot be shipped: it uses {reference.module}.{reference.name}, which no server has, and "
                 "which is no plain Python class or function that could travel; install its package on the server"
             )
-    return seal(data)
+    return seal(data, name, dialect)
 
 
 def refer(cls: type) -> str:
@@ -70,8 +70,12 @@ def refer(cls: type) -> str:
     return json.dumps({"callable": pickle.dumps(cls, protocol=4).hex()})
 
 
-def _root(processor: object) -> object:
-    """What is pickled: the class, where SGLang wants one; else the processor as it is. Raises PayloadNotPortable."""
+def _root(processor: object) -> tuple[object, str]:
+    """What is pickled, and its dialect: the class, where SGLang wants one; else the processor as it is.
+
+    Raises:
+        PayloadNotPortable: it is no processor, or more than its class would have to travel.
+    """
     try:
         inner, dialect = dialects.recognise(processor)
     except TypeError as error:
@@ -80,7 +84,7 @@ def _root(processor: object) -> object:
     if missing := ", ".join(dialects.missing_methods(author)):
         raise PayloadNotPortable(f"{author.__qualname__} is abstract, no instance can be made of it: define {missing}")
     if dialect not in dialects.OF_CLASSES:
-        return processor
+        return processor, dialect
     if isinstance(inner, functools.partial) and (inner.args or inner.keywords):
         raise PayloadNotPortable(
             f"a functools.partial of {author.__qualname__} has arguments, which would be lost: the class is shipped; "
@@ -92,7 +96,7 @@ def _root(processor: object) -> object:
             f"the {author.__qualname__} has attributes ({', '.join(attributes)}), which would be lost: a class is "
             "shipped, not an instance; ship the class, and pass its configuration as the request's parameters"
         )
-    return author
+    return author, dialect
 
 
 def _attributes(instance: object) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,10 @@ from logitport.payload.pickle_reader import read
 from logitport.payload.signature import Signature
 
 _LONGEST_LABEL = 64
+# No other character: it is shown to people, beside what is not a stranger's, and in terminals.
+_CLASS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
+_DIALECT = re.compile(r"[a-z][a-z0-9_]*")
+_DIGITS_SHOWN = 12
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,9 @@ class Payload:
         python: the Python minor version that wrote it, such as "3.11"; "" if it does not say.
         dill: the version of dill that wrote it; "" if it does not say.
         signature: what stands beside it, not verified; None if there is none.
+        class_name: what it says that its class, or function, is called; "" if it does not say.
+        dialect: of which dialect it says that it is; "" if it does not say. These two are for people: nothing vouches
+            for them, nor does anything follow from them.
     """
 
     data: bytes = field(repr=False, compare=False)
@@ -35,11 +43,31 @@ class Payload:
     python: str = field(default="", compare=False)
     dill: str = field(default="", compare=False)
     signature: Signature | None = field(default=None, compare=False)
+    class_name: str = field(default="", compare=False)
+    dialect: str = field(default="", compare=False)
+
+    @property
+    def title(self) -> str:
+        """What people are told of it."""
+        return title_of(self.class_name, self.digest)
 
 
-def seal(data: bytes) -> str:
-    """The string for a pickle made here."""
-    return json.dumps({"callable": data.hex(), "python": RUNNING, "dill": dill.__version__})
+def title_of(class_name: str, digest: str) -> str:
+    """What people are told of a shipped processor: its class, and the beginning of its digest, for a name is free.
+
+    The whole digest, if its class is not known.
+    """
+    return f"{class_name} (sha256:{digest[:_DIGITS_SHOWN]})" if class_name else digest
+
+
+def seal(data: bytes, qualified_name: str, dialect: str) -> str:
+    """The string for a pickle made here, of a class or function of this name."""
+    labels = {"python": RUNNING, "dill": dill.__version__}
+    # What it is a local variable of says little, and may be long.
+    class_name = qualified_name.rpartition("<locals>.")[2].replace("<lambda>", "lambda")
+    if len(class_name) <= _LONGEST_LABEL and _CLASS_NAME.fullmatch(class_name):
+        labels["class"] = class_name
+    return json.dumps({"callable": data.hex(), **labels, "dialect": dialect})
 
 
 def parse(serialized: str) -> Payload:
@@ -65,13 +93,23 @@ def parse(serialized: str) -> Payload:
     read(data)
     digest = hashlib.sha256(data).hexdigest()
     signature = Signature.from_json(content["signature"]) if "signature" in content else None
-    return Payload(data, digest, _label(content, "python"), _label(content, "dill"), signature)
+    return Payload(
+        data,
+        digest,
+        _label(content, "python"),
+        _label(content, "dill"),
+        signature,
+        _label(content, "class", _CLASS_NAME),
+        _label(content, "dialect", _DIALECT),
+    )
 
 
-def _label(content: dict[str, Any], key: str) -> str:
+def _label(content: dict[str, Any], key: str, form: re.Pattern[str] | None = None) -> str:
     label = _string(content, key)
     if len(label) > _LONGEST_LABEL:
-        raise MalformedPayload(f'"{key}" has {len(label)} characters; a version has {_LONGEST_LABEL} at most')
+        raise MalformedPayload(f'"{key}" has {len(label)} characters; a label has {_LONGEST_LABEL} at most')
+    if label and form is not None and not form.fullmatch(label):
+        raise MalformedPayload(f'"{key}" must be a name, such as Ban or edits, not {label!r}')
     return label
 
 

@@ -40,6 +40,7 @@ class Inspect(BaseModel):
         shipped = payload.parse(serialized)
         found = inspect_pickle(shipped.data)
         _tell("digest", shipped.digest)
+        _tell("called", f"{shipped.class_name or '(not said)'}, of the dialect {shipped.dialect or '(not said)'}")
         _tell("made with", f"Python {shipped.python or '(not said)'}, dill {shipped.dill or '(not said)'}")
         _tell("size", f"{len(shipped.data)} bytes")
         _tell("signature", _signature(shipped, keys))

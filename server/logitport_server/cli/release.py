@@ -25,4 +25,4 @@ class Release(BaseModel):
         tls = None if self.tls_ca is None else Tls(ca=self.tls_ca)
         with Client(self.target, tls=tls) as client:
             released = client.release(self.processor)
-        print(f"released {', '.join(released.names) or released.digest}")  # noqa: T201
+        print(f"released {', '.join(released.names) or released.title}")  # noqa: T201

@@ -27,7 +27,7 @@ def speak(processor: Any, name: str, *, shipped: bool) -> Dialect:
 
     Args:
         processor: what `logitport.dialects.recognise` takes.
-        name: a built-in's name, or a digest.
+        name: what it is called in messages.
         shipped: whether a client sent the processor's code.
 
     Raises:

@@ -77,7 +77,8 @@ class Dialect(ABC):
             else once for each offset, with histories that hold the drafts before it.
         drafts: the draft tokens before each row of a call, if it takes them and its step has any; else ().
         processor: the instance; None if it is elsewhere.
-        name: a built-in's name, or a digest.
+        name: what it is called in messages: a built-in's name, or what `Payload.title` says.
+        key: what it is known by: a built-in's name, or a digest.
         shipped: whether a client sent the processor's code.
         takes_long: whether its calls may take milliseconds, so that others are served meanwhile.
         domain: the trust domain whose worker runs it; None if it runs in this process.
@@ -95,7 +96,7 @@ class Dialect(ABC):
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
         """For a processor's class, or an instance. Raises LoadFailed if none can be made of it."""
         self.processor = payload.instantiate(processor) if isinstance(processor, type) else processor
-        self.name = name
+        self.name = self.key = name
         self.shipped = shipped
         # A logits-free one says it; nobody else is known to be quick.
         self.takes_long = bool(getattr(self.processor, "takes_long", True))

@@ -35,9 +35,10 @@ class Executor(ABC):
             PythonMismatch, LoadFailed: the payload is refused.
             ProcessorFailed: it cost a worker its process, or is quarantined.
         """
-        if source.installed is not None:
-            return speak(source.installed, source.key, shipped=False)
-        return self.host_shipped(source)
+        installed = source.installed is not None
+        dialect = speak(source.installed, source.title, shipped=False) if installed else self.host_shipped(source)
+        dialect.key = source.key
+        return dialect
 
     @abstractmethod
     def host_shipped(self, source: Source) -> Dialect:

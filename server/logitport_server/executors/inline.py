@@ -40,7 +40,7 @@ class InlineExecutor(Executor):
             processor = self._loader.load(source.payload)
         except LoadFailed as error:
             raise _advised(error, source.payload) from error
-        return speak(processor, source.key, shipped=True)
+        return speak(processor, source.title, shipped=True)
 
 
 def _advised(error: LoadFailed, shipped: Payload) -> LoadFailed:

@@ -111,7 +111,7 @@ class ProcessExecutor(Executor):
         self._candidates(shipped)
 
     def host_shipped(self, source: Source) -> Dialect:
-        self.quarantine.check(source.domain, source.key)
+        self.quarantine.check(source.domain, source.key, source.title)
         assert source.payload is not None  # noqa: S101 - a built-in is not shipped
         python, *others = self._candidates(source.payload)
         while True:

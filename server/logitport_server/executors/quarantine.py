@@ -46,14 +46,14 @@ class Quarantine:
     def __len__(self) -> int:
         return sum(bool(record.reason) for record in tuple(self._records.values()))
 
-    def check(self, domain: Domain | None, digest: str) -> None:
-        """Raises ProcessorQuarantined if the processor must not be called."""
+    def check(self, domain: Domain | None, digest: str, name: str) -> None:
+        """Raises ProcessorQuarantined, which tells of it by its name, if the processor must not be called."""
         record = self._records.get((domain, digest))
         if record is not None and record.reason:
             raise ProcessorQuarantined(
-                f"processor {digest} is quarantined: {record.reason}; correct it, or have an operator release it "
-                f"(logitport release, Client.release)",
-                processor=digest,
+                f"processor {name} is quarantined: {record.reason}; correct it, or have an operator release it "
+                f"(logitport release TARGET {digest}, or Client.release)",
+                processor=name,
             )
 
     def failed(self, domain: Domain | None, digest: str, reason: str) -> None:

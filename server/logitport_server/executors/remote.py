@@ -78,9 +78,9 @@ class RemoteDialect(Dialect):
     isolated = True
 
     def __init__(self, source: Source, worker: Worker) -> None:
-        super().__init__(None, source.key, shipped=True)
+        super().__init__(None, source.title, shipped=True)
         assert source.payload is not None  # noqa: S101 - a built-in has no worker
-        self._payload = source.payload
+        self._source, self._payload = source, source.payload
         self._worker = worker
         self.domain = worker.domain
         self._number = next(_numbers)
@@ -93,20 +93,20 @@ class RemoteDialect(Dialect):
         self._begun = False
         self._not_begun: BaseException | None = None
         self._handed: torch.Tensor | None = None
-        with worker.reserved(self.name, worker.deadlines.load):
+        with worker.reserved(source, worker.deadlines.load):
             self._host(worker.deadlines.load)
         worker.dialects.add(self)
 
     def validate(self, params: dict[str, Any], sampling_params: dict[str, Any]) -> None:
         seconds = self._worker.deadlines.load
         columns = [orjson.dumps(params), orjson.dumps(sampling_params)]
-        with self._worker.reserved(self.name, seconds):
+        with self._worker.reserved(self._source, seconds):
             self._exchange(self._host(seconds), {"do": "validate"}, columns, seconds)
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
         state = _State(self, context, orjson.dumps(params))
         seconds = self._worker.deadlines.load
-        with self._worker.reserved(self.name, seconds):
+        with self._worker.reserved(self._source, seconds):
             self._start(state, self._host(seconds), seconds)
         return state
 
@@ -139,7 +139,7 @@ class RemoteDialect(Dialect):
     def abandon(self) -> None:
         if self._begun:
             self._begun = False
-            self._worker.misunderstood(self.name, "an answer that nobody waits for")
+            self._worker.misunderstood(self._source, "an answer that nobody waits for")
             self._worker.lock.release()
 
     def edit(self, states: Sequence[_State]) -> Edits:
@@ -175,7 +175,7 @@ class RemoteDialect(Dialect):
 
     def _host(self, seconds: float) -> WorkerProcess:
         """The worker's process, which has the processor, or is given it within these seconds."""
-        self._worker.quarantine.check(self._worker.domain, self.name)
+        self._worker.quarantine.check(self._worker.domain, self._source.key, self.name)
         process = self._worker.process()
         if process is not self._process:
             shipped = self._payload
@@ -228,8 +228,8 @@ class RemoteDialect(Dialect):
         descriptors: Sequence[int] = (),
     ) -> tuple[dict[str, Any], list[memoryview]]:
         header["processor"] = self._number
-        self._worker.send(process, self.name, header, columns, descriptors, seconds=seconds)
-        return self._worker.receive(process, self.name, seconds=seconds)
+        self._worker.send(process, self._source, header, columns, descriptors, seconds=seconds)
+        return self._worker.receive(process, self._source, seconds=seconds)
 
     def _ask(self, process: WorkerProcess, header: dict[str, Any], descriptors: Sequence[int]) -> None:
         self._exchange(process, header, (), self._worker.deadlines.call, descriptors)
@@ -261,7 +261,7 @@ class RemoteDialect(Dialect):
                 header["counts"] = counts
             column = struct.pack(f"<{len(told)}i", *told)
             seconds = self._worker.deadlines.call
-            self._worker.send(process, self.name, header, [column], descriptors, seconds=seconds)
+            self._worker.send(process, self._source, header, [column], descriptors, seconds=seconds)
             if not self.failed and isinstance(states, States):
                 self._called = ref(states)
         except BaseException as error:  # noqa: BLE001 - raised again where the call ends
@@ -296,19 +296,19 @@ class RemoteDialect(Dialect):
     ) -> _Taken:
         """Take the worker's answer to a call, which is begun unless it was. What makes no sense costs the worker."""
         if not self._begun:
-            self._worker.reserve(self.name, self._worker.deadlines.call)
+            self._worker.reserve(self._source, self._worker.deadlines.call)
             self._begin(states, logits)
         try:
             if self._not_begun is not None:
                 raise self._not_begun
             assert self._process is not None  # noqa: S101 - it was begun
-            header, columns = self._worker.receive(self._process, self.name, seconds=self._worker.deadlines.call)
-            self._worker.quarantine.went_well(self._worker.domain, self.name)
+            header, columns = self._worker.receive(self._process, self._source, seconds=self._worker.deadlines.call)
+            self._worker.quarantine.went_well(self._worker.domain, self._source.key)
             try:
                 self._take_failed(header["failed"], len(states))
                 return take(header, columns)
             except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
-                raise self._worker.misunderstood(self.name, f"an answer that is none: {error}") from None
+                raise self._worker.misunderstood(self._source, f"an answer that is none: {error}") from None
         finally:
             self._begun = False
             self._not_begun = None
@@ -319,7 +319,7 @@ class RemoteDialect(Dialect):
             place = int(key)
             if not 0 <= place < rows:
                 raise ValueError(f"row {place} of {rows} failed")
-            self.failed = {**self.failed, place: self._worker.error(self.name, error)}
+            self.failed = {**self.failed, place: self._worker.error(self._source, error)}
 
 
 def _take_told(states: Sequence[_State]) -> tuple[list[int], list[int]]:

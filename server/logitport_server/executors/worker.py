@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from logitport_server.executors.quarantine import Quarantine
     from logitport_server.executors.zygote import Zygote
     from logitport_server.principals import Domain
+    from logitport_server.source import Source
 
 logger = logging.getLogger(__name__)
 
@@ -78,19 +79,19 @@ class Worker:
         # What the process need not keep any more: processors (state None), and states of processors.
         self._gone: deque[tuple[int, int | None]] = deque()
 
-    def reserve(self, name: str, seconds: float) -> None:
+    def reserve(self, source: Source, seconds: float) -> None:
         """Take the lock. Raises ProcessorTimedOut if others of the trust domain hold it all this time."""
         if not self.lock.acquire(timeout=seconds):
             raise ProcessorTimedOut(
-                f"processor {name}: the worker of its trust domain was busy for {seconds:g} s; call again, or give "
-                "slow processors a tenant of their own",
-                processor=name,
+                f"processor {source.title}: the worker of its trust domain was busy for {seconds:g} s; call again, or "
+                "give slow processors a tenant of their own",
+                processor=source.title,
             )
 
     @contextmanager
-    def reserved(self, name: str, seconds: float) -> Iterator[None]:
+    def reserved(self, source: Source, seconds: float) -> Iterator[None]:
         """`reserve` for as long as the context lasts."""
-        self.reserve(name, seconds)
+        self.reserve(source, seconds)
         try:
             yield
         finally:
@@ -114,23 +115,25 @@ class Worker:
     def send(
         self,
         process: WorkerProcess,
-        name: str,
+        source: Source,
         header: dict[str, Any],
         columns: Sequence[bytes] = (),
         descriptors: Sequence[int] = (),
         *,
         seconds: float,
     ) -> None:
-        """Begin a call of the processor `name`; `receive` ends it. Raises ProcessorTimedOut, WorkerLost."""
+        """Begin a call of a processor; `receive` ends it. Raises ProcessorTimedOut, WorkerLost."""
         if self._gone:
             header["gone"] = [self._gone.popleft() for _ in range(len(self._gone))]
-        header["name"] = name
+        header["name"] = source.title
         try:
             process.send(header, columns, descriptors, seconds)
         except (WorkerGone, NoAnswer) as error:
-            raise self._lost(name, error, seconds) from None
+            raise self._lost(source, error, seconds) from None
 
-    def receive(self, process: WorkerProcess, name: str, *, seconds: float) -> tuple[dict[str, Any], list[memoryview]]:
+    def receive(
+        self, process: WorkerProcess, source: Source, *, seconds: float
+    ) -> tuple[dict[str, Any], list[memoryview]]:
         """End a call.
 
         Raises:
@@ -141,27 +144,27 @@ class Worker:
         try:
             header, columns = process.receive()
         except (WorkerGone, NoAnswer) as error:
-            raise self._lost(name, error, seconds) from None
+            raise self._lost(source, error, seconds) from None
         self.idle_since = time.monotonic()
         if "error" in header:
-            raise self.error(name, header["error"])
+            raise self.error(source, header["error"])
         return header, columns
 
-    def error(self, name: str, told: object) -> LogitportError:
+    def error(self, source: Source, told: object) -> LogitportError:
         """An error as the worker tells it. Raises WorkerLost if that is none."""
         if not isinstance(told, dict):
-            raise self.misunderstood(name, "an error that is no object")
+            raise self.misunderstood(source, "an error that is no object")
         message = common_pb2.Error()
         try:
             message.code = told["code"]
             message.message, message.remote_traceback = told["message"], told["trace"]
         except (KeyError, TypeError, ValueError) as error:
-            raise self.misunderstood(name, f"an error that is none: {error}") from None
-        return failures.of_processor(from_proto(message), name)
+            raise self.misunderstood(source, f"an error that is none: {error}") from None
+        return failures.of_processor(from_proto(message), source.title)
 
-    def misunderstood(self, name: str, what: str) -> LogitportError:
+    def misunderstood(self, source: Source, what: str) -> LogitportError:
         """The worker sent what cannot be used, and is ended."""
-        return self._lost(name, WorkerGone(f"sent {what}"), 0.0)
+        return self._lost(source, WorkerGone(f"sent {what}"), 0.0)
 
     def end_revoked(self) -> None:
         """End the process if its author has lost the scope for what it holds, unless it is in a call."""
@@ -185,18 +188,18 @@ class Worker:
         """Whether its author still has the scope for what it holds."""
         return not process.holds_gpu or (self.gpu is not None and self.gpu.granted(self.domain))
 
-    def _lost(self, name: str, error: WorkerGone | NoAnswer, seconds: float) -> LogitportError:
+    def _lost(self, source: Source, error: WorkerGone | NoAnswer, seconds: float) -> LogitportError:
         """Replace the process at once; what to tell of it."""
         failure: LogitportError
         if isinstance(error, NoAnswer):
             reason = f"it did not answer within {seconds:g} s, and its worker was ended"
-            failure = ProcessorTimedOut(f"processor {name}: {reason}", processor=name)
+            failure = ProcessorTimedOut(f"processor {source.title}: {reason}", processor=source.title)
         else:
             reason = f"its worker {error}"
-            failure = WorkerLost(f"processor {name}: {reason}", processor=name)
-        logger.warning("processor %s of %s: %s", name, self.domain, reason)
+            failure = WorkerLost(f"processor {source.title}: {reason}", processor=source.title)
+        logger.warning("processor %s of %s: %s", source.title, self.domain, reason)
         self._let_go()
-        self.quarantine.failed(self.domain, name, reason)
+        self.quarantine.failed(self.domain, source.key, reason)
         with suppress(Exception):  # told to the next call, if it lasts
             self._forked = self._zygote().fork()
         return failure

@@ -96,7 +96,7 @@ class Hosted:
                     self._tell(request, told[at : at + count])
             except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
                 request.behind = True
-                failed[place] = failures.of_processor(error, self.dialect.name)
+                failed[place] = failures.of_sandboxed(error, self.dialect.name)
             at += count
         return failed
 

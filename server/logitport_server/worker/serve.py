@@ -87,7 +87,7 @@ class _Worker:
                 self._map(header, descriptors)
             return do[header["do"]](header, columns)
         except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
-            return {"error": _told(failures.of_processor(error, header["name"]))}, ()
+            return {"error": _told(failures.of_sandboxed(error, header["name"]))}, ()
 
     def _map(self, header: dict[str, Any], descriptors: Sequence[int]) -> None:
         memory = self._hosted[header["processor"]].memory
@@ -167,7 +167,7 @@ class _Worker:
             hosted.dialect.drafts = [before[place] for place in places] if before else ()
             _call(hosted, places, _logits(hosted, header))
             for at, error in hosted.dialect.failed.items():
-                failed[str(places[at])] = _told(failures.of_processor(error, header["name"]))
+                failed[str(places[at])] = _told(failures.of_sandboxed(error, header["name"]))
         return {"failed": failed, "kept": hosted.newly_kept(places)}, ()
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pickletools
@@ -12,7 +13,7 @@ from pathlib import Path
 import dill
 import pytest
 
-from logitport import CustomLogitProcessor, EditProcessor, payload
+from logitport import CustomLogitProcessor, EditProcessor, InDialect, payload
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -119,7 +120,52 @@ def test_the_label_tells_the_writer():
     label = json.loads(payload.dumps(processors.Constant))
     assert label["python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
     assert label["dill"] == dill.__version__
-    assert set(label) == {"callable", "python", "dill"}
+    assert (label["class"], label["dialect"]) == ("Constant", "sglang")
+    assert set(label) == {"callable", "python", "dill", "class", "dialect"}
+
+
+def made_in_a_function():
+    class Local(CustomLogitProcessor):
+        def __call__(self, logits, custom_param_list=None):
+            return logits
+
+    return Local
+
+
+class Outer:
+    class Inner(CustomLogitProcessor):
+        def __call__(self, logits, custom_param_list=None):
+            return logits
+
+
+LONG, FOREIGN = (type(name, (Outer.Inner,), {"__module__": __name__}) for name in ("L" * 65, "Gr\xf6\xdfe"))
+globals().update({LONG.__name__: LONG, FOREIGN.__name__: FOREIGN})
+
+
+@pytest.mark.parametrize(
+    ("processor", "class_name", "dialect"),
+    [
+        (made_in_a_function(), "Local", "sglang"),
+        (Outer.Inner, "Outer.Inner", "sglang"),
+        (Outer.Inner(), "Outer.Inner", "sglang"),
+        (FOREIGN, "", "sglang"),
+        (LONG, "", "sglang"),
+        (lambda input_ids, scores: scores, "lambda", "transformers"),
+        (InDialect(lambda ids, scores: scores, "transformers"), "lambda", "transformers"),
+        (functools.partial(lambda input_ids, scores, more: scores, more=1), "lambda", "transformers"),
+    ],
+)
+def test_the_label_tells_what_it_is_called_and_its_dialect(processor, class_name, dialect):
+    shipped = payload.parse(payload.dumps(processor))
+    assert (shipped.class_name, shipped.dialect) == (class_name, dialect)
+    assert shipped.title == (f"{class_name} (sha256:{shipped.digest[:12]})" if class_name else shipped.digest)
+
+
+def test_what_people_are_told_changes_no_digest():
+    shipped = json.loads(payload.dumps(processors.Constant))
+    renamed = payload.parse(json.dumps({**shipped, "class": "Other", "dialect": "other"}))
+    assert renamed == payload.parse(json.dumps(shipped))
+    assert renamed.title.startswith("Other (sha256:")
 
 
 def test_no_folder_of_the_client_travels():

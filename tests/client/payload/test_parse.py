@@ -40,6 +40,21 @@ def test_a_string_without_labels():
     assert (parsed.data, parsed.python, parsed.dill) == (REAL, "", "")
 
 
+# What could pass for something else where it is shown, or does something to a terminal.
+NO_CLASS_NAMES = [
+    *("Ban (sha256:000000000000) raised", "Ban\n", "\x1b[31mBan", "Ban\u202e", "B\u0430n", "<Ban>", "1Ban", ".Ban"),
+    *("Ban.", " ", "disallowed tokens", "team/ban", "Ban\0"),
+]
+
+
+def test_what_it_says_of_itself():
+    parsed = payload.parse(string(REAL, **{"class": "Outer.Ban_2", "dialect": "vllm_v1"}))
+    assert (parsed.class_name, parsed.dialect) == ("Outer.Ban_2", "vllm_v1")
+    assert parsed.title == f"Outer.Ban_2 (sha256:{parsed.digest[:12]})"
+    silent = payload.parse(string(REAL))
+    assert (silent.class_name, silent.dialect, silent.title) == ("", "", silent.digest)
+
+
 def test_payloads_are_equal_if_their_bytes_are():
     labelled, plain = payload.parse(Constant.to_str()), payload.parse(string(REAL, python="3.9", other=1))
     assert labelled == plain
@@ -70,7 +85,11 @@ def test_payloads_are_equal_if_their_bytes_are():
         (string(b"\x80\x04h\x05."), "not a pickle"),
         (string(REAL, python=3.11), '"python" must be a string'),
         (string(REAL, dill=None), '"dill" must be a string'),
-        (string(REAL, dill="x" * 65), '"dill" has 65 characters; a version has 64 at most'),
+        (string(REAL, dill="x" * 65), '"dill" has 65 characters; a label has 64 at most'),
+        (string(REAL, **{"class": 3}), '"class" must be a string'),
+        (string(REAL, **{"class": "X" * 65}), '"class" has 65 characters'),
+        *((string(REAL, **{"class": wrong}), '"class" must be a name') for wrong in NO_CLASS_NAMES),
+        *((string(REAL, dialect=wrong), '"dialect" must be a name') for wrong in ("two words", "\x1b[31m", "A")),
         ("[" * 100_000, "is not JSON"),
         ('{"a":' * 100_000 + "1" + "}" * 100_000, "is not JSON"),
     ],

@@ -256,7 +256,7 @@ def test_who_loses_the_scope_and_calls_no_more_loses_the_gpu_too(house: House, s
     process(dialect)
     assert len(house.processes) == 1
     house.granted.clear()
-    with dialect._worker.reserved("x", 1.0):
+    with dialect._worker.reserved(dialect._source, 1.0):
         dialect._worker.end_revoked()  # it is in a call, which comes first
         assert dialect._worker._process is not None
     dialect._worker.end_revoked()
@@ -275,7 +275,7 @@ def test_what_a_worker_says_is_logged_in_one_line(house: House, caplog: pytest.L
 
 def test_a_worker_forked_ahead_holds_nothing_that_was_revoked(house: House, ship: Callable[..., Source]) -> None:
     dialect = house.dialect(ship(Double))
-    dialect._worker.misunderstood("x", "nonsense")  # a process is forked at once, for the next call
+    dialect._worker.misunderstood(dialect._source, "nonsense")  # a process is forked at once, for the next call
     house.granted.clear()
     process(dialect)
     assert [process.holds_gpu for process in house.processes] == [True, True, False]
@@ -285,7 +285,7 @@ def test_another_process_gets_other_memory(house: House, ship: Callable[..., Sou
     """What a process that was ended had begun on the GPU may go on there."""
     dialect = house.dialect(ship(Double))
     process(dialect)
-    dialect._worker.misunderstood("x", "nonsense")
+    dialect._worker.misunderstood(dialect._source, "nonsense")
     process(dialect)
     assert house.record.count("server: share") == 2
 

@@ -15,7 +15,7 @@ DIGEST = "0123456789abcdef" * 4
 
 def is_held(held: Quarantine, domain: Domain) -> bool:
     try:
-        held.check(domain, DIGEST)
+        held.check(domain, DIGEST, "a name")
     except ProcessorQuarantined:
         return True
     return False
@@ -70,8 +70,8 @@ def test_ever_new_processors_do_not_pile_up() -> None:
         held.failed(ONE, f"{number}", "")
     assert len(held) == 1024
     with pytest.raises(ProcessorQuarantined):
-        held.check(ONE, "2999")
-    held.check(ONE, "0")
+        held.check(ONE, "2999", "a name")
+    held.check(ONE, "0", "a name")
 
 
 @pytest.mark.parametrize("domain", [ONE, OTHER])
@@ -79,5 +79,7 @@ def test_the_message_says_what_to_do(domain: Domain) -> None:
     held = Quarantine(1)
     held.failed(domain, DIGEST, "its worker ended with status 3")
     with pytest.raises(ProcessorQuarantined, match=r"status 3; correct it, or have an operator release it") as raised:
-        held.check(domain, DIGEST)
-    assert raised.value.processor == DIGEST
+        held.check(domain, DIGEST, "Ban (sha256:0123)")
+    assert raised.value.processor == "Ban (sha256:0123)"
+    assert raised.value.message.startswith("processor Ban (sha256:0123) is quarantined: ")
+    assert f"logitport release TARGET {DIGEST}" in raised.value.message
