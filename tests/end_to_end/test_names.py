@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import socket
 import urllib.request
@@ -62,6 +63,11 @@ class Falls(EditProcessor):
         raise ValueError("it did")
 
 
+class Leaves(EditProcessor):
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        os._exit(3)
+
+
 def first_error(client: Client, processor: Any, params: dict[str, Any], by: str = "apply") -> LogitportError:
     """Of a request that has this processor alone."""
     request = Request([1], processors=[(processor, params)])
@@ -95,6 +101,11 @@ def test_what_the_sandbox_refuses_when_a_request_is_admitted(client: Client) -> 
     error = first_error(client, Start, {})
     assert "raised FileNotFoundError" in error.message
     assert error.message.endswith(HINT)
+
+
+def test_a_worker_that_was_lost_names_the_processor_that_ended_it(client: Client) -> None:
+    error = first_error(client, Leaves, {}, "session")
+    assert re.match(r"processor Leaves \(sha256:[0-9a-f]{12}\): its worker ", error.message)
 
 
 def test_other_errors_say_nothing_of_the_sandbox(client: Client) -> None:

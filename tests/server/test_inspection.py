@@ -93,6 +93,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "signature: none\n" in done.stdout
     assert "\n    from abc import ABCMeta\n" in done.stdout
     assert "\n    Curious.__init__: os, environ" in done.stdout
+    assert "called: Curious, of the dialect sglang\n" in done.stdout
     assert inspect("-", stdin=Curious.to_str()).stdout == done.stdout
 
 
