@@ -141,12 +141,12 @@ def _edits() -> list[common_pb2.Edits]:
 
 def _replies() -> list[bytes]:
     error = {"code": common_pb2.ERROR_CODE_PROCESSOR_FAILED, "message": "raised", "trace": "Traceback"}
-    edited = _edits()[-1].SerializeToString()
+    edited = Edits.from_proto(_edits()[-1], ROWS, VOCAB).to_columns()
     return [
-        worker_frames.pack({"call": 1, "failed": {}}, [edited]),
-        worker_frames.pack({"call": 2, "failed": {"1": error}}, [edited]),
+        worker_frames.pack({"call": 1, "failed": {}}, edited),
+        worker_frames.pack({"call": 2, "failed": {"1": error}}, edited),
         worker_frames.pack({"call": 3, "failed": {}, "kept": [1, 2]}),
         worker_frames.pack({"call": 4, "reads_logits": True, "unpickled": False}),
         worker_frames.pack({"call": 5, "error": error}),
-        worker_frames.pack({"call": 6}, [b"", b"x", edited]),
+        worker_frames.pack({"call": 6}, [b"", b"x", edited[0]]),
     ]

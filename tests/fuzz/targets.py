@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from google.protobuf.message import DecodeError
 
-from logitport import RowEdits, payload
+from logitport import payload
 from logitport.edits import Edits
 from logitport.errors import InvalidArgument, InvalidTokenId, LogitportError, MalformedPayload, PythonMismatch
 from logitport.history import History
@@ -99,16 +99,16 @@ def worker_reply(octets: bytes) -> None:
         worker = Worker(None, lambda: _Forks(octets, reads_logits), Deadlines(1.0, 1.0), Quarantine(1 << 30))  # type: ignore[arg-type, return-value] # noqa: B023
         dialect = RemoteDialect(_SOURCE, worker)
         states = [dialect.start(RequestContext("r", History([1, 2]), {}, VOCAB), {}) for _ in range(ROWS)]
-        logits, said = torch.zeros(ROWS, VOCAB), [RowEdits() for _ in states]
+        logits, said = torch.zeros(ROWS, VOCAB), Edits.pack([], VOCAB)
         try:
             if reads_logits:
                 assert dialect.process(states, logits).shape == logits.shape
             else:
-                dialect.edit(states, said)
+                said = dialect.edit(states)
         except LogitportError:
             continue
         assert set(dialect.failed) <= set(range(ROWS))
-        Edits.pack(enumerate(said), VOCAB).check(ROWS, VOCAB)
+        said.check(ROWS, VOCAB)
 
 
 class _Forks:
@@ -128,6 +128,7 @@ class _Answers:
     """A worker's process, which hosts a processor and starts its requests, and then answers."""
 
     alive = True
+    holds_gpu = uses_gpu = False
 
     def __init__(self, octets: bytes, reads_logits: bool) -> None:
         self._begun: deque[dict[str, object]] = deque([{"reads_logits": reads_logits}, *[{}] * ROWS])
