@@ -8,7 +8,6 @@ import grpc
 
 from logitport import calls
 from logitport.connection import Connection
-from logitport.keywords import checks_keywords
 from logitport_proto import processing_pb2_grpc, registry_pb2, registry_pb2_grpc
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 class AsyncClient:
     """`Client`, awaited. Each method takes, returns and raises what the method of that name there does."""
 
-    @checks_keywords
     def __init__(
         self,
         target: str,
@@ -42,7 +40,6 @@ class AsyncClient:
         self._registry = registry_pb2_grpc.ProcessorRegistryStub(self._channel)
         self._processing = processing_pb2_grpc.LogitProcessingStub(self._channel)
 
-    @checks_keywords
     async def register(
         self,
         processor: ProcessorLike,
@@ -79,7 +76,6 @@ class AsyncClient:
         message = calls.message(registry_pb2.ReleaseRequest, processor=name)
         return calls.refs([(await self._call(self._registry.Release, message)).processor])[0]
 
-    @checks_keywords
     async def apply(
         self, logits: Any, requests: Sequence[Request], *, num_tokens_in_batch: int = 1, check: bool = True
     ) -> ApplyResult:

@@ -9,7 +9,6 @@ import grpc
 
 from logitport import calls, tensors
 from logitport.connection import Connection
-from logitport.keywords import checks_keywords
 from logitport.registrations import Registrations
 from logitport.session import Session
 from logitport.transports.stream import GrpcStream
@@ -41,7 +40,6 @@ class Client:
         InvalidArgument: what is wrong with an argument.
     """
 
-    @checks_keywords
     def __init__(
         self,
         target: str,
@@ -62,7 +60,6 @@ class Client:
         self._processing = processing_pb2_grpc.LogitProcessingStub(self._channel)
         self._registrations = Registrations(self._registry, self._call)
 
-    @checks_keywords
     def register(
         self,
         processor: ProcessorLike,
@@ -125,7 +122,6 @@ class Client:
         message = calls.message(registry_pb2.ReleaseRequest, processor=name)
         return calls.refs([self._call(self._registry.Release, message).processor])[0]
 
-    @checks_keywords
     def apply(
         self, logits: Any, requests: Sequence[Request], *, num_tokens_in_batch: int = 1, check: bool = True
     ) -> ApplyResult:
@@ -144,7 +140,6 @@ class Client:
         message = calls.apply_request(logits, requests, num_tokens_in_batch)
         return calls.apply_result(self._call(self._processing.Apply, message), logits, check=check)
 
-    @checks_keywords
     def session(
         self,
         *,

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Union
 import grpc
 
 from logitport.errors import InvalidArgument
-from logitport.keywords import checks_fields
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -47,7 +46,6 @@ _SERVICE_CONFIG = json.dumps(
 _KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS = 30_000, 10_000
 
 
-@checks_fields
 @dataclass(frozen=True)
 class Tls:
     """An encrypted connection. All files are PEM.

@@ -11,7 +11,6 @@ import orjson
 
 from logitport import payload
 from logitport.errors import InvalidArgument, InvalidParams, InvalidTokenId, UnknownProcessor
-from logitport.keywords import checks_fields
 from logitport_proto import common_pb2
 
 if TYPE_CHECKING:
@@ -88,7 +87,6 @@ class ProcessorRef:
 ProcessorLike = Union[str, ProcessorRef, type, object]
 
 
-@checks_fields
 @dataclass(frozen=True)
 class Request:
     """One sequence that is being generated (one sample: n=2 is two requests).

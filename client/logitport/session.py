@@ -9,7 +9,6 @@ from logitport.calls import count
 from logitport.conversation import Conversation
 from logitport.errors import InvalidTokenId, LogitportError
 from logitport.frames import Handle, RowLike, misused, place_rows, step_frame, wrong_ids
-from logitport.keywords import checks_keywords
 from logitport.pending import PendingStep
 from logitport.roster import Roster
 from logitport_proto import processing_pb2
@@ -125,7 +124,6 @@ class Session:
         """Drop a request and its state. Raises UnknownRequest if it is not of this session, or was removed."""
         self._roster.remove(handle)
 
-    @checks_keywords
     def step(
         self,
         new_token_ids: Mapping[Handle, Sequence[int]],

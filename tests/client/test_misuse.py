@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from logitport import AsyncClient, Client, InvalidArgument, Request, Tls, UnknownRequest
+from logitport import AsyncClient, Client, InvalidArgument, Request, UnknownRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,40 +34,6 @@ def test_a_client(client: Any, wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message) as refused:
         client(**{"target": NOWHERE, **wrong})
     assert "secret" not in str(refused.value)
-
-
-CALLS: list[tuple[Callable[..., Any], str]] = [
-    (lambda: Client(NOWHERE, timout=1), r"Client\(\) takes no 'timout'; write timeout: it takes target, token, tls"),  # type: ignore[call-arg]
-    (lambda: AsyncClient(NOWHERE, tokn=""), r"AsyncClient\(\) takes no 'tokn'; write token"),  # type: ignore[call-arg]
-    (lambda: Tls(certificate="x"), r"Tls\(\) takes no 'certificate'.*: it takes ca, cert, key"),  # type: ignore[call-arg]
-    (
-        lambda: Request(prompt_token_id=[1]),  # type: ignore[call-arg]
-        r"Request\(\) takes no 'prompt_token_id'; write prompt_token_ids: it takes prompt_token_ids, output_token_ids",
-    ),
-    (lambda: Request(xyzzy=1), r"Request\(\) takes no 'xyzzy': it takes prompt_token_ids"),  # type: ignore[call-arg]
-    (lambda: Client(NOWHERE).session(vocabsize=4), r"session\(\) takes no 'vocabsize'; write vocab_size"),  # type: ignore[call-arg]
-    (lambda: Client(NOWHERE).register(Request, nam="a/b"), r"register\(\) takes no 'nam'; write name"),  # type: ignore[call-arg]
-    (lambda: Client(NOWHERE).apply(None, [], cheque=True), r"apply\(\) takes no 'cheque'"),  # type: ignore[call-arg]
-]
-
-
-@pytest.mark.parametrize(("call", "message"), CALLS)
-def test_a_misspelt_keyword(call: Callable[..., Any], message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        call()
-
-
-def test_a_misspelt_keyword_of_a_step(opened: Any) -> None:
-    session, _ = opened()
-    with session, pytest.raises(TypeError, match=r"step\(\) takes no 'draft'; write drafts"):
-        session.step({}, draft={})
-
-
-def test_signatures_stay_what_they_are() -> None:
-    assert "timeout" in inspect.signature(Client).parameters
-    assert "prompt_token_ids" in inspect.signature(Request).parameters
-    assert Request([1]) == Request(prompt_token_ids=[1])
-    assert "Open a session" in (inspect.getdoc(Client.session) or "")
 
 
 STEPS = [
