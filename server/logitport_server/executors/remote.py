@@ -85,7 +85,7 @@ class RemoteDialect(Dialect):
         self.domain = worker.domain
         self._number = next(_numbers)
         self._process: WorkerProcess | None = None
-        # Whom the process was last called for, if it has the states of them all.
+        # Whom the process was last told that calls are for, if it has the states of them all.
         self._called: Callable[[], States | None] = _nobody
         self._memory = SharedRows(worker.gpu, worker.domain)
         self.unpickled = False
@@ -243,6 +243,7 @@ class RemoteDialect(Dialect):
             process = self._host(self._worker.deadlines.call)
             header: dict[str, Any] = {"do": "edit" if logits is None else "process", "processor": self._number}
             if self._called() is not states:
+                self._called = _nobody  # until the process has answered
                 self._restart(states, process, until)
                 header["states"] = [state.number if state.process is process else 0 for state in states]
             descriptors: Sequence[int] = ()
@@ -262,8 +263,6 @@ class RemoteDialect(Dialect):
             column = struct.pack(f"<{len(told)}i", *told)
             seconds = self._worker.deadlines.call
             self._worker.send(process, self._source, header, [column], descriptors, seconds=seconds)
-            if not self.failed and isinstance(states, States):
-                self._called = ref(states)
         except BaseException as error:  # noqa: BLE001 - raised again where the call ends
             self._not_begun = error
 
@@ -304,6 +303,8 @@ class RemoteDialect(Dialect):
             assert self._process is not None  # noqa: S101 - it was begun
             header, columns = self._worker.receive(self._process, self._source, seconds=self._worker.deadlines.call)
             self._worker.quarantine.went_well(self._worker.domain, self._source.key)
+            if not self.failed and isinstance(states, States):
+                self._called = ref(states)
             try:
                 self._take_failed(header["failed"], len(states))
                 return take(header, columns)
@@ -315,11 +316,13 @@ class RemoteDialect(Dialect):
             self._worker.lock.release()
 
     def _take_failed(self, told: dict[str, Any], rows: int) -> None:
+        failed = dict(self.failed)
         for key, error in told.items():
             place = int(key)
             if not 0 <= place < rows:
                 raise ValueError(f"row {place} of {rows} failed")
-            self.failed = {**self.failed, place: self._worker.error(self._source, error)}
+            failed[place] = self._worker.error(self._source, error)
+        self.failed = failed
 
 
 def _take_told(states: Sequence[_State]) -> tuple[list[int], list[int]]:
