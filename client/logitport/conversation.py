@@ -166,12 +166,12 @@ class Conversation:
         self._lost = None
         self._seq = 0
         self._take_reply = None
-        self.connections += 1
         try:
             self.send(processing_pb2.SessionRequest(open=self._opening))
             self.opened = self.receive().opened
             if self._lane != "grpc":
                 self._try_lane()
+            self.connections += 1
             take_in = WeakMethod(self._take_in)  # the transport's thread must not keep a session alive
             self._transport.on_readable(lambda: (call := take_in()) is not None and call())
         except BaseException:

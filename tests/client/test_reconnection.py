@@ -186,6 +186,7 @@ def test_servers_that_go_at_once_again(servers: Any) -> None:
     )
     four.session.step({handle: [2]}).apply(zeros())
     assert [four.kinds(which) for which in (1, 2, 3)] == [[], ["open"], ["open", "add", "step"]]
+    assert four.session.reconnects == 2  # to the second there never was a session
 
 
 def test_without_time_there_is_one_attempt(servers: Any) -> None:
