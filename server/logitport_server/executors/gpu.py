@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import textwrap
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -71,10 +70,10 @@ class Gpu:
         with self._lock:
             self.refusals += 1
         logger.warning(
-            "the worker of %s holds %s and cannot use it, so that its rows go by the host's memory: %s",
+            "the worker of %s holds %s and cannot use it, so that its rows go by the host's memory: %r",
             domain,
             self.cuda.device,
-            textwrap.shorten(str(reason), _LONGEST_REASON),
+            str(reason)[:_LONGEST_REASON],
         )
 
 

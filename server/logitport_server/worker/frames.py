@@ -69,7 +69,7 @@ def read(receive: Callable[[int], bytes], longest: int) -> tuple[dict[str, Any],
     columns = []
     for length in lengths:
         if type(length) is not int or not 0 <= length <= end - begin:
-            raise BadFrame(f"a column of {length!r} bytes, where {end - begin} are left")
+            raise BadFrame(f"a column of {length!r:.20} bytes, where {end - begin} are left")
         columns.append(view[begin : begin + length])
         begin += length
     if begin != end:

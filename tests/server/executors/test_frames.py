@@ -80,3 +80,10 @@ def test_memory_is_taken_as_bytes_come() -> None:
     announced = LENGTHS.pack(2, LONGEST)
     with pytest.raises(EOFError):
         frames.read(receiver(announced + b"{}"), LONGEST)
+
+
+def test_what_is_told_of_a_frame_is_short() -> None:
+    """It is logged, and may be all that the author of a processor reads."""
+    with pytest.raises(frames.BadFrame) as told:
+        frames.read(receiver(framed(orjson.dumps({"columns": ["x" * 100_000]}))), LONGEST)
+    assert len(str(told.value)) < 200

@@ -267,9 +267,9 @@ def test_who_loses_the_scope_and_calls_no_more_loses_the_gpu_too(house: House, s
 
 def test_what_a_worker_says_is_logged_in_one_line(house: House, caplog: pytest.LogCaptureFixture) -> None:
     holder: Any = type("Process", (), {"uses_gpu": True})()
-    house.gpu.refused(Domain("alice"), holder, "a\nforged line" + "x" * 10_000)
+    house.gpu.refused(Domain("alice"), holder, "\x1b[2J a forged\nline " + "x" * 10_000)
     assert not holder.uses_gpu
-    assert "\n" not in caplog.messages[0]
+    assert caplog.messages[0].isprintable()
     assert len(caplog.messages[0]) < 1000
 
 
