@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import socket
 import struct
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +15,7 @@ import torch
 
 from logitport import Client, CustomLogitProcessor, Request
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc
+from tests.soak.processes import Held
 from tests.waiting import SECONDS, wait_until
 
 if TYPE_CHECKING:
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 VOCAB = 64
 # What an allocator may keep of what an attack made it take.
 _GROWTH_BYTES = 96 << 20
-# Of a worker: a connection, and the process (pidfd).
-_WORKER_DESCRIPTORS = 2
 
 
 class Halve(CustomLogitProcessor):
@@ -67,44 +64,12 @@ def _sampled(number: int) -> int:
     return 10 + number % 50
 
 
-@dataclass(frozen=True)
-class Vitals:
-    """What a server holds.
-
-    Attributes:
-        descriptors: open files and sockets, but for those of workers, which are kept for a while.
-        regions: mappings of shared memory.
-        resident_bytes: its memory.
-    """
-
-    descriptors: int
-    regions: int
-    resident_bytes: int
-
-    @classmethod
-    def of(cls, pid: int) -> Vitals:
-        process = Path(f"/proc/{pid}")
-        resident = next(line for line in (process / "status").read_text().splitlines() if line.startswith("VmRSS"))
-        descriptors = [_target(descriptor) for descriptor in (process / "fd").iterdir()]
-        return cls(
-            len(descriptors) - _WORKER_DESCRIPTORS * sum("pidfd" in target for target in descriptors),
-            (process / "maps").read_text().count("logitport-region"),
-            int(resident.split()[1]) << 10,
-        )
-
-    def is_within(self, before: Vitals) -> bool:
-        return (
-            self.descriptors <= before.descriptors
-            and self.regions <= before.regions
-            and self.resident_bytes <= before.resident_bytes + _GROWTH_BYTES
-        )
-
-
-def _target(descriptor: Path) -> str:
-    try:
-        return os.readlink(descriptor)
-    except FileNotFoundError:  # it has just been closed
-        return ""
+def is_within(now: Held, before: Held) -> bool:
+    return (
+        now.descriptors <= before.descriptors
+        and now.regions <= before.regions
+        and now.resident_bytes <= before.resident_bytes + _GROWTH_BYTES
+    )
 
 
 class Peak:
@@ -234,13 +199,13 @@ def bystander(attacked: Any, chain: Any, credentials: Any) -> Iterator[Bystander
 @pytest.fixture(autouse=True)
 def unharmed(attacked: Any, bystander: Bystander) -> Iterator[None]:
     """After the attack: the server is up, the bystander's results are right, nothing is left, no defect was found."""
-    before, logged = Vitals.of(attacked.process.pid), len(attacked.log.read_text())
+    before, logged = Held.by(attacked.process.pid), len(attacked.log.read_text())
     yield
     assert attacked.process.poll() is None, f"the server is gone: {attacked.log.read_text()[-2000:]}"
     bystander.check()
     wait_until(  # it hears of the end of a stream a little later
-        lambda: Vitals.of(attacked.process.pid).is_within(before),
-        lambda: f"the server holds {Vitals.of(attacked.process.pid)}, and held {before} before",
+        lambda: is_within(Held.by(attacked.process.pid), before),
+        lambda: f"the server holds {Held.by(attacked.process.pid)}, and held {before} before",
     )
     assert " ERROR logitport" not in attacked.log.read_text()[logged:], attacked.log.read_text()[logged:]
 

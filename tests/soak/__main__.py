@@ -153,12 +153,12 @@ class Churned:
         """Wait until the server holds no more than it did before the first engine came, but for threads that stay."""
         deadline = time.monotonic() + _SETTLE_SECONDS
         while True:
-            held, forks = Held.by(self._pid), len(workers(self._pid))
-            # A pool keeps its threads; each worker that is kept warm takes two descriptors.
-            if held.regions <= forks and held.descriptors <= self._idle.descriptors + 2 * forks + 8:
+            held = Held.by(self._pid)
+            # A worker that is kept warm has a region.
+            if held.regions <= held.workers and held.descriptors <= self._idle.descriptors + 8:
                 break
             if time.monotonic() > deadline:
-                raise Defect(f"the server holds {held}, and {forks} workers; it held {self._idle} at first")
+                raise Defect(f"the server holds {held}, and held {self._idle} at first")
             time.sleep(0.2)
         if held.threads > self._idle.threads + 64:
             raise Defect(f"the server has {held.threads} threads, and had {self._idle.threads} at first")

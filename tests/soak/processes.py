@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
+# Of a worker: a connection, and the process (pidfd).
+_WORKER_DESCRIPTORS = 2
 
 
 @dataclass(frozen=True)
@@ -15,13 +17,15 @@ class Held:
 
     Attributes:
         resident_bytes: memory.
-        descriptors: open files and sockets.
+        descriptors: open files and sockets, but for those of workers.
+        workers: those it has a handle of, which it keeps warm; one that was killed, until it is called or long idle.
         threads: its threads.
         regions: mappings of shared memory.
     """
 
     resident_bytes: int
     descriptors: int
+    workers: int
     threads: int
     regions: int
 
@@ -29,12 +33,22 @@ class Held:
     def by(cls, pid: int) -> Held:
         process = PROC / str(pid)
         status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+        descriptors = [_target(descriptor) for descriptor in (process / "fd").iterdir()]
+        held = sum("pidfd" in target for target in descriptors)
         return cls(
             int(status["VmRSS"].split()[0]) << 10,
-            len(os.listdir(process / "fd")),
+            len(descriptors) - _WORKER_DESCRIPTORS * held,
+            held,
             int(status["Threads"]),
             (process / "maps").read_text().count("logitport-region"),
         )
+
+
+def _target(descriptor: Path) -> str:
+    try:
+        return os.readlink(descriptor)
+    except FileNotFoundError:  # it has just been closed
+        return ""
 
 
 def descendants(pid: int) -> list[int]:
