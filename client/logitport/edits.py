@@ -107,6 +107,15 @@ class Edits:
         """The same edits where row i has become row `rows[i]`."""
         return replace(self, rows=np.array(rows, np.int32)[self.rows])
 
+    def merged(self) -> Edits:
+        """The same edits, where neighbours that only deny ids of a row, or only add to them, are one."""
+        rows, kinds = self.rows, self.kinds
+        goes_on = (rows[1:] == rows[:-1]) & (kinds[1:] == kinds[:-1])
+        goes_on &= (kinds[1:] == EditKind.DENY) | (kinds[1:] == EditKind.BIAS)
+        begins = np.ones(len(self) + 1, np.bool_)
+        begins[1:-1] = ~goes_on
+        return replace(self, rows=rows[begins[:-1]], kinds=kinds[begins[:-1]], offsets=self.offsets[begins])
+
     def to_columns(self) -> tuple[bytes, bytes, bytes, bytes, bytes]:
         """Rows, offsets, ids, values and kinds, little-endian."""
         return (

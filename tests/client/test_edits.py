@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,34 @@ def test_rows_are_moved() -> None:
     moved = edits.moved([5, 6, 1])
     assert moved.rows.tolist() == [5, 1]
     assert moved.to_columns()[1:] == edits.to_columns()[1:]
+
+
+@given(said_of_rows())
+def test_merged_edits_are_what_they_were(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None:
+    vocab_size, rows = batch
+    edits = Edits.pack(rows, vocab_size)
+    merged = edits.merged()
+    merged.check(ROWS, vocab_size)
+    before, after = edits.unpack(ROWS), merged.unpack(ROWS)
+    for one, other in zip(before, after, strict=True):
+        assert allowed_by(one, vocab_size) == allowed_by(other, vocab_size)
+        assert _spelt_out(one) == _spelt_out(other)
+    kinds = [[kind for kind, _, _ in row if kind in (EditKind.DENY, EditKind.BIAS)] for row in after]
+    if all(kind in (EditKind.DENY, EditKind.BIAS) for row in after for kind, _, _ in row):
+        assert all(one is not other for row in kinds for one, other in pairwise(row))
+
+
+def _spelt_out(row: RowEdits) -> list[Any]:
+    """Edit by edit, those that may be merged id by id."""
+    told: list[Any] = []
+    for kind, ids, values in row:
+        if kind is EditKind.DENY:
+            told += [(kind, token_id) for token_id in ids.tolist()]
+        elif values is not None:
+            told += [(kind, *pair) for pair in zip(ids.tolist(), values.tolist(), strict=True)]
+        else:
+            told.append((kind, ids.tolist()))
+    return told
 
 
 def test_an_empty_message_is_no_edits() -> None:

@@ -12,7 +12,7 @@ from weakref import ref
 import orjson
 
 from logitport.edits import Edits
-from logitport.errors import LogitportError, ProcessorTimedOut, StateLost
+from logitport.errors import LogitportError, ProcessorFailed, ProcessorTimedOut, StateLost
 from logitport_server.dialects import Dialect, RequestContext
 from logitport_server.executors.shared_rows import SharedRows
 from logitport_server.failures import WorkerLost
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from logitport_server.source import Source
 
 _Taken = TypeVar("_Taken")
+
+# A worker sends millions in a reply, and each takes this process microseconds, and memory, to go through.
+_MOST_EDITS_A_ROW = 64
 
 # Processors and states have numbers of their own in a worker, which none gets again.
 _numbers = count(1)
@@ -144,7 +147,13 @@ class RemoteDialect(Dialect):
 
     def edit(self, states: Sequence[_State]) -> Edits:
         def take(_: dict[str, Any], columns: Sequence[memoryview]) -> Edits:
-            return Edits.from_columns(columns, len(states), states[0].context.vocab_size)
+            edits = Edits.from_columns(columns, len(states), states[0].context.vocab_size)
+            most = _MOST_EDITS_A_ROW * len(states)
+            if len(edits) > most and len(edits := edits.merged()) > most:
+                message = f"processor {self.name}: {len(edits)} edits in a call of which {most} are taken"
+                advice = f"{_MOST_EDITS_A_ROW} a row; say in one edit what is to be allowed"
+                raise ProcessorFailed(f"{message}, {advice}", processor=self.name)
+            return edits
 
         return self._call(states, None, take)
 

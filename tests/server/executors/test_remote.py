@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from logitport import EditProcessor, History
+import pytest
+
+from logitport import EditProcessor, History, ProcessorFailed
 from logitport_server.dialects import RequestContext
 from logitport_server.dialects.base import by_row
 from logitport_server.grouping import States
@@ -62,3 +64,28 @@ def test_who_is_called_again_is_named_again_where_others_could_not_be_built_in_b
     assert list(dialect.failed) == [1]
     happens(0, 5)
     assert denied(dialect, first) == [[2]]
+
+
+class SaysMuch(EditProcessor):
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        for token_id in request.params["deny"]:
+            edits.deny([token_id])
+        for _ in range(request.params["allow"]):
+            edits.allow([1, 2])
+
+
+def test_how_much_a_worker_may_say_of_a_row(workers: ProcessExecutor, ship: Callable[..., Source]) -> None:
+    """Each edit costs this process many times what it costs a worker to say; ids that are denied one by one do not."""
+    dialect = workers.host(ship(SaysMuch, tenant="much"))
+
+    def said(**params: Any) -> list[list[int]]:
+        state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), params)
+        return denied(dialect, States([state]))
+
+    assert said(deny=[*range(40)] * 5, allow=0) == [[*range(40)] * 5]
+    assert said(deny=[5], allow=60) == [[5, *[1, 2] * 60]]
+    first = dialect._process  # type: ignore[attr-defined]
+    with pytest.raises(ProcessorFailed, match=r"^processor SaysMuch \(sha256:.*: 1000 edits in a call of which 64 "):
+        said(deny=[], allow=1000)
+    assert said(deny=[], allow=0) == [[]]
+    assert dialect._process is first  # type: ignore[attr-defined]
