@@ -28,14 +28,11 @@ STEP_TIMEOUT = "LOGITPORT_STEP_TIMEOUT_SECONDS"
 _STEP_SECONDS = 15.0
 
 
-def client(timeout: float | None = None) -> Client:
+def client() -> Client:
     """A client of the server that LOGITPORT_TARGET names.
 
     LOGITPORT_TOKEN says who calls; LOGITPORT_TLS_CA, or LOGITPORT_TLS_CERT and LOGITPORT_TLS_KEY, make the connection
-    an encrypted one.
-
-    Args:
-        timeout: as of `Client`; by default what LOGITPORT_STEP_TIMEOUT_SECONDS says, or 15 s.
+    an encrypted one. It waits for an answer as long as LOGITPORT_STEP_TIMEOUT_SECONDS says, or 15 s.
 
     Raises:
         InvalidArgument: LOGITPORT_TARGET is not set, or what is wrong with the others.
@@ -46,7 +43,7 @@ def client(timeout: float | None = None) -> Client:
         raise InvalidArgument(f"{TARGET} is not set; set it to the server's address, such as 127.0.0.1:50051")
     files = [os.environ.get(name) or None for name in (CA, CERT, KEY)]
     tls = Tls(*files) if any(files) else None
-    return Client(target, tls=tls, timeout=_step_seconds() if timeout is None else timeout)
+    return Client(target, tls=tls, timeout=_step_seconds())
 
 
 @functools.cache

@@ -120,7 +120,7 @@ def vllm(stalling: Stalling, _model: Any) -> Iterator[Ask]:
 def vllm_admission(stalling: Stalling, _model: Any) -> Iterator[Ask]:
     stalling.monkeypatch.setattr(admission, "sampling_params", lambda params: {})
     stalling.monkeypatch.setattr(admission, "_GOOD_SECONDS", 0.0)
-    stalling.monkeypatch.setattr("logitport.integrations.environment.client", lambda timeout: stalling.client)
+    stalling.monkeypatch.setattr("logitport.integrations.environment.client", lambda: stalling.client)
     tried = admission.Admission()
     params = SimpleNamespace(extra_args={"logitport": stalling.chain("start")}, stop_token_ids=[])
     yield lambda: said(lambda: tried.check(params))

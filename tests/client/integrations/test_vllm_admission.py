@@ -12,6 +12,7 @@ import pytest
 from logitport.errors import LogitportError
 from logitport.integrations.vllm import admission
 from logitport.integrations.vllm.admission import Admission
+from logitport_server.config import ServerConfig
 from tests.conftest import free_address
 from tests.waiting import wait_until
 
@@ -51,7 +52,7 @@ def test_a_chain_is_tried_and_what_is_refused_is_the_callers_fault(
 def test_a_server_that_hangs_is_waited_for_once(
     start_server: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "_ANSWER_SECONDS", 3.0)
+    monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", "3")
     server, tried = start_server(), Admission()
     monkeypatch.setenv("LOGITPORT_TARGET", server.target)
     tried.check(asking(ban(1)))
@@ -69,6 +70,15 @@ def test_a_server_that_hangs_is_waited_for_once(
         assert max(waits) < 20
     finally:
         server.process.send_signal(signal.SIGCONT)
+
+
+def test_it_waits_as_long_as_steps_do(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And so longer than a server lets a processor load: what hangs as it is loaded costs its own request alone."""
+    monkeypatch.setenv("LOGITPORT_TARGET", server.target)
+    tried = Admission()
+    tried.check(asking(ban(1)))
+    assert tried._link._client is not None
+    assert tried._link._client.timeout > ServerConfig().load_timeout_seconds
 
 
 def test_a_server_that_came_back_is_asked_again(

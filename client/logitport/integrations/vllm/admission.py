@@ -22,8 +22,6 @@ from logitport.request import Request
 
 # What the operator has to mend, or time.
 _NOT_THE_CALLERS = (*SESSION_ERRORS, NotAuthenticated, LimitExceeded)
-# How long the service may take to answer. vLLM's front end serves nobody meanwhile.
-_ANSWER_SECONDS = 10.0
 # What was found good is taken for good for so long: a processor may be deleted, and then its request fails later.
 _GOOD_SECONDS = 60.0
 _GOOD_KEPT = 1024
@@ -34,7 +32,7 @@ class Admission:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._link = Link(lambda: environment.client(timeout=_ANSWER_SECONDS))
+        self._link = Link(environment.client)
         self._good: OrderedDict[bytes, float] = OrderedDict()
 
     def check(self, params: Any) -> None:
