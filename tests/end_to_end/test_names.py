@@ -24,6 +24,7 @@ from logitport import (
     ProcessorFailed,
     Request,
 )
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from logitport import EditRequest, RowEdits
@@ -162,7 +163,11 @@ def test_metrics_are_labelled_by_it(server: RunningServer, client: Client) -> No
     first_error(client, Falls, {}, "session")
     ref = client.register(Ban)
     client.apply(torch.zeros(1, VOCAB), [Request([1], processors=[(Ban, {"token_ids": [1]})])])
-    with urllib.request.urlopen(server.metrics_url, timeout=30) as answer:
-        told = answer.read().decode()
-    assert f'logitport_rows_applied_total{{processor="{ref.title}"}}' in told
-    assert re.search(r'logitport_requests_failed_total\{code="\w+_PROCESSOR_FAILED",processor="Falls \(sha256:', told)
+
+    def told(pattern: str) -> bool:
+        with urllib.request.urlopen(server.metrics_url, timeout=200) as answer:
+            return re.search(pattern, answer.read().decode()) is not None
+
+    wait_until(lambda: told(rf'logitport_rows_applied_total{{processor="{re.escape(ref.title)}"}}'))
+    # What a session was answered is counted a little later.
+    wait_until(lambda: told(r'logitport_requests_failed_total{code="\w+_PROCESSOR_FAILED",processor="Falls \(sha256:'))
