@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from cryptography import x509
 from logitport import AsyncClient, Client, NotAuthenticated, NotPermitted, Request, ServerUnavailable, Tls
 from logitport_server.access import new_token
 from logitport_server.access.tokens import Grant
+from tests.conftest import COMMAND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -114,6 +116,18 @@ def test_a_token_over_a_certificate(mutual: RunningServer, authority: Authority)
         assert {ref.owner for ref in operator.processors()} > {""}, "an admin sees all"
     with Client(mutual.target, tls=tls, token="x") as nobody, pytest.raises(NotAuthenticated):
         nobody.processors()
+
+
+def test_the_command_that_an_operator_types(mutual: RunningServer, authority: Authority) -> None:
+    tls = issued(authority, "x", "operator.example")
+    with Client(mutual.target, tls=tls) as client:
+        client.register(Plain, name="operator.example/plain")
+    files = ("--tls-ca", str(tls.ca), "--tls-cert", str(tls.cert), "--tls-key", str(tls.key))
+    command = [COMMAND, "release", mutual.target, "operator.example/plain", *files]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, env=os.environ | {"LOGITPORT_TOKEN": TOKEN}
+    )
+    assert (done.returncode, done.stdout) == (0, "released operator.example/plain\n"), done.stderr
 
 
 def test_certificates_that_are_refused(mutual: RunningServer, authority: Authority, stranger: Authority) -> None:

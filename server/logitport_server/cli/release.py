@@ -19,10 +19,13 @@ class Release(BaseModel):
     tls_ca: Path | None = Field(
         None, description="PEM certificates of the authorities that may have signed the server's; speaks TLS if given"
     )
+    tls_cert: Path | None = Field(None, description="PEM certificate of yours, where the server asks for one")
+    tls_key: Path | None = Field(None, description="its private key")
 
     def cli_cmd(self) -> None:
         """Release it."""
-        tls = None if self.tls_ca is None else Tls(ca=self.tls_ca)
+        files = (self.tls_ca, self.tls_cert, self.tls_key)
+        tls = Tls(*files) if any(files) else None
         with Client(self.target, tls=tls) as client:
             released = client.release(self.processor)
         print(f"released {', '.join(released.names) or released.title}")  # noqa: T201
