@@ -77,8 +77,16 @@ class RowEdits:
         self._edits.append((EditKind.ALLOW, _ids(token_ids), None))
 
     def force(self, token_id: int) -> None:
-        """-inf everywhere and 0.0 on this id. What was said of the row before is void."""
-        self._edits = [(EditKind.FORCE, _ids([operator.index(token_id)]), None)]
+        """-inf everywhere and 0.0 on this id. What was said of the row before is void.
+
+        Raises:
+            InvalidTokenId: `token_id` is no integer.
+        """
+        try:
+            forced = operator.index(token_id)
+        except TypeError:
+            raise InvalidTokenId(f"force: one token id is wanted, an integer, not {type(token_id).__name__}") from None
+        self._edits = [(EditKind.FORCE, _ids([forced]), None)]
 
     def bias(self, token_ids: ArrayLike, values: ArrayLike) -> None:
         """Add finite values, float[n] or one for all, to these ids, int[n]; an id that stands twice gets both.
@@ -162,7 +170,8 @@ def _ids(token_ids: ArrayLike) -> NDArray[Any]:
     ids = np.asarray(token_ids).reshape(-1)
     if ids.dtype.kind not in "iu":
         if ids.size:
-            raise InvalidTokenId(f"token ids must be integers, not {ids.dtype}")
+            told = "text" if ids.dtype.kind in "US" else ids.dtype
+            raise InvalidTokenId(f"token ids must be integers, not {told}")
         return ids.astype(np.int32)
     # Beside signed ids numpy would make floats of these.
     return ids.astype(np.int64) if ids.dtype == np.uint64 else ids
