@@ -49,7 +49,8 @@ class StepLayout:
         deepest = max(draft_counts, default=0)
         if deepest > max_draft_tokens:
             raise InvalidArgument(
-                f"Step.draft_counts: {deepest} draft tokens; the session was opened for {max_draft_tokens} at most"
+                f"Step.draft_counts: {deepest} draft tokens; the session was opened for {max_draft_tokens} at most; "
+                f"open it with max_draft_tokens={deepest} or more, as Client.session(max_draft_tokens={deepest}) does"
             )
         return cls(slots, generations, draft_counts, _rows(frame, draft_counts))
 

@@ -133,7 +133,7 @@ def test_a_layout_is_known_by_its_columns(column: str) -> None:
         ({"draft_counts": int32(1, 1)}, "draft_token_ids: the counts add up to 2, but 1 ids came"),
         (
             {"draft_counts": int32(0, 5), "draft_token_ids": int32(*[1] * 5)},
-            "draft_counts: 5 draft tokens; .* 4 at most",
+            r"draft_counts: 5 draft tokens; .* 4 at most; open it with max_draft_tokens=5 or more, as Client\.session",
         ),
         ({"row_requests": int32(1, 2, 0)}, r"row_requests\[1\] is 2; 2 requests"),
         ({"row_requests": int32(1, 0, -1)}, r"row_requests\[2\] is -1"),
