@@ -25,7 +25,7 @@ from logitport.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Iterator
     from types import TracebackType
 
     from logitport_server.dialects import Dialect
@@ -36,7 +36,10 @@ _LONGEST_MESSAGE = 1000
 _LONGEST_TRACEBACK = 4000
 
 # What is said of a file or a network that a processor has not found.
-_SANDBOXED = " (it runs in a sandbox without network and files: docs/security.md)"
+_SANDBOXED = (
+    " (it runs in a sandbox without network and files: put what it needs into the class as a constant, or into a "
+    "package beside the server; docs/security.md)"
+)
 _LONGEST_CHAIN = 8
 
 _OUR_PACKAGES = ("logitport_server", "logitport_builtins", "logitport")
@@ -88,6 +91,8 @@ def of_sandboxed(error: BaseException, processor: str) -> LogitportError:
     failure = of_processor(error, processor)
     if _refused_by_the_system(error):
         failure.message += _SANDBOXED
+    elif "No module named" in failure.message and "install" not in failure.message and _lacks_a_module(error):
+        failure.message += "; install it on the server, beside logitport"
     return failure
 
 
@@ -101,15 +106,26 @@ def remote_traceback(error: BaseException) -> str:
     return _formatted(error, _below(error.__traceback__, {"logitport_server"}))
 
 
-def _refused_by_the_system(error: BaseException | None) -> bool:
+def _refused_by_the_system(error: BaseException) -> bool:
     """Whether it is, or came of, an error with a number of the system's, but for one that says that time is up."""
+    return any(
+        isinstance(cause, OSError) and not isinstance(cause, TimeoutError) and cause.errno is not None
+        for cause in _chain(error)
+    )
+
+
+def _lacks_a_module(error: BaseException) -> bool:
+    """Whether it is, or came of, an import of what is not here."""
+    return any(isinstance(cause, ModuleNotFoundError) for cause in _chain(error))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what it came of."""
     for _ in range(_LONGEST_CHAIN):
         if error is None:
             break
-        if isinstance(error, OSError) and not isinstance(error, TimeoutError) and error.errno is not None:
-            return True
+        yield error
         error = error.__cause__ or error.__context__
-    return False
 
 
 def _where_it_was_caused(error: BaseException) -> str:

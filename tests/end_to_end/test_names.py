@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.conftest import RunningServer
 
 VOCAB = 32
-HINT = "(it runs in a sandbox without network and files: docs/security.md)"
+HINT = "package beside the server; docs/security.md)"
 
 
 class Ban(EditProcessor):

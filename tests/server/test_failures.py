@@ -119,7 +119,10 @@ def loaded() -> None:
         raise LoadFailed("creating a Ban raised FileNotFoundError") from error
 
 
-HINT = " (it runs in a sandbox without network and files: docs/security.md)"
+HINT = (
+    " (it runs in a sandbox without network and files: put what it needs into the class as a constant, or into a "
+    "package beside the server; docs/security.md)"
+)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +145,32 @@ def test_what_the_system_refuses_in_a_worker_tells_of_the_sandbox(call: Callable
 )
 def test_what_a_processor_raises_of_itself_does_not(error: Exception) -> None:
     assert HINT not in of_sandboxed(error, "its name").message
+
+
+def lacks_a_module() -> None:
+    import no_such_module  # type: ignore[import-not-found]  # noqa: F401
+
+
+def lacks_it_as_it_is_loaded() -> None:
+    try:
+        lacks_a_module()
+    except ImportError as error:
+        raise LoadFailed(f"creating a Ban raised ModuleNotFoundError: {error}") from error
+
+
+@pytest.mark.parametrize("call", [lacks_a_module, lacks_it_as_it_is_loaded])
+def test_a_module_that_a_worker_lacks_is_to_be_installed(call: Callable[[], Any]) -> None:
+    with pytest.raises((ImportError, LoadFailed)) as raised:
+        call()
+    told = of_sandboxed(raised.value, "its name").message
+    assert told.endswith("No module named 'no_such_module'; install it on the server, beside logitport")
+
+
+def test_what_to_install_is_told_once() -> None:
+    with pytest.raises(LoadFailed) as raised:
+        lacks_it_as_it_is_loaded()
+    raised.value.message += "; install it on the server"
+    assert of_sandboxed(raised.value, "its name").message.count("install") == 1
 
 
 def test_a_chain_of_errors_without_end() -> None:

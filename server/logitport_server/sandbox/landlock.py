@@ -30,7 +30,10 @@ class Landlock(Layer):
     """landlock(7), by way of the package of that name."""
 
     name = "landlock"
-    does = "no file but Python's own; from Linux 6.12 on no signal, no TCP and no abstract socket beyond the worker"
+    does = (
+        "no file but Python's own; from Linux 6.7 on no TCP, "
+        "from 6.12 on no signal and no abstract socket beyond the worker"
+    )
 
     def missing(self) -> str | None:
         if importlib.util.find_spec("landlock") is None:

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,12 @@ from logitport_server.sandbox.seccomp import Seccomp, compile_filter
 def test_every_layer_is_described():
     assert len(set(LAYER_NAMES)) == len(LAYERS) == 5
     assert all(layer.does for layer in LAYERS)
+
+
+def test_what_landlock_does_is_the_same_in_the_documents():
+    _, since = Landlock().does.split("; ")
+    assert since.startswith("from Linux 6.7 on no TCP, from 6.12 on no signal")
+    assert since in (Path(__file__).parents[3] / "docs" / "security.md").read_text()
 
 
 def test_the_check_lists_what_is_missing_and_how_to_do_without_it(monkeypatch):
