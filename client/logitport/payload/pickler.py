@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FunctionType
 
+_CREATE_IT = "open or create it in __init__, which runs on the server"
 _LIVE: dict[type, str] = {
-    io.IOBase: "an open file",
-    type(threading.Lock()): "a lock",
-    type(threading.RLock()): "a lock",
-    threading.Thread: "a thread",
-    socket.socket: "a socket",
+    io.IOBase: "an open file; read it here, and make what you read a constant: where it runs there are no files",
+    type(threading.Lock()): f"a lock; {_CREATE_IT}",
+    type(threading.RLock()): f"a lock; {_CREATE_IT}",
+    threading.Thread: f"a thread; {_CREATE_IT}",
+    socket.socket: f"a socket; {_CREATE_IT}",
 }
 # Of classes that may not be imported here, by the beginning of their module's name.
 _LARGE = {
@@ -97,7 +98,7 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
         """How to make the objects that neither dill nor pickle makes as we need it."""
         live = next((name for kind, name in _LIVE.items() if isinstance(obj, kind)), "")
         if live and not isinstance(obj, _IN_MEMORY):
-            raise PayloadNotPortable(f"it is {live}; open or create it in __init__, which runs on the server")
+            raise PayloadNotPortable(f"it is {live}")
         large = _large(type(obj))
         if large:
             raise PayloadNotPortable(

@@ -95,9 +95,9 @@ def test_what_cannot_travel_is_named(cls, message):
 @pytest.mark.parametrize(
     ("open_it", "message"),
     [
-        (tempfile.TemporaryFile, "it is an open file"),
+        (tempfile.TemporaryFile, "it is an open file; read it here, and make what you read a constant"),
         (socket.socket, "it is a socket"),
-        (threading.RLock, "it is a lock"),
+        (threading.RLock, "it is a lock; open or create it in __init__"),
         (threading.Thread, "it is a thread"),
         (threading.local, "_thread._local"),
     ],
