@@ -42,6 +42,9 @@ _SERVICE_CONFIG = json.dumps(
     }
 )
 
+# No port: a host alone, an IPv6 address in brackets alone, or one without them. What names a scheme has a colon.
+_WITHOUT_PORT = re.compile(r"([^:]*|\[[^]]*\]):?|([0-9a-fA-F]*:){2,}[0-9a-fA-F.]*")
+
 # How often a server is asked whether it is still there while it has a call, and how long it has to answer.
 _KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS = 30_000, 10_000
 
@@ -86,8 +89,8 @@ class Connection:
         """Check what a client was given.
 
         Raises:
-            InvalidArgument: a target that is a URL, a token that cannot be sent or would be sent for all to read, a
-                file of TLS that cannot be read; or what is none of these.
+            InvalidArgument: a target that is a URL or has no port, a token that cannot be sent or would be sent for
+                all to read, a file of TLS that cannot be read; or what is none of these.
         """
         if not isinstance(target, str):
             raise InvalidArgument(f"target is {target!r}; write HOST:PORT or unix:PATH, as text")
@@ -95,6 +98,8 @@ class Connection:
             raise InvalidArgument(
                 f"target {target!r} is a URL; write HOST:PORT, and pass tls=Tls(...) for an encrypted connection"
             )
+        if _WITHOUT_PORT.fullmatch(target):
+            raise InvalidArgument(f"target {target!r} has no port; write HOST:PORT or [IPV6]:PORT, or unix:PATH")
         token = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
         if not isinstance(token, str):
             raise InvalidArgument(f"the token is of type {type(token).__name__}; pass text")

@@ -18,8 +18,8 @@ HERE = [
 ]
 ELSEWHERE = [
     *("10.0.0.1:50051", "example.com:50051", "[2001:db8::1]:50051", "ipv4:10.0.0.1:50051,127.0.0.1:50051"),
-    *("dns:///example.com:50051", "localhost.example.com:1", "127.0.0.1.example.com:1", "xds:///127.0.0.1:1", ""),
-    *("dns://127.0.0.1/example.com:1", "dns://192.0.2.1/localhost:1"),
+    *("dns:///example.com:50051", "localhost.example.com:1", "127.0.0.1.example.com:1", "xds:///127.0.0.1:1"),
+    *("dns://127.0.0.1/example.com:1", "dns://192.0.2.1/localhost:1", "dns:///example.com"),
 ]
 
 
@@ -64,6 +64,17 @@ def test_what_is_no_token(token: str) -> None:
 def test_a_url_is_no_target(client: Any, target: str) -> None:
     with pytest.raises(InvalidArgument, match=r"is a URL; write HOST:PORT"):
         client(target)
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    "target",
+    ["", "localhost", "example.com:", "127.0.0.1", "[::1]", "[::1]:", "::1", "2001:db8::1", "unix:", "/run/lp"],
+)
+def test_a_target_has_a_port(client: Any, target: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"has no port; write HOST:PORT .* unix:PATH") as refused:
+        client(target)
+    assert repr(target) in str(refused.value)
 
 
 def test_files_of_tls_that_are_not_there(tmp_path: Path) -> None:
