@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 
-from logitport.errors import InvalidArgument, InvalidParams, InvalidTokenId, LogitportError, NeedSync
+from logitport.errors import (
+    InvalidArgument,
+    InvalidParams,
+    InvalidTokenId,
+    LogitportError,
+    NeedSync,
+    ProcessorTimedOut,
+)
 from logitport.history import History, extend_crc
 from logitport_proto import common_pb2
 from logitport_server import failures
@@ -195,6 +204,7 @@ def admit(
     host: Callable[[common_pb2.Processor, str, int], Dialect],
     occupant: ActiveRequest | None = None,
     device: str = "cpu",
+    seconds: float = math.inf,
 ) -> ActiveRequest:
     """Check a request, find its processors and build their state.
 
@@ -205,6 +215,7 @@ def admit(
         occupant: the same request as it was, if only its history is replaced: what its names and digests stood for
             then they still do, even if nothing is registered under them any more.
         device: where logits are processed that are not sent to workers.
+        seconds: when so much has passed, no more of its chain is loaded: the engine waits for the whole chain.
 
     Raises:
         StateLost: the occupant has state that its history does not give back.
@@ -234,17 +245,29 @@ def admit(
         engine.max_requests,
         device,
     )
+    until = time.monotonic() + seconds
+
+    def check_time() -> None:
+        if time.monotonic() > until:
+            raise ProcessorTimedOut(
+                f"its chain was not loaded within {seconds:g} s (--load-timeout-seconds): add it again, for what is loaded "
+                "stays so for a while; chain fewer, or quicker ones"
+            )
+
     chain = []
     for place, call in enumerate(message.processors):
         label = _label(call.processor)
         params = json_object(call.params, f"params of processor {place} ({label})")
         dialect = None
         try:
+            check_time()
             if _pinned(before, place, label):
                 dialect = before[place].dialect
             else:
                 dialect = host(call.processor, message.tenant, place)
+            check_time()
             dialect.validate(params, sampling_params)
+            check_time()
             chain.append(Link(dialect, dialect.start(context, params), label))
         except BaseException as error:
             if dialect is None:

@@ -125,7 +125,8 @@ class Session:
                 occupant = self._occupant(asked.slot, asked.generation)
                 self._check_request(asked.request)
                 caller.set(Domain(self._principal.name, asked.request.tenant))
-                request = admit(asked, self._engine, self._host, occupant, str(self._device))
+                seconds = self._limits.load_timeout_seconds
+                request = admit(asked, self._engine, self._host, occupant, str(self._device), seconds)
             except LogitportError as error:
                 reply.failures.append(common_pb2.Failure(slot=asked.slot, error=to_proto(error)))
                 reads_logits.append(False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from logitport import (
     InvalidTokenId,
     LimitExceeded,
     LogitportError,
+    ProcessorTimedOut,
     Request,
     RowEdits,
     UnknownProcessor,
@@ -230,3 +232,22 @@ def test_tenants_share_what_is_logits_free(open_engine: Any) -> None:
     engine.step({request: [] for request in requests})
     first, second = (engine.session._requests[slot].chain[0].dialect for slot in (0, 1))
     assert first is second
+
+
+def test_a_chain_is_loaded_for_so_long(open_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine waits for all of it, and each of its processors may take its time."""
+    now = [0.0]
+    monkeypatch.setattr("logitport_server.requests.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    class Slow(EditProcessor):
+        def start(self, request: EditRequest) -> None:
+            now[0] += 4.0
+
+        def edit(self, request: EditRequest, edits: RowEdits) -> None:
+            pass
+
+    engine = open_engine(VOCAB, Slow)
+    engine.add(0, [("Slow", {})] * 3)
+    with pytest.raises(ProcessorTimedOut, match=r"not loaded within 10 s \(--load-timeout-seconds\)"):
+        engine.add(1, [("Slow", {})] * 4)
+    assert now[0] == 24.0

@@ -25,14 +25,14 @@ STEP_TIMEOUT = "LOGITPORT_STEP_TIMEOUT_SECONDS"
 
 # All of an engine's requests wait for a step. It is long enough for a processor that takes all of the time that a
 # server gives it to load, which is 10 s by default: otherwise the session would be lost, and not that request alone.
-_STEP_SECONDS = 15.0
+_STEP_SECONDS = 25.0
 
 
 def client() -> Client:
     """A client of the server that LOGITPORT_TARGET names.
 
     LOGITPORT_TOKEN says who calls; LOGITPORT_TLS_CA, or LOGITPORT_TLS_CERT and LOGITPORT_TLS_KEY, make the connection
-    an encrypted one. It waits for an answer as long as LOGITPORT_STEP_TIMEOUT_SECONDS says, or 15 s.
+    an encrypted one. It waits for an answer as long as LOGITPORT_STEP_TIMEOUT_SECONDS says, or 25 s.
 
     Raises:
         InvalidArgument: LOGITPORT_TARGET is not set, or what is wrong with the others.
@@ -70,5 +70,5 @@ def _step_seconds() -> float:
     except ValueError:
         seconds = math.nan
     if not 0.001 <= seconds <= 3600.0:
-        raise InvalidArgument(f"{STEP_TIMEOUT} is {given!r}; set it to seconds, 0.001 to 3600, such as 15")
+        raise InvalidArgument(f"{STEP_TIMEOUT} is {given!r}; set it to seconds, 0.001 to 3600, such as 25")
     return seconds

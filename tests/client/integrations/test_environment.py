@@ -35,7 +35,7 @@ def test_without_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
         environment.client()
 
 
-@pytest.mark.parametrize(("given", "seconds"), [(None, 15.0), ("", 15.0), ("2.5", 2.5), ("30", 30.0)])
+@pytest.mark.parametrize(("given", "seconds"), [(None, 25.0), ("", 25.0), ("2.5", 2.5), ("30", 30.0)])
 def test_how_long_a_step_may_take(
     made: list[Client], monkeypatch: pytest.MonkeyPatch, given: str | None, seconds: float
 ) -> None:
