@@ -99,6 +99,7 @@ def _named(processor: InDialect) -> str:
         dialect = next(iter(fitting), VLLM_REQUEST)
     if dialect not in DIALECTS:
         raise TypeError(f"there is no dialect {processor.dialect!r}: write one of {', '.join((*DIALECTS, VLLM))}")
+    _check_base(author, dialect)
     if dialect in _METHODS and not all(hasattr(author, method) for method in _METHODS[dialect]):
         raise TypeError(f"{author.__qualname__} cannot be called as {dialect}: define {', '.join(_METHODS[dialect])}")
     if dialect in _WANTED and not (isinstance(author, type) and _of_class(author) == dialect):
@@ -106,14 +107,36 @@ def _named(processor: InDialect) -> str:
     return dialect
 
 
-def _of_class(cls: type) -> str:
+def _check_base(author: Any, dialect: str) -> None:
+    """Raises TypeError if its base class says that it is called otherwise, and it lacks the methods of this dialect."""
+    base, own = _of_own_base(author) if isinstance(author, type) else ("", "")
+    # What lacks a base class, or has the wrong one of these two, is told below what to define.
+    if base and dialect not in (own, *_WANTED, *_by_methods(author)):
+        article = "an" if own == EDITS else "a"
+        raise TypeError(
+            f"{author.__qualname__} is {article} {base} (dialect {own!r}), and cannot be called as {dialect!r}"
+        )
+
+
+def _of_own_base(cls: type) -> tuple[str, str]:
+    """The base class of logitport's or SGLang's that it derives from, and the dialect which that means; or "", ""."""
     from logitport.processors import CustomLogitProcessor, EditProcessor
 
     # A subclass of a logits-free processor that overrides __call__, as SGLang's users do, is called as SGLang calls it.
     if issubclass(cls, EditProcessor) and cls.__call__ is EditProcessor.__call__:
-        return EDITS
-    if issubclass(cls, CustomLogitProcessor):
-        return _checked(cls)
+        return EditProcessor.__name__, EDITS
+    name = CustomLogitProcessor.__name__
+    if any(
+        parent.__name__ == name and parent.__module__.startswith(("logitport.", "sglang.")) for parent in cls.__mro__
+    ):
+        return name, SGLANG
+    return "", ""
+
+
+def _of_class(cls: type) -> str:
+    _, own = _of_own_base(cls)
+    if own:
+        return EDITS if own == EDITS else _checked(cls)
     for parent in cls.__mro__:
         for (module, name), dialect in _BASES.items():
             if parent.__name__ == name and parent.__module__.startswith(module):

@@ -22,6 +22,11 @@ ADAPTER = type("AdapterLogitsProcessor", (BATCH,), {"__module__": "vllm.v1.sampl
 V2 = base("vllm.v1.worker.gpu.sample.logits_processor.interface")
 SCORES = base("transformers.generation.logits_process")
 SCORES_LIST = type("LogitsProcessorList", (list,), {"__module__": "transformers.generation.logits_process"})
+OF_SGLANG = type(
+    "CustomLogitProcessor",
+    (),
+    {"__module__": "sglang.srt.sampling.custom_logit_processor", "__call__": lambda self, logits, params=None: logits},
+)
 
 
 class Reading(CustomLogitProcessor):
@@ -53,6 +58,10 @@ class OfTheBatch:
     def update_state(self, batch_update: Any) -> None: ...
 
     def apply(self, logits: Any) -> Any: ...
+
+
+class OfTheBatchToo(Reading, OfTheBatch):
+    """Whoever calls it, by SGLang's contract or by vLLM's, finds what is wanted."""
 
 
 class OfTheRequest:
@@ -136,6 +145,8 @@ def test_the_dialect_is_told(processor: Any, dialect: str) -> None:
         (OfTheRequest, "vllm", "vllm_request"),
         (Editing, "edits", "edits"),
         (EditingAndCalled, "sglang", "sglang"),
+        (OfTheBatchToo, "vllm_v1", "vllm_v1"),
+        (OfTheBatchToo, "vllm", "vllm_v1"),
     ],
 )
 def test_the_author_may_name_it(processor: Any, named: str, dialect: str) -> None:
@@ -156,6 +167,17 @@ def test_the_author_may_name_it(processor: Any, named: str, dialect: str) -> Non
         (InDialect(two, "vllm_v1"), "two cannot be called as vllm_v1: define update_state, apply"),
         (InDialect(OfTheBatch, "vllm_v2"), "OfTheBatch cannot be called as vllm_v2: define add_request, apply"),
         (InDialect(two, "sglang"), "cannot be called as sglang: a class is wanted"),
+        *(
+            (InDialect(one, named), rf"{message}, and cannot be called as '{named}")
+            for named in ("transformers", "vllm", "vllm_request")
+            for one, message in (
+                (Editing, r"Editing is an EditProcessor \(dialect 'edits'\)"),
+                (Editing(), r"Editing is an EditProcessor \(dialect 'edits'\)"),
+                (EditingAndCalled, r"EditingAndCalled is a CustomLogitProcessor \(dialect 'sglang'\)"),
+                (Reading, r"Reading is a CustomLogitProcessor \(dialect 'sglang'\)"),
+                (type("Theirs", (OF_SGLANG,), {}), r"Theirs is a CustomLogitProcessor \(dialect 'sglang'\)"),
+            )
+        ),
         (InDialect(Reading, "edits"), "cannot be called as edits: derive a class from EditProcessor"),
     ],
 )
