@@ -250,8 +250,8 @@ def admit(
     def check_time() -> None:
         if time.monotonic() > until:
             raise ProcessorTimedOut(
-                f"its chain was not loaded within {seconds:g} s (--load-timeout-seconds): add it again, for what is loaded "
-                "stays so for a while; chain fewer, or quicker ones"
+                f"its chain was not loaded within {seconds:g} s (--load-timeout-seconds): chain fewer processors, or "
+                "quicker ones"
             )
 
     chain = []
