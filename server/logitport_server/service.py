@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import grpc
 
+from logitport.errors import LogitportError
 from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
 from logitport_server.access import current_call, stalling
 from logitport_server.apply import apply
@@ -36,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# What the log says of a refusal, which quotes what the caller sent.
+_LONGEST_REASON = 500
+
 
 class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
     """The calls of ProcessorRegistry. Made on threads: the registry may wait for its store."""
@@ -54,7 +58,12 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
             replace=request.replace,
             shared=request.shared,
         )
-        info = await _on_thread(self._threads, register)
+        try:
+            info = await _on_thread(self._threads, register)
+        except LogitportError as error:
+            kind, message = type(error).__name__, error.message[:_LONGEST_REASON]
+            logger.info("%s was refused a registration: %s: %r", principal.title, kind, message)
+            raise
         logger.info(
             "%s registered %s, digest %s, named %s",
             principal.title,

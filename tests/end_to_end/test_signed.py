@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import AsyncClient, Client, CustomLogitProcessor, Request, RequestsFailed, SignatureRefused, payload
+from logitport import (
+    AsyncClient,
+    Client,
+    CustomLogitProcessor,
+    InvalidName,
+    Request,
+    RequestsFailed,
+    SignatureRefused,
+    payload,
+)
 from logitport.payload.signature import read_private_key
 from tests.conftest import COMMAND
 from tests.waiting import wait_until
@@ -91,6 +100,19 @@ def test_what_is_not_is_refused(client: Client, folder: Path) -> None:
     with pytest.raises(SignatureRefused, match="signed for 'team/x', and is to be registered as 'team/y'"):
         client.register(signed, name="team/y")
     assert not [ref for ref in client.processors() if {"team/x", "team/y"} & set(ref.names)]
+
+
+def test_a_registration_that_is_refused_is_in_the_log(strict: RunningServer, client: Client) -> None:
+    with pytest.raises(SignatureRefused):
+        client.register(Plus.to_str(), name="logged/unsigned")
+    wait_for(strict, "was refused a registration: SignatureRefused: ")
+    with pytest.raises(InvalidName):
+        client.register(Plus, name="a\nline of its own \x1b[31m" + 2000 * "x")
+    wait_for(strict, "was refused a registration: InvalidName: ")
+    lines = strict.log.read_text().splitlines()
+    assert not [line for line in lines if "\x1b" in line or line.startswith("line of its own")]
+    (line,) = (line for line in lines if "InvalidName: " in line)
+    assert len(line) < 1000
 
 
 def test_a_key_that_goes(strict: RunningServer, client: Client, folder: Path) -> None:
