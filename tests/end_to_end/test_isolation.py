@@ -153,10 +153,11 @@ def raiser(error: type[BaseException]) -> Callable[[torch.Tensor], Any]:
 
 
 Kind = tuple[type[CustomLogitProcessor], type["LogitportError"], str]
+TOOK_LONG = rf"its call took over {SECONDS:g} s \(--processor-timeout-seconds\), and its worker was ended"
 HANGING: dict[str, Kind] = {
-    "an infinite loop": (reading(loop), ProcessorTimedOut, "did not answer within"),
-    "an infinite loop, logits-free": (logits_free(lambda: loop(torch.empty(0))), ProcessorTimedOut, "did not answer"),
-    "a long sleep in C": (reading(sleep_in_c), ProcessorTimedOut, "did not answer within"),
+    "an infinite loop": (reading(loop), ProcessorTimedOut, TOOK_LONG),
+    "an infinite loop, logits-free": (logits_free(lambda: loop(torch.empty(0))), ProcessorTimedOut, TOOK_LONG),
+    "a long sleep in C": (reading(sleep_in_c), ProcessorTimedOut, TOOK_LONG),
 }
 FAILING: dict[str, Kind] = {
     "os._exit": (reading(leave), ProcessorFailed, "ended with status 3"),

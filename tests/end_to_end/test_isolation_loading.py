@@ -88,13 +88,14 @@ def on_load(function: Any, *arguments: Any) -> str:
     return json.dumps({"callable": dill.dumps(Reduces(function, *arguments)).hex()})
 
 
+TOOK_LONG = rf"took over {SECONDS:g} s \(--load-timeout-seconds\), and its worker was ended"
 REFUSED: dict[str, tuple[Any, type[LogitportError], str]] = {
-    "hangs in __init__": (HangsInInit, ProcessorTimedOut, f"did not answer within {SECONDS:g} s"),
+    "hangs in __init__": (HangsInInit, ProcessorTimedOut, f"loading it {TOOK_LONG}"),
     "leaves in __init__": (LeavesInInit, ProcessorFailed, "ended with status 5"),
     "raises KeyboardInterrupt in __init__": (InterruptsInInit, LoadFailed, "KeyboardInterrupt"),
-    "hangs in validate_params": (HangsInValidate, ProcessorTimedOut, f"did not answer within {SECONDS:g} s"),
-    "hangs in start": (HangsInStart, ProcessorTimedOut, f"did not answer within {SECONDS:g} s"),
-    "hangs in unpickling": (on_load(time.sleep, 3600), ProcessorTimedOut, f"did not answer within {SECONDS:g} s"),
+    "hangs in validate_params": (HangsInValidate, ProcessorTimedOut, f"checking its parameters {TOOK_LONG}"),
+    "hangs in start": (HangsInStart, ProcessorTimedOut, f"its start {TOOK_LONG}"),
+    "hangs in unpickling": (on_load(time.sleep, 3600), ProcessorTimedOut, f"loading it {TOOK_LONG}"),
     "leaves in unpickling": (on_load(os._exit, 6), ProcessorFailed, "ended with status 6"),
     "explodes in unpickling": (on_load(bytes, 1 << 40), LoadFailed, "MemoryError"),
     "runs a command in unpickling": (on_load(os.system, "echo > /tmp/owned"), LoadFailed, "a int is no processor"),

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# What a worker is asked, as its author may be told of it; all else is a call.
+_ASKED = {"host": "loading it", "validate": "checking its parameters", "start": "its start"}
+
 # To have a worker of a zygote that is there takes milliseconds; one that must be started first imports torch.
 _FORK_SECONDS = 60.0
 
@@ -78,6 +81,7 @@ class Worker:
         self._process: WorkerProcess | None = None
         # What the process need not keep any more: processors (state None), and states of processors.
         self._gone: deque[tuple[int, int | None]] = deque()
+        self._asked = ""  # last, in the header's words
 
     def reserve(self, source: Source, seconds: float) -> None:
         """Take the lock. Raises ProcessorTimedOut if others of the trust domain hold it all this time."""
@@ -126,6 +130,7 @@ class Worker:
         if self._gone:
             header["gone"] = [self._gone.popleft() for _ in range(len(self._gone))]
         header["name"] = source.title
+        self._asked = header["do"]
         try:
             process.send(header, columns, descriptors, seconds)
         except (WorkerGone, NoAnswer) as error:
@@ -192,7 +197,11 @@ class Worker:
         """Replace the process at once; what to tell of it."""
         failure: LogitportError
         if isinstance(error, NoAnswer):
-            reason = f"it did not answer within {seconds:g} s, and its worker was ended"
+            what = _ASKED.get(self._asked, "its call")
+            # What a new process is given within a step has the time of a call, or what is left of it.
+            loads = self._asked in _ASKED and seconds >= self.deadlines.load
+            option = "--load-timeout-seconds" if loads else "--processor-timeout-seconds"
+            reason = f"{what} took over {seconds:.3g} s ({option}), and its worker was ended: look for a loop"
             failure = ProcessorTimedOut(f"processor {source.title}: {reason}", processor=source.title)
         else:
             reason = f"its worker {error}"
