@@ -102,4 +102,4 @@ class AsyncClient:
         try:
             return await method(message, timeout=self.timeout, metadata=self._connection.metadata)
         except grpc.RpcError as error:
-            raise calls.translate(error, self.target) from None
+            raise calls.translate(error, self.target, encrypted=self._connection.encrypted) from None

@@ -40,6 +40,14 @@ _Message = TypeVar("_Message", bound=Message)
 DEFAULT_TIMEOUT = 30.0
 DEFAULT_MAX_MESSAGE_BYTES = 256 << 20
 
+# What to look at where there is no connection, by whether it would be encrypted: gRPC tells none of this apart.
+_LOOK_AT = {
+    False: "is `logitport serve` running there? If it speaks TLS, pass tls=Tls(ca=...), with cert and key if it asks "
+    "for them",
+    True: "is `logitport serve` running there, with TLS? If it asks for certificates, pass tls=Tls(ca=..., cert=..., "
+    "key=...)",
+}
+
 
 @dataclass(frozen=True)
 class ApplyResult:
@@ -208,7 +216,7 @@ def refs(infos: Iterable[registry_pb2.ProcessorInfo]) -> list[ProcessorRef]:
     return [ProcessorRef.from_proto(info) for info in infos]
 
 
-def translate(error: grpc.RpcError, target: str) -> LogitportError:
+def translate(error: grpc.RpcError, target: str, *, encrypted: bool) -> LogitportError:
     """The exception for a call that failed: the server's own error if it sent one, else what the status means."""
     for key, value in cast("Sequence[tuple[str, bytes]]", error.trailing_metadata() or ()):
         if key == METADATA_KEY:
@@ -221,7 +229,9 @@ def translate(error: grpc.RpcError, target: str) -> LogitportError:
             f"{target}: {details}; raise max_message_bytes on the client (Client(..., max_message_bytes=)) and on the "
             "server (--max-message-bytes), or send fewer rows at once"
         )
-    if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+    if status is grpc.StatusCode.UNAVAILABLE:
+        return ServerUnavailable(f"no connection to {target}, or it broke: {details}; {_LOOK_AT[encrypted]}")
+    if status is grpc.StatusCode.CANCELLED:
         return ServerUnavailable(f"no connection to {target}, or it broke: {details}")
     return LogitportError(f"{target}: {status.name}: {details}")
 

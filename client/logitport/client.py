@@ -188,6 +188,7 @@ class Client:
                 self.target,
                 self.timeout,
                 metadata=self._connection.metadata,
+                encrypted=self._connection.encrypted,
                 max_message_bytes=self._max_message_bytes,
                 wait_seconds=wait_seconds,
             )
@@ -225,4 +226,4 @@ class Client:
         try:
             return method(message, timeout=self.timeout, metadata=self._connection.metadata)
         except grpc.RpcError as error:
-            raise calls.translate(error, self.target) from None
+            raise calls.translate(error, self.target, encrypted=self._connection.encrypted) from None

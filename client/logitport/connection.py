@@ -117,6 +117,11 @@ class Connection:
         metadata = (("authorization", f"Bearer {token}"),) if token else ()
         return cls(target, tls.credentials() if tls is not None else None, metadata)
 
+    @property
+    def encrypted(self) -> bool:
+        """Whether what is sent is."""
+        return self.credentials is not None
+
     def channel(self, max_message_bytes: int) -> grpc.Channel:
         """A new channel."""
         options = self._options(max_message_bytes)

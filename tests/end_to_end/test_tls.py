@@ -85,8 +85,19 @@ def test_a_server_of_a_strange_authority_is_not_spoken_to(encrypted: RunningServ
 
 
 def test_a_client_without_tls_gets_nothing(encrypted: RunningServer) -> None:
-    with Client(encrypted.target, timeout=30) as client, pytest.raises(ServerUnavailable):
-        client.processors()
+    for call in (Client.processors, lambda client: client.session(vocab_size=VOCAB, reconnect_seconds=0)):
+        with (
+            Client(encrypted.target, timeout=30) as client,
+            pytest.raises(ServerUnavailable, match=r"If it speaks TLS, pass tls=Tls\(ca=\.\.\.\), with cert and key"),
+        ):
+            call(client)
+
+    async def count() -> int:
+        async with AsyncClient(encrypted.target, timeout=30) as client:
+            return len(await client.processors())
+
+    with pytest.raises(ServerUnavailable, match="If it speaks TLS, pass tls="):
+        asyncio.run(count())
 
 
 def test_who_a_certificate_is(mutual: RunningServer, authority: Authority) -> None:
@@ -137,8 +148,12 @@ def test_certificates_that_are_refused(mutual: RunningServer, authority: Authori
         Tls(ca=authority.ca, cert=strange.cert, key=strange.key),
         issued(authority, "x", "engine.example", expired=True, file="expired"),
     ):
-        with Client(mutual.target, tls=tls, token=TOKEN, timeout=30) as client, pytest.raises(ServerUnavailable):
+        with (
+            Client(mutual.target, tls=tls, token=TOKEN, timeout=30) as client,
+            pytest.raises(ServerUnavailable, match="with TLS\\? If it asks for certificates, pass") as refused,
+        ):
             client.processors()
+        assert "If it speaks TLS" not in str(refused.value)
 
 
 def test_a_certificate_without_a_name(mutual: RunningServer, authority: Authority) -> None:

@@ -34,6 +34,7 @@ class GrpcStream(Transport):
         target: the server's address, for messages.
         timeout: the longest that a reply may take, in seconds.
         metadata: of the call.
+        encrypted: whether the channel is, for messages.
         max_message_bytes: the largest frame that the channel sends.
         wait_seconds: how long to wait for a server; gRPC tries again with backoff and jitter. With 0 there must be one.
     """
@@ -47,12 +48,14 @@ class GrpcStream(Transport):
         timeout: float,
         *,
         metadata: tuple[tuple[str, str], ...] = (),
+        encrypted: bool = False,
         max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
         wait_seconds: float = 0.0,
     ) -> None:
         self.target = target
         self.max_message_bytes = max_message_bytes
         self._timeout = timeout
+        self._encrypted = encrypted
         self._frames: _Frames = queue.SimpleQueue()
         self._replies = stub.Session(_outgoing(self._frames), wait_for_ready=wait_seconds > 0, metadata=metadata)
         self._first_timeout = wait_seconds or timeout
@@ -83,7 +86,7 @@ class GrpcStream(Transport):
                 raise DeadlineExceeded(
                     f"{self.target} did not answer a frame within {timeout} s; the session is closed"
                 ) from None
-            raise self._broken(calls.translate(error, self.target)) from None
+            raise self._broken(calls.translate(error, self.target, encrypted=self._encrypted)) from None
         self._deadline.clear()
         return reply
 
