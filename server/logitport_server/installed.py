@@ -6,6 +6,7 @@ They are trusted, as the server's own code is: they run in its process, and no f
 from __future__ import annotations
 
 import importlib
+from difflib import get_close_matches
 from importlib.metadata import entry_points
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -77,8 +78,16 @@ def _all(config: ServerConfig, given: Iterable[object]) -> Iterator[tuple[str, A
 def _imported(path: str, where: str) -> Any:
     module, _, name = path.partition(":")
     try:
-        return attrgetter(name)(importlib.import_module(module))
+        imported = importlib.import_module(module)
     except Exception as error:
+        raise StartupError(f"{where}: {_why(error)}") from error
+    try:
+        return attrgetter(name)(imported)
+    except AttributeError as error:
+        near = get_close_matches(error.name or "", dir(error.obj), 1)
+        meant = f"; write {near[0]} if that is what was meant" if near else ""
+        raise StartupError(f"{where}: {module} has no {name}{meant}") from error
+    except Exception as error:  # a module's own __getattr__ may import
         raise StartupError(f"{where}: {_why(error)}") from error
 
 

@@ -94,7 +94,9 @@ def test_by_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             "no_such_module:Mine",
             "--logits-processors no_such_module:Mine: ModuleNotFoundError.*install what",
         ),
-        ("our_team:Yours", "--logits-processors our_team:Yours: AttributeError"),
+        ("our_team:Yours", "--logits-processors our_team:Yours: our_team has no Yours$"),
+        ("our_team:Mien", "our_team has no Mien; write Mine if that is what was meant"),
+        ("our_team:Mine.Iner", r"our_team has no Mine\.Iner; write Inner if that is what was meant"),
         ("our_team:number", "--logits-processors our_team:number: a int is no processor"),
     ],
 )
