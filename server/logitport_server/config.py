@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path  # noqa: TC003 - pydantic reads the annotations
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import limits
 from pydantic import AfterValidator, Field, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from logitport.variables import PREFIX
 from logitport_server.sandbox.layers import LAYER_NAMES
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+    from pydantic_settings import PydanticBaseSettingsSource
 
 
 class StartupError(Exception):
@@ -89,6 +93,16 @@ CUSTOM_OPS: list[str] = Field(
     description='which ops run a kernel of their platform: "all" or "none" as a base, "+op" and "-op" on top, as in '
     '["none","+apply_edits"]',
 )
+
+
+class _Variables(EnvSettingsSource):
+    """The environment. What is no JSON is left as it is: checked like the rest, it is told of with its name."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError:
+            return value
 
 
 class ServerConfig(BaseSettings):
@@ -222,6 +236,12 @@ class ServerConfig(BaseSettings):
     def variables(cls) -> list[str]:
         """What the options are called in the environment."""
         return [PREFIX + name.upper() for name in cls.model_fields]
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, _Variables(settings_cls)
 
     @model_validator(mode="after")
     def _names_are_given_once(self) -> ServerConfig:

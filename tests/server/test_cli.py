@@ -62,6 +62,15 @@ def test_a_wrong_variable(logitport: Any, monkeypatch: pytest.MonkeyPatch) -> No
     assert "'tpu' is not a device" in errors
 
 
+@pytest.mark.parametrize(
+    ("value", "written"), [("foo:Bar", '["foo:Bar"]'), ('"foo:Bar"', '["foo:Bar"]'), ("{}", '["..."]')]
+)
+def test_a_variable_that_is_no_list(logitport: Any, monkeypatch: Any, value: str, written: str) -> None:
+    monkeypatch.setenv("LOGITPORT_LOGITS_PROCESSORS", value)
+    told = f"logitport: LOGITPORT_LOGITS_PROCESSORS: write a JSON list, such as {written}\n"
+    assert logitport("serve") == (2, told)
+
+
 @pytest.mark.parametrize("arguments", [["serve", "--nonsense"], ["nonsense"], ["serve", "nonsense"]])
 def test_what_is_no_option(logitport: Any, arguments: list[str]) -> None:
     status, errors = logitport(*arguments)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, CliApp, CliSubCommand, SettingsConfigDict
 
 from logitport.errors import LogitportError
+from logitport.variables import PREFIX
 from logitport_server.cli.doctor import Doctor
 from logitport_server.cli.inspect import Inspect
 from logitport_server.cli.keygen import Keygen
@@ -59,5 +61,9 @@ def run(arguments: list[str] | None = None) -> None:
         for wrong in error.errors():
             path = [part for part in wrong["loc"] if isinstance(part, str) and part not in Logitport.model_fields]
             option = "--" + "-".join(path).replace("_", "-") + ": " if path else ""
-            print(f"logitport: {option}{wrong['msg'].removeprefix('Value error, ')}", file=sys.stderr)  # noqa: T201
+            told = option + wrong["msg"].removeprefix("Value error, ")
+            if wrong["type"] == "list_type":  # of a variable: the command line makes lists
+                given = wrong["input"] if isinstance(wrong["input"], str) else "..."
+                told = f"{PREFIX}{path[-1].upper()}: write a JSON list, such as {json.dumps([given])}"
+            print(f"logitport: {told}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
