@@ -20,6 +20,7 @@ from logitport.errors import (
     InvalidArgument,
     LimitExceeded,
     LogitportError,
+    MalformedPayload,
     RequestsFailed,
     ServerUnavailable,
     from_proto,
@@ -39,6 +40,7 @@ _Message = TypeVar("_Message", bound=Message)
 
 DEFAULT_TIMEOUT = 30.0
 DEFAULT_MAX_MESSAGE_BYTES = 256 << 20
+_LONGEST_NAME = 80  # characters of what may be one, in a message
 
 # What to look at where there is no connection, by whether it would be encrypted: gRPC tells none of this apart.
 _LOOK_AT = {
@@ -114,6 +116,9 @@ def register_request(
         if isinstance(processor, str | ProcessorRef):
             raise InvalidArgument(f"dialect={dialect!r}: what is serialized says its dialect itself; leave it out")
         processor = InDialect(processor, dialect)
+    if isinstance(processor, str) and not processor.lstrip().startswith("{"):
+        told = repr(processor if len(processor) <= _LONGEST_NAME else f"{processor[:_LONGEST_NAME]}...")
+        raise MalformedPayload(f"{told} is no serialized processor: pass a class, or what to_str() made")
     serialized = serialize_anew(processor)
     if signing_key is not None:
         serialized = sign(serialized, read_private_key(signing_key), name=name)

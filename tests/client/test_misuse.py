@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from logitport import AsyncClient, Client, InvalidArgument, Request, UnknownRequest
+from logitport import AsyncClient, Client, InvalidArgument, MalformedPayload, Request, UnknownRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,6 +98,22 @@ def test_a_request_that_is_none(opened: Any) -> None:
         with pytest.raises(InvalidArgument, match=r"what is of type type is no request"):
             session.add(Request)
         assert len(session) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [("me/b", "'me/b'"), ("", "''"), ("[]", r"'\[\]'"), ("x" * 10**6, rf"'{'x' * 80}\.\.\.'")]
+)
+def test_a_string_that_is_no_serialized_processor(given: str, told: str) -> None:
+    message = rf"^{told} is no serialized processor: pass a class, or what to_str\(\) made$"
+    with Client(NOWHERE) as client, pytest.raises(MalformedPayload, match=message):
+        client.register(given, name="me/c")
+
+    async def register() -> None:
+        async with AsyncClient(NOWHERE) as client:
+            await client.register(given)
+
+    with pytest.raises(MalformedPayload, match=message):
+        asyncio.run(register())
 
 
 @pytest.mark.parametrize(
