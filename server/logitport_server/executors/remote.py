@@ -293,7 +293,7 @@ class RemoteDialect(Dialect):
                     raise
                 state.process = None
                 state.told.clear()
-                failed[place] = error
+                failed[place] = error.with_traceback(None)  # or it keeps this, and its memory
         self.failed = failed
 
     def _call(

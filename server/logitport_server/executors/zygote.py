@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LONGEST_MESSAGE = 1 << 16
-_READY_SECONDS = 60.0
+_READY_SECONDS = 180.0
 # How long to wait for the zygote to tell how a worker ended, which it has seen to end.
 _BURIAL_SECONDS = 0.5
 # What one reply may bring, in bytes: biases of many rows over a large vocabulary fit in.

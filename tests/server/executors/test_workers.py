@@ -9,7 +9,9 @@ import socket
 import threading
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import orjson
 import pytest
@@ -99,6 +101,35 @@ def test_a_worker_is_killed_from_outside_between_calls(workers: ProcessExecutor,
     assert said[0]
     assert worker.process() is not first
     assert not workers.quarantine.reason(source.key)
+
+
+class Counts(CustomLogitProcessor):
+    """Keeps state that no history gives back."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        custom_param_list[0]["calls"] = 1
+        return logits
+
+
+def test_what_became_of_lost_state_does_not_keep_the_processor(workers: ProcessExecutor, ship: Ship) -> None:
+    """Its memory is shared with the worker, and an idle server collects no garbage."""
+    dialect = workers.host(ship(Counts, tenant="lost"))
+    state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
+    dialect.process([state], torch.zeros(1, VOCAB))
+    process = dialect._worker.process()  # type: ignore[attr-defined]
+    process.kill()
+    while process.alive:
+        time.sleep(0.01)
+    with suppress(LogitportError):
+        dialect.process([state], torch.zeros(1, VOCAB))
+    assert dialect.failed
+    gc.disable()
+    try:
+        held = ref(dialect)
+        del dialect, state
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 def test_many_threads_share_a_worker(workers: ProcessExecutor, ship: Ship) -> None:
