@@ -11,6 +11,7 @@ import time
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 from weakref import ref
 
 import orjson
@@ -24,12 +25,14 @@ from logitport import (
     LimitExceeded,
     LogitportError,
     ProcessorFailed,
+    ProcessorTimedOut,
     RowEdits,
 )
 from logitport_server import loader
 from logitport_server.dialects import RequestContext
 from logitport_server.dialects.base import by_row
 from logitport_server.executors import Deadlines, ProcessExecutor, zygote
+from logitport_server.executors.worker import Worker
 from logitport_server.executors.zygote import NoAnswer, WorkerGone, WorkerProcess
 from logitport_server.failures import WorkerLost
 from logitport_server.sandbox import LAYERS
@@ -307,3 +310,19 @@ def test_a_zygote_that_ends_is_launched_again(ship: Ship) -> None:
         assert not executor.quarantine.failures
     finally:
         executor.close()
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds", "told"),
+    [
+        ("host", 10.0, r"loading it took over 10 s \(--load-timeout-seconds\)"),
+        ("host", 2.0, r"loading it took over 2 s \(--processor-timeout-seconds\)"),  # within a step
+        ("start", 1.5, r"its start took over 1\.5 s \(--processor-timeout-seconds\)"),
+        ("edit", 2.0, r"its call took over 2 s \(--processor-timeout-seconds\), and its worker was ended: look for a"),
+    ],
+)
+def test_what_took_too_long_is_named_with_the_option(ship: Ship, asked: str, seconds: float, told: str) -> None:
+    worker = Worker(None, Mock(), Deadlines(2.0, 10.0), Mock())
+    process = Mock(send=Mock(side_effect=NoAnswer))
+    with pytest.raises(ProcessorTimedOut, match=told):
+        worker.send(process, ship(TellsPid), {"do": asked}, seconds=seconds)
