@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import time
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import ref
 
@@ -14,6 +13,7 @@ import orjson
 from logitport.edits import Edits
 from logitport.errors import LogitportError, ProcessorFailed, ProcessorTimedOut, StateLost
 from logitport_server.dialects import Dialect, RequestContext
+from logitport_server.executors.remote_state import RemoteState, numbers, take_told
 from logitport_server.executors.shared_rows import SharedRows
 from logitport_server.failures import WorkerLost
 from logitport_server.grouping import States
@@ -33,39 +33,9 @@ _Taken = TypeVar("_Taken")
 # A worker sends millions in a reply, and each takes this process microseconds, and memory, to go through.
 _MOST_EDITS_A_ROW = 64
 
-# Processors and states have numbers of their own in a worker, which none gets again.
-_numbers = count(1)
-
 
 def _nobody() -> None:
     pass
-
-
-class _State:
-    """One request, and what its worker must still be told of it.
-
-    Attributes:
-        number: how the worker knows it.
-        context: the request; its history is live.
-        params: JSON.
-        told: what has happened to the history since the last call: an id joined it, or -1 - length: it was cut back.
-        process: the process that has the state; None if none has.
-        kept: whether the state is not a function of the history.
-    """
-
-    __slots__ = ("__weakref__", "context", "dialect", "kept", "number", "params", "process", "told")
-
-    def __init__(self, dialect: RemoteDialect, context: RequestContext, params: bytes) -> None:
-        self.dialect = dialect
-        self.number = next(_numbers)
-        self.context = context
-        self.params = params
-        self.told: list[int] = []
-        self.process: WorkerProcess | None = None
-        self.kept = False
-
-    def __del__(self) -> None:
-        self.dialect.forget(self)
 
 
 class RemoteDialect(Dialect):
@@ -86,7 +56,7 @@ class RemoteDialect(Dialect):
         self._source, self._payload = source, source.payload
         self._worker = worker
         self.domain = worker.domain
-        self._number = next(_numbers)
+        self._number = next(numbers)
         self._process: WorkerProcess | None = None
         # Whom the process was last told that calls are for, if it has the states of them all.
         self._called: Callable[[], States | None] = _nobody
@@ -106,33 +76,33 @@ class RemoteDialect(Dialect):
         with self._worker.reserved(self._source, seconds):
             self._exchange(self._host(seconds), {"do": "validate"}, columns, seconds)
 
-    def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
-        state = _State(self, context, orjson.dumps(params))
+    def start(self, context: RequestContext, params: dict[str, Any]) -> RemoteState:
+        state = RemoteState(self, context, orjson.dumps(params))
         seconds = self._worker.deadlines.load
         with self._worker.reserved(self._source, seconds):
             self._start(state, self._host(seconds), seconds)
         return state
 
-    def advancer(self, state: _State) -> Callable[[int], object]:
+    def advancer(self, state: RemoteState) -> Callable[[int], object]:
         return state.told.append
 
-    def rewind(self, state: _State) -> None:
+    def rewind(self, state: RemoteState) -> None:
         self.check_rebuildable(state)
         state.told.append(-1 - len(state.context.history))
 
-    def rebuild(self, state: _State) -> None:
+    def rebuild(self, state: RemoteState) -> None:
         self.check_rebuildable(state)
         state.process = None
         self._called = _nobody
 
-    def check_rebuildable(self, state: _State) -> None:
+    def check_rebuildable(self, state: RemoteState) -> None:
         if state.kept:
             raise StateLost(
                 f"request {state.context.request_id!r}: {self.name} keeps state of its own that does not follow from "
                 "the history, and it is gone or cannot follow; remove the request and add it again"
             )
 
-    def begin(self, states: Sequence[_State], logits: torch.Tensor | None) -> bool:
+    def begin(self, states: Sequence[RemoteState], logits: torch.Tensor | None) -> bool:
         # Who waits for a worker while it holds others, waits for one who waits for it.
         self._begun = self._worker.lock.acquire(blocking=False)
         if self._begun:
@@ -145,7 +115,7 @@ class RemoteDialect(Dialect):
             self._worker.misunderstood(self._source, "an answer that nobody waits for")
             self._worker.lock.release()
 
-    def edit(self, states: Sequence[_State]) -> Edits:
+    def edit(self, states: Sequence[RemoteState]) -> Edits:
         def take(_: dict[str, Any], columns: Sequence[memoryview]) -> Edits:
             edits = Edits.from_columns(columns, len(states), states[0].context.vocab_size)
             most = _MOST_EDITS_A_ROW * len(states)
@@ -157,7 +127,7 @@ class RemoteDialect(Dialect):
 
         return self._call(states, None, take)
 
-    def process(self, states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor:
+    def process(self, states: Sequence[RemoteState], logits: torch.Tensor) -> torch.Tensor:
         def take(header: dict[str, Any], _: Sequence[memoryview]) -> None:
             if kept := set(header["kept"]):
                 for state in states:
@@ -173,7 +143,7 @@ class RemoteDialect(Dialect):
     def borrow(self, region: Region | None) -> None:
         self._memory.borrow(region)
 
-    def forget(self, state: _State) -> None:
+    def forget(self, state: RemoteState) -> None:
         """The request is gone."""
         if state.process is not None:
             self._worker.forget(self._number, state.number)
@@ -207,7 +177,7 @@ class RemoteDialect(Dialect):
             self._called = _nobody
         return process
 
-    def _start(self, state: _State, process: WorkerProcess, seconds: float) -> None:
+    def _start(self, state: RemoteState, process: WorkerProcess, seconds: float) -> None:
         """Have the state built from the history, within these seconds."""
         self.check_rebuildable(state)
         context = state.context
@@ -243,7 +213,7 @@ class RemoteDialect(Dialect):
     def _ask(self, process: WorkerProcess, header: dict[str, Any], descriptors: Sequence[int]) -> None:
         self._exchange(process, header, (), self._worker.deadlines.call, descriptors)
 
-    def _begin(self, states: Sequence[_State], logits: torch.Tensor | None) -> None:
+    def _begin(self, states: Sequence[RemoteState], logits: torch.Tensor | None) -> None:
         """Begin a call; what is raised is raised by `_call`."""
         self._not_begun, self._handed, self.failed = None, None, {}
         try:
@@ -266,7 +236,7 @@ class RemoteDialect(Dialect):
             else:
                 ask = partial(self._ask, process)
                 self._handed, descriptors = self._memory.hand_over(logits, process, header, ask)
-            counts, told = _take_told(states)
+            counts, told = take_told(states)
             if counts.count(1) != len(counts):
                 header["counts"] = counts
             column = struct.pack(f"<{len(told)}i", *told)
@@ -275,7 +245,7 @@ class RemoteDialect(Dialect):
         except BaseException as error:  # noqa: BLE001 - raised again where the call ends
             self._not_begun = error
 
-    def _restart(self, states: Sequence[_State], process: WorkerProcess, until: float) -> None:
+    def _restart(self, states: Sequence[RemoteState], process: WorkerProcess, until: float) -> None:
         """Build what the process does not have; `failed` tells which states could not be built."""
         failed: dict[int, BaseException] = {}
         late = ProcessorTimedOut(
@@ -298,7 +268,7 @@ class RemoteDialect(Dialect):
 
     def _call(
         self,
-        states: Sequence[_State],
+        states: Sequence[RemoteState],
         logits: torch.Tensor | None,
         take: Callable[[dict[str, Any], Sequence[memoryview]], _Taken],
     ) -> _Taken:
@@ -332,14 +302,3 @@ class RemoteDialect(Dialect):
                 raise ValueError(f"row {place} of {rows} failed")
             failed[place] = self._worker.error(self._source, error)
         self.failed = failed
-
-
-def _take_told(states: Sequence[_State]) -> tuple[list[int], list[int]]:
-    """How much has happened to each history since the last call, and what, of all."""
-    counts: list[int] = []
-    told: list[int] = []
-    for state in states:
-        counts.append(len(state.told))
-        told += state.told
-        state.told.clear()
-    return counts, told
