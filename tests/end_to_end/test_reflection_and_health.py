@@ -55,7 +55,8 @@ def test_a_call_can_be_made_with_nothing_but_reflection(channel: grpc.Channel) -
 
     described = MessageToDict(get(request(processor="disallowed_tokens")))
 
-    assert described == {"processor": {"names": ["disallowed_tokens"], "builtin": True, "shared": True}}
+    told = {"names": ["disallowed_tokens"], "builtin": True, "shared": True}
+    assert described == {"processor": {**told, "className": "DisallowedTokens", "dialect": "edits"}}
 
 
 @pytest.mark.parametrize("service", ["", *sorted(OURS)])
