@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.001
 
 # Memory on which work never ended, and its events. Closing it would end this process's use of the GPU; who waits for an
 # event that is destroyed might wait for ever.
-_kept: list[tuple[torch.Tensor, torch.cuda.Event, torch.cuda.Event]] = []
+_kept: list[object] = []
 
 
 class DeviceRegion:
@@ -90,9 +90,14 @@ class DeviceRegion:
     def close(self, *, quiet: bool) -> None:
         """Give up the memory, which is closed with the last tensor that is a view of it; never, if not `quiet`."""
         if not quiet:
-            logger.warning("work on %d bytes of an engine's GPU memory never ended; they stay open", self.size_bytes)
-            _kept.append((self._octets, self._ready, self._edited))
+            keep((self._octets, self._ready, self._edited), self.size_bytes, "an engine's GPU memory")
         self._octets = torch.empty(0, dtype=torch.uint8)
+
+
+def keep(memory: object, size_bytes: int, what: str) -> None:
+    """Hold for good what work that never ended is on."""
+    logger.warning("work on %d bytes of %s never ended; they stay open", size_bytes, what)
+    _kept.append(memory)
 
 
 def wait_until_idle(stream: torch.cuda.Stream) -> bool:

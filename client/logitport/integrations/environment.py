@@ -23,8 +23,8 @@ TARGET, CA, CERT, KEY = "LOGITPORT_TARGET", "LOGITPORT_TLS_CA", "LOGITPORT_TLS_C
 DEFAULT_PROCESSORS = "LOGITPORT_DEFAULT_PROCESSORS"
 STEP_TIMEOUT = "LOGITPORT_STEP_TIMEOUT_SECONDS"
 
-# All of an engine's requests wait for a step. It is long enough for a processor that takes all of the time that a
-# server gives it to load, which is 10 s by default: otherwise the session would be lost, and not that request alone.
+# All of an engine's requests wait for a step. It is long enough for a chain that takes all of the time that a server
+# gives it to load, which is twice 10 s by default: otherwise the session would be lost, and not that request alone.
 _STEP_SECONDS = 25.0
 
 

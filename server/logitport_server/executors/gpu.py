@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from logitport_server.device_regions import wait_until_idle
+from logitport_server.device_regions import keep, wait_until_idle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LONGEST_REASON = 500
-
-# Memory with which work never ended: to give it up would cost this process its use of the GPU.
-_kept: list[GpuMemory | Region] = []
 
 
 class Gpu:
@@ -109,7 +106,6 @@ class GpuMemory:
 def give_up(memory: GpuMemory | Region, stream: torch.cuda.Stream | None) -> None:
     """Close memory to and from which this stream may still copy; if it never ends, the memory is kept."""
     if stream is not None and not wait_until_idle(stream):
-        logger.warning("work with %d bytes of a worker's memory never ended; they stay", memory.size_bytes)
-        _kept.append(memory)
+        keep(memory, memory.size_bytes, "a worker's memory")
     else:
         memory.close()

@@ -226,10 +226,9 @@ def test_memory_whose_work_never_ends_is_kept(
     house: House, ship: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from logitport_server import device_regions
-    from logitport_server.executors import gpu
 
     monkeypatch.setattr(device_regions, "_QUIET_SECONDS", 0.01)
-    monkeypatch.setattr(gpu, "_kept", kept := [])
+    monkeypatch.setattr(device_regions, "_kept", kept := [])
     dialect = house.dialect(ship(Double))
     process(dialect)
     house.server.idle = False
