@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import CustomLogitProcessor, EditProcessor, EditRequest, History, RowEdits, StateLost
+from logitport import CustomLogitProcessor, EditProcessor, EditRequest, History, RowEdits
 from logitport_builtins import BUILTINS
 from logitport_server.dialects import RequestContext, speak
+from tests.server.dialects.lost_state import assert_lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,13 +131,7 @@ KEEPERS: list[CustomLogitProcessor] = [
 def test_state_that_no_history_gives_back(processor: CustomLogitProcessor) -> None:
     dialect, state, history = started(processor, {"given": [0]})
     dialect.process([state], torch.zeros(1, 8))
-    with pytest.raises(StateLost, match=r"'r-1': .*remove the request and add it again"):
-        dialect.check_rebuildable(state)
-    history.rewind(2)
-    with pytest.raises(StateLost):
-        dialect.rewind(state)
-    with pytest.raises(StateLost):
-        dialect.rebuild(state)
+    assert_lost(dialect, state, history, 2)
 
 
 def test_a_processor_that_does_not_say_that_it_is_quick_is_not_called_on_the_thread_that_serves_everyone() -> None:

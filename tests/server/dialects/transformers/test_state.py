@@ -10,6 +10,7 @@ import torch
 from transformers import LogitsProcessor, SequenceBiasLogitsProcessor, SynthIDTextWatermarkLogitsProcessor
 
 from logitport import StateLost
+from tests.server.dialects.lost_state import assert_lost
 from tests.server.dialects.transformers.calling import Does, dialect_of, logits_of, state_of
 
 if TYPE_CHECKING:
@@ -36,13 +37,7 @@ def test_state_that_no_history_gives_back(act: Callable[[Any], object]) -> None:
     history.append(2)
     dialect.process([state], logits_of(1))
     assert not dialect.failed
-    with pytest.raises(StateLost, match=r"'r-1': .*remove the request and add it again"):
-        dialect.check_rebuildable(state)
-    history.rewind(1)
-    with pytest.raises(StateLost):
-        dialect.rewind(state)
-    with pytest.raises(StateLost):
-        dialect.rebuild(state)
+    assert_lost(dialect, state, history, 1)
 
 
 def test_state_that_a_generator_or_a_watermark_keeps() -> None:

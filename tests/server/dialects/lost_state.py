@@ -1,0 +1,24 @@
+"""What becomes of a state that its history does not give back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport import StateLost
+
+if TYPE_CHECKING:
+    from logitport import History
+    from logitport_server.dialects import Dialect
+
+
+def assert_lost(dialect: Dialect, state: Any, history: History, length: int) -> None:
+    """Every way to build it again is refused, also once the history is cut back to this length."""
+    with pytest.raises(StateLost, match=r"'r-1': .*remove the request and add it again"):
+        dialect.check_rebuildable(state)
+    history.rewind(length)
+    with pytest.raises(StateLost):
+        dialect.rewind(state)
+    with pytest.raises(StateLost):
+        dialect.rebuild(state)
