@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import compress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -49,6 +50,7 @@ class Outcome:
         """The request goes no further in this step."""
         request.fail(error)
         self.failures[request.slot] = Failed(error, request.skip)
+        self.__dict__.pop("edits", None)
 
     def out_of_time(self, members: Group) -> bool:
         """Whether the group's trust domain has kept the others of this step waiting long enough."""
@@ -69,9 +71,9 @@ class Outcome:
         """What processors are called that were served, by their keys."""
         return {members.dialect.key: members.dialect.name for members, _ in self.served}
 
-    @property
+    @cached_property
     def edits(self) -> dict[int, RowEdits]:
-        """What the processors said, of each row of which they said anything."""
+        """What the processors said, of each row of which they said anything; not to be asked before all were served."""
         edits: dict[int, RowEdits] = {}
         for members, said in self.served:
             for row, row_edits in self._by_row(members, said):
