@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 from benchmarks.kinds import FIRST_ORDINARY
 from benchmarks.measure import Contestant
 from logitport import EditProcessor, EditRequest, Edits, History, Request, RowEdits
-from logitport.frames import step_frame
 from logitport.ops import apply_edits
+from logitport.session.frames import step_frame
 from logitport_proto import common_pb2 as common
 from logitport_proto import processing_pb2 as processing
 

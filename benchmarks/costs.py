@@ -17,16 +17,16 @@ from benchmarks.records import BarLine, Findings
 from benchmarks.servers import echo_server
 from benchmarks.workloads import Workload
 from logitport import Request
-from logitport.frames import Handle, add_frames, step_frame
+from logitport.session.frames import Handle, add_frames, step_frame
 from logitport_proto.processing_pb2 import OpenSession, SessionRequest, SessionResponse
 from logitport_server.config import ServerConfig
 from logitport_server.executors import InlineExecutor
-from logitport_server.loader import Loader
 from logitport_server.metrics import Metrics
-from logitport_server.payload_policy import PayloadPolicy
-from logitport_server.registry import Registry
-from logitport_server.session import Session
-from logitport_server.stream import SessionStream
+from logitport_server.registry.loader import Loader
+from logitport_server.registry.policy import PayloadPolicy
+from logitport_server.registry.registry import Registry
+from logitport_server.session.session import Session
+from logitport_server.transports.stream import SessionStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -9,7 +9,7 @@ import torch
 from benchmarks.measure import Contestant
 from benchmarks.peers import Echo
 from benchmarks.socket_echo import SocketEchoStream
-from logitport.tensors import even_span, put_rows, take_rows
+from logitport.core.tensors import even_span, put_rows, take_rows
 from logitport_server.dialects.results import rows_with_nan
 
 if TYPE_CHECKING:

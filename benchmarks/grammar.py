@@ -21,7 +21,7 @@ from llguidance.numpy import fill_next_token_bitmask_par
 
 from benchmarks.servers import connected
 from logitport import Request
-from logitport.edits import bitmask_words
+from logitport.core.edits import bitmask_words
 from logitport_builtins.grammar import tokenizers
 from tests.tokenizer_files import write_vocabulary
 

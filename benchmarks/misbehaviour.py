@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from benchmarks.servers import Server
     from logitport import Client, EditRequest, LogitportError, RowEdits, Session
-    from logitport.frames import Handle
+    from logitport.session.frames import Handle
 
 _DEADLINE_SECONDS = 1.0
 _HANGS_A_ROUND = 2

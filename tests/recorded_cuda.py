@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from logitport.cuda import HANDLE_BYTES, UUID_BYTES, Allocation, CudaError
+from logitport.core.cuda_ipc import HANDLE_BYTES, UUID_BYTES, Allocation, CudaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ class RecordedGpu:
 
 
 class RecordedCuda:
-    """`logitport.cuda.Cuda` for one process.
+    """`logitport.core.cuda_ipc.Cuda` for one process.
 
     Attributes:
         fails: names of calls that fail; those of events and streams have the name of what they are of in front.

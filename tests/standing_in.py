@@ -8,20 +8,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from logitport_server import stubs
 from logitport_server.dialects.vllm import objects
-from logitport_server.worker import standins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FOLDER = Path(standins.__file__).parent
+FOLDER = Path(stubs.__file__).parent
 
 
 @contextmanager
 def standing_in() -> Iterator[None]:
     """Engines can be imported; afterwards, what stood for them cannot."""
     before = list(sys.path)
-    standins.offer()
+    stubs.offer()
     objects.module.cache_clear()
     try:
         yield
@@ -29,7 +29,7 @@ def standing_in() -> Iterator[None]:
         sys.path[:] = before
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None)
-            if name.partition(".")[0] in standins.ENGINES and file is not None and Path(file).is_relative_to(FOLDER):
+            if name.partition(".")[0] in stubs.ENGINES and file is not None and Path(file).is_relative_to(FOLDER):
                 del sys.modules[name]
         importlib.invalidate_caches()
         objects.module.cache_clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logitport.edits import RowEdits
+from logitport.core.edits import RowEdits
 from logitport.processors import EditProcessor
 from logitport_builtins.params import Params, check_in_vocabulary
 

@@ -3,8 +3,9 @@
 import importlib
 from typing import TYPE_CHECKING
 
+from logitport.core.edits import EditKind, Edits, RowEdits
+from logitport.core.history import History
 from logitport.dialects import InDialect
-from logitport.edits import EditKind, Edits, RowEdits
 from logitport.errors import (
     AccessError,
     DeadlineExceeded,
@@ -40,18 +41,17 @@ from logitport.errors import (
     UnknownProcessor,
     UnknownRequest,
 )
-from logitport.frames import Handle
-from logitport.history import History
 from logitport.processors import CustomLogitProcessor, EditProcessor, EditRequest
 from logitport.request import ProcessorRef, Request
+from logitport.session.frames import Handle
 
 if TYPE_CHECKING:
     from logitport.aio import AsyncClient
     from logitport.calls import ApplyResult
     from logitport.client import Client
     from logitport.connection import Tls
-    from logitport.pending import PendingStep, StepResult
-    from logitport.session import Session
+    from logitport.session.session import Session
+    from logitport.session.step import PendingStep, StepResult
 
 __all__ = [
     "AccessError",
@@ -112,9 +112,9 @@ _ENGINES_SIDE = {
     "ApplyResult": "logitport.calls",
     "AsyncClient": "logitport.aio",
     "Client": "logitport.client",
-    "PendingStep": "logitport.pending",
-    "Session": "logitport.session",
-    "StepResult": "logitport.pending",
+    "PendingStep": "logitport.session.step",
+    "Session": "logitport.session.session",
+    "StepResult": "logitport.session.step",
     "Tls": "logitport.connection",
 }
 

@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 from google.protobuf.message import Message
 
-from logitport import tensors
+from logitport.core import tensors
 from logitport.dialects import InDialect
 from logitport.errors import (
     METADATA_KEY,

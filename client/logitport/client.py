@@ -7,11 +7,12 @@ from weakref import WeakSet
 
 import grpc
 
-from logitport import calls, tensors
+from logitport import calls
 from logitport.connection import Connection
-from logitport.registrations import Registrations
-from logitport.session import Session
-from logitport.transports.stream import GrpcStream
+from logitport.core import tensors
+from logitport.session.registrations import Registrations
+from logitport.session.session import Session
+from logitport.session.transports.stream import GrpcStream
 from logitport_proto import processing_pb2_grpc, registry_pb2, registry_pb2_grpc
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from logitport.connection import Tls
     from logitport.payload.signature import PathLike
     from logitport.request import ProcessorLike, ProcessorRef, Request
-    from logitport.transports.base import Transport
+    from logitport.session.transports.base import Transport
 
 
 class Client:

@@ -12,9 +12,9 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from logitport import dialects, payload
-from logitport.edits import Edits, RowEdits
+from logitport.core.edits import Edits, RowEdits
+from logitport.core.history import History
 from logitport.errors import LoadFailed
-from logitport.history import History
 from logitport.ops import apply_edits
 
 if TYPE_CHECKING:

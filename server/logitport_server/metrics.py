@@ -13,8 +13,8 @@ from logitport_proto import common_pb2, processing_pb2
 if TYPE_CHECKING:
     from logitport.errors import LogitportError
     from logitport_server.executors import Gpu
-    from logitport_server.executors.quarantine import Quarantine
-    from logitport_server.session import Session
+    from logitport_server.registry.quarantine import Quarantine
+    from logitport_server.session.session import Session
 
     StepReply = processing_pb2.StepEdits | processing_pb2.StepLogitsEdited | processing_pb2.ApplyResponse
 

@@ -23,20 +23,21 @@ from logitport.errors import LogitportError
 from logitport.variables import OF_THE_SDK, unread
 from logitport_builtins.grammar import tokenizers
 from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
-from logitport_server import installed, listening
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
 from logitport_server.config import StartupError
 from logitport_server.executors import ProcessExecutor
-from logitport_server.isolation import announce, choose_executor, gpu_for_workers
-from logitport_server.lane import LANES_AVAILABLE, LaneListener
+from logitport_server.executors.factory import announce, choose_executor, gpu_for_workers
 from logitport_server.metrics import Metrics
-from logitport_server.payload_policy import PayloadPolicy
-from logitport_server.registry import Registry
-from logitport_server.service import ProcessingService, RegistryService
-from logitport_server.session import Session
-from logitport_server.store import NoStore, Store
-from logitport_server.threads import Threads
-from logitport_server.trusted_keys import TrustedKeys
+from logitport_server.registry import installed
+from logitport_server.registry.policy import PayloadPolicy
+from logitport_server.registry.registry import Registry
+from logitport_server.registry.store import NoStore, Store
+from logitport_server.registry.trusted_keys import TrustedKeys
+from logitport_server.session.session import Session
+from logitport_server.transports import endpoint
+from logitport_server.transports.local_socket import LANES_AVAILABLE, LaneListener
+from logitport_server.transports.service import ProcessingService, RegistryService
+from logitport_server.transports.threads import Threads
 from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Server:
     """
 
     def __init__(self, config: ServerConfig, processors: Iterable[object] = ()) -> None:
-        listening.check_exposure(config)
+        endpoint.check_exposure(config)
         ops.configure(config.custom_ops)
         tokenizers.configure({name: Path(path) for name, path in (given.split("=", 1) for given in config.tokenizer)})
         known = installed.load(config, processors)
@@ -108,16 +109,16 @@ class Server:
             await asyncio.to_thread(self._executor.ready)
         except RuntimeError as error:
             raise StartupError(f"shipped processors cannot be run: {error}") from error
-        self._grpc = grpc.aio.server(interceptors=[self._guard], options=listening.options(self._config))
+        self._grpc = grpc.aio.server(interceptors=[self._guard], options=endpoint.options(self._config))
         registry_pb2_grpc.add_ProcessorRegistryServicer_to_server(
             RegistryService(self._registry, self._threads), self._grpc
         )
         processing_pb2_grpc.add_LogitProcessingServicer_to_server(self._processing, self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc)
-        address = listening.listen(self._grpc, self._config)
+        address = endpoint.listen(self._grpc, self._config)
         if self._config.metrics_listen is not None:
-            with listening.binding("--metrics-listen", self._config.metrics_listen):
+            with endpoint.binding("--metrics-listen", self._config.metrics_listen):
                 metrics_port = self._metrics.listen(self._config.metrics_listen)
             logger.info("metrics on port %d", metrics_port)
         await self._grpc.start()

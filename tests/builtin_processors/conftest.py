@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport.edits import RowEdits
-from logitport.history import History
+from logitport.core.edits import RowEdits
+from logitport.core.history import History
 from logitport.processors import EditRequest
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitport.edits import RowEdits
+from logitport.core.edits import RowEdits
 from logitport.errors import InvalidTokenId
 from logitport_builtins import DisallowedTokens
 

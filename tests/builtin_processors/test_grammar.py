@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logitport.edits import EditKind, Edits, RowEdits, unpack_bits
+from logitport.core.edits import EditKind, Edits, RowEdits, unpack_bits
+from logitport.core.history import History
 from logitport.errors import ProcessorFailed
-from logitport.history import History
 from logitport.processors import EditRequest
 from logitport_builtins import Grammar
 from logitport_builtins.grammar import compiled, masks, tokenizers, trial_process

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from logitport.core.history import History
 from logitport.errors import InvalidParams, InvalidTokenId, LoadFailed, ProcessorFailed
-from logitport.history import History
 from logitport.processors import EditRequest
 from logitport_builtins import Grammar
 from logitport_builtins.grammar import asked, tokenizers, trial

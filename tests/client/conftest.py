@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import LogitportError, Session, SessionClosed
-from logitport.transports.base import Transport
+from logitport.session.transports.base import Transport
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:

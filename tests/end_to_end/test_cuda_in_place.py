@@ -277,8 +277,8 @@ def test_sessions_come_and_go(cuda_server: Any) -> None:
     ],
 )
 def test_a_lie_costs_the_liar_alone(cuda_server: Any, fields: dict[str, Any]) -> None:
-    from logitport.cuda import open_cuda
-    from logitport.device_memory import SharedAllocation
+    from logitport.core.cuda_ipc import open_cuda
+    from logitport.session.device_memory import SharedAllocation
 
     cuda = open_cuda(torch.device("cuda"))
     assert cuda is not None

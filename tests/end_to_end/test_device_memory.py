@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import CustomLogitProcessor, LimitExceeded, Request, ServerUnavailable, device_memory
-from logitport.cuda import Cuda
-from logitport.device_memory import DeviceMemory, PinnedMemory
+from logitport import CustomLogitProcessor, LimitExceeded, Request, ServerUnavailable
+from logitport.core.cuda_ipc import Cuda
 from logitport.errors import LogitportError
-from logitport.session import Session
-from logitport.transports.base import Transport
+from logitport.session import device_memory
+from logitport.session.device_memory import DeviceMemory, PinnedMemory
+from logitport.session.session import Session
+from logitport.session.transports.base import Transport
 from logitport_proto import processing_pb2
-from logitport_server import device_regions
-from logitport_server.loader import Loader
 from logitport_server.metrics import Metrics
-from logitport_server.regions import Regions
-from logitport_server.stream import SessionStream
+from logitport_server.registry.loader import Loader
+from logitport_server.shared_memory import device_regions
+from logitport_server.shared_memory.regions import Regions
+from logitport_server.transports.stream import SessionStream
 from tests.recorded_cuda import RecordedCuda, RecordedGpu
 from tests.server.conftest import Engine
 
@@ -158,7 +159,7 @@ def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     def memories(conversation: Any, device: object) -> list[Any]:
         return [DeviceMemory(conversation, torch.device("cpu"), made.engine), PinnedMemory(conversation, made.engine)]
 
-    monkeypatch.setattr("logitport.buffers.memories", memories)
+    monkeypatch.setattr("logitport.session.logits_buffer.memories", memories)
     monkeypatch.setattr(device_regions, "_kept", [])
     monkeypatch.setattr(device_regions, "_QUIET_SECONDS", 0.01)
     yield made

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from logitport import Client, CustomLogitProcessor, InvalidArgument, InvalidLogits, LimitExceeded, Request
-from logitport.transports.local import LocalLane
+from logitport.session.transports.local import LocalLane
 from logitport_proto import processing_pb2, processing_pb2_grpc
 from tests.waiting import SECONDS, wait_until
 

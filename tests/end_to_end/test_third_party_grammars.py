@@ -11,7 +11,7 @@ import pytest
 
 from examples.engine import Engine, Model, prompt_lookup
 from logitport import Client, EditProcessor, EditRequest, Request, RowEdits
-from logitport.edits import bitmask_words
+from logitport.core.edits import bitmask_words
 from tests.tokenizer_files import EOS, write_trained
 
 if TYPE_CHECKING:
@@ -129,8 +129,8 @@ def xgrammar_params(folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
 
 def in_process(processor: EditProcessor, params: dict[str, Any], model: Model, prompt: Sequence[int]) -> list[int]:
     """What the library gives where the engine runs, one request alone."""
-    from logitport.edits import Edits
-    from logitport.history import History
+    from logitport.core.edits import Edits
+    from logitport.core.history import History
     from logitport.ops import apply_edits
 
     request = EditRequest(params, History(prompt), VOCAB, eos_token_ids=(EOS_ID,))

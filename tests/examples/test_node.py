@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from logitport import Client, CustomLogitProcessor
-from logitport.edits import Edits, RowEdits, pack_bits
+from logitport.core.edits import Edits, RowEdits, pack_bits
 from logitport.errors import InvalidArgument
 from logitport.ops import apply_edits
 from logitport_proto import common_pb2

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, Request, RowEdits
-from logitport.edits import Edits, pack_bits
+from logitport.core.edits import Edits, pack_bits
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.worker import frames as worker_frames
 from tests.fuzz.targets import ROWS, VOCAB

@@ -12,25 +12,25 @@ import torch
 from google.protobuf.message import DecodeError
 
 from logitport import payload
-from logitport.edits import Edits
+from logitport.core.edits import Edits
+from logitport.core.history import History
 from logitport.errors import InvalidArgument, InvalidTokenId, LogitportError, MalformedPayload, PythonMismatch
-from logitport.history import History
 from logitport.ops import apply_edits
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.config import ServerConfig
 from logitport_server.dialects import RequestContext
 from logitport_server.executors import Deadlines, InlineExecutor
-from logitport_server.executors.quarantine import Quarantine
 from logitport_server.executors.remote import RemoteDialect
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.zygote import WorkerGone
-from logitport_server.loader import Loader
 from logitport_server.metrics import Metrics
-from logitport_server.payload_policy import PayloadPolicy
-from logitport_server.registry import Registry
-from logitport_server.session import Session
-from logitport_server.source import Source
-from logitport_server.stream import SessionStream
+from logitport_server.registry.loader import Loader
+from logitport_server.registry.policy import PayloadPolicy
+from logitport_server.registry.quarantine import Quarantine
+from logitport_server.registry.registry import Registry
+from logitport_server.registry.source import Source
+from logitport_server.session.session import Session
+from logitport_server.transports.stream import SessionStream
 from logitport_server.worker import frames as worker_frames
 
 if TYPE_CHECKING:

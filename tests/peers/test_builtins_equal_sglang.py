@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import logitport_builtins as ours
-from logitport.edits import Edits, RowEdits
-from logitport.history import History
+from logitport.core.edits import Edits, RowEdits
+from logitport.core.history import History
 from logitport.ops import apply_edits
 from logitport.processors import EditRequest
 from logitport_builtins.thinking_budget import PRESETS

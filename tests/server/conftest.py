@@ -20,18 +20,18 @@ from logitport import (
     Request,
     RowEdits,
     UnknownProcessor,
-    tensors,
 )
+from logitport.core import tensors
 from logitport.errors import LogitportError, from_proto
 from logitport.ops import apply_edits
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.config import ServerConfig
 from logitport_server.dialects import Dialect, RequestContext, speak
 from logitport_server.executors import InlineExecutor
-from logitport_server.loader import Loader
-from logitport_server.requests import ActiveRequest, Link
-from logitport_server.session import Session
-from logitport_server.source import Source
+from logitport_server.registry.loader import Loader
+from logitport_server.registry.source import Source
+from logitport_server.session.active_request import ActiveRequest, Link
+from logitport_server.session.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

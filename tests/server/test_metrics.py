@@ -11,9 +11,9 @@ import pytest
 from logitport import LoadFailed, payload
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.executors import Gpu
-from logitport_server.executors.quarantine import Quarantine
-from logitport_server.loader import Loader
 from logitport_server.metrics import Metrics
+from logitport_server.registry.loader import Loader
+from logitport_server.registry.quarantine import Quarantine
 from tests.recorded_cuda import RecordedCuda, RecordedGpu
 
 DIGEST = "0123456789abcdef" * 4

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from logitport.edits import EditKind, bitmask_words
+from logitport.core.edits import EditKind, bitmask_words
 from logitport_builtins.grammar.trial import MOST_MASK_SECONDS
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from llguidance import LLExecutor
     from numpy.typing import NDArray
 
-    from logitport.edits import RowEdits
+    from logitport.core.edits import RowEdits
     from logitport_builtins.grammar.matching import Matching
     from logitport_builtins.grammar.tokenizers import Tokenizer
 

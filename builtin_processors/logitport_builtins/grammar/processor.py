@@ -17,7 +17,7 @@ from logitport_builtins.params import check_in_vocabulary
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from logitport.edits import RowEdits
+    from logitport.core.edits import RowEdits
     from logitport.processors import EditRequest
 
 # After a step that was slow.

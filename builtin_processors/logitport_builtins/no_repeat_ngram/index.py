@@ -13,7 +13,7 @@ from logitport_builtins.no_repeat_ngram.contexts import NO_POSITIONS, ContextHas
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from logitport.history import History
+    from logitport.core.history import History
 
 _UNFROZEN = 128  # ids at the end that stay out of the frozen part, so that rejecting drafts is cheap
 _MIN_RECENT = 512  # ids at least from one rebuild to the next

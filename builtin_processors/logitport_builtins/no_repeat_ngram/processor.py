@@ -12,7 +12,7 @@ from logitport_builtins.params import Params
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from logitport.edits import RowEdits
+    from logitport.core.edits import RowEdits
     from logitport.processors import EditRequest
 
 _WHOLE_HISTORY = sys.maxsize

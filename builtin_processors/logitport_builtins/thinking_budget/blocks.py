@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from logitport.history import History
+    from logitport.core.history import History
     from logitport_builtins.thinking_budget.limits import ThinkingLimit
 
 _NEVER = sys.maxsize  # a length that no history reaches

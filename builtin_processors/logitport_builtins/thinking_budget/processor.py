@@ -12,7 +12,7 @@ from logitport_builtins.thinking_budget.limits import ThinkingLimit, read_limit
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from logitport.edits import RowEdits
+    from logitport.core.edits import RowEdits
     from logitport.processors import EditRequest
 
 

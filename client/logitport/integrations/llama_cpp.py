@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logitport.errors import InvalidArgument, InvalidLogits
-from logitport.integrations.batch import Batch, is_chain
-from logitport.integrations.breaker import SESSION_ERRORS, Breaker
+from logitport.integrations.common.circuit_breaker import SESSION_ERRORS, Breaker
+from logitport.integrations.common.history_batch import Batch, is_chain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from logitport.client import Client
-    from logitport.integrations.batch import Chain
+    from logitport.integrations.common.history_batch import Chain
 
 
 class RemoteLogitsProcessor:

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from logitport.errors import InvalidArgument, LimitExceeded, LogitportError, NotAuthenticated, NotPermitted
+from logitport_server.access.grpc_errors import statuses
 from logitport_server.principals import ADMIN, APPLY, REGISTER
-from logitport_server.statuses import statuses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
     from logitport_server.access.authentication import Authenticator
+    from logitport_server.access.grpc_errors import Context
     from logitport_server.access.quotas import Quotas
     from logitport_server.metrics import Metrics
     from logitport_server.principals import Principal
-    from logitport_server.statuses import Context
 
 logger = logging.getLogger(__name__)
 

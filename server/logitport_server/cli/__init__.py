@@ -1,5 +1,1 @@
-"""The command line: one file a command."""
-
-from logitport_server.cli.root import run
-
-__all__ = ["run"]
+"""The `logitport` command: one file a subcommand."""

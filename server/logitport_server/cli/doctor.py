@@ -52,7 +52,7 @@ class Doctor(BaseModel):
 def _machine() -> Table:
     import torch
 
-    from logitport_server.lane import LANES_AVAILABLE
+    from logitport_server.transports.local_socket import LANES_AVAILABLE
 
     cuda = f"{torch.cuda.device_count()} devices, CUDA {torch.version.cuda}" if torch.cuda.is_available() else "none"
     table = Table("this machine", "", show_header=False)

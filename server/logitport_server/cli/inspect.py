@@ -15,8 +15,8 @@ from pydantic_settings import CliPositionalArg
 from logitport import payload
 from logitport.errors import MalformedPayload, SignatureRefused
 from logitport_server.cli.payload_file import read_payload
-from logitport_server.inspection import inspect_pickle
-from logitport_server.trusted_keys import TrustedKeys
+from logitport_server.registry.inspection import inspect_pickle
+from logitport_server.registry.trusted_keys import TrustedKeys
 
 if TYPE_CHECKING:
     from logitport.payload import Payload

@@ -14,10 +14,10 @@ from logitport_server.cli.doctor import Doctor
 from logitport_server.cli.inspect import Inspect
 from logitport_server.cli.keygen import Keygen
 from logitport_server.cli.ops import Ops
-from logitport_server.cli.release import Release
 from logitport_server.cli.serve import Serve
 from logitport_server.cli.sign import Sign
 from logitport_server.cli.token import Token
+from logitport_server.cli.unquarantine import Release
 from logitport_server.config import StartupError
 from logitport_server.version import VERSION
 

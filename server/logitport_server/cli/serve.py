@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from logitport_server.config import ServerConfig
-from logitport_server.memory import keep_large_blocks
+from logitport_server.worker.malloc import keep_large_blocks
 
 
 class Serve(ServerConfig):

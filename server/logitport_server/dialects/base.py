@@ -8,17 +8,17 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from logitport import payload
-from logitport.edits import Edits
+from logitport.core.edits import Edits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
-    from logitport.edits import RowEdits
-    from logitport.history import History
+    from logitport.core.edits import RowEdits
+    from logitport.core.history import History
     from logitport_server.principals import Domain
-    from logitport_server.regions import Region
+    from logitport_server.shared_memory.regions import Region
 
 
 # What a processor says of the rows of a call: of each, or of all in columns, where row i is that of the i-th state.

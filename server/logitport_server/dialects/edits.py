@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from logitport.edits import RowEdits
+from logitport.core.edits import RowEdits
 from logitport.processors import EditProcessor, EditRequest
 from logitport_server.dialects.base import Dialect, RequestContext
 

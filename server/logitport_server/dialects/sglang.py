@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from logitport.history import History
+    from logitport.core.history import History
     from logitport.processors import CustomLogitProcessor
 
 _REQ = {"rid", "origin_input_ids", "output_ids"}

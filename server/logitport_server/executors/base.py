@@ -11,8 +11,8 @@ from logitport_server.dialects import speak
 if TYPE_CHECKING:
     from logitport.payload import Payload
     from logitport_server.dialects import Dialect
-    from logitport_server.executors.quarantine import Quarantine
-    from logitport_server.source import Source
+    from logitport_server.registry.quarantine import Quarantine
+    from logitport_server.registry.source import Source
 
 
 class Executor(ABC):

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from logitport_server.device_regions import keep, wait_until_idle
+from logitport_server.shared_memory.device_regions import keep, wait_until_idle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport.cuda import Cuda
+    from logitport.core.cuda_ipc import Cuda
     from logitport_server.executors.zygote import WorkerProcess
     from logitport_server.principals import Domain
-    from logitport_server.regions import Region
+    from logitport_server.shared_memory.regions import Region
 
 logger = logging.getLogger(__name__)
 

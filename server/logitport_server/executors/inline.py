@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from logitport.errors import LoadFailed
 from logitport.payload.pickle_reader import read
+from logitport_server import stubs
 from logitport_server.dialects import Dialect, speak
 from logitport_server.executors.base import Executor
-from logitport_server.executors.quarantine import Quarantine
-from logitport_server.worker import standins
+from logitport_server.registry.quarantine import Quarantine
 
 if TYPE_CHECKING:
     from logitport.payload import Payload
-    from logitport_server.loader import Loader
-    from logitport_server.source import Source
+    from logitport_server.registry.loader import Loader
+    from logitport_server.registry.source import Source
 
 
 class InlineExecutor(Executor):
@@ -47,7 +47,7 @@ def _advised(error: LoadFailed, shipped: Payload) -> LoadFailed:
     """The same error; if an engine is missing that a worker would have a stand-in for, with what to do about that."""
     for reference in sorted(read(shipped.data).globals, key=lambda reference: (reference.module, reference.name)):
         engine = reference.module.partition(".")[0]
-        if engine in standins.ENGINES and find_spec(engine) is None:
+        if engine in stubs.ENGINES and find_spec(engine) is None:
             return LoadFailed(
                 f"the processor uses {reference.module}.{reference.name}, and {engine} is not installed on the server, "
                 f"which runs what is shipped in its own process: install {engine} there, or serve with --isolation "

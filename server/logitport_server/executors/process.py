@@ -16,10 +16,10 @@ from logitport.errors import LimitExceeded, PythonMismatch
 from logitport.payload.interpreter import RUNNING
 from logitport_server import sandbox
 from logitport_server.executors.base import Executor
-from logitport_server.executors.quarantine import Quarantine
 from logitport_server.executors.remote import RemoteDialect
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.zygote import Zygote
+from logitport_server.registry.quarantine import Quarantine
 from logitport_server.sandbox import Limits
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from logitport_server.executors.gpu import Gpu
     from logitport_server.executors.worker import Deadlines
     from logitport_server.principals import Domain
-    from logitport_server.source import Source
+    from logitport_server.registry.source import Source
 
 logger = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ from weakref import ref
 
 import orjson
 
-from logitport.edits import Edits
+from logitport.core.edits import Edits
 from logitport.errors import LogitportError, ProcessorFailed, ProcessorTimedOut, StateLost
 from logitport_server.dialects import Dialect, RequestContext
+from logitport_server.dialects.failures import WorkerLost
 from logitport_server.executors.remote_state import RemoteState, numbers, take_told
 from logitport_server.executors.shared_rows import SharedRows
-from logitport_server.failures import WorkerLost
-from logitport_server.grouping import States
+from logitport_server.session.grouping import States
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from logitport_server.executors.worker import Worker
     from logitport_server.executors.zygote import WorkerProcess
-    from logitport_server.regions import Region
-    from logitport_server.source import Source
+    from logitport_server.registry.source import Source
+    from logitport_server.shared_memory.regions import Region
 
 _Taken = TypeVar("_Taken")
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from logitport.cuda import CudaError
+from logitport.core.cuda_ipc import CudaError
 from logitport.errors import LogitportError
+from logitport_server.dialects.failures import COSTLY
 from logitport_server.executors.gpu import GpuMemory, give_up
-from logitport_server.failures import COSTLY
-from logitport_server.regions import Region
+from logitport_server.shared_memory.regions import Region
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

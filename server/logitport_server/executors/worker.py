@@ -13,9 +13,9 @@ from weakref import WeakSet
 
 from logitport.errors import ProcessorTimedOut, from_proto
 from logitport_proto import common_pb2
-from logitport_server import failures
+from logitport_server.dialects import failures
+from logitport_server.dialects.failures import WorkerLost
 from logitport_server.executors.zygote import NoAnswer, WorkerGone, WorkerProcess
-from logitport_server.failures import WorkerLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from logitport.errors import LogitportError
     from logitport_server.executors.gpu import Gpu
-    from logitport_server.executors.quarantine import Quarantine
     from logitport_server.executors.zygote import Zygote
     from logitport_server.principals import Domain
-    from logitport_server.source import Source
+    from logitport_server.registry.quarantine import Quarantine
+    from logitport_server.registry.source import Source
 
 logger = logging.getLogger(__name__)
 

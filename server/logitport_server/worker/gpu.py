@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from logitport.cuda import Cuda, CudaError
+from logitport.core.cuda_ipc import Cuda, CudaError
 
 
 def open_gpu(index: int, uuid: bytes) -> Cuda:

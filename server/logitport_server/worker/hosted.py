@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from logitport_server import failures
+from logitport_server.dialects import failures
 
 if TYPE_CHECKING:
     import mmap
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from logitport.core.history import History
     from logitport.errors import LogitportError
-    from logitport.history import History
     from logitport_server.dialects import Dialect, RequestContext
 
 

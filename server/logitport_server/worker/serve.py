@@ -12,12 +12,11 @@ import numpy as np
 import orjson
 
 from logitport import dialects, payload
-from logitport.edits import Edits
+from logitport.core.edits import Edits
+from logitport.core.history import History
 from logitport.errors import LoadFailed, LogitportError, to_proto
-from logitport.history import History
-from logitport_server import failures
-from logitport_server.dialects import RequestContext, speak
-from logitport_server.loader import Loader
+from logitport_server.dialects import RequestContext, failures, speak
+from logitport_server.registry.loader import Loader
 from logitport_server.worker import frames
 from logitport_server.worker.hosted import Hosted
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from logitport.cuda import Cuda
+    from logitport.core.cuda_ipc import Cuda
 
     Reply = tuple[dict[str, Any], Sequence[bytes]]
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import orjson
 
-from logitport_server.memory import keep_large_blocks
+from logitport_server import stubs
 from logitport_server.sandbox import Limits, Parent, SandboxError
-from logitport_server.worker import standins
+from logitport_server.worker.malloc import keep_large_blocks
 
 _LONGEST_MESSAGE = 1 << 16
 
@@ -38,7 +38,7 @@ def _preload() -> None:
     import logitport_builtins  # noqa: F401 - SGLang's names in payloads refer to them
     import logitport_server.worker.serve  # noqa: F401
 
-    standins.offer()
+    stubs.offer()
     if importlib.util.find_spec("torch") is not None:
         import torch
 
@@ -51,7 +51,7 @@ def _preload() -> None:
 def _preload_transformers() -> None:
     """Import what transformers' processors are defined in: a second, and 20 MB, of every worker that wants it."""
     found = importlib.util.find_spec("transformers")
-    if found is None or found.origin is None or standins.are_in(found.origin):
+    if found is None or found.origin is None or stubs.are_in(found.origin):
         return
     with suppress(Exception):  # a worker that wants it will tell why it cannot have it
         import transformers.generation.logits_process  # noqa: F401

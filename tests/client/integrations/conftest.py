@@ -76,5 +76,5 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """What hooks go by when they wait after a failure."""
     clock = Clock()
-    monkeypatch.setattr("logitport.integrations.breaker.monotonic", clock)
+    monkeypatch.setattr("logitport.integrations.common.circuit_breaker.monotonic", clock)
     return clock

@@ -14,14 +14,14 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, Qwen2ForCau
 
 from logitport import Client, EditProcessor, LogitportError
 from logitport.integrations import llama_cpp, transformers, transformers_continuous
-from logitport.integrations.ranks import Ranks
+from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.sglang.hook import Hook
 from logitport.integrations.vllm import admission
 from logitport.integrations.vllm.engine import Engine
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
 from logitport.request import Request
 from tests.client.integrations.conftest import VOCAB_SIZE
-from tests.client.integrations.test_sglang_hook import Req, ask
+from tests.client.integrations.sglang.test_hook import Req, ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -101,7 +101,7 @@ def stalling(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 @contextmanager
 def vllm(stalling: Stalling, _model: Any) -> Iterator[Ask]:
-    stalling.monkeypatch.setattr("logitport.integrations.environment.client", lambda: stalling.client)
+    stalling.monkeypatch.setattr("logitport.integrations.common.environment.client", lambda: stalling.client)
     batch = RemoteBatch(Engine(VOCAB_SIZE, "cpu", "tiny", "tiny", (1,), 0, "test"), Ranks())
 
     def run() -> str:
@@ -120,7 +120,7 @@ def vllm(stalling: Stalling, _model: Any) -> Iterator[Ask]:
 def vllm_admission(stalling: Stalling, _model: Any) -> Iterator[Ask]:
     stalling.monkeypatch.setattr(admission, "sampling_params", lambda params: {})
     stalling.monkeypatch.setattr(admission, "_GOOD_SECONDS", 0.0)
-    stalling.monkeypatch.setattr("logitport.integrations.environment.client", lambda: stalling.client)
+    stalling.monkeypatch.setattr("logitport.integrations.common.environment.client", lambda: stalling.client)
     tried = admission.Admission()
     params = SimpleNamespace(extra_args={"logitport": stalling.chain("start")}, stop_token_ids=[])
     yield lambda: said(lambda: tried.check(params))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from logitport.edits import Edits
+    from logitport.core.edits import Edits
 
 TRITON_MODULE = "logitport.ops.apply_edits.triton"
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logitport.edits import EditKind, Edits, RowEdits, pack_bits
+from logitport.core.edits import EditKind, Edits, RowEdits, pack_bits
 from logitport.errors import InvalidLogits
 from logitport.ops import apply_edits
 from logitport.ops.apply_edits import naive

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from logitport import ops
-from logitport.edits import Edits, RowEdits
+from logitport.core.edits import Edits, RowEdits
 from logitport.errors import InvalidArgument
 from logitport.ops import LogitOp, PipelineStage
 from logitport.ops.apply_edits import ApplyEdits
@@ -248,7 +248,7 @@ import sys
 import numpy as np
 import logitport.ops
 assert not {"torch", "triton", "a_plugin"} & set(sys.modules), "imported before it was needed"
-from logitport.edits import Edits
+from logitport.core.edits import Edits
 logitport.ops.apply_edits(Edits.pack([], 1), np.zeros((1, 1), np.float32))
 assert not {"torch", "triton"} & set(sys.modules), "imported for a numpy array"
 """

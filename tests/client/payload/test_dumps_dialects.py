@@ -29,7 +29,7 @@ from transformers import (
 
 from logitport import InDialect, LoadFailed, PayloadNotPortable, payload
 from logitport.dialects import recognise
-from logitport_server.worker import standins
+from logitport_server import stubs
 
 IDS, SCORES = torch.tensor([[3, 1]]), torch.arange(6.0)[None]
 OFFSET = 2.0
@@ -182,7 +182,7 @@ for line in sys.stdin:
 def test_an_author_s_own_need_no_transformers_and_transformers_own_are_refused_by_name() -> None:
     own = ["own class", "own instance", "own in a partial", "a function", "a method", "a named lambda"]
     shipped = [*(SHIPPED[name] for name in own), LogitsProcessorList([Own(), Own(0.5)]), TopKLogitsWarper]
-    folder = str(Path(standins.__file__).parent)
+    folder = str(Path(stubs.__file__).parent)
     told = subprocess.run(
         [sys.executable, "-c", ELSEWHERE, folder],
         input="\n".join(map(payload.dumps, shipped)),

@@ -24,7 +24,7 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 from logitport import History
 from logitport_server.dialects import RequestContext, speak
 from logitport_server.dialects.vllm.persistent_batch import PersistentBatch
-from logitport_server.worker.standins.vllm import sampling_params as stand_in
+from logitport_server.stubs.vllm import sampling_params as stand_in
 from tests.server.dialects.vllm.test_objects import (  # noqa: F401 - the same, with vLLM's own objects
     test_a_temperature_is_as_vllm_takes_it,
     test_defaults_are_those_of_vllm,
@@ -114,7 +114,7 @@ class Told:
 
     def alone(self, processor: Callable[..., Any], row: torch.Tensor) -> torch.Tensor:
         """The row as an instance of vLLM's processor leaves it that knows of this request alone."""
-        from logitport_server.worker.standins.vllm.config import VllmConfig
+        from logitport_server.stubs.vllm.config import VllmConfig
 
         made = processor(VllmConfig(VOCAB, 1), torch.device("cpu"), False)
         params = SamplingParams(**{name: value for name, value in self.sampling_params.items() if value is not None})
@@ -195,7 +195,7 @@ def test_the_stand_ins_fields_are_those_of_vllm() -> None:
 
 
 def test_the_stand_ins_dict_updates_are_those_of_vllm() -> None:
-    from logitport_server.worker.standins.vllm.v1.sample.logits_processor import builtin, interface
+    from logitport_server.stubs.vllm.v1.sample.logits_processor import builtin, interface
     from tests.server.dialects.vllm.test_persistent_batch import as_update
 
     for history in histories(1000):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, History, InvalidParams, RowEdits
 from logitport_server.dialects import Dialect, RequestContext, speak
-from logitport_server.worker.standins.vllm.v1.sample.logits_processor import AdapterLogitsProcessor, LogitsProcessor
-from logitport_server.worker.standins.vllm.v1.worker.gpu.sample.logits_processor import (
+from logitport_server.stubs.vllm.v1.sample.logits_processor import AdapterLogitsProcessor, LogitsProcessor
+from logitport_server.stubs.vllm.v1.worker.gpu.sample.logits_processor import (
     LogitsProcessor as SlotLogitsProcessor,
 )
 

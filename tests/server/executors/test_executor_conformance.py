@@ -26,7 +26,7 @@ from logitport import (
 from logitport_builtins import BUILTINS
 from logitport_server.dialects import RequestContext
 from logitport_server.dialects.base import by_row
-from logitport_server.source import Source
+from logitport_server.registry.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -18,14 +18,14 @@ import pytest
 import torch
 
 from logitport import CustomLogitProcessor, History, ProcessorFailed
-from logitport.cuda import CudaError
+from logitport.core.cuda_ipc import CudaError
 from logitport_server.dialects import RequestContext
 from logitport_server.executors import Deadlines, Gpu, ProcessExecutor, remote
-from logitport_server.executors.quarantine import Quarantine
 from logitport_server.executors.shared_rows import SharedRows
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.zygote import WorkerProcess
 from logitport_server.principals import Domain
+from logitport_server.registry.quarantine import Quarantine
 from logitport_server.sandbox import LAYERS
 from logitport_server.worker import gpu as in_worker
 from logitport_server.worker.serve import _Worker, serve
@@ -34,7 +34,7 @@ from tests.recorded_cuda import RecordedCuda, RecordedGpu
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from logitport_server.source import Source
+    from logitport_server.registry.source import Source
 
 VOCAB = 8
 DEADLINES = Deadlines(call=60.0, load=200.0)
@@ -225,7 +225,7 @@ def test_more_rows_than_before(house: House, ship: Callable[..., Source]) -> Non
 def test_memory_whose_work_never_ends_is_kept(
     house: House, ship: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from logitport_server import device_regions
+    from logitport_server.shared_memory import device_regions
 
     monkeypatch.setattr(device_regions, "_QUIET_SECONDS", 0.01)
     monkeypatch.setattr(device_regions, "_kept", kept := [])

@@ -10,14 +10,14 @@ import pytest
 from logitport import EditProcessor, History, ProcessorFailed
 from logitport_server.dialects import RequestContext
 from logitport_server.dialects.base import by_row
-from logitport_server.grouping import States
+from logitport_server.session.grouping import States
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport import EditRequest, RowEdits
     from logitport_server.executors import ProcessExecutor
-    from logitport_server.source import Source
+    from logitport_server.registry.source import Source
 
 VOCAB = 64
 

@@ -28,13 +28,13 @@ from logitport import (
     ProcessorTimedOut,
     RowEdits,
 )
-from logitport_server import loader
 from logitport_server.dialects import RequestContext
 from logitport_server.dialects.base import by_row
+from logitport_server.dialects.failures import WorkerLost
 from logitport_server.executors import Deadlines, ProcessExecutor, zygote
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.zygote import NoAnswer, WorkerGone, WorkerProcess
-from logitport_server.failures import WorkerLost
+from logitport_server.registry import loader
 from logitport_server.sandbox import LAYERS
 from logitport_server.worker import frames
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport import EditRequest
-    from logitport_server.source import Source
+    from logitport_server.registry.source import Source
 
     Ship = Callable[..., Source]
 

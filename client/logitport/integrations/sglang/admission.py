@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from logitport.errors import InvalidArgument
-from logitport.integrations.asked import KEY, chain_of
-from logitport.integrations.environment import default_chain
+from logitport.integrations.common.chains import KEY, chain_of
+from logitport.integrations.common.environment import default_chain
 from logitport.integrations.sglang import RemoteLogitProcessor
 from logitport.integrations.sglang.engine import BEAMS
 from logitport.integrations.sglang.guard import REFUSED, names_hook

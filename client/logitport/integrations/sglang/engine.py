@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from logitport.integrations.ranks import Ranks
+from logitport.integrations.common.ranks import Ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import StateLost
-from logitport.integrations.asked import chain_of
+from logitport.integrations.common.chains import chain_of
 from logitport.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from logitport.errors import LogitportError
-    from logitport.frames import Handle
-    from logitport.integrations.batch import Chain
-    from logitport.session import Session
+    from logitport.integrations.common.history_batch import Chain
+    from logitport.session.frames import Handle
+    from logitport.session.session import Session
 
 
 @dataclass

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from logitport.errors import InternalError, InvalidArgument, LogitportError, ProcessorFailed, SessionClosed
-from logitport.integrations import environment
-from logitport.integrations.breaker import SESSION_ERRORS
-from logitport.integrations.link import RECONNECT_SECONDS, Link
-from logitport.integrations.ranks import Ranks
+from logitport.integrations.common import environment
+from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
+from logitport.integrations.common.ranks import Ranks
+from logitport.integrations.common.session_holder import RECONNECT_SECONDS, Link
 from logitport.integrations.sglang.engine import (
     BEAMS,
     SEVERAL_ROWS,
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     import torch
 
     from logitport.client import Client
-    from logitport.edits import Edits
-    from logitport.frames import Handle
-    from logitport.integrations.batch import Chain
-    from logitport.pending import PendingStep, StepResult
-    from logitport.session import Session
+    from logitport.core.edits import Edits
+    from logitport.integrations.common.history_batch import Chain
+    from logitport.session.frames import Handle
+    from logitport.session.session import Session
+    from logitport.session.step import PendingStep, StepResult
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from logitport.integrations.environment import TARGET
+from logitport.integrations.common.environment import TARGET
 from logitport.integrations.sglang import guard
 from logitport.integrations.sglang.plugin import GUARD
 

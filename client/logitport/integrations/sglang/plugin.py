@@ -7,7 +7,13 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import InvalidArgument
-from logitport.integrations.environment import DEFAULT_PROCESSORS, TARGET, client, default_chain, warn_of_misspelt
+from logitport.integrations.common.environment import (
+    DEFAULT_PROCESSORS,
+    TARGET,
+    client,
+    default_chain,
+    warn_of_misspelt,
+)
 from logitport.integrations.sglang import admission, guard
 from logitport.integrations.sglang.engine import DELAY_SAMPLE, unsupported
 

@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 import orjson
 
 from logitport.errors import InvalidParams, LimitExceeded, LogitportError, NotAuthenticated
-from logitport.integrations import environment
-from logitport.integrations.breaker import SESSION_ERRORS
-from logitport.integrations.link import Link
+from logitport.integrations.common import environment
+from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
+from logitport.integrations.common.session_holder import Link
 from logitport.integrations.vllm.asking import chain, failure_id, sampling_params
 from logitport.integrations.vllm.engine import eos_token_ids
 from logitport.integrations.vllm.runner import calling_config

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import InvalidParams
-from logitport.integrations.asked import KEY, chain_of
+from logitport.integrations.common.chains import KEY, chain_of
 from logitport.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logitport.integrations.batch import Chain
+    from logitport.integrations.common.history_batch import Chain
 
 FAILURE_ID = "logitport_failure_id"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from logitport.integrations.ranks import Ranks
+from logitport.integrations.common.ranks import Ranks
 
 
 def ranks_here() -> Ranks:

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from logitport.errors import ProcessorFailed
-from logitport.integrations import environment
-from logitport.integrations.breaker import SESSION_ERRORS
-from logitport.integrations.link import RECONNECT_SECONDS, Link
+from logitport.integrations.common import environment
+from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
+from logitport.integrations.common.session_holder import RECONNECT_SECONDS, Link
 from logitport.integrations.vllm.failures import record
 from logitport.ops import apply_edits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from logitport.edits import Edits
-    from logitport.frames import Handle
-    from logitport.integrations.ranks import Ranks
+    from logitport.core.edits import Edits
+    from logitport.integrations.common.ranks import Ranks
     from logitport.integrations.vllm.engine import Engine
-    from logitport.pending import PendingStep
     from logitport.request import Request
+    from logitport.session.frames import Handle
+    from logitport.session.step import PendingStep
 
 
 @dataclass(eq=False)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from logitport.errors import InvalidArgument
-from logitport.integrations import environment
+from logitport.integrations.common import environment
 from logitport.integrations.vllm.asking import asked_of, asks, ending_id
 from logitport.integrations.vllm.engine import Engine
 from logitport.integrations.vllm.ranks import ranks_here, samples_here
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from logitport.integrations.batch import Chain
+    from logitport.integrations.common.history_batch import Chain
     from logitport.integrations.vllm.runner import Calling
 
 # What asynchronous scheduling puts for an id that was sampled and has not reached the host.

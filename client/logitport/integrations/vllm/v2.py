@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from logitport.integrations import environment
+from logitport.integrations.common import environment
 from logitport.integrations.vllm.asking import asked_of, asks, ending_id
 from logitport.integrations.vllm.engine import Engine
 from logitport.integrations.vllm.ranks import ranks_here
@@ -16,7 +16,7 @@ from logitport.integrations.vllm.runner import calling
 from logitport.integrations.vllm.tails import Tails
 
 if TYPE_CHECKING:
-    from logitport.integrations.batch import Chain
+    from logitport.integrations.common.history_batch import Chain
     from logitport.integrations.vllm.runner import Calling
 
 

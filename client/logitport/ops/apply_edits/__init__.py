@@ -12,7 +12,7 @@ from logitport.ops.apply_edits import cpu
 from logitport.ops.registry import LogitOp
 
 if TYPE_CHECKING:
-    from logitport.edits import Edits
+    from logitport.core.edits import Edits
 
 
 def apply_edits(edits: Edits, logits: Any) -> None:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from logitport.edits import EditKind
+from logitport.core.edits import EditKind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from logitport.edits import Edits
+    from logitport.core.edits import Edits
 
 _FLOAT32 = np.finfo(np.float32)
 

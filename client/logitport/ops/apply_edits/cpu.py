@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport.edits import EditKind
+from logitport.core.edits import EditKind
 from logitport.ops.apply_edits.biases import sum_biases
 from logitport.ops.apply_edits.logits import check_array, check_tensor
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from logitport.edits import Edits
+    from logitport.core.edits import Edits
 
 _MINUS_INF_BFLOAT16 = -0x80  # 0xFF80 as int16
 

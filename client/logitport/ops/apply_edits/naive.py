@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport.edits import EditKind, unpack_bits
+from logitport.core.edits import EditKind, unpack_bits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from logitport.edits import Edits
+    from logitport.core.edits import Edits
 
 
 def apply_edits(edits: Edits, logits: Any) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from logitport.edits import EditKind
+from logitport.core.edits import EditKind
 from logitport.ops.apply_edits.biases import sum_biases
 from logitport.ops.apply_edits.logits import check_array, check_tensor
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from logitport.edits import Edits
+    from logitport.core.edits import Edits
 
 
 def apply_edits(edits: Edits, logits: Any, compiled: Callable[[Any], Any] = lambda kernel: kernel) -> None:

@@ -11,14 +11,14 @@ import torch
 import triton
 import triton.language as tl
 
-from logitport.edits import EditKind
+from logitport.core.edits import EditKind
 from logitport.ops.apply_edits.biases import sum_biases
 from logitport.ops.apply_edits.logits import check_tensor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from logitport.edits import Edits
+    from logitport.core.edits import Edits
 
 BLOCK = 8192  # ids of a row that one program owns
 CHUNK = 1024  # ids of an edit that it looks at together

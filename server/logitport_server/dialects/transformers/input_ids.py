@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from logitport.history import History
+    from logitport.core.history import History
 
 _SMALLEST_CAPACITY = 64
 

@@ -17,7 +17,7 @@ from logitport_server.dialects.vllm import objects
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport.history import History
+    from logitport.core.history import History
 
 
 @dataclass(eq=False, slots=True)

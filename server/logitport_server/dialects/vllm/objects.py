@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from logitport import dialects, payload
 from logitport.errors import InvalidParams, LoadFailed
-from logitport_server.worker import standins
-from logitport_server.worker.standins.vllm.config import VllmConfig
+from logitport_server import stubs
+from logitport_server.stubs.vllm.config import VllmConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ def module(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        return import_module(f"{standins.__name__}.{name}")
+        return import_module(f"{stubs.__name__}.{name}")
 
 
 def sampling_params(told: Mapping[str, Any], params: dict[str, Any], eos_token_ids: Sequence[int] = ()) -> Any:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from logitport_server.worker.standins.vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor, UvaBackedTensor
+from logitport_server.stubs.vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor, UvaBackedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logitport.history import History
+    from logitport.core.history import History
 
 
 class Seat:

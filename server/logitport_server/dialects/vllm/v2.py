@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from logitport import dialects
+from logitport.core.history import History
 from logitport.errors import LoadFailed
-from logitport.history import History
 from logitport_server.dialects.results import check_result
 from logitport_server.dialects.vllm import objects
 from logitport_server.dialects.vllm.base import VllmDialect, VllmRequest
 from logitport_server.dialects.vllm.request_slots import RequestSlots
 from logitport_server.dialects.vllm.rows import arrange
 from logitport_server.dialects.vllm.v2_forms import Earlier, Revised
-from logitport_server.worker.standins.vllm.config import VllmConfig
+from logitport_server.stubs.vllm.config import VllmConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -10,7 +10,7 @@ import torch
 
 from logitport import History, InDialect, InvalidParams, LoadFailed
 from logitport_server.dialects import RequestContext, speak
-from logitport_server.worker.standins.vllm.v1.sample.logits_processor import AdapterLogitsProcessor
+from logitport_server.stubs.vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
 if TYPE_CHECKING:
     from collections.abc import Callable

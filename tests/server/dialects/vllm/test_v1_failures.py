@@ -8,8 +8,8 @@ import pytest
 
 from logitport import InvalidParams, LoadFailed, ProcessorFailed
 from logitport_server.dialects import speak
-from logitport_server.worker.standins.vllm.exceptions import VLLMValidationError
-from logitport_server.worker.standins.vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
+from logitport_server.stubs.vllm.exceptions import VLLMValidationError
+from logitport_server.stubs.vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from tests.server.dialects.vllm.v1_requests import Counts, Logs, Told, speaks, step
 
 if TYPE_CHECKING:

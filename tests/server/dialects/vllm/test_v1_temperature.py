@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from logitport_server.grouping import Row, Rows, group, needs_logits
-from logitport_server.requests import ActiveRequest, Link
+from logitport_server.session.active_request import ActiveRequest, Link
+from logitport_server.session.grouping import Row, Rows, group, needs_logits
 from tests.server.dialects.vllm.v1_requests import VOCAB, Counts, Logs, Told, speaks, step
 
 

@@ -11,7 +11,7 @@ import torch
 from tests.server.dialects.vllm.v2_requests import VOCAB, Notes, Requests, fields, notes
 
 if TYPE_CHECKING:
-    from logitport_server.worker.standins.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
+    from logitport_server.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 
 
 def test_a_row_each() -> None:
@@ -132,9 +132,9 @@ def test_rows_of_a_declined_request_are_there_if_others_are() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_logits_are_float32_there(dtype: torch.dtype, admission: Any) -> None:
-    from logitport_server.grouping import Row, Rows
-    from logitport_server.outcome import Outcome
-    from logitport_server.step import run
+    from logitport_server.session.grouping import Row, Rows
+    from logitport_server.session.outcome import Outcome
+    from logitport_server.session.step import run
 
     class Tenth(Notes):
         def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:

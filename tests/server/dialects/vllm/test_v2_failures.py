@@ -12,7 +12,7 @@ from logitport_server.dialects import speak
 from tests.server.dialects.vllm.v2_requests import VOCAB, Notes, Requests, notes
 
 if TYPE_CHECKING:
-    from logitport_server.worker.standins.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
+    from logitport_server.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 
 
 def test_a_request_that_cannot_be_added_fails_alone() -> None:

@@ -10,7 +10,7 @@ import torch
 from tests.server.dialects.vllm.v2_requests import VOCAB, Requests
 
 if TYPE_CHECKING:
-    from logitport_server.worker.standins.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
+    from logitport_server.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 
 
 def test_a_class_of_no_base_with_the_least_that_is_needed() -> None:
@@ -85,9 +85,9 @@ def test_the_form_that_was_first_proposed() -> None:
 
 def test_drafts_in_the_form_that_was_first_proposed(admission: Any) -> None:
     """A row is a request's, so each draft offset is a call; the next step starts over from what is left of them."""
-    from logitport_server.grouping import Row, Rows
-    from logitport_server.outcome import Outcome
-    from logitport_server.step import run
+    from logitport_server.session.grouping import Row, Rows
+    from logitport_server.session.outcome import Outcome
+    from logitport_server.session.step import run
 
     request = admission(VOCAB)((AsProposed, {}), prompt=[1])
     del AsProposed.told[:]

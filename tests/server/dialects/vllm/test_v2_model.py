@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import tensors
+from logitport.core import tensors
 from logitport_proto import processing_pb2
-from logitport_server.worker.standins.vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor
+from logitport_server.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor
 from tests.slot_processors import derive, naive
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import torch
 
 from logitport import History
 from logitport_server.dialects import RequestContext, speak
-from logitport_server.worker.standins.vllm.v1.sample.logits_processor import (
+from logitport_server.stubs.vllm.v1.sample.logits_processor import (
     BatchUpdate,
     LogitsProcessor,
     process_dict_updates,

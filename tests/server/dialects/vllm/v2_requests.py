@@ -8,7 +8,7 @@ import torch
 
 from logitport import History
 from logitport_server.dialects import RequestContext, speak
-from logitport_server.worker.standins.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor
+from logitport_server.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

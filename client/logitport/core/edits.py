@@ -1,0 +1,227 @@
+"""Edits: what logits-free processors answer with, and how they travel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from logitport.core.row_edits import (
+    EditKind,
+    RowEdits,
+    bitmask_words,
+    check_edit,
+    pack_bits,
+    smallest,
+    unpack_bits,
+    within,
+)
+from logitport.errors import InvalidArgument
+from logitport_proto import common_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import TypeAlias
+
+    Buffer: TypeAlias = bytes | memoryview
+
+    from numpy.typing import NDArray
+
+__all__ = ["EditKind", "Edits", "RowEdits", "bitmask_words", "pack_bits", "unpack_bits"]
+
+_KINDS = bytes(EditKind)
+_KEEP_OTHERS = bytes((EditKind.DENY, EditKind.BIAS))
+_KIND = {int(kind): kind for kind in EditKind}  # to look up is faster than to construct
+
+
+@dataclass(frozen=True, eq=False)
+class Edits:
+    """Edits to some rows of a batch, in compressed sparse row form.
+
+    The edits of one row stand together, in the order in which they apply; a FORCE is the first of its row.
+
+    Attributes:
+        rows: the row that each edit changes, int32[edits].
+        kinds: `EditKind` of each edit, uint8[edits].
+        offsets: edit e owns `ids[offsets[e]:offsets[e + 1]]`, int32[edits + 1].
+        ids: token ids, or words of bitmasks, int32[ids].
+        values: what to add, float32[ids], 0 where an id is not of a BIAS; float32[0] where there is no BIAS.
+    """
+
+    rows: NDArray[np.int32]
+    kinds: NDArray[np.uint8]
+    offsets: NDArray[np.int32]
+    ids: NDArray[np.int32]
+    values: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def counts(self) -> NDArray[np.int32]:
+        """How many ids (or words) each edit has, int32[edits]."""
+        counts: NDArray[np.int32] = self.offsets[1:] - self.offsets[:-1]
+        return counts
+
+    def leaves_every_row_an_id(self, vocab_size: int) -> bool:
+        """Whether that is plain from the columns: nothing but DENY and BIAS, of fewer ids than one row has."""
+        return len(self.ids) < vocab_size and not self.kinds.tobytes().translate(None, _KEEP_OTHERS)
+
+    @classmethod
+    def pack(cls, rows: Iterable[tuple[int, RowEdits]], vocab_size: int) -> Edits:
+        """From (row, what was said of it), each row once.
+
+        Raises:
+            InvalidTokenId, InvalidArgument: as `RowEdits.check`.
+        """
+        words = bitmask_words(vocab_size)
+        row_column: list[int] = []
+        kind_column = bytearray()
+        parts: list[NDArray[Any]] = []
+        biases: list[tuple[int, NDArray[np.float32]]] = []
+        for row, row_edits in rows:
+            for edit in row_edits:
+                kind, ids, added = edit if edit[1].size <= words else smallest(edit, vocab_size)
+                if added is not None:
+                    biases.append((len(parts), added))
+                row_column.append(row)
+                kind_column.append(kind)
+                parts.append(ids)
+        offsets = np.array([0, *accumulate(map(len, parts))], np.int32)
+        values = np.zeros(offsets[-1] if biases else 0, np.float32)
+        for place, added in biases:
+            values[offsets[place] : offsets[place + 1]] = added
+        edits = cls(
+            rows=np.array(row_column, np.int32),
+            kinds=np.frombuffer(kind_column, np.uint8),
+            offsets=offsets,
+            ids=np.concatenate(parts) if parts else np.empty(0, np.int32),
+            values=values,
+        )
+        edits._check_ids(vocab_size)
+        return edits if edits.ids.dtype == np.int32 else replace(edits, ids=edits.ids.astype(np.int32))
+
+    def unpack(self, num_rows: int) -> list[RowEdits]:
+        """The inverse of `pack`: what was said of each row of a batch."""
+        rows = [RowEdits() for _ in range(num_rows)]
+        offsets, ids, values = self.offsets.tolist(), self.ids, self.values
+        for row, kind, begin, end in zip(self.rows.tolist(), self.kinds.tolist(), offsets, offsets[1:]):  # noqa: B905
+            added = values[begin:end] if kind == EditKind.BIAS else None
+            rows[row].say(_KIND[kind], ids[begin:end], added)
+        return rows
+
+    def moved(self, rows: Sequence[int]) -> Edits:
+        """The same edits where row i has become row `rows[i]`."""
+        return replace(self, rows=np.array(rows, np.int32)[self.rows])
+
+    def merged(self) -> Edits:
+        """The same edits, where neighbours that only deny ids of a row, or only add to them, are one."""
+        rows, kinds = self.rows, self.kinds
+        goes_on = (rows[1:] == rows[:-1]) & (kinds[1:] == kinds[:-1])
+        goes_on &= (kinds[1:] == EditKind.DENY) | (kinds[1:] == EditKind.BIAS)
+        begins = np.ones(len(self) + 1, np.bool_)
+        begins[1:-1] = ~goes_on
+        return replace(self, rows=rows[begins[:-1]], kinds=kinds[begins[:-1]], offsets=self.offsets[begins])
+
+    def to_columns(self) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+        """Rows, offsets, ids, values and kinds, little-endian."""
+        return (
+            self.rows.astype("<i4", copy=False).tobytes(),
+            self.offsets.astype("<i4", copy=False).tobytes(),
+            self.ids.astype("<i4", copy=False).tobytes(),
+            self.values.astype("<f4", copy=False).tobytes(),
+            self.kinds.tobytes(),
+        )
+
+    def to_proto(self) -> common_pb2.Edits:
+        """The message."""
+        rows, offsets, ids, values, kinds = self.to_columns()
+        return common_pb2.Edits(rows=rows, offsets=offsets, ids=ids, values=values, kinds=kinds)
+
+    @classmethod
+    def from_proto(cls, message: common_pb2.Edits, num_rows: int, vocab_size: int) -> Edits:
+        """From a message, checked against a batch of `num_rows` rows of `vocab_size` logits. Raises as `check`."""
+        columns = message.rows, message.offsets, message.ids, message.values, message.kinds
+        return cls.from_columns(columns, num_rows, vocab_size)
+
+    @classmethod
+    def from_columns(cls, columns: Sequence[Buffer], num_rows: int, vocab_size: int) -> Edits:
+        """The inverse of `to_columns`, checked against a batch of `num_rows` rows of `vocab_size` logits.
+
+        Raises:
+            InvalidArgument, InvalidTokenId: as `check`.
+        """
+        rows, offsets, ids, values, kinds = columns
+        try:
+            edits = cls(
+                rows=np.frombuffer(rows, "<i4"),
+                kinds=np.frombuffer(kinds, np.uint8),
+                offsets=np.frombuffer(offsets or b"\0\0\0\0", "<i4"),
+                ids=np.frombuffer(ids, "<i4"),
+                values=np.frombuffer(values, "<f4"),
+            )
+        except ValueError as error:
+            raise InvalidArgument(f"Edits: a column is not a whole number of elements: {error}") from error
+        edits.check(num_rows, vocab_size)
+        return edits
+
+    def check(self, num_rows: int, vocab_size: int) -> None:
+        """Check everything against a batch of `num_rows` rows of `vocab_size` logits.
+
+        Raises:
+            InvalidArgument: the columns do not fit together, a row is outside the batch, rows are scattered,
+                a kind is unknown, or an edit has the wrong number of ids.
+            InvalidTokenId: an id is not in [0, vocab_size).
+        """
+        self._check_columns()
+        if not len(self):
+            return
+        self._check_rows(num_rows)
+        self._check_kinds()
+        self._check_ids(vocab_size)
+        if len(self.values) and not np.isfinite(self.values).all():
+            raise InvalidArgument("Edits: the values of a BIAS must be finite")
+
+    def _check_columns(self) -> None:
+        offsets = self.offsets
+        if not (
+            len(self.kinds) == len(self.rows) == len(offsets) - 1
+            and offsets[0] == 0
+            and offsets[-1] == len(self.ids)
+            and len(self.values) in (0, len(self.ids))
+            and np.logical_and.reduce(offsets[:-1] <= offsets[1:])  # compared, for a difference can overflow
+        ):
+            raise InvalidArgument("Edits: the columns rows, kinds, offsets, ids and values do not fit together")
+
+    def _check_rows(self, num_rows: int) -> None:
+        rows = self.rows
+        ascending = np.logical_and.reduce(rows[:-1] <= rows[1:])
+        lowest, highest = (rows[0], rows[-1]) if ascending else (rows.min(), rows.max())
+        if lowest < 0 or highest >= num_rows:
+            raise InvalidArgument(f"Edits: rows must lie in [0, {num_rows}), but go from {lowest} to {highest}")
+        if not ascending and len(np.unique(rows)) != 1 + np.count_nonzero(rows[:-1] != rows[1:]):
+            raise InvalidArgument("Edits: the edits of one row must stand together")
+
+    def _check_kinds(self) -> None:
+        kinds = self.kinds.tobytes()
+        if unknown := kinds.translate(None, _KINDS):
+            raise InvalidArgument(f"Edits: unknown kind among {sorted(set(unknown))}")
+        if EditKind.BIAS in kinds and len(self.values) != len(self.ids):
+            raise InvalidArgument(f"Edits: a BIAS, but {len(self.values)} values for {len(self.ids)} ids")
+        if EditKind.FORCE in kinds:
+            forced = self.kinds == EditKind.FORCE
+            if (self.counts[forced] != 1).any() or (forced[1:] & (self.rows[1:] == self.rows[:-1])).any():
+                raise InvalidArgument("Edits: a FORCE has exactly one id and is the first edit of its row")
+
+    def _check_ids(self, vocab_size: int) -> None:
+        kinds, offsets, lists = self.kinds.tobytes(), self.offsets, [self.ids]
+        fits = True
+        if EditKind.BITMASK in kinds:
+            fits = bool((self.counts[self.kinds == EditKind.BITMASK] == bitmask_words(vocab_size)).all())
+            lists = [self.ids[offsets[i] : offsets[i + 1]] for i, kind in enumerate(kinds) if kind != EditKind.BITMASK]
+        if fits and all(within(ids, vocab_size) for ids in lists):
+            return
+        for edit, kind in enumerate(kinds):  # once more, to name the edit
+            check_edit(EditKind(kind), self.ids[offsets[edit] : offsets[edit + 1]], vocab_size)

@@ -1,0 +1,5 @@
+"""The hook for transformers' `generate`; continuous batching has `logitport.integrations.transformers_continuous`."""
+
+from logitport.integrations.transformers.generate import RemoteLogitsProcessor
+
+__all__ = ["RemoteLogitsProcessor"]

@@ -1,0 +1,215 @@
+"""Logits of an engine's GPU: in memory that the server edits where it lies, or in pinned memory of the host."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from logitport.core import tensors
+from logitport.core.cuda_ipc import CudaError, open_cuda
+from logitport.errors import DeadlineExceeded, LogitportError, ServerUnavailable, SessionClosed
+from logitport.session.logits_buffer import HostMemory, Memory
+from logitport_proto import processing_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from logitport.core.cuda_ipc import Cuda
+    from logitport.session.channel import Conversation
+
+logger = logging.getLogger(__name__)
+
+_CONNECTION_LOST = (DeadlineExceeded, ServerUnavailable, SessionClosed)
+
+# What sessions of this process have left while their server might still have it open: CUDA forbids to free that.
+_parked: list[SharedAllocation] = []
+
+# The same, but the server might still edit it, so that nobody can use it; nor may its events be destroyed.
+_lost: list[SharedAllocation] = []
+
+
+class SharedAllocation:
+    """Memory of a GPU that a server may have open, and the two events that order who uses it.
+
+    Attributes:
+        cuda: the GPU.
+        open_at_server: whether a server may have it open.
+        with_server: whether a server was asked to edit it, and has not answered.
+    """
+
+    def __init__(self, cuda: Cuda, size_bytes: int) -> None:
+        self.cuda = cuda
+        self.open_at_server = False
+        self.with_server = False
+        self._ready, self._ready_handle = cuda.event()
+        self._edited, self._edited_handle = cuda.event()
+        self._allocation = cuda.allocate(size_bytes)
+
+    @classmethod
+    def take(cls, cuda: Cuda, size_bytes: int) -> SharedAllocation:
+        """The smallest parked one that is large enough, else a new one. Raises CudaError."""
+        for parked in sorted(_parked, key=lambda one: one.size_bytes):
+            if parked.cuda is cuda and parked.size_bytes >= size_bytes:
+                with suppress(ValueError):  # another thread has just taken it
+                    _parked.remove(parked)
+                    cuda.synchronize()  # who had it may have work under way
+                    return parked
+        return cls(cuda, size_bytes)
+
+    @property
+    def size_bytes(self) -> int:
+        """How large it is, which may be more than was asked for."""
+        return self._allocation.size_bytes
+
+    def tensor(self) -> torch.Tensor:
+        """All of it, uint8[size_bytes], zeroed: a server shall not see what was there. Raises CudaError."""
+        return self.cuda.tensor(self._allocation, self._release).zero_()
+
+    def frame(self, size_bytes: int) -> processing_pb2.ShareDeviceMemory:
+        """What tells a server to open its first `size_bytes`."""
+        return processing_pb2.ShareDeviceMemory(
+            memory_handle=self._allocation.handle,
+            device_uuid=self.cuda.uuid,
+            size_bytes=size_bytes,
+            ready_event=self._ready_handle,
+            edited_event=self._edited_handle,
+        )
+
+    def hand_over(self) -> None:
+        """What the current stream has been told to do comes before what the server is about to do."""
+        self.with_server = True
+        self._ready.record(self.cuda.current_stream())
+
+    def take_back(self) -> None:
+        """What the current stream is told from now on comes after what the server did."""
+        try:
+            self._edited.wait(self.cuda.current_stream())
+        except RuntimeError:
+            logger.warning("a stream could not be told to wait for the server; the GPU was waited for", exc_info=True)
+            self._edited.synchronize()
+        self.with_server = False
+
+    def _release(self) -> None:
+        if not self.open_at_server:
+            self.cuda.free(self._allocation)
+        elif not self.with_server:
+            _parked.append(self)
+        else:
+            logger.warning("%d bytes on %s are lost: a server might still edit them", self.size_bytes, self.cuda.device)
+            _lost.append(self)
+
+
+class DeviceMemory(Memory):
+    """Memory of the engine's GPU, edited by a server on that GPU."""
+
+    name = "device"
+
+    def __init__(self, conversation: Conversation, device: torch.device, cuda: Cuda | None) -> None:
+        self._conversation = conversation
+        self._device = device
+        self._cuda = cuda
+        self._refused_on = 0
+        self._shared: SharedAllocation | None = None
+
+    def open(self, size_bytes: int, replaces: int) -> tuple[int, Any] | None:
+        if (
+            self._cuda is None
+            or self._refused_on == self._conversation.connections
+            or self._conversation.device_uuid != self._cuda.uuid
+        ):
+            return None
+        try:
+            shared = SharedAllocation.take(self._cuda, size_bytes)
+            memory = shared.tensor()
+            region_id = self._share(shared, size_bytes)
+            if replaces and self._shared is not None:
+                closing = processing_pb2.CloseRegion(region_id=replaces)
+                self._conversation.exchange(processing_pb2.SessionRequest(close_region=closing))
+                self._shared.open_at_server = False
+        except _CONNECTION_LOST:
+            raise
+        except (CudaError, LogitportError) as error:
+            logger.info(
+                "logits travel through the host's memory, for the server cannot edit them on the GPU: %s", error
+            )
+            self.refuse()
+            return None
+        self._shared = shared
+        return region_id, memory
+
+    def ordinary(self, size_bytes: int) -> torch.Tensor:
+        return torch.empty(size_bytes, dtype=torch.uint8, device=self._device)
+
+    def write(self, staged: Any, rows: Any) -> bool:
+        assert self._shared is not None  # noqa: S101 - only what was opened is written to
+        try:
+            if staged is not None:
+                staged.copy_(rows)
+            self._shared.hand_over()
+        except RuntimeError as error:
+            logger.warning("logits travel through the host's memory, for CUDA failed: %s", error)
+            return False
+        return True
+
+    def read(self, logits: Any, wanted: Sequence[int], staged: Any) -> None:
+        assert self._shared is not None  # noqa: S101 - as above
+        self._shared.take_back()
+        super().read(logits, wanted, staged)
+
+    def refuse(self) -> None:
+        self._refused_on = self._conversation.connections
+        if self._shared is not None:
+            self._shared.with_server = False
+
+    def _share(self, shared: SharedAllocation, size_bytes: int) -> int:
+        shared.open_at_server = True
+        frame = processing_pb2.SessionRequest(share_device_memory=shared.frame(size_bytes))
+        try:
+            return self._conversation.exchange(frame).region.region_id
+        except LogitportError as error:
+            shared.open_at_server = isinstance(error, _CONNECTION_LOST)
+            raise
+
+
+class PinnedMemory(HostMemory):
+    """A region of the host's memory to and from which the engine's GPU copies by itself."""
+
+    def __init__(self, conversation: Conversation, cuda: Cuda) -> None:
+        super().__init__(conversation)
+        self._cuda = cuda
+        self._copied_home: torch.cuda.Event | None = None
+
+    def open(self, size_bytes: int, replaces: int) -> tuple[int, Any] | None:
+        opened = super().open(size_bytes, replaces)
+        if opened is not None:
+            try:
+                return opened[0], self._cuda.pin(opened[1], self._cuda.synchronize)
+            except CudaError as error:
+                logger.info("memory shared with the server is not pinned, and copies to it are slower: %s", error)
+        return opened
+
+    def write(self, staged: Any, rows: Any) -> bool:
+        if staged is not None:
+            stream = self._cuda.current_stream()
+            if self._copied_home is not None:
+                stream.wait_event(self._copied_home)  # the engine may have changed its stream since
+            staged.copy_(rows, non_blocking=True)
+            stream.record_event().synchronize()
+        return True
+
+    def read(self, logits: Any, wanted: Sequence[int], staged: Any) -> None:
+        if staged is not None:
+            tensors.put_rows(logits, wanted, staged)
+            self._copied_home = self._cuda.current_stream().record_event()
+
+
+def memories(conversation: Conversation, device: str) -> list[Memory]:
+    """The kinds of memory for logits on a GPU, the fastest first."""
+    if not torch.cuda.is_available():  # the engine says what torch here knows nothing of
+        return [HostMemory(conversation)]
+    cuda = open_cuda(torch.device(device))
+    host = HostMemory(conversation) if cuda is None else PinnedMemory(conversation, cuda)
+    return [DeviceMemory(conversation, torch.device(device), cuda), host]

@@ -1,0 +1,211 @@
+"""Step frames: what joined each history, and whose rows the logits are."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import TYPE_CHECKING, Union
+
+from logitport.core.history import History, extend_crc
+from logitport.errors import InvalidArgument, InvalidTokenId, UnknownRequest
+from logitport.request import message_of
+from logitport_proto import common_pb2, processing_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from logitport.request import Request
+
+
+# A frame that holds more is followed by another one; far below what either end takes by default.
+_LARGE_BYTES = 4 << 20
+
+
+class Handle:
+    """A request that a session holds; compared by identity.
+
+    Attributes:
+        request_id: as the request had it.
+        reads_logits: whether its chain reads logits, which then travel at each step.
+        history: its tokens, as the session has been told.
+        crc: checksum of the history.
+        processed: whether a processor has been handed logits of it.
+        removed: whether the session has dropped it.
+    """
+
+    __slots__ = (
+        *("_message", "crc", "generation", "history", "processed", "reads_logits", "removed"),
+        *("request_id", "slot"),
+    )
+
+    def __init__(self, slot: int, generation: int, request: Request) -> None:
+        self.slot = slot
+        self.generation = generation
+        # As it was when it was admitted: what the engine does to its own objects later changes nothing.
+        self._message = message_of(request)
+        self.request_id = self._message.request_id
+        self.history = History(request.prompt_token_ids, request.output_token_ids)
+        del self._message.prompt_token_ids[:], self._message.output_token_ids[:]
+        self.crc = self.history.crc()
+        self.reads_logits = False
+        self.processed = False
+        self.removed = False
+
+    def pin(self, processors: Sequence[str]) -> None:
+        """Name by its digest what the request named by a registered name: this is what each stood for at admission."""
+        for call, stood_for in zip(self._message.processors, processors):  # noqa: B905 - an older server tells of none
+            if call.processor.WhichOneof("by") == "name":
+                call.processor.digest = stood_for
+
+    def digests(self) -> list[str]:
+        """Of those processors of its chain that are named by one."""
+        return [call.processor.digest for call in self._message.processors if call.processor.digest]
+
+    def asked(self) -> common_pb2.Request:
+        """The request with its history as it is now."""
+        message = common_pb2.Request()
+        message.CopyFrom(self._message)
+        message.prompt_token_ids.extend(self.history.prompt_token_ids.tolist())
+        message.output_token_ids.extend(self.history.output_token_ids.tolist())
+        return message
+
+    def extend(self, token_ids: Sequence[int]) -> None:
+        """These ids, oldest first, join the history."""
+        self.history.extend(token_ids)
+        self.crc = extend_crc(self.crc, token_ids)
+
+    def rewind(self, length: int) -> None:
+        """Cut the history back to `length` ids. Raises InvalidArgument as `History.rewind`."""
+        self.history.rewind(length)
+        self.crc = self.history.crc()
+
+    def __repr__(self) -> str:
+        return f"<Handle {self.request_id!r} slot {self.slot} generation {self.generation}>"
+
+
+# A handle, or a handle and how many of its draft tokens the row has seen.
+RowLike = Union[Handle, "tuple[Handle, int]"]
+
+
+def place_rows(
+    new_token_ids: Mapping[Handle, Sequence[int]],
+    drafts: Mapping[Handle, Sequence[int]],
+    rows: Sequence[RowLike] | None,
+) -> list[tuple[Handle, int]]:
+    """(handle, draft offset) of each row of the logits; by default the handles in order, 1 + its drafts each.
+
+    Raises:
+        UnknownRequest: a row, or drafts, of a handle that takes no part in the step.
+        InvalidArgument: a draft offset beyond the drafts, or requests without any row.
+    """
+    for handle in drafts:
+        if handle not in new_token_ids:
+            raise UnknownRequest(f"drafts belong to {handle}, which takes no part in the step; give it new ids, or []")
+    if rows is None:
+        return [(handle, offset) for handle in new_token_ids for offset in range(1 + len(drafts.get(handle, ())))]
+    placed = [row if isinstance(row, tuple) else (row, 0) for row in rows]
+    if new_token_ids and not placed:
+        raise InvalidArgument("rows is empty: leave out requests without a row; tell their new ids with their next row")
+    for handle, offset in placed:
+        if handle not in new_token_ids:
+            raise UnknownRequest(f"a row belongs to {handle}, which takes no part in the step; give it new ids, or []")
+        if not 0 <= offset <= len(drafts.get(handle, ())):
+            raise InvalidArgument(
+                f"a row of {handle} has draft offset {offset}, with {len(drafts.get(handle, ()))} draft tokens"
+            )
+    return placed
+
+
+def step_frame(
+    new_token_ids: Mapping[Handle, Sequence[int]],
+    drafts: Mapping[Handle, Sequence[int]],
+    rows: Sequence[tuple[Handle, int]],
+    vocab_size: int,
+) -> processing_pb2.Step:
+    """The frame for a step, with each history's length and checksum as they are before the new ids.
+
+    Raises:
+        InvalidTokenId: an id is not an integer in [0, vocab_size).
+    """
+    handles = list(new_token_ids)
+    frame = processing_pb2.Step(
+        slots=_column([handle.slot for handle in handles]),
+        generations=_column([handle.generation for handle in handles]),
+        base_lengths=_column([len(handle.history) for handle in handles]),
+        history_crcs=struct.pack(f"<{len(handles)}I", *[handle.crc for handle in handles]),
+        new_token_counts=_column([len(ids) for ids in new_token_ids.values()]),
+        new_token_ids=_token_column(new_token_ids.values(), vocab_size),
+    )
+    if drafts:
+        frame.draft_counts = _column([len(drafts.get(handle, ())) for handle in handles])
+        frame.draft_token_ids = _token_column([drafts.get(handle, ()) for handle in handles], vocab_size)
+    if rows != [(handle, 0) for handle in handles]:
+        places = {handle: place for place, handle in enumerate(handles)}
+        frame.row_requests = _column([places[handle] for handle, _ in rows])
+        if drafts:
+            frame.row_draft_offsets = _column([offset for _, offset in rows])
+    return frame
+
+
+def misused(new_token_ids: object, drafts: object, rows: object) -> InvalidArgument:
+    """What is wrong with the arguments of a step of which no frame can be made."""
+    for name, ids_by_handle in (("new_token_ids", new_token_ids), ("drafts", drafts or {})):
+        if not isinstance(ids_by_handle, Mapping):
+            kind = type(ids_by_handle).__name__
+            return InvalidArgument(f"{name} is of type {kind}; pass a dict of a sequence of ids for each handle")
+        for handle, ids in ids_by_handle.items():
+            if not hasattr(ids, "__len__") or not getattr(ids, "shape", (0,)):
+                return InvalidArgument(
+                    f"{name} of {handle} are {ids!r}; pass a sequence of ids, such as [1], or [] for none"
+                )
+    for place, row in enumerate(rows) if isinstance(rows, Iterable) else ():
+        if not (isinstance(row, Handle) or (isinstance(row, tuple) and [*map(type, row)] == [Handle, int])):
+            return InvalidArgument(f"rows[{place}] is {row!r}; pass a handle, or (handle, draft offset)")
+    return InvalidArgument(f"rows is {rows!r}; pass a sequence of handles, or of (handle, draft offset)")
+
+
+def add_frames(handles: Sequence[Handle]) -> Iterator[processing_pb2.AddRequests]:
+    """The frames that admit requests, or send them again, with their histories as they are now.
+
+    There is more than one if all of them together would be a large message.
+    """
+    frame, size_bytes = processing_pb2.AddRequests(), 0
+    for handle in handles:
+        frame.requests.add(slot=handle.slot, generation=handle.generation, request=handle.asked())
+        size_bytes += frame.requests[-1].ByteSize()
+        if size_bytes > _LARGE_BYTES:
+            yield frame
+            frame, size_bytes = processing_pb2.AddRequests(), 0
+    if frame.requests:
+        yield frame
+
+
+def wrong_ids(token_ids: Mapping[Handle, Sequence[int]], vocab_size: int) -> dict[Handle, InvalidTokenId]:
+    """What is wrong with the ids of those requests whose ids are no integers in [0, vocab_size)."""
+    wrong = {}
+    for handle, ids in token_ids.items():
+        try:
+            _token_column([ids], vocab_size)
+        except InvalidTokenId as error:
+            wrong[handle] = error
+    return wrong
+
+
+def _column(values: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(values)}i", *values)
+
+
+def _token_column(token_ids: Iterable[Sequence[int]], vocab_size: int) -> bytes:
+    every = list(chain.from_iterable(token_ids))
+    try:
+        column = _column(every)
+    except struct.error as error:
+        raise InvalidTokenId(f"token ids must be integers of 32 bits: {error}") from error
+    if every and (min(every) < 0 or max(every) >= vocab_size):
+        wrong = next(token_id for token_id in every if not 0 <= token_id < vocab_size)
+        raise InvalidTokenId(
+            f"token id {wrong}: ids must lie in [0, {vocab_size}); a placeholder (-1) must be replaced by the id "
+            "that was sampled before it joins a history"
+        )
+    return column

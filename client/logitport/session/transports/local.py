@@ -1,0 +1,167 @@
+"""Frames over a Unix socket, and memory that both ends share: for an engine on the server's host."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import struct
+import weakref
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from logitport.errors import DeadlineExceeded, ServerUnavailable, SessionClosed
+from logitport.session.transports.base import Transport
+from logitport_proto import processing_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from io import BufferedReader
+
+    from typing_extensions import Self
+
+    from logitport.errors import LogitportError
+    from logitport.session.transports.watch import ReplyWatch
+
+_WELCOME = b"\1"
+_LENGTH = struct.Struct("<I")
+_HANDSHAKE_SECONDS = 10.0
+_CLOSED_BY_SERVER = "the server closed the lane"
+
+
+class LocalLane(Transport):
+    """The lane that a server offered when it opened the session; made by `connect`.
+
+    The gRPC stream on which the session was opened stays open beside it: its end is the session's.
+
+    Attributes:
+        closed: whether it is of no more use.
+    """
+
+    name = "local"
+    shares_memory = True
+
+    def __init__(self, connection: socket.socket, stream: Transport, timeout: float, max_message_bytes: int) -> None:
+        self.target = stream.target
+        self.max_message_bytes = max_message_bytes
+        self._stream = stream
+        self._timeout = timeout
+        self._connection = connection
+        # The kernel keeps the deadline: Python's own timeouts cost a second system call at each read.
+        connection.settimeout(None)
+        seconds = int(timeout)
+        limit = struct.pack("ll", seconds, int((timeout - seconds) * 1e6))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        self._incoming = connection.makefile("rb")
+        # Also when a session that nobody closed is collected.
+        self._end_both = weakref.finalize(self, _end_both, self._incoming, connection, stream)
+        self.closed = False
+        self._watch: ReplyWatch | None = None
+
+    @classmethod
+    def connect(cls, lane: processing_pb2.LocalLane, stream: Transport, timeout: float) -> Self:
+        """Take the lane. Raises OSError if that is impossible from here, as from another host or container."""
+        if not hasattr(socket, "AF_UNIX"):
+            raise OSError("this platform's Python has no Unix sockets")
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(_HANDSHAKE_SECONDS)
+            connection.connect(lane.socket_path)
+            connection.sendall(lane.token)
+            if connection.recv(1) != _WELCOME:
+                raise ConnectionRefusedError(f"{lane.socket_path} is another server's")
+        except OSError:
+            connection.close()
+            raise
+        return cls(connection, stream, timeout, min(stream.max_message_bytes, lane.max_message_bytes))
+
+    def send(self, frame: processing_pb2.SessionRequest) -> None:
+        self._check_open()
+        octets = frame.SerializeToString()
+        self._check_size(len(octets))
+        try:
+            self._connection.sendall(_LENGTH.pack(len(octets)) + octets)
+        except (OSError, ValueError) as error:  # ValueError: closed by another thread
+            raise self._broken(error) from None
+
+    def receive(self) -> processing_pb2.SessionResponse:
+        self._check_open()
+        if self._watch is not None:
+            self._watch.claim()
+        try:
+            return self._read_reply(self._read(_LENGTH.size))
+        except (OSError, ValueError) as error:  # ValueError: closed by another thread
+            raise self._broken(error) from None
+
+    def receive_region(self, size_bytes: int) -> tuple[processing_pb2.SessionResponse, mmap.mmap | None]:
+        self._check_open()
+        descriptors: list[int] = []
+        try:
+            # The descriptor rides on the reply's first byte, so that byte must not pass through the buffer.
+            first, descriptors, _, _ = socket.recv_fds(self._connection, 1, 1)
+            if not first:
+                raise ConnectionResetError(_CLOSED_BY_SERVER)
+            reply = self._read_reply(first + self._read(_LENGTH.size - 1))
+            memory = mmap.mmap(descriptors[0], size_bytes) if descriptors else None
+        except (OSError, ValueError) as error:  # ValueError: closed by another thread
+            raise self._broken(error) from None
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return reply, memory
+
+    def on_readable(self, take_in: Callable[[], object]) -> None:
+        from logitport.session.transports.watch import ReplyWatch  # needs epoll: Linux's, as the lane is
+
+        self._watch = ReplyWatch(self._connection, take_in)
+
+    def leave_reply(self) -> None:
+        if self._watch is not None:
+            self._watch.leave()
+
+    def close(self) -> None:
+        self._ended = SessionClosed("the session is closed; open another with Client.session")
+        self._release()
+
+    def _release(self) -> None:
+        if not self.closed:
+            self.closed = True
+            with suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
+            if self._watch is not None:
+                self._watch.join()
+            self._end_both()
+
+    def _read_reply(self, header: bytes) -> processing_pb2.SessionResponse:
+        (length,) = _LENGTH.unpack(header)
+        return processing_pb2.SessionResponse.FromString(self._read(length))
+
+    def _read(self, length: int) -> bytes:
+        """So many bytes. Raises BlockingIOError if they do not come in time, ConnectionResetError after the end."""
+        octets = self._incoming.read(length)
+        if octets is not None and len(octets) == length:
+            return octets
+        # A short read is one that ended too early, or took too long.
+        if octets is not None and not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+            raise ConnectionResetError(_CLOSED_BY_SERVER)
+        raise BlockingIOError
+
+    def _broken(self, error: OSError | ValueError) -> LogitportError:
+        if isinstance(error, BlockingIOError):
+            self.close()
+            return DeadlineExceeded(
+                f"{self.target} did not answer a frame within {self._timeout} s; the session is closed"
+            )
+        broken = ServerUnavailable(f"the local lane to {self.target} broke: {error}")
+        self._end(broken)
+        self._release()
+        return broken
+
+
+def _end_both(incoming: BufferedReader, connection: socket.socket, stream: Transport) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)  # wakes who reads
+    incoming.close()
+    connection.close()
+    stream.close()

@@ -1,0 +1,1 @@
+"""Which processors exist, and which may be loaded."""

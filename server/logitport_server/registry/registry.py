@@ -1,0 +1,238 @@
+"""Processors by built-in name, registered name and digest."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from logitport import dialects, payload
+from logitport.errors import (
+    InvalidArgument,
+    InvalidName,
+    LimitExceeded,
+    NameTaken,
+    UnknownProcessor,
+)
+from logitport_builtins import BUILTINS
+from logitport_proto import common_pb2, registry_pb2
+from logitport_server.principals import ADMIN, ANYONE, REGISTER, Domain
+from logitport_server.registry.catalog import Catalog, Entry
+from logitport_server.registry.source import Source
+from logitport_server.registry.store import NoStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from logitport.payload import Payload
+    from logitport_server.executors import Executor
+    from logitport_server.principals import Principal
+    from logitport_server.registry.policy import PayloadPolicy
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)+(:[a-z0-9][a-z0-9._-]*)?")
+_LONGEST_NAME = 128
+
+
+class Registry:
+    """Who registers a processor owns it: others cannot see, use or delete it, unless it is shared.
+
+    The same payload of two principals is two registrations. Names are one namespace, and a name is its first
+    registrar's. Safe to use from several threads.
+    """
+
+    def __init__(
+        self,
+        policy: PayloadPolicy,
+        *,
+        max_registered: int,
+        max_owned: int,
+        executor: Executor | None = None,
+        store: NoStore | None = None,
+        installed: Mapping[str, Any] = BUILTINS,
+    ) -> None:
+        self._policy = policy
+        self._executor = executor
+        self._max_registered = max_registered
+        self._max_owned = max_owned
+        self._installed = installed
+        self._lock = threading.Lock()
+        self._catalog = Catalog(store or NoStore())
+        self._catalog.load(self._accept)
+
+    def resolve(self, processor: common_pb2.Processor, principal: Principal = ANYONE, tenant: str = "") -> Source:
+        """What a request's processor names. Does not unpickle.
+
+        Args:
+            processor: as the request names it.
+            principal: the engine that sent the request.
+            tenant: on whose behalf.
+
+        Raises:
+            InvalidArgument, UnknownProcessor, NotPermitted, PayloadNotAllowed, LimitExceeded, MalformedPayload,
+            SignatureRefused: see their classes.
+        """
+        by = processor.WhichOneof("by")
+        if by == "builtin":
+            if processor.builtin not in self._installed:
+                raise UnknownProcessor(
+                    f"no built-in is called {processor.builtin!r}; there are {', '.join(sorted(self._installed))} "
+                    "(a registered name has a namespace, as in team/ban-french)"
+                )
+            return Source(processor.builtin, installed=self._installed[processor.builtin])
+        if by == "serialized":
+            principal.check(REGISTER, "ship a processor with a request")
+            shipped = self._policy.accept(processor.serialized)
+            return Source(shipped.digest, payload=shipped, domain=Domain(principal.name, tenant))
+        if by is None:
+            raise InvalidArgument("a ProcessorCall names no processor: set one of builtin, name, digest, serialized")
+        with self._lock:
+            entry = self._catalog.find(
+                getattr(processor, by), principal.name, names=by == "name", digests=by == "digest"
+            )
+        self._policy.check_current(entry.payload)
+        return Source(entry.payload.digest, payload=entry.payload, domain=Domain(entry.owner))
+
+    def register(
+        self, serialized: str, name: str, principal: Principal = ANYONE, *, replace: bool, shared: bool = False
+    ) -> registry_pb2.ProcessorInfo:
+        """Keep a payload, and bind a name to it if one is given. Does not unpickle.
+
+        Raises:
+            PayloadNotAllowed, LimitExceeded, MalformedPayload, SignatureRefused, PythonMismatch: the payload is
+                refused.
+            InvalidName, NameTaken, LimitExceeded: the name or the registry's size.
+            InternalError: it cannot be stored.
+        """
+        if name and not (len(name) <= _LONGEST_NAME and _NAME.fullmatch(name)):
+            raise InvalidName(
+                f"{name!r} is not namespace/name[:tag] of at most {_LONGEST_NAME} characters out of a-z 0-9 . _ -; "
+                "write, for example, team/ban-french:v2"
+            )
+        shipped = self._accept(serialized, name)
+        with self._lock:
+            if name:
+                self._check_name(name, shipped, principal, replace=replace)
+            entry = Entry(shipped, principal.name, time.time(), shared)
+            before = self._catalog.owners(shipped.digest).get(principal.name)
+            if before is None:
+                self._check_room(principal)
+            else:  # whose signature may be an older one
+                entry = dataclasses.replace(before, payload=shipped, shared=shared)
+            self._catalog.keep(entry, serialized, name)
+            return self._describe(entry)
+
+    def describe(self, processor: str, principal: Principal = ANYONE) -> registry_pb2.ProcessorInfo:
+        """Describe a built-in, a registered name or a digest. Raises UnknownProcessor."""
+        if processor in self._installed:
+            return self._describe_installed(processor)
+        with self._lock:
+            return self._describe(self._catalog.find(processor, principal.name, everyones=principal.may(ADMIN)))
+
+    def describe_all(self, principal: Principal = ANYONE) -> list[registry_pb2.ProcessorInfo]:
+        """Those that are installed by name, then registered processors by first name."""
+        with self._lock:
+            registered = [self._describe(entry) for entry in self._catalog if self._sees(principal, entry)]
+        registered.sort(key=lambda info: (list(info.names), info.digest))
+        return [self._describe_installed(name) for name in sorted(self._installed)] + registered
+
+    def delete(self, processor: str, principal: Principal = ANYONE) -> list[str]:
+        """Forget a name, or a digest with all its names; returns those names.
+
+        A digest is forgotten for the principal alone that asks; for everyone if that one has not registered it and
+        has the scope "admin".
+
+        Raises:
+            UnknownProcessor: there is none, or the principal cannot see it.
+            NotPermitted: it is another's.
+        """
+        if processor in self._installed:
+            raise InvalidArgument(f"{processor!r} is a built-in, and built-ins cannot be deleted")
+        with self._lock:
+            entry = self._catalog.find(processor, principal.name, everyones=principal.may(ADMIN))
+            if entry.owner != principal.name:
+                principal.check(ADMIN, f"delete {processor!r}, which is another principal's")
+            if self._catalog.named(processor) is not None:
+                self._catalog.unbind(processor)
+                return [processor]
+            owners = self._catalog.owners(processor)
+            going = [owners[principal.name]] if principal.name in owners else list(owners.values())
+            return sorted(name for one in going for name in self._catalog.forget(one))
+
+    def release(self, processor: str, principal: Principal = ANYONE) -> registry_pb2.ProcessorInfo:
+        """Have a processor called again that failed too often, in whichever trust domain.
+
+        Args:
+            processor: a registered name, or a digest, which may also be of what was only shipped with requests.
+            principal: who asks.
+
+        Raises:
+            NotPermitted: the principal lacks the scope "admin".
+            UnknownProcessor: there is none, or it is not quarantined either.
+        """
+        principal.check(ADMIN, "release a processor from quarantine")
+        released = self._executor is not None and self._executor.quarantine.release(processor)
+        with self._lock:
+            try:
+                entry = self._catalog.find(processor, principal.name, everyones=True)
+            except UnknownProcessor:
+                if not released:
+                    raise
+                return registry_pb2.ProcessorInfo(digest=processor)
+            if self._executor is not None:
+                self._executor.quarantine.release(entry.payload.digest)
+            return self._describe(entry)
+
+    def _describe(self, entry: Entry) -> registry_pb2.ProcessorInfo:
+        info = entry.info()
+        if self._executor is not None:
+            info.quarantined = self._executor.quarantine.reason(info.digest, info.owner)
+        return info
+
+    def _describe_installed(self, name: str) -> registry_pb2.ProcessorInfo:
+        processor, dialect = dialects.recognise(self._installed[name])
+        class_name = dialects.author_of(processor).__qualname__
+        return registry_pb2.ProcessorInfo(
+            names=[name], builtin=True, shared=True, class_name=class_name, dialect=dialect
+        )
+
+    @staticmethod
+    def _sees(principal: Principal, entry: Entry) -> bool:
+        return entry.shared or entry.owner == principal.name or principal.may(ADMIN)
+
+    def _check_name(self, name: str, shipped: Payload, principal: Principal, *, replace: bool) -> None:
+        """Raises NameTaken, LimitExceeded."""
+        owner, bound = self._catalog.owner_of(name), self._catalog.named(name)
+        if owner not in (None, principal.name):
+            raise NameTaken(f"{name!r} is another principal's; choose another name")
+        if bound is not None and bound.payload != shipped and not replace:
+            raise NameTaken(
+                f"{name!r} is bound to {bound.payload.title}; choose another name or tag, or register with replace"
+            )
+        # Each name is told by List, and stored.
+        own = sum(len(entry.names) for entry in self._catalog if entry.owner == principal.name)
+        if bound is None and own >= self._max_owned:
+            raise LimitExceeded(
+                f"{principal.title} has bound {self._max_owned} names, the most that one principal may: delete some, "
+                "or raise --max-processors-per-principal"
+            )
+
+    def _check_room(self, principal: Principal) -> None:
+        registered = [entry.owner for entry in self._catalog]
+        if registered.count(principal.name) >= self._max_owned:
+            raise LimitExceeded(
+                f"{principal.title} has registered {self._max_owned} processors, the most that one principal may: "
+                "delete some, or raise --max-processors-per-principal"
+            )
+        if len(registered) >= self._max_registered:
+            raise LimitExceeded(
+                f"the registry holds {self._max_registered} processors, its limit: delete some, or raise "
+                "--max-registered-processors"
+            )
+
+    def _accept(self, serialized: str, name: str = "") -> Payload:
+        shipped = self._policy.accept(serialized, name)
+        check_python = payload.check_python if self._executor is None else self._executor.check_python
+        check_python(shipped)
+        return shipped

@@ -1,0 +1,1 @@
+"""A persistent batch and its step."""

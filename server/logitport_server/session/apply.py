@@ -1,0 +1,57 @@
+"""Apply: one step without a session, made of a session that lives for one step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from logitport.errors import InvalidArgument, InvalidLogits, LimitExceeded
+from logitport_proto import common_pb2, processing_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logitport_server.session.session import Session
+
+_WIDEST = (1 << 31) - 1
+
+
+def apply(
+    message: processing_pb2.ApplyRequest, open_session: Callable[[processing_pb2.OpenSession], Session]
+) -> processing_pb2.ApplyResponse:
+    """Admit the requests, process their rows, and say what came of it.
+
+    Raises:
+        InvalidArgument, InvalidLogits, LimitExceeded: the message as a whole is wrong.
+    """
+    each = message.num_tokens_in_batch or 1
+    if each < 1:
+        raise InvalidArgument(f"num_tokens_in_batch is {each}; it is the rows of each request, 1 or more")
+    if len(message.logits.shape) != 2:
+        raise InvalidLogits(f"logits have shape {list(message.logits.shape)}; send [rows, vocab_size]")
+    rows, vocab_size = message.logits.shape
+    if rows != len(message.requests) * each:
+        raise InvalidArgument(
+            f"{rows} rows of logits for {len(message.requests)} requests of {each} each; "
+            f"send {len(message.requests) * each} rows, request by request"
+        )
+    if vocab_size > _WIDEST:
+        raise InvalidLogits(f"logits have shape {list(message.logits.shape)}; the width is {_WIDEST} at most")
+    session = open_session(processing_pb2.OpenSession(vocab_size=vocab_size, datatype=message.logits.datatype))
+    if each - 1 > session.most_draft_tokens:
+        raise LimitExceeded(
+            f"num_tokens_in_batch is {each}; the server takes {1 + session.most_draft_tokens} rows a request: send "
+            "fewer, or raise --max-draft-tokens"
+        )
+    if len(message.requests) > session.max_requests:
+        raise LimitExceeded(
+            f"{len(message.requests)} requests in one Apply; the server takes {session.max_requests}: send fewer, "
+            "or raise --max-requests-per-session"
+        )
+    asked = [processing_pb2.SlottedRequest(slot=slot, request=request) for slot, request in enumerate(message.requests)]
+    admission = processing_pb2.RequestsAdded()
+    session.add(processing_pb2.AddRequests(requests=asked), admission)
+    response = processing_pb2.ApplyResponse(failures=admission.failures)
+    for refused in response.failures:
+        refused.skipped = message.requests[refused.slot].on_error == common_pb2.ON_ERROR_SKIP
+    session.apply(message.logits, rows, each, response)
+    return response

@@ -1,0 +1,1 @@
+"""Memory that the server shares with an engine."""

@@ -1,0 +1,161 @@
+"""gRPC in and out: what is asked goes to the registry or to a session, for the principal that asks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import grpc
+
+from logitport.errors import LogitportError
+from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
+from logitport_server.access import current_call, stalling
+from logitport_server.session.apply import apply
+from logitport_server.transports.stream import SessionStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logitport_server.access.grpc_errors import Context
+    from logitport_server.metrics import Metrics
+    from logitport_server.principals import Principal
+    from logitport_server.registry.registry import Registry
+    from logitport_server.session.session import Session
+    from logitport_server.transports.local_socket import LaneListener
+    from logitport_server.transports.threads import Threads
+
+    class OpenSession(Protocol):
+        """Opens a session for the principal that asks."""
+
+        def __call__(self, opening: processing_pb2.OpenSession, principal: Principal) -> Session: ...
+
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# What the log says of a refusal, which quotes what the caller sent.
+_LONGEST_REASON = 500
+
+
+class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
+    """The calls of ProcessorRegistry. Made on threads: the registry may wait for its store."""
+
+    def __init__(self, registry: Registry, threads: Threads) -> None:
+        self._registry = registry
+        self._threads = threads
+
+    async def Register(self, request: registry_pb2.RegisterRequest, context: Context) -> registry_pb2.RegisterResponse:
+        principal = current_call.get().principal
+        register = partial(
+            self._registry.register,
+            request.serialized,
+            request.name,
+            principal,
+            replace=request.replace,
+            shared=request.shared,
+        )
+        try:
+            info = await _on_thread(self._threads, register)
+        except LogitportError as error:
+            kind, message = type(error).__name__, error.message[:_LONGEST_REASON]
+            logger.info("%s was refused a registration: %s: %r", principal.title, kind, message)
+            raise
+        logger.info(
+            "%s registered %s, digest %s, named %s",
+            principal.title,
+            info.class_name or "a processor",
+            info.digest,
+            request.name or "nothing",
+        )
+        return registry_pb2.RegisterResponse(processor=info)
+
+    async def Get(self, request: registry_pb2.GetRequest, context: Context) -> registry_pb2.GetResponse:
+        describe = partial(self._registry.describe, request.processor, current_call.get().principal)
+        return registry_pb2.GetResponse(processor=await _on_thread(self._threads, describe))
+
+    async def List(self, request: registry_pb2.ListRequest, context: Context) -> registry_pb2.ListResponse:
+        describe_all = partial(self._registry.describe_all, current_call.get().principal)
+        return registry_pb2.ListResponse(processors=await _on_thread(self._threads, describe_all))
+
+    async def Delete(self, request: registry_pb2.DeleteRequest, context: Context) -> registry_pb2.DeleteResponse:
+        principal = current_call.get().principal
+        names = await _on_thread(self._threads, partial(self._registry.delete, request.processor, principal))
+        logger.info("%s deleted %s", principal.title, request.processor)
+        return registry_pb2.DeleteResponse(names=names)
+
+    async def Release(self, request: registry_pb2.ReleaseRequest, context: Context) -> registry_pb2.ReleaseResponse:
+        release = partial(self._registry.release, request.processor, current_call.get().principal)
+        return registry_pb2.ReleaseResponse(processor=await _on_thread(self._threads, release))
+
+
+class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
+    """Apply, and the sessions of all engines."""
+
+    def __init__(
+        self,
+        open_session: OpenSession,
+        threads: Threads,
+        metrics: Metrics,
+        lanes: LaneListener | None,
+        stall_seconds: float,
+    ) -> None:
+        self._open_session = open_session
+        self._threads = threads
+        self._metrics = metrics
+        self._lanes = lanes
+        self._stall_seconds = stall_seconds
+        self._idle: set[asyncio.Task[None]] = set()
+        self._draining = False
+
+    async def Apply(self, request: processing_pb2.ApplyRequest, context: Context) -> processing_pb2.ApplyResponse:
+        started = time.perf_counter()
+        open_session = partial(self._open_session, principal=current_call.get().principal)
+        response = await _on_thread(self._threads, partial(apply, request, open_session))
+        self._metrics.step(response, time.perf_counter() - started, "unary")
+        return response
+
+    async def Session(self, request_iterator: object, context: Context) -> None:  # type: ignore[override] # read/write API
+        task, call = asyncio.current_task(), current_call.get()
+        assert task is not None  # noqa: S101 - a coroutine always runs in one
+        open_session = partial(self._open_session, principal=call.principal)
+        stream = SessionStream(open_session, self._metrics, self._lanes)
+        try:
+            while not self._draining:
+                self._idle.add(task)
+                frame = await context.read()
+                self._idle.discard(task)
+                if frame is grpc.aio.EOF:
+                    return
+                if stream.may_take_long(frame):
+                    reply = await _on_thread(self._threads, partial(stream.answer, frame, "grpc"))
+                else:
+                    reply = stream.answer(frame, "grpc")
+                with stalling(self._stall_seconds, "a reply was not taken"):
+                    await context.write(reply)
+                stream.record()
+        except asyncio.CancelledError:
+            if not self._draining:
+                raise
+        finally:
+            self._idle.discard(task)
+            if call.work is None:
+                stream.close()
+            else:  # a frame that was given up may still be answered
+                call.work.add_done_callback(lambda _: stream.close())
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down; open a session with another")
+
+    def drain(self) -> None:
+        """Let the frames in hand be answered, then end every session."""
+        self._draining = True
+        for task in list(self._idle):
+            task.cancel()
+
+
+async def _on_thread(threads: Threads, work: Callable[[], T]) -> T:
+    """Run on a thread what may take long; it counts as the call's until it ends, though the call may be given up."""
+    future = current_call.get().work = threads.submit(work)
+    return await asyncio.wrap_future(future)

@@ -1,0 +1,362 @@
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logitport.core.edits import EditKind, Edits, RowEdits, bitmask_words, pack_bits, unpack_bits
+from logitport.core.row_edits import smallest
+from logitport.errors import InvalidArgument, InvalidTokenId
+from logitport_proto import common_pb2
+
+ROWS = 8
+
+
+@st.composite
+def said_of_rows(draw: st.DrawFn) -> tuple[int, list[tuple[int, RowEdits]]]:
+    """A vocabulary and what is said of some rows, in any order."""
+    vocab_size = draw(st.integers(1, 70))
+    token_ids = st.lists(st.integers(0, vocab_size - 1), max_size=2 * vocab_size)
+    rows = []
+    for row in draw(st.lists(st.integers(0, ROWS - 1), unique=True)):
+        said = RowEdits()
+        for kind in draw(st.lists(st.sampled_from(EditKind), max_size=5)):
+            if kind is EditKind.DENY:
+                said.deny(draw(token_ids))
+            elif kind is EditKind.ALLOW:
+                said.allow(draw(token_ids))
+            elif kind is EditKind.FORCE:
+                said.force(draw(st.integers(0, vocab_size - 1)))
+            elif kind is EditKind.BIAS:
+                said.bias(draw(token_ids), draw(st.floats(allow_nan=False, allow_infinity=False, width=32)))
+            else:
+                allowed = draw(st.lists(st.booleans(), min_size=vocab_size, max_size=vocab_size))
+                said.bitmask(pack_bits(np.array(allowed)))
+        rows.append((row, said))
+    return vocab_size, rows
+
+
+def allowed_by(said: RowEdits, vocab_size: int) -> list[bool]:
+    """Brute force: which ids a row's edits leave."""
+    allowed = [True] * vocab_size
+    for kind, ids, _ in said:
+        named = set(ids.tolist())
+        for token_id in range(vocab_size):
+            if kind is EditKind.DENY:
+                allowed[token_id] &= token_id not in named
+            elif kind is EditKind.BITMASK:
+                allowed[token_id] &= bool(int(ids[token_id // 32]) >> (token_id % 32) & 1)
+            elif kind is not EditKind.BIAS:
+                allowed[token_id] &= token_id in named
+    return allowed
+
+
+def deny(*token_ids: int) -> RowEdits:
+    said = RowEdits()
+    said.deny(token_ids)
+    return said
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=100))
+def test_bits_round_trip(allowed: list[bool]) -> None:
+    words = pack_bits(np.array(allowed))
+    assert words.dtype == np.int32
+    assert len(words) == bitmask_words(len(allowed))
+    assert unpack_bits(words, len(allowed)).tolist() == allowed
+    assert not unpack_bits(words, 32 * len(words))[len(allowed) :].any()
+
+
+def test_bit_layout() -> None:
+    allowed = np.zeros(40, np.bool_)
+    allowed[[0, 31, 33]] = True
+    assert pack_bits(allowed).tolist() == [1 - 2**31, 2]
+
+
+@given(said_of_rows())
+def test_packed_edits_say_what_the_rows_said(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None:
+    vocab_size, rows = batch
+    edits = Edits.pack(rows, vocab_size)
+    edits.check(ROWS, vocab_size)
+    place = 0
+    for row, said in rows:
+        for edit in said:
+            kind, ids, values = smallest(edit, vocab_size)
+            span = slice(edits.offsets[place], edits.offsets[place + 1])
+            assert (edits.rows[place], edits.kinds[place]) == (row, kind)
+            assert edits.ids[span].tolist() == ids.tolist()
+            expected = np.zeros(len(ids)) if values is None else values
+            assert edits.values[span].tolist() == (expected.tolist() if edits.values.size else [])
+            place += 1
+    assert place == len(edits)
+    assert edits.offsets[-1] == len(edits.ids)
+    assert [column.dtype for column in (edits.rows, edits.offsets, edits.ids)] == [np.int32] * 3
+
+
+@given(said_of_rows())
+def test_proto_round_trip(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None:
+    vocab_size, rows = batch
+    edits = Edits.pack(rows, vocab_size)
+    message = common_pb2.Edits.FromString(edits.to_proto().SerializeToString())
+    again = Edits.from_proto(message, ROWS, vocab_size)
+    for column in ("rows", "kinds", "offsets", "ids", "values"):
+        assert getattr(again, column).tolist() == getattr(edits, column).tolist()
+
+
+@given(said_of_rows())
+def test_what_was_packed_is_unpacked(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None:
+    vocab_size, rows = batch
+    edits = Edits.pack(sorted(rows, key=lambda row: row[0]), vocab_size)
+    again = Edits.pack(enumerate(edits.unpack(ROWS)), vocab_size)
+    assert again.to_columns() == edits.to_columns()
+
+
+def test_rows_are_moved() -> None:
+    edits = Edits.from_proto(message_of(rows=[0, 2]), 3, 64)
+    moved = edits.moved([5, 6, 1])
+    assert moved.rows.tolist() == [5, 1]
+    assert moved.to_columns()[1:] == edits.to_columns()[1:]
+
+
+@given(said_of_rows())
+def test_merged_edits_are_what_they_were(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None:
+    vocab_size, rows = batch
+    edits = Edits.pack(rows, vocab_size)
+    merged = edits.merged()
+    merged.check(ROWS, vocab_size)
+    before, after = edits.unpack(ROWS), merged.unpack(ROWS)
+    for one, other in zip(before, after, strict=True):
+        assert allowed_by(one, vocab_size) == allowed_by(other, vocab_size)
+        assert _spelt_out(one) == _spelt_out(other)
+    kinds = [[kind for kind, _, _ in row if kind in (EditKind.DENY, EditKind.BIAS)] for row in after]
+    if all(kind in (EditKind.DENY, EditKind.BIAS) for row in after for kind, _, _ in row):
+        assert all(one is not other for row in kinds for one, other in pairwise(row))
+
+
+def _spelt_out(row: RowEdits) -> list[Any]:
+    """Edit by edit, those that may be merged id by id."""
+    told: list[Any] = []
+    for kind, ids, values in row:
+        if kind is EditKind.DENY:
+            told += [(kind, token_id) for token_id in ids.tolist()]
+        elif values is not None:
+            told += [(kind, *pair) for pair in zip(ids.tolist(), values.tolist(), strict=True)]
+        else:
+            told.append((kind, ids.tolist()))
+    return told
+
+
+def test_an_empty_message_is_no_edits() -> None:
+    assert len(Edits.from_proto(common_pb2.Edits(), 1, 1)) == 0
+
+
+@given(said_of_rows())
+def test_denies_all(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None:
+    vocab_size, rows = batch
+    for _, said in rows:
+        assert said.denies_all(vocab_size) == (not any(allowed_by(said, vocab_size)))
+
+
+@given(said_of_rows())
+def test_the_smaller_form_allows_the_same(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None:
+    vocab_size, rows = batch
+    for _, said in rows:
+        for edit in said:
+            small = smallest(edit, vocab_size)
+            if edit[0] in (EditKind.DENY, EditKind.ALLOW):
+                assert len(small[1]) <= bitmask_words(vocab_size)
+                was, now = RowEdits(), RowEdits()
+                was._edits, now._edits = [edit], [small]
+                assert allowed_by(was, vocab_size) == allowed_by(now, vocab_size)
+            else:
+                assert small is edit
+
+
+def test_a_list_as_long_as_a_mask_stays_a_list() -> None:
+    assert Edits.pack([(0, deny(1, 2))], 64).kinds.tolist() == [EditKind.DENY]
+    assert Edits.pack([(0, deny(1, 2, 3))], 64).kinds.tolist() == [EditKind.BITMASK]
+
+
+def test_force_voids_what_was_said_before() -> None:
+    said = deny(1)
+    said.force(2)
+    said.deny([3])
+    assert [kind for kind, _, _ in said] == [EditKind.FORCE, EditKind.DENY]
+
+
+def test_chains_compose_in_order() -> None:
+    first, second, third = deny(1), deny(2), RowEdits()
+    third.force(3)
+    first.extend(second)
+    assert [ids.tolist() for _, ids, _ in first] == [[1], [2]]
+    assert [ids.tolist() for _, ids, _ in second] == [[2]]
+    first.extend(third)
+    first.extend(deny(4))
+    assert [(kind, ids.tolist()) for kind, ids, _ in first] == [(EditKind.FORCE, [3]), (EditKind.DENY, [4])]
+    assert [kind for kind, _, _ in third] == [EditKind.FORCE]
+
+
+def test_truth_is_whether_anything_was_said() -> None:
+    said = RowEdits()
+    said.deny([])
+    said.bias([], [])
+    assert not said
+    said.allow([])
+    assert said
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.uint8, np.int16])
+def test_integers_of_any_width(dtype: Any) -> None:
+    edits = Edits.pack([(0, deny(1)), (1, deny(*np.array([100], dtype)))], 128)
+    assert edits.ids.tolist() == [1, 100]
+    mixed = RowEdits()
+    mixed.deny(np.array([3], dtype))
+    mixed.deny([5])
+    assert Edits.pack([(0, mixed)], 128).ids.tolist() == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda said: said.deny([0.5]), InvalidTokenId, "must be integers, not float64"),
+        (lambda said: said.allow([True]), InvalidTokenId, "must be integers, not bool"),
+        (lambda said: said.deny([2**70]), InvalidTokenId, "must be integers, not object"),
+        (lambda said: said.force(2**70), InvalidTokenId, "must be integers, not object"),
+        (lambda said: said.deny("abc"), InvalidTokenId, "must be integers, not text"),
+        (lambda said: said.force(1.0), InvalidTokenId, "force: one token id is wanted, an integer, not float"),
+        (lambda said: said.force([1]), InvalidTokenId, "force: one token id is wanted, an integer, not list"),
+        (lambda said: said.bias([1, 2], [1.0, 2.0, 3.0]), InvalidArgument, "2 ids need as many values"),
+        (lambda said: said.bias([1], float("nan")), InvalidArgument, "must be finite"),
+        (lambda said: said.bias([1, 2], [0.0, -float("inf")]), InvalidArgument, "deny it"),
+    ],
+)
+def test_what_a_row_refuses(call: Any, error: type[Exception], message: str) -> None:
+    said = RowEdits()
+    with pytest.raises(error, match=message):
+        call(said)
+    assert not said
+
+
+@pytest.mark.parametrize("wrong", [-1, 64, 2**31, 2**32 + 1, -(2**32)])
+@pytest.mark.parametrize("method", ["deny", "allow", "force", "bias"])
+def test_ids_outside_the_vocabulary(method: str, wrong: int) -> None:
+    said = RowEdits()
+    arguments: list[Any] = [wrong] if method == "force" else [[0, wrong]]
+    getattr(said, method)(*arguments, *([1.0] if method == "bias" else []))
+    message = rf"{method.upper()} of token id {wrong}: ids must lie in \[0, 64\)"
+    with pytest.raises(InvalidTokenId, match=message):
+        said.check(64)
+    with pytest.raises(InvalidTokenId, match=message):
+        Edits.pack([(0, deny(1)), (1, said)], 64)
+
+
+@pytest.mark.parametrize("method", ["deny", "allow"])
+def test_a_wrong_id_among_so_many_that_they_become_a_mask(method: str) -> None:
+    said = RowEdits()
+    getattr(said, method)([-1, 1, 2, 3])
+    with pytest.raises(InvalidTokenId, match="token id -1"):
+        Edits.pack([(0, said)], 64)
+
+
+def test_a_mask_of_another_vocabulary() -> None:
+    said = RowEdits()
+    said.bitmask(np.zeros(3, np.int32))
+    with pytest.raises(InvalidArgument, match="BITMASK of 3 words; a vocabulary of 64 needs 2"):
+        Edits.pack([(0, said)], 64)
+
+
+def message_of(**changes: Any) -> common_pb2.Edits:
+    """A DENY of 1 and 2 in row 0, a BIAS of 3 in row 2, with changed columns."""
+    columns: dict[str, tuple[Any, Any]] = {
+        "rows": ([0, 2], "<i4"),
+        "kinds": ([EditKind.DENY, EditKind.BIAS], np.uint8),
+        "offsets": ([0, 2, 3], "<i4"),
+        "ids": ([1, 2, 3], "<i4"),
+        "values": ([0, 0, 1], "<f4"),
+    }
+    message = common_pb2.Edits()
+    for name, (column, dtype) in columns.items():
+        changed = changes.get(name, column)
+        setattr(message, name, changed if isinstance(changed, bytes) else np.array(changed, dtype).tobytes())
+    return message
+
+
+def test_the_message_that_the_refusals_vary() -> None:
+    assert len(Edits.from_proto(message_of(), 3, 64)) == 2
+
+
+FORCE, DENY, BITMASK = int(EditKind.FORCE), int(EditKind.DENY), int(EditKind.BITMASK)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows": b"\0\0\0\0\0"}, "not a whole number"),
+        ({"rows": [0]}, "do not fit together"),
+        ({"kinds": [1]}, "do not fit together"),
+        ({"offsets": [0, 3]}, "do not fit together"),
+        ({"offsets": [1, 2, 3]}, "do not fit together"),
+        ({"offsets": [0, 2, 2]}, "do not fit together"),
+        ({"offsets": [0, 2, 4]}, "do not fit together"),
+        ({"offsets": [0, 4, 3]}, "do not fit together"),
+        ({"offsets": [0, 2**31 - 1, -2, 3], "rows": [0, 0, 0], "kinds": [1, 1, 1]}, "do not fit together"),
+        ({"offsets": b""}, "do not fit together"),
+        ({"values": [0, 1]}, "do not fit together"),
+        ({"values": []}, "a BIAS, but 0 values for 3 ids"),
+        ({"values": [0, 0, float("nan")]}, "must be finite"),
+        ({"rows": [0, 3]}, r"rows must lie in \[0, 3\), but go from 0 to 3"),
+        ({"rows": [-1, 2]}, r"rows must lie in \[0, 3\), but go from -1 to 2"),
+        ({"rows": [2, -1]}, r"rows must lie in \[0, 3\), but go from -1 to 2"),
+        ({"kinds": [0, 4]}, r"unknown kind among \[0\]"),
+        ({"kinds": [1, 200]}, r"unknown kind among \[200\]"),
+        ({"kinds": [FORCE, 4]}, "a FORCE has exactly one id"),
+        ({"kinds": [DENY, FORCE], "rows": [1, 1]}, "first edit of its row"),
+        ({"kinds": [FORCE, FORCE], "rows": [1, 1], "offsets": [0, 1, 2], "ids": [1, 2], "values": []}, "first edit"),
+        ({"kinds": [BITMASK, DENY], "offsets": [0, 1, 3]}, "BITMASK of 1 words"),
+        (
+            {"rows": [0, 2, 0], "kinds": [1, 1, 1], "offsets": [0, 1, 2, 3]},
+            "the edits of one row must stand together",
+        ),
+    ],
+)
+def test_refused_messages(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        Edits.from_proto(message_of(**changes), 3, 64)
+
+
+@pytest.mark.parametrize("wrong", [-1, 64])
+@pytest.mark.parametrize("kinds", [[DENY, DENY], [BITMASK, DENY]])
+def test_refused_ids_in_messages(kinds: list[int], wrong: int) -> None:
+    with pytest.raises(InvalidTokenId, match=f"DENY of token id {wrong}"):
+        Edits.from_proto(message_of(kinds=kinds, ids=[7, -1 if BITMASK in kinds else 2, wrong]), 3, 64)
+
+
+def test_words_of_a_mask_are_no_ids() -> None:
+    edits = Edits.from_proto(message_of(kinds=[BITMASK, DENY], ids=[-1, 2**31 - 1, 5]), 3, 64)
+    assert edits.counts.tolist() == [2, 1]
+
+
+def test_rows_in_any_order() -> None:
+    assert Edits.from_proto(message_of(rows=[2, 0]), 3, 64).rows.tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("say", "plain"),
+    [
+        (lambda edits: None, True),
+        (lambda edits: edits.deny([0, 1]), True),
+        (lambda edits: edits.bias([0], 1.0), True),
+        (lambda edits: edits.deny(list(range(64))), False),
+        (lambda edits: edits.deny([0, 1] * 32), False),
+        (lambda edits: edits.allow([]), False),
+        (lambda edits: edits.force(1), False),
+    ],
+)
+def test_it_is_plain_that_every_row_has_an_id_left(say: Any, plain: bool) -> None:
+    row = RowEdits()
+    say(row)
+    assert Edits.pack([(0, row)], 64).leaves_every_row_an_id(64) == plain
+    assert not (plain and row.denies_all(64))

@@ -1,0 +1,52 @@
+"""What an engine's environment says of the service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from logitport import InvalidArgument
+from logitport.integrations.common import environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from logitport import Client
+
+
+@pytest.fixture(autouse=True)
+def target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGITPORT_TARGET", "127.0.0.1:1")
+    monkeypatch.delenv("LOGITPORT_STEP_TIMEOUT_SECONDS", raising=False)
+
+
+@pytest.fixture
+def made() -> Iterator[list[Client]]:
+    clients: list[Client] = []
+    yield clients
+    for client in clients:
+        client.close()
+
+
+def test_without_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOGITPORT_TARGET")
+    with pytest.raises(InvalidArgument, match="LOGITPORT_TARGET is not set"):
+        environment.client()
+
+
+@pytest.mark.parametrize(("given", "seconds"), [(None, 25.0), ("", 25.0), ("2.5", 2.5), ("30", 30.0)])
+def test_how_long_a_step_may_take(
+    made: list[Client], monkeypatch: pytest.MonkeyPatch, given: str | None, seconds: float
+) -> None:
+    if given is not None:
+        monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", given)
+    made.append(environment.client())
+    assert made[0].timeout == seconds
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "nan", "inf", "soon", "1e-9", "1e300"])
+def test_what_is_no_such_time(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", given)
+    with pytest.raises(InvalidArgument, match=f"LOGITPORT_STEP_TIMEOUT_SECONDS is '{given}'; set it to seconds"):
+        environment.client()

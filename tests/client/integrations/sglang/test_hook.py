@@ -1,0 +1,367 @@
+"""The hook of SGLang beside a real server, with requests that behave as SGLang's do."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from array import array
+from http import HTTPStatus
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from logitport import Client, CustomLogitProcessor
+from logitport.errors import InvalidParams, ServerUnavailable
+from logitport.integrations.common.ranks import Ranks
+from logitport.integrations.sglang.hook import Hook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.client.integrations.conftest import Clock
+    from tests.conftest import RunningServer
+
+VOCAB_SIZE = 32
+EOS = 1
+
+
+class Req:
+    """What a processor reaches of SGLang's `Req`."""
+
+    def __init__(self, prompt: list[int], **attributes: Any) -> None:
+        self.rid = "r"
+        self.origin_input_ids = self.origin_input_ids_unpadded = array("q", prompt)
+        self.output_ids = array("q")
+        self.eos_token_ids = {EOS}
+        self.inflight_middle_chunks = 0
+        self.beam_group = None
+        self.to_finish: Any = None
+        self.ended = False
+        vars(self).update(attributes)
+
+    def finished(self) -> bool:
+        return self.ended
+
+
+class Add(CustomLogitProcessor):
+    """Adds to every logit what it has been called with so far."""
+
+    def __call__(self, logits, custom_param_list):
+        for row, params in enumerate(custom_param_list):
+            params["calls"] = params.get("calls", 0) + 1
+            logits[row] += params["calls"]
+        return logits
+
+
+class Fail(CustomLogitProcessor):
+    def __call__(self, logits, custom_param_list):
+        raise ValueError("no luck")
+
+
+@pytest.fixture(autouse=True)
+def finish_abort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one class of SGLang's that ending a request takes."""
+    for name in ("sglang", "sglang.srt", "sglang.srt.managers", "sglang.srt.managers.schedule_batch"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    module = sys.modules["sglang.srt.managers.schedule_batch"]
+    module.FINISH_ABORT = lambda *why: SimpleNamespace(message=why[0], status=why[1], kind=why[2])
+    runtime = ModuleType("sglang.srt.runtime_context")
+    runtime.get_context = lambda: SimpleNamespace(config_leaf=lambda name: name)
+    monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", runtime)
+
+
+@pytest.fixture
+def hook(client: Client) -> Iterator[Hook]:
+    hook = Hook(lambda: client, tuple, Ranks(), "")
+    yield hook
+    hook.close()
+
+
+def ask(req: Req, *chain: Any) -> dict[str, Any]:
+    return {"logitport": list(chain), "__req__": weakref.proxy(req)}
+
+
+def ban(*token_ids: int) -> list[Any]:
+    return ["disallowed_tokens", {"token_ids": list(token_ids)}]
+
+
+def step(hook: Hook, *params: Any) -> torch.Tensor:
+    """One step; each id's logit is its own number."""
+    logits = torch.arange(float(VOCAB_SIZE)).repeat(len(params), 1)
+    hook.process(logits, params)
+    return logits
+
+
+def sample(logits: torch.Tensor, *reqs: Req) -> list[int]:
+    ids = logits.argmax(-1).tolist()
+    for req, token_id in zip(reqs, ids, strict=True):
+        req.output_ids.append(token_id)
+    return ids
+
+
+def test_edits_reach_the_rows_that_ask_and_no_others(hook: Hook) -> None:
+    one, two, three = Req([2]), Req([3]), Req([4])
+    logits = step(hook, ask(one, ban(31)), ask(two), ask(three, ban(31, 30)))
+    assert logits.argmax(-1).tolist() == [30, 31, 29]
+    assert torch.equal(logits[1], torch.arange(float(VOCAB_SIZE)))
+
+
+def test_a_chain_as_json_text(hook: Hook) -> None:
+    req = Req([2])
+    params = {"logitport": '[["disallowed_tokens", {"token_ids": [31]}]]', "__req__": weakref.proxy(req)}
+    assert step(hook, params).argmax(-1).tolist() == [30]
+
+
+def test_logits_free_chains_move_no_logits(hook: Hook) -> None:
+    req = Req([2])
+    for _ in range(3):
+        sample(step(hook, ask(req, ban(31))), req)
+    assert hook._link.session.logits_memory == ""
+
+
+def test_logits_that_are_read_lie_in_shared_memory(hook: Hook) -> None:
+    one, two = Req([2]), Req([3])
+    logits = step(hook, ask(one, [Add.to_str(), {}]), ask(two, [Add.to_str(), {}]))
+    assert torch.equal(logits, torch.arange(float(VOCAB_SIZE)).repeat(2, 1) + 1)
+    logits = step(hook, ask(one, [Add.to_str(), {}]), ask(two, [Add.to_str(), {}]))
+    assert torch.equal(logits, torch.arange(float(VOCAB_SIZE)).repeat(2, 1) + 2)
+    assert hook._link.session.logits_memory == "host"
+
+
+def test_readers_and_others_in_one_batch(hook: Hook) -> None:
+    reads, edits, neither = Req([2]), Req([3]), Req([4])
+    logits = step(hook, ask(neither), ask(reads, [Add.to_str(), {}], ban(31)), ask(edits, ban(31)))
+    as_it_was = torch.arange(float(VOCAB_SIZE))
+    assert torch.equal(logits[0], as_it_was)
+    assert torch.equal(logits[1, :31], as_it_was[:31] + 1)
+    assert logits[:, 31].tolist() == [31.0, -torch.inf, -torch.inf]
+
+
+def test_histories_are_followed(hook: Hook) -> None:
+    """No bigram twice: what is banned follows from every id sampled before."""
+    req = Req([5])
+    params = ask(req, ["no_repeat_ngram", {"ngram_size": 2, "window_size": 100}])
+    ids = [sample(step(hook, params), req)[0] for _ in range(6)]
+    assert ids == [31, 31, 30, 31, 29, 31]
+    req.output_ids = array("q", [31])  # as after a retraction of a request that has input embeddings
+    assert sample(step(hook, params), req) == [31]
+
+
+def test_requests_that_ended_are_forgotten(hook: Hook) -> None:
+    ended, dropped, going = Req([2]), Req([3]), Req([4])
+    step(hook, ask(ended, ban(31)), ask(dropped, ban(31)), ask(going, ban(31)))
+    assert len(hook._link.session) == 3
+    ended.ended = True
+    del dropped
+    step(hook, ask(going, ban(31)))
+    assert len(hook._link.session) == 1
+
+
+def test_a_request_out_of_the_batch_keeps_its_state(hook: Hook) -> None:
+    retracted, going = Req([2]), Req([4])
+    for params in ([retracted, going], [going], [going], [retracted, going]):
+        logits = step(hook, *(ask(req, [Add.to_str(), {}]) for req in params))
+    assert (logits - torch.arange(float(VOCAB_SIZE)))[:, 0].tolist() == [2.0, 4.0]
+
+
+def test_rows_that_take_no_part(hook: Hook) -> None:
+    """Amid its prompt, after its end, ended by its caller, gone, or unknown: none is processed."""
+    bystanders = [Req([2], inflight_middle_chunks=1), Req([2], ended=True), Req([2], to_finish="aborted")]
+    gone = ask(Req([2]), ban(31))
+    logits = step(hook, *(ask(req, ban(31)) for req in bystanders), gone, None, {"logitport": [ban(31)]})
+    assert logits.argmax(-1).tolist() == [31] * 6
+    assert hook._link.session is None
+
+
+def test_requests_without_a_chain_are_forgotten_too(hook: Hook) -> None:
+    for _ in range(3):
+        req = Req([2])
+        step(hook, ask(req))
+    assert len(hook._followed._follows) == 1
+
+
+def test_a_chain_for_those_who_ask_nothing(client: Client) -> None:
+    hook = Hook(lambda: client, lambda: [("disallowed_tokens", {"token_ids": [31]})], Ranks(), "")
+    asks, silent, wants_none = Req([2]), Req([3]), Req([4])
+    logits = step(hook, ask(asks, ban(30)), {"__req__": weakref.proxy(silent)}, ask(wants_none))
+    assert logits.argmax(-1).tolist() == [31, 30, 31]
+    hook.close()
+
+
+@pytest.mark.parametrize(
+    ("chain", "why"),
+    [
+        ([["nonsense", {}]], "UnknownProcessor: no built-in is called 'nonsense'"),
+        ([["disallowed_tokens", {"token_ids": [VOCAB_SIZE]}]], "InvalidTokenId"),
+        (["disallowed_tokens"], "InvalidParams: logitport[0]"),
+        ([["{}", {}]], 'MalformedPayload: the payload has no "callable"'),
+        ([[Fail.to_str(), {}]], "no luck"),
+        ([["disallowed_tokens", {"token_ids": list(range(VOCAB_SIZE))}]], "deny every id"),
+    ],
+)
+def test_a_request_that_fails_is_ended_alone(hook: Hook, chain: Any, why: str) -> None:
+    fails, fine = Req([2]), Req([3])
+    logits = step(hook, ask(fails, *chain), ask(fine, ban(31)))
+    assert why in fails.to_finish.message
+    assert fails.to_finish.status is HTTPStatus.BAD_REQUEST
+    assert logits.argmax(-1).tolist() == [EOS, 30]
+    assert fine.to_finish is None
+
+
+def test_an_id_outside_the_vocabulary(hook: Hook) -> None:
+    wrong, fine = Req([VOCAB_SIZE + 3]), Req([3])
+    assert step(hook, ask(wrong, ban(31)), ask(fine, ban(31)))[1].argmax() == 30
+    assert "InvalidTokenId" in wrong.to_finish.message
+
+
+def test_beam_search_is_refused(hook: Hook) -> None:
+    beams, fine = Req([2], beam_group=object()), Req([3])
+    assert step(hook, ask(beams, ban(31)), ask(fine, ban(31))).argmax(-1).tolist() == [EOS, 30]
+    assert "beam search" in beams.to_finish.message
+
+
+def test_rows_for_drafts_are_refused(hook: Hook) -> None:
+    req, silent = Req([2]), Req([3])
+    assert step(hook, ask(req, ban(31)), ask(req, ban(31)), ask(silent)).argmax(-1).tolist() == [EOS, EOS, 31]
+    assert "several rows" in req.to_finish.message
+    assert silent.to_finish is None
+
+
+def test_an_engine_that_logitport_refuses(client: Client) -> None:
+    hook = Hook(lambda: client, tuple, Ranks(), "--pp-size 2: no")
+    asks, silent = Req([2]), Req([3])
+    step(hook, ask(asks, ban(31)), ask(silent))
+    assert "--pp-size 2: no" in asks.to_finish.message
+    assert silent.to_finish is None
+
+
+def test_a_default_that_cannot_be_read(client: Client) -> None:
+    def default() -> Any:
+        raise InvalidParams("LOGITPORT_DEFAULT_PROCESSORS: not JSON")
+
+    req = Req([2])
+    step(Hook(lambda: client, default, Ranks(), ""), ask(req, ban(31)))
+    assert "LOGITPORT_DEFAULT_PROCESSORS" in req.to_finish.message
+
+
+class TestServerGone:
+    def test_requests_end_with_503_and_nobody_waits_twice(self) -> None:
+        attempts = []
+
+        def connect() -> Any:
+            attempts.append(1)
+            raise ServerUnavailable("nobody there")
+
+        hook = Hook(connect, tuple, Ranks(), "")
+        for _ in range(3):
+            req = Req([2])
+            assert step(hook, ask(req, ban(31))).argmax() == EOS
+            assert req.to_finish.status is HTTPStatus.SERVICE_UNAVAILABLE
+            assert "nobody there" in req.to_finish.message
+        assert len(attempts) == 1
+
+    def test_slow_attempts_are_rare(self, clock: Clock) -> None:
+        attempts = []
+
+        def connect() -> Any:
+            attempts.append(clock.now)
+            clock.now += 3.0
+            raise ServerUnavailable("no answer")
+
+        hook = Hook(connect, tuple, Ranks(), "")
+        while len(attempts) < 2:
+            req = Req([2])
+            step(hook, ask(req, ban(31)))
+            assert "no answer" in req.to_finish.message
+            clock.now += 0.5
+        assert attempts[1] - attempts[0] >= 6.0
+
+    def test_another_server_takes_over_what_follows_from_histories(
+        self, start_server: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("logitport.integrations.sglang.hook.RECONNECT_SECONDS", 0.1)
+        monkeypatch.setattr("logitport.integrations.common.circuit_breaker._SHORTEST_SECONDS", 0.0)
+        first, second = (start_server("--enable-custom-logit-processor") for _ in range(2))
+        with Client(first.target) as one, Client(second.target) as two:
+            clients = [two, one]
+            hook = Hook(clients.pop, tuple, Ranks(), "")
+            reads, waits, ends = Req([2]), Req([3]), Req([4])
+            bigrams = ["no_repeat_ngram", {"ngram_size": 2, "window_size": 100}]
+            for _ in range(2):
+                logits = step(hook, ask(reads, [Add.to_str(), {}]), ask(waits, bigrams))
+                assert sample(logits, reads, waits) == [31, 31]
+            first.stop()
+            step(hook, ask(ends, ban(31)))
+            assert ends.to_finish.status is HTTPStatus.SERVICE_UNAVAILABLE
+            hook._link._client = None
+            logits = step(hook, ask(reads, [Add.to_str(), {}]), ask(waits, bigrams))
+            assert "StateLost" in reads.to_finish.message
+            assert logits[1].argmax() == 30
+            hook.close()
+
+    def test_a_defect_of_the_hook_ends_requests_and_not_the_engine(
+        self, hook: Hook, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def defect(*arguments: Any) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr("logitport.integrations.sglang.hook.new_ids", defect)
+        req = Req([2])
+        step(hook, ask(req, ban(31)))
+        assert "InternalError" in req.to_finish.message
+        assert req.to_finish.status is HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+class Group:
+    """Two ranks of SGLang's `GroupCoordinator`, in threads."""
+
+    world_size = 2
+
+    def __init__(self) -> None:
+        self.barrier = threading.Barrier(2, timeout=200)
+        self.slot: Any = None
+
+    def rank(self, rank: int) -> SimpleNamespace:
+        def broadcast_object(value: Any, src: int) -> Any:
+            if rank == src:
+                self.slot = value
+            self.barrier.wait()
+            value = self.slot
+            self.barrier.wait()
+            return value
+
+        def broadcast(tensor: torch.Tensor, src: int) -> torch.Tensor:
+            return tensor.copy_(broadcast_object(tensor.clone(), src))
+
+        return SimpleNamespace(world_size=2, rank_in_group=rank, broadcast_object=broadcast_object, broadcast=broadcast)
+
+
+@pytest.mark.parametrize("chain", [[ban(31)], [[Add.to_str(), {}]], [["nonsense", {}]], [[Fail.to_str(), {}]]])
+def test_one_rank_asks_and_all_do_the_same(client: Client, chain: Any) -> None:
+    group = Group()
+    connects: list[int] = []
+    rows: dict[int, torch.Tensor] = {}
+    reqs = {rank: Req([2]) for rank in range(2)}
+
+    def run(rank: int) -> None:
+        def connect() -> Client:
+            connects.append(rank)
+            return client
+
+        hook = Hook(connect, tuple, Ranks(group.rank(rank)), "")
+        silent = Req([3])
+        for _ in range(3):
+            rows[rank] = step(hook, ask(reqs[rank], *chain), ask(silent))
+        hook.close()
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert connects in ([0], [])
+    assert torch.equal(rows[0], rows[1])
+    assert str(reqs[0].to_finish) == str(reqs[1].to_finish)

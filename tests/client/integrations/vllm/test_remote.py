@@ -1,0 +1,244 @@
+"""Requests of vLLM at a real service: what all ranks do, and what becomes of them when the service fails."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from logitport import CustomLogitProcessor, DeadlineExceeded, LogitportError
+from logitport.integrations.common.ranks import Ranks
+from logitport.integrations.vllm import failures
+from logitport.integrations.vllm.engine import Engine
+from logitport.integrations.vllm.failures import _kept
+from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
+from logitport.request import Request
+from tests.conftest import free_address
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.client.integrations.conftest import Clock
+    from tests.conftest import RunningServer
+
+VOCAB_SIZE, EOS = 64, 1
+ENGINE = Engine(VOCAB_SIZE, "cpu", "tiny", "tiny", (EOS,), 4, "test")
+
+
+class Doubles(CustomLogitProcessor):
+    """Reads logits."""
+
+    def __call__(self, logits, custom_param_list=None):
+        return logits * 2
+
+
+class Raises(CustomLogitProcessor):
+    """Fails at its second id."""
+
+    def __call__(self, logits, custom_param_list=None):
+        if any(params["__req__"].output_ids for params in custom_param_list):
+            raise RuntimeError("on purpose")
+        return logits
+
+
+class Group:
+    """One rank's end of a group of two: what vLLM's `GroupCoordinator` does, between two threads."""
+
+    world_size = 2
+
+    def __init__(self, rank_in_group: int, channel: SimpleQueue[Any]) -> None:
+        self.rank_in_group = rank_in_group
+        self._channel = channel
+
+    def broadcast_object(self, value: Any, src: int) -> Any:
+        if self.rank_in_group == src:
+            self._channel.put(value)
+            return value
+        return self._channel.get(timeout=200)
+
+    def broadcast(self, rows: torch.Tensor, src: int) -> torch.Tensor:
+        """In place, as vLLM does it."""
+        shared = self.broadcast_object(rows.clone(), src)
+        assert shared.shape == rows.shape
+        return rows.copy_(shared)
+
+
+@pytest.fixture(autouse=True)
+def target(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("LOGITPORT_TARGET", server.target)
+    _kept.clear()
+    yield
+    _kept.clear()
+
+
+def drive(batch: RemoteBatch, chains: list[Any], steps: int, apart: int = 2) -> list[torch.Tensor]:
+    """Requests of these chains through some steps; each step's logits, where rows between theirs are nobody's."""
+    requests = [RemoteRequest(f"r{place}", 2, EOS) for place in range(len(chains))]
+    for request, chain in zip(requests, chains, strict=True):
+        batch.admit(request, partial(Request, [5, 6], processors=chain, request_id=request.request_id))
+    seen = []
+    for number in range(steps):
+        step = Step()
+        for place, request in enumerate(requests):
+            step.add(request, [10 + number] if number else [], apart * place)
+        batch.begin(step)
+        logits = torch.randn(apart * len(chains), VOCAB_SIZE, generator=torch.Generator().manual_seed(number))
+        batch.finish(step, logits)
+        seen.append(logits)
+    for request in requests:
+        batch.release(request)
+    return seen
+
+
+CHAINS: dict[str, list[Any]] = {
+    "edits": [[("disallowed_tokens", {"token_ids": [3, 4]})], [("disallowed_tokens", {"token_ids": [9]})]],
+    "edits and logits": [[("disallowed_tokens", {"token_ids": [3, 4]})], [(Doubles, {})]],
+    "a processor that fails": [[(Raises, {})], [("disallowed_tokens", {"token_ids": [9]})], [(Doubles, {})]],
+    "one that is not known": [[("nobody/knows", {})], [("disallowed_tokens", {"token_ids": [9]})]],
+    "none that is known": [[("nobody/knows", {})]],
+}
+
+
+@pytest.mark.parametrize("apart", [1, 2])
+@pytest.mark.parametrize("chains", CHAINS)
+def test_two_ranks_do_what_one_would(chains: str, apart: int) -> None:
+    channel: SimpleQueue[Any] = SimpleQueue()
+    alone = drive(RemoteBatch(ENGINE, Ranks()), CHAINS[chains], 4, apart)
+    _kept.clear()
+    leader, follower = (RemoteBatch(ENGINE, Ranks(Group(rank, channel))) for rank in (0, 1))
+    followed: list[torch.Tensor] = []
+    thread = threading.Thread(target=lambda: followed.extend(drive(follower, CHAINS[chains], 4, apart)))
+    thread.start()
+
+    led = drive(leader, CHAINS[chains], 4, apart)
+    thread.join(60)
+
+    assert all(map(torch.equal, led, alone))
+    assert all(map(torch.equal, followed, alone))
+    assert len(followed) == 4
+    assert follower._link.session is None
+    assert channel.empty()
+    assert len(failures()) == (0 if chains.startswith("edits") else 1)
+
+
+def test_rows_of_nobody_stay_as_they_were() -> None:
+    logits = drive(RemoteBatch(ENGINE, Ranks()), CHAINS["edits and logits"], 1)[0]
+
+    asked = torch.randn(4, VOCAB_SIZE, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(logits[[1, 3]], asked[[1, 3]])
+    assert torch.equal(logits[2], asked[2] * 2)
+    assert torch.isinf(logits[0]).nonzero().flatten().tolist() == [3, 4]
+
+
+def test_a_failed_request_has_its_ending_id_alone() -> None:
+    first, second, third = drive(RemoteBatch(ENGINE, Ranks()), CHAINS["a processor that fails"], 3)
+
+    assert torch.isfinite(first[0]).all()
+    for logits in (second, third):
+        assert torch.isfinite(logits[0]).nonzero().flatten().tolist() == [EOS]
+    (failure,) = failures()
+    assert (failure.request_id, failure.error, failure.output_length) == ("r0", "ProcessorFailed", 1)
+    assert "on purpose" in failure.remote_traceback
+
+
+def test_without_a_server_requests_fail_and_nothing_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGITPORT_TARGET", "127.0.0.1:1")
+
+    logits = drive(RemoteBatch(ENGINE, Ranks()), CHAINS["edits"], 2)
+
+    assert [failure.error for failure in failures()] == ["ServerUnavailable"] * 2
+    assert logits[1][0].argmax() == EOS
+
+
+def test_when_the_server_is_lost_its_requests_fail_and_a_new_one_serves_new_requests(
+    start_server: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = free_address()
+    first = start_server("--listen", target)
+    monkeypatch.setenv("LOGITPORT_TARGET", target)
+    batch = RemoteBatch(ENGINE, Ranks())
+    request = RemoteRequest("lost", 2, EOS)
+    batch.admit(request, lambda: Request([5, 6], processors=CHAINS["edits"][0]))
+    step = Step()
+    step.add(request, [], 0)
+    batch.begin(step)
+    first.process.kill()
+    first.process.wait()
+    logits = torch.zeros(1, VOCAB_SIZE)
+    batch.finish(step, logits)
+    step = Step()
+    step.add(request, [7], 0)
+    began = time.monotonic()
+    batch.finish(step, logits)
+
+    assert time.monotonic() - began < 20
+    assert request.failed
+    assert logits[0].argmax() == EOS
+
+    start_server("--listen", target)
+    # For a while nothing is tried.
+    wait_until(lambda: torch.isinf(drive(batch, CHAINS["edits"], 2)[1][0]).sum() == 2)
+
+
+def test_a_server_is_sought_again_after_a_while_however_many_ask(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = []
+
+    def connect() -> Any:
+        attempts.append(clock.now)
+        clock.now += 3.0
+        raise DeadlineExceeded("no answer")
+
+    monkeypatch.setattr("logitport.integrations.common.environment.client", connect)
+    batch = RemoteBatch(ENGINE, Ranks())
+    while len(attempts) < 3:
+        request = RemoteRequest("r", 2, EOS)
+        batch.admit(request, lambda: Request([5, 6], processors=CHAINS["edits"][0]))
+        batch.release(request)
+        clock.now += 0.5
+
+    first, second = attempts[1] - attempts[0], attempts[2] - attempts[1]
+    assert 6.0 <= first <= 8.0  # of which the attempt took 3
+    assert 9.0 <= second <= 12.5
+    assert {failure.error for failure in failures()} == {"DeadlineExceeded"}
+
+
+def test_logits_of_another_width_end_requests_and_not_the_engine() -> None:
+    request, batch = RemoteRequest("wide", 2, EOS), RemoteBatch(ENGINE, Ranks())
+    batch.admit(request, lambda: Request([5, 6], processors=CHAINS["edits"][0]))
+    step = Step()
+    step.add(request, [], 0)
+    logits = torch.zeros(1, VOCAB_SIZE + 1)
+
+    batch.finish(step, logits)
+
+    assert logits[0].argmax() == EOS
+    assert failures()[0].error == "InvalidLogits"
+
+
+@pytest.mark.parametrize("with_a_reader", [False, True])
+def test_a_request_of_which_every_id_is_denied_fails(with_a_reader: bool) -> None:
+    nothing_left = [("disallowed_tokens", {"token_ids": list(range(VOCAB_SIZE))})]
+    chains = [CHAINS["edits"][0], nothing_left, *([[(Doubles, {})]] if with_a_reader else [])]
+
+    logits = drive(RemoteBatch(ENGINE, Ranks()), chains, 2)[1]
+
+    assert torch.isfinite(logits[2]).nonzero().flatten().tolist() == [EOS]
+    assert torch.isfinite(logits[0]).sum() == VOCAB_SIZE - 2
+    assert [(failure.request_id, failure.error) for failure in failures()] == [("r1", "ProcessorFailed")]
+
+
+def test_what_cannot_be_asked_ends_the_request() -> None:
+    request, batch = RemoteRequest("bad", 2, EOS), RemoteBatch(ENGINE, Ranks())
+
+    def raises() -> Request:
+        raise LogitportError("not so")
+
+    batch.admit(request, raises)
+
+    assert [(failure.request_id, failure.message) for failure in failures()] == [("bad", "not so")]

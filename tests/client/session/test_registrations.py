@@ -1,0 +1,108 @@
+"""What a client registers again with a server that forgot it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from logitport import LimitExceeded, LogitportError, NameTaken, ServerUnavailable, UnknownProcessor
+from logitport.session.registrations import Registrations
+from logitport_proto import registry_pb2
+
+
+class Server:
+    """Keeps payloads by digest, which is the payload itself, and names."""
+
+    Get, Register = "Get", "Register"
+
+    def __init__(self, owner: str = "us") -> None:
+        self.owner = owner
+        self.kept: dict[str, registry_pb2.RegisterRequest] = {}
+        self.owners: dict[str, str] = {}
+        self.names: dict[str, str] = {}
+        self.raises: dict[str, LogitportError] = {}
+        self.calls: list[tuple[str, str]] = []
+
+    def call(self, method: str, message: Any) -> Any:
+        what = message.processor if method == "Get" else message.serialized
+        self.calls.append((method, what))
+        if what in self.raises:
+            raise self.raises[what]
+        if method == "Register":
+            if message.name and self.names.setdefault(message.name, what) != what:
+                raise NameTaken(message.name)
+            self.kept[what], self.owners[what] = message, self.owner
+        elif what not in self.kept:
+            raise UnknownProcessor(what)
+        return SimpleNamespace(processor=registry_pb2.ProcessorInfo(digest=what, owner=self.owners[what]))
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+def registrations(server: Server, *asked: tuple[str, str], shared: bool = False) -> Registrations:
+    """Of a client that has registered payloads under names."""
+    remembered = Registrations(server, server.call)  # type: ignore[arg-type]
+    for serialized, name in asked:
+        message = registry_pb2.RegisterRequest(serialized=serialized, name=name, shared=shared, replace=True)
+        remembered.remember(message, registry_pb2.ProcessorInfo(digest=serialized, owner="us"))
+    return remembered
+
+
+def test_a_server_that_knows_everything_is_asked_and_told_nothing(server: Server) -> None:
+    server.call("Register", registry_pb2.RegisterRequest(serialized="a"))
+    server.calls.clear()
+    assert registrations(server, ("a", "team/a")).restore() == {}
+    assert server.calls == [("Get", "a")]
+    assert server.names == {}, "the name may have been deleted since by somebody else"
+
+
+def test_payloads_and_names_come_back(server: Server) -> None:
+    registrations(server, ("a", "team/a"), ("a", "team/b"), ("b", ""), shared=True).restore()
+    assert server.names == {"team/a": "a", "team/b": "a"}
+    assert set(server.kept) == {"a", "b"}
+    assert all(kept.shared and not kept.replace for kept in server.kept.values())
+
+
+def test_a_name_that_was_bound_to_another_payload_comes_back_as_that(server: Server) -> None:
+    registrations(server, ("a", "team/x"), ("b", "team/x")).restore()
+    assert server.names == {"team/x": "b"}
+    assert set(server.kept) == {"a", "b"}
+
+
+def test_a_name_is_not_stolen(server: Server) -> None:
+    server.names["team/x"] = "theirs"
+    assert registrations(server, ("a", "team/x"), ("a", "team/y")).restore() == {}
+    assert server.names == {"team/x": "theirs", "team/y": "a"}
+
+
+def test_what_is_another_principals_is_not_ours(server: Server) -> None:
+    server.owner = "others"
+    server.call("Register", registry_pb2.RegisterRequest(serialized="a"))
+    server.owner = "us"
+    registrations(server, ("a", "")).restore()
+    assert server.owners == {"a": "us"}
+
+
+@pytest.mark.parametrize(("deleted", "names", "kept"), [("a", {}, set()), ("team/a", {"team/b": "a"}, {"a"})])
+def test_what_was_deleted_stays_deleted(server: Server, deleted: str, names: dict[str, str], kept: set[str]) -> None:
+    remembered = registrations(server, ("a", "team/a"), ("a", "team/b"))
+    remembered.forget(deleted)
+    remembered.restore()
+    assert (server.names, set(server.kept)) == (names, kept)
+
+
+def test_what_is_refused_does_not_hold_up_the_others(server: Server) -> None:
+    server.raises["a"] = LimitExceeded("full")
+    assert registrations(server, ("a", ""), ("b", "")).restore() == {"a": server.raises["a"]}
+    assert set(server.kept) == {"b"}
+
+
+def test_a_server_that_is_gone(server: Server) -> None:
+    server.raises["a"] = ServerUnavailable("gone")
+    with pytest.raises(ServerUnavailable):
+        registrations(server, ("a", ""), ("b", "")).restore()

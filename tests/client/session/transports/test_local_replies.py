@@ -1,0 +1,65 @@
+"""The local lane against a server that stops in the middle of a reply."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport import DeadlineExceeded, ServerUnavailable, SessionClosed
+from logitport.session.transports.local import LocalLane
+from logitport_proto import processing_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+OCTETS = processing_pb2.SessionResponse(seq=300).SerializeToString()
+REPLY = struct.pack("<I", len(OCTETS)) + OCTETS
+READS: list[Callable[[LocalLane], Any]] = [lambda lane: lane.receive(), lambda lane: lane.receive_region(8)]
+
+
+class Beside:
+    """The gRPC stream beside a lane."""
+
+    target = "nowhere:1"
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def lane() -> Iterator[tuple[LocalLane, socket.socket]]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    opened = LocalLane(ours, Beside(), 0.2, 1000)  # type: ignore[arg-type]
+    yield opened, theirs
+    opened.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize("read", READS, ids=["receive", "receive_region"])
+@pytest.mark.parametrize("sent", range(len(REPLY)))
+def test_a_reply_that_does_not_come_in_time(lane: Any, sent: int, read: Callable[[LocalLane], Any]) -> None:
+    opened, server = lane
+    server.sendall(REPLY[:sent])
+    with pytest.raises(DeadlineExceeded, match=r"did not answer a frame within 0\.2 s"):
+        read(opened)
+    with pytest.raises(SessionClosed):
+        opened.receive()
+
+
+@pytest.mark.parametrize("read", READS, ids=["receive", "receive_region"])
+@pytest.mark.parametrize("sent", range(len(REPLY)))
+def test_a_server_that_goes_in_the_middle_of_a_reply(lane: Any, sent: int, read: Callable[[LocalLane], Any]) -> None:
+    opened, server = lane
+    server.sendall(REPLY[:sent])
+    server.close()
+    with pytest.raises(ServerUnavailable, match="the server closed the lane"):
+        read(opened)
+
+
+def test_a_whole_reply(lane: Any) -> None:
+    opened, server = lane
+    server.sendall(REPLY)
+    assert opened.receive().seq == 300

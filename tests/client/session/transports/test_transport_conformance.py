@@ -1,0 +1,225 @@
+"""What every transport of frames must do. A new transport joins by adding itself to `connected`."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from logitport import DeadlineExceeded, LimitExceeded, LogitportError, ServerUnavailable, SessionClosed
+from logitport.connection import channel_options
+from logitport.session.transports.local import LocalLane
+from logitport.session.transports.stream import GrpcStream
+from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from logitport.session.transports.base import Transport
+
+VOCAB = 1000
+_SECONDS = 30.0
+TRANSPORTS = ["grpc", "local"]
+every_transport = pytest.mark.parametrize("kind", TRANSPORTS)
+
+
+@contextmanager
+def connected(
+    kind: str, target: str, *, timeout: float = _SECONDS, max_message_bytes: int = 64 << 20
+) -> Iterator[Transport]:
+    """A transport whose session is open; its next frame has seq 2."""
+    with grpc.insecure_channel(target, options=channel_options(max_message_bytes)) as channel:
+        transport = connect(kind, target, channel, timeout, max_message_bytes)
+        try:
+            yield transport
+        finally:
+            transport.close()
+
+
+def connect(
+    kind: str, target: str, channel: grpc.Channel, timeout: float = _SECONDS, max_message_bytes: int = 64 << 20
+) -> Transport:
+    stub = processing_pb2_grpc.LogitProcessingStub(channel)
+    transport = GrpcStream(stub, target, timeout, max_message_bytes=max_message_bytes, wait_seconds=_SECONDS)
+    opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
+    transport.send(processing_pb2.SessionRequest(seq=1, open=opening))
+    opened = transport.receive().opened
+    return transport if kind == "grpc" else LocalLane.connect(opened.lane, transport, timeout)
+
+
+def frame(seq: int, prompt_length: int = 0) -> processing_pb2.SessionRequest:
+    request = common_pb2.Request(prompt_token_ids=[7] * prompt_length)
+    asked = processing_pb2.SlottedRequest(slot=seq % 100, request=request)
+    return processing_pb2.SessionRequest(seq=seq, add=processing_pb2.AddRequests(requests=[asked]))
+
+
+@every_transport
+def test_it_says_what_it_is(server: Any, kind: str) -> None:
+    with connected(kind, server.target) as transport:
+        assert (transport.name, transport.target) == (kind, server.target)
+
+
+@every_transport
+def test_one_reply_a_frame_in_order(server: Any, kind: str) -> None:
+    with connected(kind, server.target) as transport:
+        for seq in range(2, 22):
+            transport.send(frame(seq))
+        for seq in range(2, 22):
+            reply = transport.receive()
+            assert (reply.seq, reply.WhichOneof("frame")) == (seq, "added")
+
+
+@every_transport
+def test_frames_of_any_size(server: Any, kind: str) -> None:
+    with connected(kind, server.target) as transport:
+        for seq, length in enumerate([0, 1, 5_000_000, 1], 2):
+            transport.send(frame(seq, length))
+            assert transport.receive().seq == seq
+
+
+@every_transport
+def test_a_frame_over_the_limit_is_not_sent_and_costs_nothing(server: Any, kind: str) -> None:
+    with connected(kind, server.target, max_message_bytes=1 << 16) as transport:
+        with pytest.raises(
+            LimitExceeded, match=r"max_message_bytes .*Client\(\.\.\., max_message_bytes=\).*--max-message"
+        ):
+            transport.send(frame(2, 1 << 16))
+        transport.send(frame(2))
+        assert transport.receive().seq == 2
+
+
+@every_transport
+def test_no_reply_in_time_ends_it(server: Any, kind: str) -> None:
+    with connected(kind, server.target, timeout=0.3) as transport:
+        with pytest.raises(DeadlineExceeded, match=r"did not answer a frame within 0\.3 s"):
+            transport.receive()
+        for call in uses(transport):
+            with pytest.raises(SessionClosed):
+                call()
+
+
+def uses(transport: Transport) -> list[Callable[[], Any]]:
+    return [lambda: transport.send(frame(2)), transport.receive]
+
+
+@every_transport
+def test_after_close(server: Any, kind: str) -> None:
+    with connected(kind, server.target) as transport:
+        transport.close()
+        transport.close()
+        for call in uses(transport):
+            with pytest.raises(SessionClosed):
+                call()
+
+
+@every_transport
+def test_close_wakes_who_waits(server: Any, kind: str) -> None:
+    with connected(kind, server.target) as transport:
+        raised: list[LogitportError] = []
+
+        def wait() -> None:
+            try:
+                transport.receive()
+            except LogitportError as error:
+                raised.append(error)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        time.sleep(0.1)
+        transport.close()
+        waiting.join(_SECONDS)
+        assert not waiting.is_alive()
+        assert raised
+
+
+@every_transport
+def test_a_server_that_is_gone(start_server: Callable[..., Any], kind: str) -> None:
+    """It stays ServerUnavailable, so that a session knows that it may connect again, until it is closed."""
+    server = start_server()
+    with connected(kind, server.target) as transport:
+        server.process.kill()
+        server.process.wait()
+        with suppress(ServerUnavailable):  # the first frame may still fit into a buffer
+            transport.send(frame(2))
+        with pytest.raises(ServerUnavailable):
+            transport.receive()
+        for call in uses(transport):
+            with pytest.raises(ServerUnavailable):
+                call()
+        transport.close()
+        for call in uses(transport):
+            with pytest.raises(SessionClosed):
+                call()
+
+
+@every_transport
+def test_threads_end_with_it(server: Any, kind: str) -> None:
+    before = our_threads()
+    with connected(kind, server.target) as transport:
+        transport.on_readable(lambda: None)
+    wait_until(lambda: our_threads() <= before, threading.enumerate)
+
+
+@every_transport
+def test_one_that_nobody_closes_ends_as_it_is_collected(server: Any, kind: str) -> None:
+    before = our_threads()
+    with grpc.insecure_channel(server.target) as channel:
+        transport = connect(kind, server.target, channel)
+        transport.on_readable(lambda: None)
+        sockets = [transport._connection] if isinstance(transport, LocalLane) else []
+        del transport
+        gc.collect()
+        wait_until(lambda: our_threads() <= before, threading.enumerate)
+        assert [one.fileno() for one in sockets] == [-1] * len(sockets)
+
+
+def our_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("logitport")}
+
+
+@every_transport
+def test_replies_that_are_left_are_told_of_once(server: Any, kind: str) -> None:
+    with connected(kind, server.target) as transport:
+        told = threading.Semaphore(0)
+        transport.on_readable(told.release)
+        for seq in range(2, 5):
+            transport.send(frame(seq))
+            transport.leave_reply()
+            assert told.acquire(timeout=_SECONDS)
+            assert not told.acquire(timeout=0.1)
+            assert transport.receive().seq == seq
+
+
+@every_transport
+def test_nobody_is_told_of_a_reply_that_was_not_left_or_that_somebody_waits_for(server: Any, kind: str) -> None:
+    with connected(kind, server.target) as transport:
+        told = threading.Event()
+        transport.on_readable(told.set)
+        transport.send(frame(2))
+        assert not told.wait(0.2)
+        transport.leave_reply()
+        assert transport.receive().seq == 2  # which takes the leave back, unless the reply was there before
+        told.wait(1.0)  # who was woken for it may be on the way
+        told.clear()
+        transport.send(frame(3))
+        assert not told.wait(0.2)
+        assert transport.receive().seq == 3
+
+
+@every_transport
+def test_nobody_watches_a_connection_that_is_gone(start_server: Callable[..., Any], kind: str) -> None:
+    """From when the server ends; over gRPC from when somebody finds that out, for nobody tells."""
+    server = start_server()
+    with connected(kind, server.target) as transport:
+        transport.on_readable(lambda: None)
+        server.process.kill()
+        if kind == "grpc":
+            with pytest.raises(ServerUnavailable):
+                transport.receive()
+        wait_until(lambda: "logitport-reader" not in {thread.name for thread in our_threads()})

@@ -1,0 +1,209 @@
+"""The command: what is wrong with an option is told in one line."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+from datetime import datetime, timedelta, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from logitport_server.access import TokenFile
+from logitport_server.cli.root import run
+from logitport_server.config import ServerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+COMMAND = str(Path(sys.executable).with_name("logitport"))
+NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+
+
+@pytest.fixture
+def logitport(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int | str | None, str]]:
+    """Runs the command to its end, in this process; exit status and stderr."""
+
+    def run_to_its_end(*arguments: str) -> tuple[int | str | None, str]:
+        with pytest.raises(SystemExit) as ended:
+            run(list(arguments))
+        return ended.value.code, capsys.readouterr().err
+
+    return run_to_its_end
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--listen", "x"], "--listen: 'x' is not HOST:PORT; write, for example, 127.0.0.1:50051"),
+        (["--device", "tpu"], "--device: 'tpu' is not a device; write auto, cpu, cuda or cuda:INDEX"),
+        (["--max-message-bytes", "5"], "--max-message-bytes: Input should be greater than or equal to 65536"),
+        (["--drain-seconds", "soon"], "--drain-seconds: Input should be a valid number"),
+        (["--log-level", "loud"], "--log-level: Input should be 'debug', 'info', 'warning' or 'error'"),
+    ],
+)
+def test_a_wrong_option(logitport: Any, arguments: list[str], line: str) -> None:
+    status, errors = logitport("serve", *arguments)
+    assert status == 2
+    assert errors.startswith(f"logitport: {line}")
+    assert errors.count("\n") == 1
+
+
+def test_a_wrong_variable(logitport: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGITPORT_DEVICE", "tpu")
+    status, errors = logitport("serve")
+    assert (status, errors.count("\n")) == (2, 1)
+    assert "'tpu' is not a device" in errors
+
+
+@pytest.mark.parametrize(
+    ("value", "written"), [("foo:Bar", '["foo:Bar"]'), ('"foo:Bar"', '["foo:Bar"]'), ("{}", '["..."]')]
+)
+def test_a_variable_that_is_no_list(logitport: Any, monkeypatch: Any, value: str, written: str) -> None:
+    monkeypatch.setenv("LOGITPORT_LOGITS_PROCESSORS", value)
+    told = f"logitport: LOGITPORT_LOGITS_PROCESSORS: write a JSON list, such as {written}\n"
+    assert logitport("serve") == (2, told)
+
+
+@pytest.mark.parametrize("arguments", [["serve", "--nonsense"], ["nonsense"], ["serve", "nonsense"]])
+def test_what_is_no_option(logitport: Any, arguments: list[str]) -> None:
+    status, errors = logitport(*arguments)
+    assert status == 2
+    assert "nonsense" in errors
+
+
+@NO_CUDA
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_a_device_that_is_not_there(logitport: Any, device: str) -> None:
+    message, _ = logitport("serve", "--device", device, "--listen", "127.0.0.1:0")
+    assert message == f"logitport: --device {device}: torch sees 0 CUDA devices; use auto or cpu"
+
+
+def test_a_folder_with_too_long_a_name_for_a_socket(
+    logitport: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    message, _ = logitport("serve", "--device", "cpu", "--listen", "127.0.0.1:0")
+    assert message.startswith(f"logitport: no local lane below {folder}")
+    assert "TMPDIR" in message
+    assert "--no-local-lane" in message
+    assert not any(folder.iterdir())
+
+
+@pytest.mark.parametrize("option", ["--listen", "--metrics-listen"])
+def test_an_address_that_is_taken(option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        options = {"--listen": "127.0.0.1:0", "--device": "cpu", "--log-level": "warning", option: address}
+        done = subprocess.run(
+            [COMMAND, "serve", *(part for pair in options.items() for part in pair)],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith(f"logitport: cannot listen on {address}")
+    assert f"choose another address with {option}" in done.stderr
+
+
+def test_a_variable_that_nothing_reads_is_told_of_as_the_server_starts(logitport: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("LOGITPORT_ENABLE_CUSTOM_LOGIT_PROCESOR", "true")
+    monkeypatch.setenv("LOGITPORT_TARGET", "127.0.0.1:1")  # which hooks read
+    monkeypatch.setattr("logging.Logger.handle", lambda _, record: told.append(record.getMessage()))
+    told: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        logitport("serve", "--device", "cpu", "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+    assert [line for line in told if "LOGITPORT_" in line] == [
+        "LOGITPORT_ENABLE_CUSTOM_LOGIT_PROCESOR is set in the environment, and nothing here reads it; set "
+        "LOGITPORT_ENABLE_CUSTOM_LOGIT_PROCESSOR if that is what was meant; logitport serve --help has all options"
+    ]
+
+
+def test_help_tells_of_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(["serve", "--help"])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert all(f"--{name.replace('_', '-')}" in told for name in ServerConfig.model_fields)
+
+
+def test_without_the_servers_libraries_it_says_what_to_install() -> None:
+    code = "import sys; sys.modules['pydantic'] = None; from logitport_server.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 1
+    assert done.stderr == "logitport: pydantic is not installed; the command needs: pip install 'logitport[server]'\n"
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VERSION", "of something else")
+    run(["--version"])
+    assert capsys.readouterr().out == f"{version('logitport')}\n"
+
+
+def test_a_token_that_the_server_takes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run(["token", "team/ci", "--scope", "apply", "--scope", "register", "--expires", "2d"])
+    token, line = capsys.readouterr().out.splitlines()
+    (tmp_path / "tokens").write_text(line)
+    grant = TokenFile(tmp_path / "tokens").by_token(token)
+    assert grant is not None
+    assert (grant.name, grant.scopes) == ("team/ci", {"apply", "register"})
+    assert grant.expires is not None
+    assert timedelta(days=1) < grant.expires - datetime.now(timezone.utc) <= timedelta(days=2)
+
+
+@pytest.mark.parametrize(("scopes", "alone"), [(("register", "cuda"), False), (("cuda",), True), (("apply",), None)])
+def test_what_cuda_means_is_said(
+    capsys: pytest.CaptureFixture[str], scopes: tuple[str, ...], alone: bool | None
+) -> None:
+    run(["token", "team/gpu", *(part for scope in scopes for part in ("--scope", scope))])
+    out, told = capsys.readouterr()
+    assert json.loads(out.splitlines()[1])["scopes"] == sorted(scopes)
+    assert ("cannot be fully contained" in told) == (alone is not None)
+    assert ("cuda alone lets nobody call anything" in told) == bool(alone)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["a b", "--scope", "apply"], "--name: 'a b' cannot be a principal's name"),
+        (["a", "--scope", "root"], "--scope: Input should be 'apply', 'register', 'admin' or 'cuda'"),
+        (["a", "--scope", "apply", "--expires", "soon"], "--expires: "),
+        (["a", "--scope", "apply", "--expires=-1d"], "--expires: Input should be greater than 0"),
+    ],
+)
+def test_a_token_that_cannot_be_made(logitport: Any, arguments: list[str], line: str) -> None:
+    status, errors = logitport("token", *arguments)
+    assert (status, errors.count("\n")) == (2, 1)
+    assert errors.startswith(f"logitport: {line}")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--tls-cert", "x"], "--tls-cert and --tls-key go together"),
+        (["--tls-client-ca", "x"], "--tls-client-ca needs --tls-cert"),
+        (["--listen", "unix:relative"], "--listen: 'unix:relative' is not unix:PATH with an absolute path"),
+        (["--max-call-rate", "fast"], "--max-call-rate: 'fast' is not a rate; write, for example, 1000/second"),
+    ],
+)
+def test_options_of_access_that_cannot_be(logitport: Any, options: list[str], told: str) -> None:
+    status, errors = logitport("serve", *options)
+    assert (status, errors.count("\n")) == (2, 1)
+    assert errors.startswith(f"logitport: {told}")
+
+
+def test_a_payload_that_cannot_be_signed(logitport: Any, tmp_path: Path) -> None:
+    message, _ = logitport("sign", str(tmp_path / "missing"), "--key", str(tmp_path / "key"))
+    assert "cannot read a payload from" in message
+    (tmp_path / "payload").write_text("{}")
+    message, _ = logitport("sign", str(tmp_path / "payload"), "--key", str(tmp_path / "key"))
+    assert "no private key can be read from" in message

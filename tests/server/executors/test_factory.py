@@ -1,0 +1,108 @@
+"""Where the operator wants shipped processors to run."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from logitport_server import sandbox
+from logitport_server.config import ServerConfig, StartupError
+from logitport_server.executors import InlineExecutor, factory
+from logitport_server.principals import Domain
+from logitport_server.sandbox import LayersMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.conftest import RunningServer
+
+
+def test_a_server_that_takes_no_code_has_no_workers() -> None:
+    config = ServerConfig()
+    assert config.isolation == "process"
+    assert isinstance(factory.choose_executor(config), InlineExecutor)
+    assert factory.announce(config) == "refused"
+
+
+def test_no_isolation_is_said_loudly(caplog: pytest.LogCaptureFixture) -> None:
+    config = ServerConfig(enable_custom_logit_processor=True, isolation="none")
+    assert isinstance(factory.choose_executor(config), InlineExecutor)
+    with caplog.at_level(logging.WARNING):
+        assert "in this process" in factory.announce(config)
+    assert "runs code as this server's user" in caplog.text
+
+
+SANDBOXED = ServerConfig(enable_custom_logit_processor=True)
+CUDA_0 = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def a_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What CUDA says of it."""
+    cuda: Any = type("Cuda", (), {"device": CUDA_0})()
+    monkeypatch.setattr(factory, "open_cuda", lambda device: cuda)
+    monkeypatch.setattr(factory, "device_nodes", lambda: ("/dev/nvidia0", "/dev/nvidiactl"))
+    return cuda
+
+
+def test_the_gpu_goes_with_the_scope(a_gpu: Any) -> None:
+    gpu = factory.gpu_for_workers(SANDBOXED, CUDA_0, lambda name, scope: (name, scope) == ("alice", "cuda"))
+    assert gpu is not None
+    assert (gpu.cuda, gpu.nodes) == (a_gpu, ("/dev/nvidia0", "/dev/nvidiactl"))
+    assert gpu.granted(Domain("alice"))
+    assert gpu.granted(Domain("alice", "a tenant"))
+    assert not gpu.granted(Domain("bob"))
+    assert not gpu.granted(None)
+
+
+@pytest.mark.parametrize(
+    ("config", "device"),
+    [
+        (SANDBOXED, torch.device("cpu")),
+        (ServerConfig(), CUDA_0),
+        (ServerConfig(enable_custom_logit_processor=True, isolation="none"), CUDA_0),
+    ],
+)
+def test_where_no_worker_could_hold_it(a_gpu: Any, config: ServerConfig, device: torch.device) -> None:
+    assert factory.gpu_for_workers(config, device, lambda *_: True) is None
+
+
+def test_a_gpu_that_workers_cannot_hold_is_said(
+    a_gpu: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(factory, "device_nodes", lambda: ())
+    gpu = factory.gpu_for_workers(SANDBOXED, CUDA_0, lambda *_: True)
+    assert gpu is not None, "rows of others go through memory that is pinned all the same"
+    assert gpu.nodes == ()
+    assert "no worker will hold cuda:0, whoever has the scope cuda: there are no device nodes" in caplog.text
+    assert "hold" not in factory.announce(SANDBOXED, gpu)
+    monkeypatch.setattr(factory, "open_cuda", lambda device: None)
+    assert factory.gpu_for_workers(SANDBOXED, CUDA_0, lambda *_: True) is None
+    assert "cuda-bindings" in caplog.text
+
+
+def test_who_holds_the_gpu_is_said(a_gpu: Any, tmp_path: Path) -> None:
+    gpu = factory.gpu_for_workers(SANDBOXED, CUDA_0, lambda *_: True)
+    told = factory.announce(SANDBOXED, gpu)
+    assert "those of everyone, for nobody is asked who they are, hold cuda:0" in told
+    assert "cannot be fully contained" in told
+    asking = ServerConfig(enable_custom_logit_processor=True, tokens=tmp_path / "tokens")
+    assert "those of authors with the scope cuda hold cuda:0" in factory.announce(asking, gpu)
+
+
+def test_a_missing_layer_is_no_reason_to_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(without: Any = ()) -> None:
+        raise LayersMissing("this machine lacks what is to contain shipped processors:\n  landlock: not here")
+
+    monkeypatch.setattr(sandbox, "check", check)
+    with pytest.raises(StartupError, match=r"(?s)landlock: not here.*--isolation none runs them in the server itself"):
+        factory.choose_executor(ServerConfig(enable_custom_logit_processor=True))
+
+
+def test_a_python_that_cannot_run_workers(start_server: Callable[..., RunningServer]) -> None:
+    with pytest.raises(AssertionError, match=r"/nowhere/python.* cannot run workers.*; install logitport"):
+        start_server("--enable-custom-logit-processor", "--worker-python", "3.12=/nowhere/python")

@@ -1,0 +1,155 @@
+"""What a payload would do, found out without doing it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.conftest import COMMAND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+from logitport import CustomLogitProcessor, MalformedPayload, payload
+from logitport_server.registry.inspection import Function, inspect_pickle
+
+
+class Curious(CustomLogitProcessor):
+    def __init__(self) -> None:
+        self.environment = os.environ
+
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        subprocess.run("curl http://example.com/" + "x" * 0, shell=True, check=False)
+        return logits
+
+
+class Touches:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.path}",)
+
+
+def inspect(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [COMMAND, "inspect", *arguments], input=stdin, capture_output=True, text=True, check=False, timeout=200
+    )
+
+
+def of(pickled: bytes) -> str:
+    return json.dumps({"callable": pickled.hex()})
+
+
+def test_a_class_that_was_shipped() -> None:
+    found = inspect_pickle(payload.parse(Curious.to_str()).data)
+    assert "from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor" in found.imports
+    functions = {function.name: function for function in found.functions}
+    assert functions["Curious.__init__"].uses[:2] == ("os", "environ")
+    assert {"subprocess", "run"} <= set(functions["Curious.__call__"].uses)
+    assert any("curl http://example.com/" in text for text in functions["Curious.__call__"].strings)
+
+
+def test_what_unpickling_would_run_is_told_and_not_run(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    found = inspect_pickle(pickle.dumps(Touches(str(made))))
+    assert [line.rpartition(" ")[2] for line in found.imports] == ["system"]
+    assert any(f"system('touch {made}')" in statement for statement in found.statements)
+    assert not made.exists()
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_protocol(tmp_path: Path, protocol: int) -> None:
+    found = inspect_pickle(pickle.dumps(Touches(str(tmp_path / "made")), protocol))
+    assert any("system('touch" in statement for statement in found.statements)
+
+
+def test_bytes_and_long_strings_are_abbreviated() -> None:
+    (statement,) = inspect_pickle(pickle.dumps([b"x" * 1000, "y" * 1000])).statements
+    assert "<1000 bytes>" in statement
+    assert "(1000 characters)" in statement
+    assert len(statement) < 400
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80\x04", b"nonsense", b"."])
+def test_what_cannot_be_followed(data: bytes) -> None:
+    with pytest.raises(MalformedPayload, match="do not run it"):
+        inspect_pickle(data)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "payload.json"
+    file.write_text(Curious.to_str())
+    done = inspect(str(file))
+    assert done.returncode == 0, done.stderr
+    assert f"digest: {payload.parse(Curious.to_str()).digest}\n" in done.stdout
+    assert "signature: none\n" in done.stdout
+    assert "\n    from abc import ABCMeta\n" in done.stdout
+    assert "\n    Curious.__init__: os, environ" in done.stdout
+    assert "called: Curious, of the dialect sglang\n" in done.stdout
+    assert inspect("-", stdin=Curious.to_str()).stdout == done.stdout
+
+
+def test_signatures_are_told(tmp_path: Path) -> None:
+    key, trusted = tmp_path / "key", tmp_path / "trusted"
+    for arguments in (["keygen", str(key)], ["sign", "-", "--key", str(key), "--name", "team/x"]):
+        done = subprocess.run(
+            [COMMAND, *arguments], input=Curious.to_str(), capture_output=True, text=True, check=True, timeout=200
+        )
+    signed = done.stdout
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert "for team/x, until 20" in inspect("-", stdin=signed).stdout
+    assert "not checked: give --trusted-keys" in inspect("-", stdin=signed).stdout
+    trusted.mkdir()
+    (tmp_path / "key.pub").rename(trusted / "key.pub")
+    check = ("-", "--trusted-keys", str(trusted))
+    assert "; valid\n" in inspect(*check, stdin=signed).stdout
+    assert "; REFUSED: the signature does not fit" in inspect(*check, stdin=signed.replace("team/x", "team/y")).stdout
+    again = subprocess.run([COMMAND, "keygen", str(key)], capture_output=True, text=True, check=False, timeout=200)
+    assert again.returncode == 1
+    assert again.stderr == f"logitport: cannot write {key}: File exists; choose another path\n"
+
+
+def test_a_report_does_nothing_to_a_terminal() -> None:
+    data = b"\x80\x04\x8c\x02os\x8c\x0dsys\x1b[2Jtem\nok\x93."
+    done = inspect("-", stdin=of(data))
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "\nok" not in done.stdout
+
+
+def test_a_pickle_that_unfolds_without_end_is_given_up() -> None:
+    bomb = io.BytesIO()
+    bomb.write(b"\x80\x04N\x94")
+    for level in range(60):
+        bomb.write(b"h" + bytes([level]) + b"\x86\x94")
+    bomb.write(b".")
+    done = inspect("-", "--cpu-seconds", "2", stdin=of(bomb.getvalue()))
+    assert done.returncode == 1
+    assert "do not run it" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_inspecting_imports_nothing_of_the_payloads() -> None:
+    code = f"""
+import sys
+from logitport_server.registry.inspection import inspect_pickle
+inspect_pickle(bytes.fromhex({b"cantigravity" + bytes([10]) + b"fly" + bytes([10]) + b"."!r}.hex()))
+assert "antigravity" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=200)
+
+
+def test_a_function_is_told_as_what_it_is() -> None:
+    assert inspect_pickle(payload.parse(Empty.to_str()).data).functions == (Function("Empty.__call__", (), ()),)
+
+
+class Empty(CustomLogitProcessor):
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        return logits

@@ -1,0 +1,87 @@
+"""The one place that unpickles, and its bounded cache."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logitport
+import logitport_server
+from logitport import CustomLogitProcessor, LoadFailed, payload
+from logitport_server.registry.loader import Loader
+
+
+def shipped(number: int) -> payload.Payload:
+    """One of many different payloads."""
+
+    class Adds(CustomLogitProcessor):
+        amount = number
+
+        def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+            return logits + self.amount
+
+    return payload.parse(Adds.to_str())
+
+
+def test_a_digest_is_unpickled_once() -> None:
+    loader = Loader(4)
+    first = loader.load(shipped(1))
+    assert loader.load(shipped(1)) is first
+    assert loader.load(shipped(2)) is not first
+    assert (loader.hits, loader.misses) == (1, 2)
+
+
+def test_labels_beside_the_bytes_do_not_matter() -> None:
+    loader = Loader(4)
+    labelled = shipped(1)
+    bare = payload.parse(json.dumps({"callable": labelled.data.hex()}))
+    assert bare.python != labelled.python
+    assert loader.load(bare) is loader.load(labelled)
+
+
+def test_the_cache_is_bounded() -> None:
+    loader = Loader(2)
+    for number in (1, 2, 3, 1):
+        loader.load(shipped(number))
+    assert (loader.hits, loader.misses) == (0, 4)
+    assert loader.load.cache_info().currsize == 2
+
+
+def test_what_raised_is_tried_again() -> None:
+    loader = Loader(2)
+    broken = payload.parse(json.dumps({"callable": b"cnowhere\nNobody\n.".hex()}))
+    for _ in range(2):
+        with pytest.raises(LoadFailed):
+            loader.load(broken)
+    assert loader.load.cache_info().currsize == 0
+
+
+def test_two_servers_in_one_process_do_not_share() -> None:
+    first, second = Loader(2), Loader(2)
+    assert first.load(shipped(1)) is not second.load(shipped(1))
+
+
+def test_nobody_else_unpickles() -> None:
+    """`payload.loads` has one caller in the service, and nothing but `payload` knows pickle."""
+    callers, picklers = [], []
+    for package in (logitport, logitport_server):
+        folder = Path(package.__file__ or "").parent
+        for path in folder.rglob("*.py"):
+            place = f"{folder.name}/{path.relative_to(folder)}"
+            for node in ast.walk(ast.parse(path.read_text())):
+                if (
+                    isinstance(node, ast.Attribute)
+                    and node.attr == "loads"
+                    and getattr(node.value, "id", "") == "payload"
+                ):
+                    callers.append(place)
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                if any(name.split(".")[0] in ("pickle", "dill", "cloudpickle", "marshal") for name in names):
+                    picklers.append(place)
+    assert sorted(callers) == ["logitport/processors.py", "logitport_server/loader.py"]
+    assert all(place.startswith("logitport/payload/") for place in picklers)

@@ -1,0 +1,124 @@
+"""A registry whose server is started anew."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport import CustomLogitProcessor, InternalError, UnknownProcessor
+from logitport_builtins import BUILTINS
+from logitport_proto import common_pb2
+from logitport_server.principals import APPLY, REGISTER, Domain, Principal
+from logitport_server.registry import store as store_module
+from logitport_server.registry.policy import PayloadPolicy
+from logitport_server.registry.registry import Registry
+from logitport_server.registry.store import Registration, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Restart = Callable[..., Registry]
+
+
+class One(CustomLogitProcessor):
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        return logits
+
+
+class Two(CustomLogitProcessor):
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        return logits + 1
+
+
+ONE, TWO = One.to_str(), Two.to_str()
+ANN, BOB = (Principal(name, frozenset({APPLY, REGISTER})) for name in ("ann", "bob"))
+
+
+@pytest.fixture
+def restart(tmp_path: Path) -> Iterator[Restart]:
+    """A registry over what the one before has stored."""
+    stores: list[Store] = []
+
+    def start(*, allow: bool = True) -> Registry:
+        if stores:
+            stores.pop().close()
+        stores.append(Store(tmp_path / "store"))
+        policy = PayloadPolicy(allow_shipped=allow, max_bytes=1 << 20)
+        return Registry(policy, max_registered=8, max_owned=8, store=stores[0])
+
+    yield start
+    for left in stores:
+        left.close()
+
+
+def test_everything_is_as_it_was(restart: Restart) -> None:
+    before = restart()
+    before.register(ONE, "team/one", ANN, replace=False, shared=True)
+    before.register(ONE, "team/uno", BOB, replace=False)
+    before.register(TWO, "team/x", ANN, replace=False)
+    before.register(ONE, "team/x", ANN, replace=True, shared=True)
+    after = restart()
+    for principal in (ANN, BOB):
+        assert after.describe_all(principal) == before.describe_all(principal)
+    source = after.resolve(common_pb2.Processor(name="team/x"), BOB)
+    assert source == before.resolve(common_pb2.Processor(name="team/x"), BOB)
+    assert source.domain == Domain("ann")
+    with pytest.raises(UnknownProcessor):
+        after.describe("team/uno", ANN)
+
+
+def test_what_was_deleted_stays_deleted(restart: Restart) -> None:
+    before = restart()
+    digest = before.register(ONE, "team/one", replace=False).digest
+    before.register(ONE, "team/uno", replace=False)
+    before.register(TWO, "team/two", replace=False)
+    before.delete("team/one")
+    before.delete("team/two")
+    assert [list(info.names) for info in restart().describe_all()[len(BUILTINS) :]] == [[], ["team/uno"]]
+    restart().delete(digest)
+    assert [list(info.names) for info in restart().describe_all()[len(BUILTINS) :]] == [[]]
+
+
+def test_a_server_that_accepts_none_loads_none_and_forgets_none(
+    restart: Restart, caplog: pytest.LogCaptureFixture
+) -> None:
+    restart().register(ONE, "team/one", replace=False)
+    assert len(restart(allow=False).describe_all()) == len(BUILTINS)
+    assert "is left out: this server does not accept shipped processors" in caplog.text
+    assert "the stored name team/one is left out" in caplog.text
+    assert restart().describe("team/one").names == ["team/one"]
+
+
+def test_a_payload_of_another_digest_is_not_loaded(
+    restart: Restart, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    digest = restart().register(ONE, "team/one", replace=False).digest
+    (path,) = (tmp_path / "store" / "processors").iterdir()
+    forged = Registration(serialized=TWO, digest=digest, owner="", shared=False, registered_at=0.0)
+    store_module._write(path, forged.model_dump_json().encode())
+    assert len(restart().describe_all()) == len(BUILTINS)
+    assert f"{digest} is left out: its digest is" in caplog.text
+
+
+def test_what_cannot_be_stored_is_not_registered(restart: Restart, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = restart()
+    registry.register(ONE, "team/one", replace=False)
+    before = registry.describe_all()
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(store_module, "_sync", full)
+    monkeypatch.setattr(store_module, "_write", full)
+    calls: list[Callable[[], Any]] = [
+        lambda: registry.register(TWO, "team/two", replace=False),
+        lambda: registry.register(ONE, "team/uno", replace=False, shared=True),
+        lambda: registry.delete("team/one"),
+    ]
+    for call in calls:
+        with pytest.raises(InternalError, match=r"the server's store cannot be written: .*no space"):
+            call()
+    assert registry.describe_all() == before

@@ -1,0 +1,148 @@
+"""Registered processors on disk: whole or not at all, private, and never believed unchecked."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport import InternalError
+from logitport_server.registry.store import Binding, Registration, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ONE = Registration(serialized='{"callable": "é"}', digest="ab" * 32, owner="", shared=False, registered_at=1.5)
+OTHERS = ONE.model_copy(update={"owner": "team", "shared": True})
+NAME = Binding(name="a/" * 63 + "b:v1", digest=ONE.digest, owner="team")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "store"
+
+
+@pytest.fixture
+def store(folder: Path) -> Iterator[Store]:
+    opened = Store(folder)
+    opened.keep(ONE)
+    opened.keep(OTHERS)
+    opened.keep(NAME)
+    yield opened
+    opened.close()
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "lock")
+
+
+def kept(store: Store) -> tuple[list[Registration], list[Binding]]:
+    return sorted(store.all(Registration), key=lambda one: one.key), list(store.all(Binding))
+
+
+def test_what_is_kept_outlives_the_server(folder: Path, store: Store) -> None:
+    store.close()
+    again = Store(folder)
+    assert kept(again) == ([ONE, OTHERS], [NAME])
+    store._lock = os.dup(again._lock)  # for the fixture to close
+    again.close()
+
+
+def test_what_is_forgotten_is_gone(store: Store) -> None:
+    store.forget(Registration, ONE.digest, ONE.owner)
+    store.forget(Registration, ONE.digest, ONE.owner)
+    store.forget(Binding, NAME.name)
+    assert kept(store) == ([OTHERS], [])
+
+
+def test_a_name_that_is_bound_anew_is_bound_once(store: Store) -> None:
+    moved = NAME.model_copy(update={"digest": "cd" * 32})
+    store.keep(moved)
+    assert kept(store)[1] == [moved]
+
+
+def test_modes(folder: Path, store: Store) -> None:
+    folders = {path for path in folder.rglob("*") if path.is_dir()} | {folder}
+    assert {path.stat().st_mode & 0o777 for path in folders} == {0o700}
+    assert {path.stat().st_mode & 0o777 for path in (*files(folder), folder / "lock")} == {0o600}
+
+
+@pytest.mark.parametrize("mode", [0o750, 0o705, 0o777])
+def test_a_folder_that_others_can_reach_into(tmp_path: Path, mode: int) -> None:
+    tmp_path.chmod(mode)
+    with pytest.raises(PermissionError, match=f"chmod 700 {tmp_path}"):
+        Store(tmp_path)
+
+
+def test_two_servers(folder: Path, store: Store) -> None:
+    with pytest.raises(BlockingIOError, match="another server"):
+        Store(folder)
+
+
+@pytest.mark.parametrize("at", range(0, 400, 7))
+def test_a_damaged_byte(folder: Path, store: Store, at: int, caplog: pytest.LogCaptureFixture) -> None:
+    for path in files(folder):
+        octets = bytearray(path.read_bytes())
+        octets[at % len(octets)] ^= 1
+        path.write_bytes(octets)
+    assert kept(store) == ([], [])
+    assert caplog.text.count("is damaged") == 3
+
+
+@pytest.mark.parametrize("length", [0, 1, 64, 65, 100])
+def test_a_file_cut_short(folder: Path, store: Store, length: int) -> None:
+    for path in files(folder):
+        os.truncate(path, length)
+    assert kept(store) == ([], [])
+
+
+def test_files_of_others(folder: Path, store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (registration, _), name = files(folder)[1:], files(folder)[0]
+    (folder / "processors" / "README").write_text("hello")
+    (folder / "processors" / "folder").mkdir()
+    (folder / "processors" / "pipe").symlink_to("/dev/zero")
+    os.mkfifo(folder / "names" / "fifo")
+    outside = tmp_path / "outside.json"
+    registration.replace(outside)
+    registration.symlink_to(outside)
+    name.rename(name.with_name("0" * 64 + ".json"))  # a name's file that was moved stands for another name
+    registrations, names = kept(store)
+    assert (len(registrations), names) == (1, [])
+    assert sum(record.levelno == logging.ERROR for record in caplog.records) == 6
+
+
+def test_a_file_of_the_other_kind(folder: Path, store: Store) -> None:
+    for path in files(folder / "processors"):
+        path.replace(folder / "names" / path.name)
+    assert kept(store) == ([], [NAME])
+
+
+@pytest.mark.parametrize("point", ["write", "fsync", "replace"])
+def test_a_disk_that_fails_leaves_the_old_one(
+    folder: Path, store: Store, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(
+        *{"write": (os, "fdopen"), "fsync": (os, "fsync"), "replace": (type(folder), "replace")}[point], fail
+    )
+    before = files(folder)
+    with pytest.raises(InternalError, match="no space"):
+        store.keep(ONE.model_copy(update={"shared": True}))
+    monkeypatch.undo()
+    assert files(folder) == before
+    assert kept(store)[0] == [ONE, OTHERS]
+
+
+def test_what_a_crash_left_is_cleared_away(folder: Path, store: Store) -> None:
+    left = folder / "names" / ".new-abc"
+    left.write_text("half")
+    store.close()
+    Store(folder).close()
+    assert not left.exists()
+    store._lock = os.open(folder / "lock", os.O_RDWR)  # for the fixture to close

@@ -1,0 +1,117 @@
+"""Apply: one step without a session."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from logitport import (
+    InvalidArgument,
+    InvalidLogits,
+    InvalidTokenId,
+    LimitExceeded,
+    LogitportError,
+    Request,
+    UnknownProcessor,
+)
+from logitport.core import tensors
+from logitport_proto import common_pb2, processing_pb2
+from logitport_server.session.apply import apply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Apply = Callable[[processing_pb2.ApplyRequest], processing_pb2.ApplyResponse]
+
+VOCAB = 10
+INF = float("inf")
+DENY, ADD, COUNT = [("DenyHistory", {})], [("AddOutputs", {})], [("CountCalls", {})]
+
+
+@pytest.fixture(scope="session")
+def apply_with_toys(open_engine: Any) -> Apply:
+    """Answers a message with the toy processors; takes four requests at once."""
+    return lambda message: apply(
+        message, lambda opening: open_engine(opening.vocab_size, datatype=opening.datatype).session
+    )
+
+
+def message_of(logits: torch.Tensor, requests: list[Request], each: int = 0) -> processing_pb2.ApplyRequest:
+    message = processing_pb2.ApplyRequest(
+        requests=[request.to_proto() for request in requests], num_tokens_in_batch=each
+    )
+    tensors.write(message.logits, logits)
+    return message
+
+
+def test_rows_and_parameters_are_repeated(apply_with_toys: Apply) -> None:
+    requests = [Request([1], [2], processors=COUNT), Request([1], processors=[*ADD, *DENY])]
+    response = apply_with_toys(message_of(torch.zeros(4, VOCAB), requests, 2))
+    zeros = [0.0, -INF, *[0.0] * 8]
+    assert tensors.to_torch(response.logits).tolist() == [[1.0] * 10, [2.0] * 10, zeros, zeros]
+    applied = {one.processor: one.rows for one in response.applied}
+    assert applied == {"CountCalls": 2, "AddOutputs": 2, "DenyHistory": 2}
+
+
+def test_one_request_is_refused_and_the_others_are_served(apply_with_toys: Apply, open_engine: Any) -> None:
+    requests = [Request(processors=[("Nobody", {})]), Request([3], processors=DENY), Request([-1], on_error="skip")]
+    response = apply_with_toys(message_of(torch.zeros(3, VOCAB), requests))
+    assert open_engine.failures(response) == {0: (UnknownProcessor, False), 2: (InvalidTokenId, True)}
+    logits = tensors.to_torch(response.logits)
+    assert logits[1].tolist() == [0, 0, 0, -INF, *[0.0] * 6]
+    assert not logits[2].any()
+
+
+def test_rows_without_an_id_left_are_told(apply_with_toys: Apply) -> None:
+    requests = [Request([1], processors=DENY), Request(range(VOCAB), processors=DENY)]
+    assert apply_with_toys(message_of(torch.zeros(2, VOCAB), requests)).all_denied_rows == b"\1\0\0\0"
+
+
+def test_nothing(apply_with_toys: Apply) -> None:
+    response = apply_with_toys(message_of(torch.zeros(0, VOCAB), []))
+    assert list(response.logits.shape) == [0, VOCAB]
+    assert not response.failures
+
+
+@pytest.mark.parametrize(
+    ("shape", "requests", "each", "error", "message"),
+    [
+        ([2, VOCAB], 3, 1, InvalidArgument, "2 rows of logits for 3 requests of 1 each; send 3 rows"),
+        ([2, VOCAB], 2, 2, InvalidArgument, "send 4 rows"),
+        ([2, VOCAB], 2, -1, InvalidArgument, "num_tokens_in_batch is -1"),
+        ([2, VOCAB, 1], 2, 1, InvalidLogits, r"shape \[2, 10, 1\]; send \[rows, vocab_size\]"),
+        ([2], 2, 1, InvalidLogits, "send"),
+        ([0, 0], 0, 1, InvalidArgument, "vocab_size is 0"),
+        ([0, 2**40], 0, 1, InvalidLogits, "the width is 2147483647 at most"),
+        ([258, VOCAB], 1, 258, LimitExceeded, "258; the server takes 257 rows .* or raise --max-draft-tokens"),
+        ([5, VOCAB], 5, 1, LimitExceeded, "5 requests .* takes 4: send fewer, or raise --max-requests-per-session"),
+    ],
+)
+def test_messages_that_do_not_fit(
+    apply_with_toys: Apply, shape: list[int], requests: int, each: int, error: type[LogitportError], message: str
+) -> None:
+    octets = bytes(4 * math.prod(shape))
+    request = processing_pb2.ApplyRequest(
+        logits=common_pb2.Tensor(datatype="FP32", shape=shape, raw=octets),
+        requests=[common_pb2.Request()] * requests,
+        num_tokens_in_batch=each,
+    )
+    with pytest.raises(error, match=message):
+        apply_with_toys(request)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "error"),
+    [
+        (common_pb2.Tensor(datatype="FP64", shape=[1, 2], raw=bytes(16)), InvalidArgument),
+        (common_pb2.Tensor(datatype="FP32", shape=[1, 2], raw=bytes(7)), InvalidLogits),
+        (common_pb2.Tensor(datatype="FP32", shape=[1, 2]), InvalidLogits),
+        (common_pb2.Tensor(datatype="FP32", shape=[1, 2], region=common_pb2.Region(region_id=1)), InvalidLogits),
+    ],
+)
+def test_logits_that_are_none(apply_with_toys: Apply, tensor: common_pb2.Tensor, error: type[LogitportError]) -> None:
+    with pytest.raises(error):
+        apply_with_toys(processing_pb2.ApplyRequest(logits=tensor, requests=[common_pb2.Request()]))

@@ -1,0 +1,72 @@
+"""Rows to groups."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logitport_server.session.active_request import Link
+from logitport_server.session.grouping import Row, Rows, group, longest_chain
+
+DIALECTS: list[Any] = [SimpleNamespace(name=name) for name in "abc"]
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> list[Any]:
+    chains = draw(st.lists(st.lists(st.sampled_from(DIALECTS), max_size=4), min_size=1, max_size=6))
+    failures = draw(st.lists(st.booleans(), min_size=len(chains), max_size=len(chains)))
+    return [
+        SimpleNamespace(chain=[Link(dialect, object()) for dialect in chain], failure="why" if failed else None)
+        for chain, failed in zip(chains, failures, strict=True)
+    ]
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[Row]:
+    """Rows in ascending order, of any requests in any order, some rows left out."""
+    owners = draw(st.lists(st.sampled_from(draw(requests())), max_size=12))
+    steps = draw(st.lists(st.integers(1, 3), min_size=len(owners), max_size=len(owners)))
+    return [Row(sum(steps[: at + 1]), owner) for at, owner in enumerate(owners)]
+
+
+@given(batches(), st.integers(0, 4))
+def test_each_row_is_in_the_one_group_of_the_processor_at_its_place(rows: list[Row], place: int) -> None:
+    groups = group(Rows(rows), place)
+    expected = {
+        row.index: row.request.chain[place]
+        for row in rows
+        if place < len(row.request.chain) and row.request.failure is None
+    }
+    grouped = [
+        (row.index, members.dialect, state)
+        for members in groups
+        for row, state in zip(members.rows, members.states, strict=True)
+    ]
+    assert sorted(index for index, _, _ in grouped) == sorted(expected)
+    assert all(
+        expected[index].dialect is dialect and expected[index].state is state for index, dialect, state in grouped
+    )
+    assert len({id(members.dialect) for members in groups}) == len(groups)
+
+
+@given(batches(), st.integers(0, 4))
+def test_order_is_kept(rows: list[Row], place: int) -> None:
+    for members in group(Rows(rows), place):
+        indices = [row.index for row in members.rows]
+        assert indices == sorted(set(indices))
+
+
+@given(batches())
+def test_every_place_is_visited(rows: list[Row]) -> None:
+    assert longest_chain(rows) == max((len(row.request.chain) for row in rows), default=0)
+    assert group(Rows(rows), longest_chain(rows)) == []
+
+
+@given(batches())
+def test_rows_know_their_groups(rows: list[Row]) -> None:
+    known = Rows(rows)
+    assert known.groups == [group(Rows(rows), place) for place in range(longest_chain(rows))]
+    assert known.groups is known.groups

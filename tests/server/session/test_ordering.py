@@ -1,0 +1,129 @@
+"""The order of a step's calls where some processors take all draft offsets at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from logitport import History
+from logitport_server.dialects import Dialect
+from logitport_server.session.active_request import ActiveRequest, Link
+from logitport_server.session.grouping import Row, Rows
+from logitport_server.session.outcome import Outcome
+from logitport_server.session.step import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from logitport_server.dialects import RequestContext
+
+VOCAB = 4
+Calls = list[tuple[str, list[list[int]], list[tuple[int, ...]]]]
+
+
+class Notes(Dialect):
+    """Notes which histories it is called with, and which drafts before each row; doubles and adds what it is named."""
+
+    reads_logits = True
+
+    def __init__(self, name: str, calls: Calls, *, takes_drafts: bool) -> None:
+        super().__init__(None, name, shipped=True)
+        self.takes_drafts = takes_drafts
+        self._calls = calls
+
+    def start(self, context: RequestContext, params: dict[str, Any]) -> History:
+        return context.history
+
+    def advancer(self, state: History) -> Callable[[int], object] | None:
+        return None
+
+    def rewind(self, state: History) -> None:
+        pass
+
+    rebuild = rewind
+
+    def process(self, states: Sequence[History], logits: torch.Tensor) -> torch.Tensor:
+        self._calls.append((self.name, [state.token_ids.tolist() for state in states], list(map(tuple, self.drafts))))
+        if self.name == "fails":
+            raise ValueError
+        return logits * 2 + int(self.name[1:])
+
+
+def requests(chains: Sequence[str], calls: Calls) -> list[ActiveRequest]:
+    """Chains of processors by name: those whose name begins with "t" take drafts."""
+    dialects: dict[str, Dialect] = {}
+    made = []
+    for slot, chain in enumerate(chains):
+        links = []
+        history = History([slot])
+        for name in chain.split():
+            if name not in dialects:
+                dialects[name] = Notes(name, calls, takes_drafts=name[0] == "t")
+            links.append(Link(dialects[name], history))
+        made.append(ActiveRequest(slot, 0, history, links, skip=False))
+    return made
+
+
+def step(chains: Sequence[str], drafts: dict[int, list[int]]) -> tuple[Calls, torch.Tensor, Outcome]:
+    calls: Calls = []
+    made = requests(chains, calls)
+    rows = [(request, offset) for request in made for offset in range(1 + len(drafts.get(request.slot, [])))]
+    logits, outcome = torch.zeros(len(rows), VOCAB), Outcome()
+    placed = Rows(Row(at, *row) for at, row in enumerate(rows))
+    run(placed, {made[slot]: ids for slot, ids in drafts.items()}, VOCAB, logits, outcome)
+    assert all(len(request.history) == 1 for request in made)
+    assert all(link.dialect.drafts == () for request in made for link in request.chain)
+    return calls, logits[:, 0], outcome
+
+
+def test_one_that_takes_drafts_is_called_once_and_its_histories_hold_none() -> None:
+    calls, _, outcome = step(["t1", "t1"], {0: [5, 6]})
+    assert calls == [("t1", [[0], [0], [0], [1]], [(), (5,), (5, 6), ()])]
+    assert outcome.applied == {"t1": 4}
+
+
+def test_without_drafts_nobody_is_told_of_any() -> None:
+    calls, _, _ = step(["t1 p2", "p2 t1"], {})
+    assert calls == [("t1", [[0]], []), ("p2", [[1]], []), ("p2", [[0]], []), ("t1", [[1]], [])]
+
+
+def test_the_others_around_it_are_called_a_draft_offset_at_a_time() -> None:
+    calls, logits, _ = step(["p1 t2 p3"], {0: [5]})
+    assert calls == [
+        ("p1", [[0]], []),
+        ("p1", [[0, 5]], []),
+        ("t2", [[0], [0]], [(), (5,)]),
+        ("p3", [[0]], []),
+        ("p3", [[0, 5]], []),
+    ]
+    assert logits.tolist() == [((0 * 2 + 1) * 2 + 2) * 2 + 3] * 2
+
+
+@pytest.mark.parametrize(
+    "chains",
+    [
+        ["t1", "p1"],
+        ["p1 p2 t3 t4 p5", "t1 p2", "p3 p4 t5", "p1"],
+        ["t1 t1 t1", "p1 t1 p1"],
+        ["p1 t2", "t2 p1", "p1 p1 p1 t2"],
+    ],
+)
+@pytest.mark.parametrize("drafts", [{}, {0: [7]}, {1: [7]}, {0: [5, 6], 1: [7]}])
+def test_every_row_has_its_chain_in_its_order(chains: list[str], drafts: dict[int, list[int]]) -> None:
+    _, logits, outcome = step(chains, drafts)
+    expected = []
+    for slot, chain in enumerate(chains):
+        value = 0
+        for name in chain.split():
+            value = value * 2 + int(name[1:])
+        expected += [value] * (1 + len(drafts.get(slot, [])))
+    assert logits.tolist() == expected
+    assert not outcome.failures
+
+
+def test_who_failed_before_is_not_called() -> None:
+    calls, _, outcome = step(["fails t1", "p1 t1"], {0: [5], 1: [6]})
+    assert set(outcome.failures) == {0}
+    assert [call for call in calls if call[0] == "t1"] == [("t1", [[1], [1]], [(), (6,)])]

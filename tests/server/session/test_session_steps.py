@@ -1,0 +1,241 @@
+"""The frames of a session: histories that grow and are cut back, and logits for chains that read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from logitport import (
+    CustomLogitProcessor,
+    InvalidArgument,
+    InvalidLogits,
+    InvalidTokenId,
+    NeedSync,
+    ProcessorFailed,
+    UnknownRequest,
+)
+from logitport.core import tensors
+from logitport_proto import common_pb2, processing_pb2
+
+VOCAB = 10
+INF = float("inf")
+DENY, ADD, COUNT = [("DenyHistory", {})], [("AddOutputs", {})], [("CountCalls", {})]
+
+
+def int32(*values: int) -> bytes:
+    return np.array(values, "<i4").tobytes()
+
+
+def test_histories_grow_step_by_step(open_engine: Any) -> None:
+    engine = open_engine(VOCAB)
+    first, second = engine.add(0, DENY, [1, 2]), engine.add(1, DENY, [])
+    assert engine.denied(engine.step({first: [], second: []}), 2) == [[1, 2], []]
+    assert engine.denied(engine.step({second: [4], first: [3]}), 2) == [[4], [1, 2, 3]]
+    assert engine.denied(engine.step({first: [5, 6, 7]}), 1) == [[1, 2, 3, 5, 6, 7]]
+    reply = engine.step({first: [8], second: [9]})
+    assert engine.denied(reply, 2) == [[1, 2, 3, 5, 6, 7, 8], [4, 9]]
+    assert [(applied.processor, applied.rows) for applied in reply.applied] == [("DenyHistory", 2)]
+
+
+def test_an_empty_step(open_engine: Any) -> None:
+    engine = open_engine(VOCAB)
+    reply = engine.step({})
+    assert reply == processing_pb2.StepEdits(edits=reply.edits)
+    assert engine.denied(reply, 0) == []
+
+
+def test_a_request_without_processors(open_engine: Any) -> None:
+    engine = open_engine(VOCAB)
+    assert engine.denied(engine.step({engine.add(0, []): [1]}), 1) == [[]]
+
+
+def test_rows_without_an_id_left_are_told(open_engine: Any) -> None:
+    engine = open_engine(VOCAB)
+    full, other = engine.add(0, DENY, range(VOCAB)), engine.add(1, DENY, range(VOCAB - 1))
+    assert engine.step({other: [], full: []}).all_denied_rows == int32(1)
+
+
+def test_an_unknown_slot_costs_only_itself(open_engine: Any) -> None:
+    engine = open_engine(VOCAB)
+    here, stranger = engine.add(0, DENY, [1]), engine.stranger(2)
+    reply = engine.step({stranger: [], here: [2]})
+    assert engine.failures(reply) == {2: (UnknownRequest, False)}
+    assert engine.denied(reply, 2) == [[], [1, 2]]
+
+
+@pytest.mark.parametrize("wrong", [-1, VOCAB, 2**31 - 1])
+@pytest.mark.parametrize("drafted", [False, True])
+def test_an_id_that_is_none_costs_its_request(open_engine: Any, wrong: int, drafted: bool) -> None:
+    engine = open_engine(VOCAB, max_draft_tokens=1)
+    guilty, other = engine.add(0, DENY, [1]), engine.add(1, DENY, [2])
+    engine.step({guilty: [3], other: [4]})
+    reply = engine.step(
+        {guilty: [5], other: [6]},
+        {guilty: [wrong]} if drafted else {},
+        **({} if drafted else {"new_token_ids": int32(wrong, 6)}),
+    )
+    assert engine.failures(reply) == {0: (InvalidTokenId, False)}
+    assert engine.denied(reply, 2) == [[], [2, 4, 6]]
+
+
+def test_a_batch_that_stays_the_same_and_then_does_not(open_engine: Any) -> None:
+    engine = open_engine(VOCAB)
+    first, second = engine.add(0, DENY, [1]), engine.add(1, DENY, [2])
+    for token_id in (3, 4):
+        engine.step({first: [token_id], second: [token_id]})
+    assert engine.denied(engine.step({first: [5], second: [5]}), 2) == [[1, 3, 4, 5], [2, 3, 4, 5]]
+    assert engine.denied(engine.step({first: [6]}), 1) == [[1, 3, 4, 5, 6]]
+    engine.remove(first)
+    reply = engine.step({first: [7], second: [7]})
+    assert engine.failures(reply) == {0: (UnknownRequest, False)}
+    again = engine.add(0, DENY, [9], generation=1)
+    assert engine.denied(engine.step({again: [], second: [8]}), 2) == [[9], [2, 3, 4, 5, 7, 8]]
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda known: known.history.append(9),  # the server has missed an id
+        lambda known: known.history.clear(),  # a history that ends inside the prompt
+        lambda known: known.history.__setitem__(-1, 9),  # another id
+    ],
+    ids=["longer", "shorter than the prompt", "other ids"],
+)
+@pytest.mark.parametrize("on_error", ["abort", "skip"])
+def test_histories_that_differ_need_sync_and_are_healed(open_engine: Any, break_it: Any, on_error: Any) -> None:
+    engine = open_engine(VOCAB)
+    known, other = engine.add(0, DENY, [1, 2], on_error=on_error), engine.add(1, DENY, [5])
+    engine.step({known: [3], other: []})
+    honest = list(known.history)
+    break_it(known)
+    reply = engine.step({known: [4], other: [6]})
+    assert engine.failures(reply) == {0: (NeedSync, on_error == "skip")}
+    assert engine.denied(reply, 2) == [[], [5, 6]]
+    known.history = [*honest, 4]
+    engine.add_again(known)
+    assert engine.denied(engine.step({known: [7]}), 1) == [[1, 2, 3, 4, 7]]
+
+
+def test_a_history_that_was_cut_back(open_engine: Any) -> None:
+    engine = open_engine(VOCAB)
+    known = engine.add(0, DENY, [1, 2])
+    engine.step({known: [3, 4, 5]})
+    del known.history[3:]
+    assert engine.denied(engine.step({known: [6]}), 1) == [[1, 2, 3, 6]]
+    del known.history[2:]
+    assert engine.denied(engine.step({known: []}), 1) == [[1, 2]]
+
+
+def test_a_rewind_to_other_ids_needs_sync(open_engine: Any) -> None:
+    engine = open_engine(VOCAB)
+    known = engine.add(0, DENY, [1, 2])
+    engine.step({known: [3, 4, 5]})
+    known.history[2:] = [9, 9]
+    assert engine.failures(engine.step({known: []})) == {0: (NeedSync, False)}
+
+
+def test_logits_are_asked_for_where_a_chain_reads_them(open_engine: Any) -> None:
+    engine = open_engine(VOCAB)
+    reads, free = engine.add(0, ADD), engine.add(1, DENY, [2])
+    both = engine.add(2, [*DENY, *ADD], [3, 4])
+    told = {reads: [1], free: [], both: [1]}
+    reply = engine.step(told)
+    assert reply.logits_rows == int32(0, 2)
+    assert engine.denied(reply, 3) == [[], [2], []]
+    assert [(applied.processor, applied.rows) for applied in reply.applied] == [("DenyHistory", 1)]
+    logits, edited = engine.process(2)
+    assert logits.tolist() == [[1.0] * 10, [1.0, -INF, 1.0, -INF, -INF, *[1.0] * 5]]
+    assert {applied.processor: applied.rows for applied in edited.applied} == {"DenyHistory": 1, "AddOutputs": 2}
+
+
+def test_rows_keep_their_number_in_the_step(open_engine: Any) -> None:
+    engine = open_engine(VOCAB)
+    free, full = engine.add(0, DENY), engine.add(1, [*ADD, *DENY], range(VOCAB))
+    assert engine.step({free: [], full: []}).all_denied_rows == b""
+    assert engine.process(1)[1].all_denied_rows == int32(1)
+
+
+@pytest.mark.parametrize(
+    "logits",
+    [torch.zeros(1, VOCAB), torch.zeros(2, VOCAB - 1), torch.zeros(2, VOCAB, dtype=torch.float16), torch.zeros(20)],
+)
+def test_logits_that_do_not_fit_can_be_sent_again(open_engine: Any, logits: torch.Tensor) -> None:
+    engine = open_engine(VOCAB)
+    engine.step({engine.add(0, ADD): [1], engine.add(1, ADD): [1]})
+    message = processing_pb2.StepLogits()
+    tensors.write(message.logits, logits)
+    with pytest.raises(InvalidLogits, match=r"FP32\[2, 10\] is wanted"):
+        engine.session.edit_logits(message, processing_pb2.StepLogitsEdited())
+    assert engine.process(2)[0].tolist() == [[1.0] * VOCAB] * 2
+
+
+class Meddler(CustomLogitProcessor):
+    """Adds 1, while the engine is at work on row 1 of the region."""
+
+    region: Any = None
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        self.region[1] = 7
+        return logits + 1
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda", marks=[pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]
+        ),
+    ],
+)
+def test_rows_of_a_region_that_no_chain_reads_are_not_written(
+    open_engine: Any, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    engine = open_engine(VOCAB, Meddler, device=device)
+    engine.step({engine.add(0, [("Meddler", {})]): [], engine.add(1, []): []})
+    number, region = engine.session.regions.open(2 * VOCAB * 4, 0)
+    rows = region.tensor(0, (2, VOCAB), torch.float32)
+    monkeypatch.setattr(Meddler, "region", rows)
+    tensor = common_pb2.Tensor(datatype="FP32", shape=[2, VOCAB], region={"region_id": number})
+    engine.session.edit_logits(processing_pb2.StepLogits(logits=tensor), processing_pb2.StepLogitsEdited())
+    assert rows.tolist() == [[1.0] * VOCAB, [7.0] * VOCAB]
+
+
+def test_logits_that_nobody_asked_for(open_engine: Any) -> None:
+    engine = open_engine(VOCAB)
+    with pytest.raises(InvalidArgument, match="asked for no logits"):
+        engine.process(1)
+    known = engine.add(0, ADD)
+    engine.step({known: [1]})
+    engine.process(1)
+    with pytest.raises(InvalidArgument, match="got them already"):
+        engine.process(1)
+    engine.step({known: [1]})
+    engine.step({})
+    with pytest.raises(InvalidArgument, match="asked for no logits"):
+        engine.process(1)
+
+
+def test_a_request_that_failed_before_its_logits_came_is_not_asked_for_them(open_engine: Any) -> None:
+    engine = open_engine(VOCAB)
+    wrong = engine.add(0, [("DenyHistory", {"bomb": 3}), *ADD])
+    right = engine.add(1, ADD)
+    reply = engine.step({wrong: [3], right: [1]})
+    assert engine.failures(reply) == {0: (ProcessorFailed, False)}
+    assert reply.logits_rows == int32(1)
+    assert engine.process(1)[0].tolist() == [[1.0] * VOCAB]
+
+
+def test_drafts_of_chains_with_and_without_logits(open_engine: Any) -> None:
+    engine = open_engine(VOCAB, max_draft_tokens=2)
+    free, reads = engine.add(0, DENY, [1]), engine.add(1, ADD)
+    rows = {"row_requests": int32(1, 0, 1, 0, 1), "row_draft_offsets": int32(0, 1, 2, 0, 1)}
+    reply = engine.step({free: [], reads: [1]}, {free: [5], reads: [6, 7]}, **rows)
+    assert engine.denied(reply, 5) == [[], [1, 5], [], [1], []]
+    assert reply.logits_rows == int32(0, 2, 4)
+    assert engine.process(3)[0][:, 0].tolist() == [1, 3, 2]
+    assert engine.denied(engine.step({free: [9], reads: [2]}), 2) == [[1, 9], []]
+    assert engine.process(1)[0][0, 0] == 2

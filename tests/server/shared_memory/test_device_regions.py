@@ -1,0 +1,205 @@
+"""What a server believes of an engine that says where its GPU memory is: nothing that CUDA does not confirm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from logitport import InvalidArgument, InvalidLogits, LimitExceeded, LogitportError
+from logitport_proto import common_pb2, processing_pb2
+from logitport_server.shared_memory import device_regions
+from logitport_server.shared_memory.regions import Regions
+from tests.recorded_cuda import RecordedCuda, RecordedGpu
+
+ALLOCATED = 4096
+LIMIT = 2 * ALLOCATED
+
+
+@pytest.fixture
+def gpu() -> RecordedGpu:
+    return RecordedGpu()
+
+
+@pytest.fixture
+def server(gpu: RecordedGpu) -> Any:
+    return RecordedCuda(gpu, "server")
+
+
+@pytest.fixture
+def regions(server: Any) -> Regions:
+    return Regions(LIMIT, server)
+
+
+@pytest.fixture
+def message(gpu: RecordedGpu) -> processing_pb2.ShareDeviceMemory:
+    """What an honest engine says."""
+    engine = RecordedCuda(gpu, "engine")
+    (_, ready), (_, edited) = engine.event(), engine.event()
+    return processing_pb2.ShareDeviceMemory(
+        memory_handle=engine.allocate(ALLOCATED).handle,
+        device_uuid=gpu.uuid,
+        size_bytes=ALLOCATED,
+        ready_event=ready,
+        edited_event=edited,
+    )
+
+
+def named(region_id: int, rows: int = 1, width: int = 8, byte_offset: int = 0) -> common_pb2.Tensor:
+    place = common_pb2.Region(region_id=region_id, byte_offset=byte_offset)
+    return common_pb2.Tensor(datatype="FP32", shape=[rows, width], region=place)
+
+
+def test_it_is_the_engines_memory(gpu: RecordedGpu, regions: Regions, message: Any) -> None:
+    message.byte_offset, message.size_bytes = 16, 64
+    region_id = regions.share(message)
+    regions.tensor(named(region_id, byte_offset=32)).fill_(1.0)
+    floats = torch.frombuffer(gpu.memory[message.memory_handle], dtype=torch.float32)
+    assert floats.nonzero().flatten().tolist() == list(range(12, 20))
+    assert regions.memory(named(region_id)) == "device"
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "says"),
+    [
+        ({"memory_handle": b""}, InvalidArgument, "memory_handle has 0 bytes; send CUDA's 64"),
+        ({"memory_handle": bytes(65)}, InvalidArgument, "memory_handle has 65 bytes"),
+        ({"memory_handle": b"\xff" * 64}, InvalidLogits, "CUDA_ERROR_INVALID_VALUE; share memory of the host"),
+        ({"ready_event": bytes(63)}, InvalidArgument, "ready_event has 63 bytes"),
+        ({"ready_event": b"\xff" * 64}, InvalidLogits, "invalid resource handle"),
+        ({"edited_event": b""}, InvalidArgument, "edited_event has 0 bytes"),
+        ({"edited_event": b"\xff" * 64}, InvalidLogits, "invalid resource handle"),
+        ({"device_uuid": bytes(16)}, InvalidArgument, "is on the GPU 0{32}, and the server on (07){16}"),
+        ({"device_uuid": b""}, InvalidArgument, "share memory of the host"),
+        ({"size_bytes": 0}, InvalidArgument, "send 1 or more"),
+        ({"size_bytes": -1}, InvalidArgument, "send 1 or more"),
+        ({"size_bytes": -(1 << 63)}, InvalidArgument, "send 1 or more"),
+        ({"size_bytes": ALLOCATED + 1}, InvalidLogits, f"do not lie inside the allocation's {ALLOCATED}"),
+        ({"size_bytes": (1 << 63) - 1}, LimitExceeded, "max_region_bytes"),
+        ({"byte_offset": 16}, InvalidLogits, f"{ALLOCATED} bytes at offset 16 do not lie inside"),
+        ({"byte_offset": 8, "size_bytes": 8}, InvalidArgument, "at a multiple of 16"),
+        ({"byte_offset": -16}, InvalidArgument, "at offset -16"),
+        ({"byte_offset": ((1 << 63) - 1) & ~15}, InvalidLogits, "do not lie inside"),
+    ],
+)
+def test_a_lie_is_refused(
+    gpu: RecordedGpu, regions: Regions, message: Any, fields: dict[str, Any], error: type[LogitportError], says: str
+) -> None:
+    for name, value in fields.items():
+        setattr(message, name, value)
+    with pytest.raises(error, match=says):
+        regions.share(message)
+    assert gpu.record.count("server: open_memory") <= gpu.record.count("server: closes the memory") + 1
+    with pytest.raises(InvalidLogits, match="no region 1"):
+        regions.tensor(named(1))
+
+
+def test_an_allocation_that_is_too_small_is_closed_again(gpu: RecordedGpu, regions: Regions, message: Any) -> None:
+    message.size_bytes = ALLOCATED + 16
+    with pytest.raises(InvalidLogits):
+        regions.share(message)
+    assert gpu.record[-1] == "server: closes the memory"
+
+
+def test_one_event_for_both_ends(regions: Regions, message: Any) -> None:
+    message.edited_event = message.ready_event
+    with pytest.raises(InvalidArgument, match="send two events"):
+        regions.share(message)
+
+
+def test_a_server_without_a_gpu(message: Any) -> None:
+    regions = Regions(LIMIT)
+    assert regions.device_uuid == b""
+    with pytest.raises(InvalidArgument, match="shares no memory of a GPU"):
+        regions.share(message)
+
+
+def test_one_limit_for_both_kinds_of_memory(regions: Regions, message: Any) -> None:
+    regions.open(ALLOCATED + 1, 0)
+    with pytest.raises(LimitExceeded, match="max_region_bytes"):
+        regions.share(message)
+
+
+@pytest.mark.parametrize(
+    ("rows", "byte_offset"), [(ALLOCATED // 32 + 1, 0), (1, ALLOCATED), (1, 2), (1, (1 << 64) - 4)]
+)
+def test_a_view_lies_inside_or_is_refused(regions: Regions, message: Any, rows: int, byte_offset: int) -> None:
+    region_id = regions.share(message)
+    assert len(regions.tensor(named(region_id, ALLOCATED // 32))) == ALLOCATED // 32
+    with pytest.raises(InvalidLogits, match="do not lie inside"):
+        regions.tensor(named(region_id, rows, byte_offset=byte_offset))
+
+
+def test_a_region_of_another_session_is_unknown(server: Any, regions: Regions, message: Any) -> None:
+    region_id = regions.share(message)
+    with pytest.raises(InvalidLogits, match=f"no region {region_id}"):
+        Regions(LIMIT, server).tensor(named(region_id))
+
+
+def test_memory_stays_as_long_as_anyone_has_a_view(gpu: RecordedGpu, regions: Regions, message: Any) -> None:
+    """A processor may keep what it was given; closing the memory under it would cost everyone the GPU."""
+    region_id = regions.share(message)
+    kept = regions.tensor(named(region_id))
+    regions.give_up(region_id)
+    assert "server: closes the memory" not in gpu.record
+    kept.fill_(1.0)
+    del kept
+    assert gpu.record[-1] == "server: closes the memory"
+
+
+def test_what_is_not_there_is_given_up(regions: Regions) -> None:
+    regions.give_up(7)
+
+
+def test_memory_is_given_up_when_its_work_has_ended(gpu: RecordedGpu, regions: Regions, message: Any) -> None:
+    regions.give_up(regions.share(message))
+    assert gpu.record[-2:] == ["server: asks whether a stream is idle", "server: closes the memory"]
+
+
+@pytest.mark.parametrize("how", ["never", "fails"])
+def test_work_that_does_not_end(
+    gpu: RecordedGpu, server: Any, regions: Regions, message: Any, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_regions, "_QUIET_SECONDS", 0.01)
+    monkeypatch.setattr(device_regions, "_kept", [])
+    region_id = regions.share(message)
+    server.idle = False
+    server.fails = {"query"} if how == "fails" else set()
+    with pytest.raises(InvalidLogits, match="do not free its memory"):
+        regions.give_up(region_id)
+    regions.share(message)
+    regions.close()
+    assert not {"server: closes the memory", "server: gives a stream back"} & set(gpu.record)
+
+
+def test_the_order_is_kept_when_work_raises(gpu: RecordedGpu, regions: Regions, message: Any) -> None:
+    region_id = regions.share(message)
+    gpu.record.clear()
+    with pytest.raises(KeyError), regions.lent(named(region_id)):
+        raise KeyError
+    assert gpu.record == [
+        "server: works on a stream",
+        "server: a stream waits for ready",
+        "server: records edited on a stream",
+    ]
+
+
+def test_nothing_is_done_out_of_order(gpu: RecordedGpu, server: Any, regions: Regions, message: Any) -> None:
+    region_id = regions.share(message)
+    server.fails = {"ready.wait"}
+    with pytest.raises(InvalidLogits, match="share memory of the host"), regions.lent(named(region_id)):
+        pytest.fail("this must not run")
+    assert "server: records edited on a stream" not in gpu.record
+
+
+def test_host_memory_of_the_session_is_worked_on_by_the_same_stream(
+    gpu: RecordedGpu, regions: Regions, message: Any
+) -> None:
+    """A processor has scratch memory that two streams must not share."""
+    regions.share(message)
+    host, _ = regions.open(64, 0)
+    gpu.record.clear()
+    with regions.lent(named(host)):
+        pass
+    assert gpu.record == ["server: works on a stream"]

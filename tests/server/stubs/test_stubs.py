@@ -1,0 +1,122 @@
+"""Engines that are not installed: their processors find what they use in workers, and nowhere else."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from logitport import History, LoadFailed
+from logitport_server import stubs
+from logitport_server.dialects import RequestContext
+from logitport_server.executors import Executor, InlineExecutor
+from logitport_server.registry.loader import Loader
+from tests.standing_in import standing_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logitport_server.registry.source import Source
+
+    Ship = Callable[..., Source]
+
+pytestmark = pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
+
+
+@pytest.fixture
+def batch_processor(ship: Ship) -> Source:
+    """A class as it comes from an author's process, which has vLLM."""
+    with standing_in():
+        from vllm.logger import init_logger
+        from vllm.sampling_params import SamplingParams
+        from vllm.utils.torch_utils import async_tensor_h2d
+        from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
+        from vllm.v1.sample.logits_processor.builtin import process_dict_updates
+
+        logger = init_logger("an.author")
+
+        class Forces(LogitsProcessor):  # type: ignore[misc] # vLLM is not installed
+            def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+                self.forced: dict[int, int] = {}
+                self.bias = async_tensor_h2d([1.0], device=device, dtype=torch.float32)
+                logger.info_once("made for %s", device)
+                logger.info("made")
+
+            def is_argmax_invariant(self) -> bool:
+                return False
+
+            def update_state(self, batch_update: BatchUpdate | None) -> None:
+                assert batch_update is None or isinstance(batch_update, BatchUpdate)
+                for *_, kind in batch_update.moved if batch_update else ():
+                    assert isinstance(kind, MoveDirectionality)
+                process_dict_updates(self.forced, batch_update, self.new_state)
+
+            @staticmethod
+            def new_state(params: Any, prompt: Any, output: Any) -> Any:
+                assert type(params) is SamplingParams
+                return params.extra_args and params.extra_args.get("force")
+
+            def apply(self, logits: torch.Tensor) -> torch.Tensor:
+                for index, token_id in self.forced.items():
+                    logits[index, token_id] += self.bias[0]
+                return logits
+
+        return ship(Forces)
+
+
+def start(executor: Executor, source: Source, *forced: int) -> tuple[Any, list[Any]]:
+    dialect = executor.host(source)
+    context = RequestContext("r", History([1]), {}, 4)
+    return dialect, [dialect.start(context, {"force": token_id}) for token_id in forced]
+
+
+def test_a_worker_has_them_and_this_process_has_not(workers: Executor, batch_processor: Source) -> None:
+    dialect, (one, other) = start(workers, batch_processor, 2, 3)
+    assert dialect.process([one, other], torch.zeros(2, 4)).tolist() == [[0, 0, 1, 0], [0, 0, 0, 1]]
+    assert dialect.process([other, one], torch.zeros(2, 4)).tolist() == [[0, 0, 0, 1], [0, 0, 1, 0]]
+    assert not [name for name in sys.modules if name.partition(".")[0] == "vllm"]
+    assert not [path for path in sys.path if "standins" in path]
+
+
+def test_what_is_missing_in_this_process_is_told_by_name(batch_processor: Source) -> None:
+    with pytest.raises(
+        LoadFailed, match=r"uses vllm\.\S+, and vllm is not .*install vllm there, or serve with --isolation process"
+    ):
+        start(InlineExecutor(Loader(8)), batch_processor, 1)
+    assert not [name for name in sys.modules if name.partition(".")[0] == "vllm"]
+
+
+def test_another_error_is_told_as_it_is(ship: Ship) -> None:
+    class Wants:
+        def __init__(self, more: int) -> None: ...
+
+        def update_state(self, batch_update: Any) -> None: ...
+
+        def apply(self, logits: torch.Tensor) -> torch.Tensor:
+            return logits
+
+    with pytest.raises(LoadFailed, match="vllm_config, device, is_pin_memory"):
+        start(InlineExecutor(Loader(8)), ship(Wants), 1)
+
+
+def test_what_only_the_real_engine_has(workers: Executor, ship: Ship) -> None:
+    with standing_in():
+        from vllm.v1.sample.logits_processor import builtin
+
+        builtin.MinPLogitsProcessor = type(
+            "MinPLogitsProcessor", (), {"__module__": builtin.__name__, "update_state": id, "apply": id}
+        )
+
+        class MinP(builtin.MinPLogitsProcessor):  # type: ignore[misc]
+            pass
+
+        source = ship(MinP)
+    with pytest.raises(LoadFailed, match=r"vllm\.v1\.sample\.logits_processor\.builtin\.MinPLogitsProcessor"):
+        start(workers, source, 1)
+
+
+def test_every_stand_in_is_known_by_name() -> None:
+    assert {"sglang", "vllm"} <= stubs.ENGINES

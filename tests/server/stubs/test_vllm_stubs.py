@@ -1,0 +1,94 @@
+"""What stands for vLLM's buffers and helpers does what vLLM's do, where no GPU is."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from logitport_server.stubs.vllm.utils import math_utils
+from logitport_server.stubs.vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor, UvaBackedTensor
+from tests.standing_in import standing_in
+
+
+def test_what_is_written_on_the_host_is_seen_once_it_is_copied() -> None:
+    tensor = UvaBackedTensor(4, dtype=torch.int32)
+    assert tensor.gpu.tolist() == [0, 0, 0, 0]
+    tensor.np[1:3] = 5
+    assert tensor.copy_to_uva().tolist() == tensor.gpu.tolist() == [0, 5, 5, 0]
+    assert tensor.copy_to_uva(2).tolist() == tensor.gpu.tolist() == [0, 5]
+    assert UvaBackedTensor((2, 3), dtype=torch.bool).gpu.shape == (2, 3)
+
+
+def test_writes_are_staged_and_applied_together() -> None:
+    tensor = StagedWriteTensor((3, 4), dtype=torch.int32, device=torch.device("cpu"))
+    tensor.stage_write(2, 1, [7, 8, 9])
+    tensor.stage_write(0, 0, {5: 1.0, 6: 2.0}.keys())
+    tensor.stage_write(1, 0, [])
+    tensor.stage_write_elem(1, 3)
+    assert not tensor.gpu.any()
+    tensor.apply_write()
+    assert tensor.gpu.tolist() == [[5, 6, 0, 0], [3, 0, 0, 0], [0, 7, 8, 9]]
+    tensor.gpu.zero_()
+    tensor.apply_write()
+    assert not tensor.gpu.any()
+
+
+def test_the_later_of_two_writes_stays_and_what_is_taken_back_is_not_written() -> None:
+    tensor = StagedWriteTensor(3, dtype=torch.float32, device="cpu")
+    tensor.stage_write_elem(1, 0.5)
+    tensor.stage_write_elem(1, 1.5)
+    tensor.apply_write()
+    tensor.stage_write_elem(2, 4.0)
+    tensor.clear_staged_writes()
+    tensor.apply_write()
+    assert tensor.gpu.tolist() == [0, 1.5, 0]
+
+
+@pytest.mark.parametrize(("index", "start"), [(-1, 0), (0, -1)])
+def test_no_place_is_negative(index: int, start: int) -> None:
+    with pytest.raises(ValueError, match="neither is negative"):
+        StagedWriteTensor((2, 2), torch.int32, "cpu").stage_write(index, start, [1])
+
+
+def test_other_dtypes_are_refused_as_by_vllm() -> None:
+    with pytest.raises(ValueError, match=r"torch\.int8; write int32, int64 or float32"):
+        StagedWriteTensor(2, torch.int8, "cpu")
+
+
+def test_a_large_buffer_takes_memory_only_as_it_is_written() -> None:
+    def resident_bytes() -> int:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+
+    before = resident_bytes()
+    tensor = StagedWriteTensor((1024, 1 << 16), torch.int32, "cpu")
+    tensor.stage_write(1000, 0, range(100))
+    tensor.apply_write()
+    assert tensor.gpu.numel() * 4 == 256 << 20
+    assert resident_bytes() - before < 16 << 20
+
+
+def test_whole_numbers() -> None:
+    assert [math_utils.cdiv(n, 4) for n in (0, 1, 4, 5)] == [0, 1, 1, 2]
+    assert [math_utils.round_up(n, 4) for n in (0, 1, 4, 5)] == [0, 4, 4, 8]
+    assert [math_utils.round_down(n, 4) for n in (0, 1, 4, 5)] == [0, 0, 4, 4]
+    assert [math_utils.next_power_of_2(n) for n in (-1, 0, 1, 2, 3, 4, 5)] == [1, 1, 1, 2, 4, 4, 8]
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_triton_is_what_is_installed_or_says_that_it_is_not(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not installed:
+        monkeypatch.setitem(sys.modules, "triton", None)
+    else:
+        pytest.importorskip("triton")
+    with standing_in():
+        utils: Any = importlib.import_module("vllm.triton_utils")
+        assert utils.HAS_TRITON is installed
+        assert (utils.triton.cdiv(5, 4), utils.triton.next_power_of_2(5)) == (2, 8)
+        if not installed:
+            with pytest.raises(AttributeError, match=r"triton\.jit is not known here"):
+                utils.triton.jit  # noqa: B018

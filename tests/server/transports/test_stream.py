@@ -1,0 +1,290 @@
+"""One engine's stream: numbers, replies that are given again, and what ends when."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from logitport import InternalError, InvalidArgument, LogitportError, SessionClosed
+from logitport.core import tensors
+from logitport.errors import from_proto
+from logitport_proto import common_pb2, processing_pb2
+from logitport_server.metrics import Metrics
+from logitport_server.registry.loader import Loader
+from logitport_server.session.session import Session
+from logitport_server.transports.stream import SessionStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+VOCAB = 1000
+Frame = processing_pb2.SessionRequest
+Reply = processing_pb2.SessionResponse
+METRICS = Metrics(Loader(1))
+OPEN = {"open": processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")}
+
+
+@pytest.fixture
+def stream(open_engine: Any) -> SessionStream:
+    def open_session(opening: processing_pb2.OpenSession) -> Any:
+        if not opening.vocab_size:
+            raise InvalidArgument("vocab_size is 0")
+        return open_engine(opening.vocab_size).session
+
+    return SessionStream(open_session, METRICS, None)
+
+
+def answer(stream: SessionStream, seq: int, **frame: Any) -> Reply:
+    reply = stream.answer(Frame(seq=seq, **frame), "grpc")
+    assert reply.seq == seq
+    return reply
+
+
+def refusal(reply: Reply) -> LogitportError:
+    assert reply.WhichOneof("frame") == "error"
+    return from_proto(reply.error)
+
+
+def add(processor: str, slot: int = 0) -> dict[str, Any]:
+    request = common_pb2.Request(
+        prompt_token_ids=[1],
+        processors=[common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin=processor))],
+    )
+    asked = processing_pb2.SlottedRequest(slot=slot, request=request)
+    return {"add": processing_pb2.AddRequests(requests=[asked])}
+
+
+def int32(*values: int) -> bytes:
+    return np.array(values, "<i4").tobytes()
+
+
+def step(*new_token_ids: int, base: int = 1) -> dict[str, Any]:
+    """A step of slot 0, whose history is [1], [1, 2], ..."""
+    return {
+        "step": processing_pb2.Step(
+            slots=int32(0),
+            generations=int32(0),
+            base_lengths=int32(base),
+            history_crcs=np.array([zlib.crc32(int32(*range(1, base + 1)))], "<u4").tobytes(),
+            new_token_counts=int32(len(new_token_ids)),
+            new_token_ids=int32(*new_token_ids),
+        )
+    }
+
+
+def logits() -> dict[str, Any]:
+    message = processing_pb2.StepLogits()
+    tensors.write(message.logits, torch.zeros(1, VOCAB))
+    return {"logits": message}
+
+
+def test_a_conversation(stream: SessionStream) -> None:
+    opened = answer(stream, 1, **OPEN).opened
+    assert (opened.max_requests, len(opened.session_id), opened.HasField("lane")) == (4, 32, False)
+    assert opened.server_version
+    assert answer(stream, 2, **add("DenyHistory")).added.reads_logits == b"\0"
+    assert answer(stream, 3, **step(2)).edits.edits.ids == int32(1, 2)
+    removal = processing_pb2.RemoveRequests(slots=int32(0), generations=int32(0))
+    assert answer(stream, 4, remove=removal).WhichOneof("frame") == "removed"
+
+
+@pytest.mark.parametrize("frame", [add("DenyHistory"), step(), logits(), {}, {"remove": {}}])
+def test_the_first_frame_opens(stream: SessionStream, frame: dict[str, Any]) -> None:
+    assert type(refusal(answer(stream, 1, **frame))) is SessionClosed
+    assert answer(stream, 2, **OPEN).HasField("opened")
+
+
+def test_an_opening_that_is_refused_can_be_tried_again(stream: SessionStream) -> None:
+    assert type(refusal(answer(stream, 1, open=processing_pb2.OpenSession()))) is InvalidArgument
+    assert answer(stream, 2, **OPEN).HasField("opened")
+
+
+def test_a_session_is_opened_once(stream: SessionStream) -> None:
+    answer(stream, 1, **OPEN)
+    assert "open already" in str(refusal(answer(stream, 2, **OPEN)))
+    assert answer(stream, 3, **add("DenyHistory")).HasField("added")
+
+
+def test_a_frame_without_content(stream: SessionStream) -> None:
+    answer(stream, 1, **OPEN)
+    assert "must set one of" in str(refusal(answer(stream, 2)))
+
+
+def test_a_frame_that_comes_twice_has_one_effect(stream: SessionStream) -> None:
+    answer(stream, 1, **OPEN)
+    answer(stream, 2, **add("DenyHistory"))
+    first = answer(stream, 3, **step(2))
+    assert answer(stream, 3, **step(2)) == first
+    assert answer(stream, 4, **step(3, base=2)).edits.edits.ids == int32(1, 2, 3)
+
+
+def test_logits_that_come_twice_are_not_processed_twice(stream: SessionStream) -> None:
+    answer(stream, 1, **OPEN)
+    answer(stream, 2, **add("AddOutputs"))
+    answer(stream, 3, **step(2))
+    assert tensors.to_torch(answer(stream, 4, **logits()).logits.logits)[0, 0] == 1
+    assert "came twice" in str(refusal(answer(stream, 4, **logits())))
+    assert answer(stream, 5, **step(3, base=2)).edits.logits_rows == int32(0)
+
+
+def test_memory_comes_again_with_the_reply_that_comes_again(stream: SessionStream) -> None:
+    answer(stream, 1, **OPEN)
+    asking = Frame(seq=2, open_region=processing_pb2.OpenRegion(size_bytes=8))
+    first = stream.answer(asking, "local"), list(stream.descriptors)
+    assert len(first[1]) == 1
+    assert (stream.answer(asking, "local"), list(stream.descriptors)) == first
+    stream.answer(Frame(seq=3, **add("DenyHistory")), "local")
+    assert stream.descriptors == []
+
+
+@pytest.mark.parametrize("seq", [0, 1, 4, 5, 2**64 - 1])
+def test_numbers_grow_by_one(stream: SessionStream, seq: int) -> None:
+    answer(stream, 1, **OPEN)
+    answer(stream, 2, **add("DenyHistory"))
+    for _ in range(2):
+        assert f"frame {seq} came after frame 2" in str(refusal(answer(stream, seq, **step(9))))
+    assert answer(stream, 3, **step(2)).edits.edits.ids == int32(1, 2)
+
+
+def test_frames_without_a_number_are_refused(stream: SessionStream) -> None:
+    for _ in range(2):
+        assert "frame 0 came after no frame" in str(refusal(answer(stream, 0, **OPEN)))
+
+
+def test_a_defect_costs_one_frame(stream: SessionStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(stream, 1, **OPEN)
+    answer(stream, 2, **add("DenyHistory"))
+    with monkeypatch.context() as patch:
+        patch.setattr(stream._session, "step", broken)
+        assert type(refusal(answer(stream, 3, **step()))) is InternalError
+    assert answer(stream, 4, **step()).HasField("edits")
+
+
+def broken(*_: Any) -> None:
+    raise ZeroDivisionError("\ud800")
+
+
+@pytest.mark.parametrize(
+    ("frames", "takes_long"),
+    [
+        ([{"remove": {}}], False),
+        ([{"remove": {"slots": bytes(1 << 17)}}], True),
+        ([add("DenyHistory")], True),
+        ([logits()], True),
+        ([add("DenyHistory"), step()], False),
+        ([{}], False),
+    ],
+)
+def test_what_must_not_run_on_the_event_loop(
+    stream: SessionStream, frames: list[dict[str, Any]], takes_long: bool
+) -> None:
+    answer(stream, 1, **OPEN)
+    for seq, frame in enumerate(frames[:-1], 2):
+        answer(stream, seq, **frame)
+    assert stream.may_take_long(Frame(**frames[-1])) is takes_long
+
+
+@pytest.mark.parametrize("why", ["shipped", "takes_long"])
+def test_steps_that_run_shipped_or_slow_code_must_not_either(stream: SessionStream, why: str) -> None:
+    answer(stream, 1, **OPEN)
+    answer(stream, 2, **add("DenyHistory"))
+    assert stream._session is not None
+    assert not stream.may_take_long(Frame(**step()))
+    setattr(next(iter(stream._session._hosted.values())), why, True)
+    assert stream.may_take_long(Frame(**step()))
+
+
+class Lane:
+    """A lane that is asked to close."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def opened(stream: SessionStream) -> Callable[[], bool]:
+    answer(stream, 1, **OPEN)
+    return lambda: stream._session is not None
+
+
+def test_a_session_ends_with_its_stream(stream: SessionStream) -> None:
+    alive = opened(stream)
+    stream.close()
+    stream.close()
+    assert not alive()
+
+
+def test_a_session_is_not_ended_under_the_feet_of_its_lane(stream: SessionStream) -> None:
+    alive, lane = opened(stream), Lane()
+    assert stream.take_lane(lane)  # type: ignore[arg-type]
+    assert "on its local lane" in str(refusal(answer(stream, 2, **add("DenyHistory"))))
+    stream.close()
+    assert lane.closed
+    assert alive()
+    stream.leave_lane()
+    assert not alive()
+
+
+def test_a_lane_may_end_before_the_stream(stream: SessionStream) -> None:
+    alive = opened(stream)
+    stream.take_lane(Lane())  # type: ignore[arg-type]
+    stream.leave_lane()
+    assert alive()
+    stream.close()
+    assert not alive()
+
+
+def test_a_lane_that_comes_too_late_is_not_taken(stream: SessionStream) -> None:
+    opened(stream)
+    stream.close()
+    assert not stream.take_lane(Lane())  # type: ignore[arg-type]
+
+
+def test_a_frame_of_the_lane_waits_for_the_one_in_hand(stream: SessionStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(stream, 1, **OPEN)
+    answer(stream, 2, **add("DenyHistory"))
+    begun, finish, calls = threading.Event(), threading.Event(), []
+    real = Session.step
+
+    def slow(session: Session, frame: Any, reply: Any) -> None:
+        calls.append(threading.current_thread())
+        begun.set()
+        assert finish.wait(60)
+        real(session, frame, reply)
+
+    monkeypatch.setattr(Session, "step", slow)
+    frame = Frame(seq=3, **step(2))
+    with ThreadPoolExecutor(2) as threads:
+        by_grpc = threads.submit(stream.answer, frame, "grpc")
+        assert begun.wait(60)
+        by_lane = threads.submit(stream.answer, frame, "local")
+        # The event loop must not wait for it.
+        assert type(refusal(stream.answer(frame, "grpc"))) is InvalidArgument
+        assert not by_lane.done()
+        finish.set()
+        assert by_grpc.result(60) == by_lane.result(60)
+    assert len(calls) == 1
+
+
+def test_an_answer_is_counted_once_and_when_it_is_sent(stream: SessionStream) -> None:
+    def counted() -> float:
+        return METRICS.registry.get_sample_value("logitport_steps_total", {"transport": "grpc"}) or 0.0
+
+    answer(stream, 1, **OPEN)
+    answer(stream, 2, **add("DenyHistory"))
+    stream.record()
+    before = counted()
+    answer(stream, 3, **step())
+    assert counted() == before
+    stream.record()
+    stream.record()
+    answer(stream, 3, **step())  # which is told again
+    stream.record()
+    assert counted() == before + 1
