@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from logitport.calls import ApplyResult
     from logitport.connection import Tls
-    from logitport.payload.signature import PathLike
+    from logitport.payload.signing import PathLike
     from logitport.request import ProcessorLike, ProcessorRef, Request
 
 

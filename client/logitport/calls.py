@@ -25,7 +25,7 @@ from logitport.errors import (
     ServerUnavailable,
     from_proto,
 )
-from logitport.payload.signature import read_private_key, sign
+from logitport.payload.signing import read_private_key, sign
 from logitport.request import ProcessorLike, ProcessorRef, Request, message_of, serialize_anew
 from logitport_proto import common_pb2, processing_pb2, registry_pb2
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from logitport.payload.signature import PathLike
+    from logitport.payload.signing import PathLike
 
 _Message = TypeVar("_Message", bound=Message)
 

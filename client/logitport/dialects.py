@@ -31,6 +31,9 @@ OF_CLASSES = frozenset({EDITS, SGLANG})
 # Whichever of vLLM's three a processor's methods fit.
 VLLM = "vllm"
 
+# The base classes of logitport and SGLang, matched by name: a class of a real SGLang has SGLang's own base.
+_EDIT_PROCESSOR, _CUSTOM_PROCESSOR = "EditProcessor", "CustomLogitProcessor"
+
 # Base classes by the beginning of their module's name.
 _BASES = {
     ("vllm.v1.worker.gpu.", "LogitsProcessor"): VLLM_V2,
@@ -120,17 +123,17 @@ def _check_base(author: Any, dialect: str) -> None:
 
 def _of_own_base(cls: type) -> tuple[str, str]:
     """The base class of logitport's or SGLang's that it derives from, and the dialect which that means; or "", ""."""
-    from logitport.processors import CustomLogitProcessor, EditProcessor
-
-    # A subclass of a logits-free processor that overrides __call__, as SGLang's users do, is called as SGLang calls it.
-    if issubclass(cls, EditProcessor) and cls.__call__ is EditProcessor.__call__:
-        return EditProcessor.__name__, EDITS
-    name = CustomLogitProcessor.__name__
-    if any(
-        parent.__name__ == name and parent.__module__.startswith(("logitport.", "sglang.")) for parent in cls.__mro__
-    ):
-        return name, SGLANG
+    for parent in cls.__mro__:
+        # A subclass of a logits-free processor that overrides __call__ is called as SGLang calls it.
+        if _is(parent, _EDIT_PROCESSOR, "logitport.") and vars(parent)["__call__"] is cls.__call__:
+            return _EDIT_PROCESSOR, EDITS
+    if any(_is(parent, _CUSTOM_PROCESSOR, "logitport.", "sglang.") for parent in cls.__mro__):
+        return _CUSTOM_PROCESSOR, SGLANG
     return "", ""
+
+
+def _is(cls: type, name: str, *packages: str) -> bool:
+    return cls.__name__ == name and cls.__module__.startswith(packages)
 
 
 def _of_class(cls: type) -> str:

@@ -16,6 +16,7 @@ from logitport.core.edits import Edits, RowEdits
 from logitport.core.history import History
 from logitport.errors import LoadFailed
 from logitport.ops import apply_edits
+from logitport.payload.wire_names import SGLANG_MODULE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 
+@payload.wire_name(SGLANG_MODULE, "CustomLogitProcessor")
 class CustomLogitProcessor(ABC):
     """A processor that reads or writes logits. SGLang 0.5.23's contract, unchanged."""
 

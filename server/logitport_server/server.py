@@ -87,7 +87,8 @@ class Server:
             policy,
             max_registered=config.max_registered_processors,
             max_owned=config.max_processors_per_principal,
-            executor=self._executor,
+            quarantine=self._executor.quarantine,
+            check_python=self._executor.check_python,
             store=self._store,
             installed=known,
         )

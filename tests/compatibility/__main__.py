@@ -38,7 +38,7 @@ REFUSED = {
     ),
     "SGLang: beam search": (
         "the request",
-        "tests/client/integrations/test_sglang_hook.py::test_beam_search_is_refused",
+        "tests/client/integrations/sglang/test_hook.py::test_beam_search_is_refused",
     ),
     "SGLang: strangers' processors": (
         "any string but logitport's",
@@ -46,7 +46,7 @@ REFUSED = {
     ),
     "transformers continuous batching": (
         "asynchronous batching, CUDA graphs, compiled steps, tensor parallelism",
-        "tests/client/integrations/test_transformers_continuous.py::test_what_cannot_be_right_is_refused_by_name",
+        "tests/client/integrations/transformers/test_continuous.py::test_what_cannot_be_right_is_refused_by_name",
     ),
     "llama.cpp": (
         "a llama-cpp-python that calls processors in another way",

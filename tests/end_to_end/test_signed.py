@@ -21,7 +21,7 @@ from logitport import (
     SignatureRefused,
     payload,
 )
-from logitport.payload.signature import read_private_key
+from logitport.payload.signing import read_private_key
 from tests.conftest import COMMAND
 from tests.waiting import wait_until
 

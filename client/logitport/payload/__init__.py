@@ -8,7 +8,7 @@ In the order in which a payload passes through them:
     dumps         processor -> string      encode, pickler, reductions, portability
     refer         class -> string          encode                            its name alone
     parse         string -> Payload        envelope, pickle_reader           nothing is unpickled
-    sign          string -> string         signature
+    sign          string -> string         signing
     check_python  refuses foreign code     interpreter, bytecode, stack_depth  nothing is unpickled
     loads         Payload -> processor      decode                            the only place that unpickles
     instantiate   class -> instance        decode
@@ -19,7 +19,8 @@ from logitport.payload.decode import instantiate, loads
 from logitport.payload.encode import dumps, refer
 from logitport.payload.envelope import Payload, parse, title_of
 from logitport.payload.interpreter import check_python
-from logitport.payload.signature import Signature, sign
+from logitport.payload.signature import Signature
+from logitport.payload.signing import sign
 from logitport.payload.wire_names import wire_name
 
 __all__ = [

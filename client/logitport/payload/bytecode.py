@@ -12,6 +12,8 @@ from logitport.payload.stack_depth import depth_problem
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
+
 # Pseudo opcodes (above 255) and instrumented ones live inside the interpreter; co_code never holds them.
 _DEFINED = {op for name, op in opcode.opmap.items() if op < 256 and not name.startswith("INSTRUMENTED_")}
 _WITH_ARGUMENT = {op for op in _DEFINED if op in getattr(opcode, "hasarg", ()) or op >= opcode.HAVE_ARGUMENT}

@@ -12,7 +12,7 @@ import dill  # type: ignore[import-untyped]
 import orjson
 
 from logitport.errors import MalformedPayload
-from logitport.payload.interpreter import RUNNING
+from logitport.payload.bytecode import RUNNING
 from logitport.payload.pickle_reader import read
 from logitport.payload.signature import Signature
 

@@ -10,18 +10,14 @@ payloads whose every instruction is the same in both versions, such as `return l
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from logitport.errors import PythonMismatch
-from logitport.payload.bytecode import misfit
+from logitport.payload.bytecode import RUNNING, misfit
 from logitport.payload.pickle_reader import Contents, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from logitport.payload.envelope import Payload
-
-RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 # What types.CodeType takes, in order, in 3.10 and in 3.11 to 3.14, with the type of each.
 _FIELDS_310 = (
@@ -46,7 +42,19 @@ _CLASS_MARKS = {
 _RESUME = {151: ("3.11", "3.12"), 149: ("3.13",), 128: ("3.14 or newer",)}
 
 
-def check_python(payload: Payload) -> None:
+class Pickled(Protocol):
+    """The parts of a `Payload` that say which Python wrote it."""
+
+    @property
+    def data(self) -> bytes:
+        """The pickle."""
+
+    @property
+    def python(self) -> str:
+        """The Python minor version on its label; "" if there is none."""
+
+
+def check_python(payload: Pickled) -> None:
     """Refuse code of another Python minor version. A payload without code fits every version.
 
     Raises:

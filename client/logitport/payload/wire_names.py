@@ -1,19 +1,22 @@
-"""Classes that travel under another name than the one that Python would find them by.
+"""Classes that are pickled under another module path than their own.
 
-The module path of a base class stands in every payload, so it is part of the wire format. Ours are written as
-SGLang's: what is made here loads in a plain SGLang, and what SGLang made loads here.
+The module path of a base class is part of every payload, so it is wire format. logitport's base class is written under
+SGLang's path: a plain SGLang loads payloads that logitport makes, and logitport loads payloads that SGLang makes.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 SGLANG_MODULE = "sglang.srt.sampling.custom_logit_processor"
+# Each entry point names a wire module, and refers to the Python module that registers classes under it.
+# The SDK finds the built-ins by it: it does not import them by name, and they need not be installed.
+ENTRY_POINTS = "logitport.wire_names"
 
 _ClassT = TypeVar("_ClassT", bound=type)
 _classes: dict[tuple[str, str], type] = {}
@@ -21,7 +24,7 @@ _names: dict[type, tuple[str, str]] = {}
 
 
 def wire_name(module: str, name: str) -> Callable[[_ClassT], _ClassT]:
-    """Decorate a class that travels as the reference `module.name`, and is what that reference loads to."""
+    """Decorate a class that is pickled as the reference `module.name`; that reference then loads the class."""
 
     def register(cls: _ClassT) -> _ClassT:
         _classes[module, name] = cls
@@ -32,34 +35,26 @@ def wire_name(module: str, name: str) -> Callable[[_ClassT], _ClassT]:
 
 
 def name_of(cls: type) -> tuple[str, str] | None:
-    """(module, name) under which exactly this class travels; None if it has no such name."""
-    _register_base()
+    """(module, name) under which exactly this class is pickled; None if it has no wire name."""
     return _names.get(cls)
 
 
 def class_of(module: str, name: str) -> type | None:
-    """The class that a reference loads to; None if it is not one of ours."""
-    _register_base()
+    """The class that a reference loads; None if no class has this wire name."""
     found = _classes.get((module, name))
     if found is None and module == SGLANG_MODULE:
-        # The built-ins register their names when they are imported. The SDK does not depend on them, nor need they
-        # be installed beside it: hence not an import statement.
-        try:
-            importlib.import_module("logitport_builtins")
-        except ModuleNotFoundError:
-            return None
+        load_entry_points()
         found = _classes.get((module, name))
     return found
 
 
 def names_in(module: str) -> list[str]:
-    """The names of a module that are ours, sorted."""
+    """The wire names of a module, sorted."""
     return sorted(name for of, name in _classes if of == module)
 
 
 @functools.cache
-def _register_base() -> None:
-    # Not at import: the module of the base class imports this package.
-    from logitport.processors import CustomLogitProcessor
-
-    wire_name(SGLANG_MODULE, "CustomLogitProcessor")(CustomLogitProcessor)
+def load_entry_points() -> None:
+    """Import every installed module that registers wire names."""
+    for point in entry_points(group=ENTRY_POINTS):
+        point.load()

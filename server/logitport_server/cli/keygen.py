@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
-from logitport.payload.signature import key_id
+from logitport.payload.signing import key_id
 from logitport_server.config import StartupError
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
 from logitport import payload
-from logitport.payload.signature import DEFAULT_SECONDS, read_private_key
+from logitport.payload.signing import DEFAULT_SECONDS, read_private_key
 from logitport_server.cli.payload_file import read_payload
 
 

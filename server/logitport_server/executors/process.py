@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from logitport import payload
 from logitport.errors import LimitExceeded, PythonMismatch
-from logitport.payload.interpreter import RUNNING
+from logitport.payload.bytecode import RUNNING
 from logitport_server import sandbox
 from logitport_server.executors.base import Executor
 from logitport_server.executors.remote import RemoteDialect

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -20,14 +21,14 @@ from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2, registry_pb2
 from logitport_server.principals import ADMIN, ANYONE, REGISTER, Domain
 from logitport_server.registry.catalog import Catalog, Entry
+from logitport_server.registry.quarantine import Quarantine
 from logitport_server.registry.source import Source
 from logitport_server.registry.store import NoStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from logitport.payload import Payload
-    from logitport_server.executors import Executor
     from logitport_server.principals import Principal
     from logitport_server.registry.policy import PayloadPolicy
 
@@ -48,12 +49,14 @@ class Registry:
         *,
         max_registered: int,
         max_owned: int,
-        executor: Executor | None = None,
+        quarantine: Quarantine | None = None,
+        check_python: Callable[[Payload], None] = payload.check_python,
         store: NoStore | None = None,
         installed: Mapping[str, Any] = BUILTINS,
     ) -> None:
         self._policy = policy
-        self._executor = executor
+        self._quarantine = quarantine or Quarantine(after=sys.maxsize)
+        self._check_python = check_python
         self._max_registered = max_registered
         self._max_owned = max_owned
         self._installed = installed
@@ -172,7 +175,7 @@ class Registry:
             UnknownProcessor: there is none, or it is not quarantined either.
         """
         principal.check(ADMIN, "release a processor from quarantine")
-        released = self._executor is not None and self._executor.quarantine.release(processor)
+        released = self._quarantine.release(processor)
         with self._lock:
             try:
                 entry = self._catalog.find(processor, principal.name, everyones=True)
@@ -180,14 +183,12 @@ class Registry:
                 if not released:
                     raise
                 return registry_pb2.ProcessorInfo(digest=processor)
-            if self._executor is not None:
-                self._executor.quarantine.release(entry.payload.digest)
+            self._quarantine.release(entry.payload.digest)
             return self._describe(entry)
 
     def _describe(self, entry: Entry) -> registry_pb2.ProcessorInfo:
         info = entry.info()
-        if self._executor is not None:
-            info.quarantined = self._executor.quarantine.reason(info.digest, info.owner)
+        info.quarantined = self._quarantine.reason(info.digest, info.owner)
         return info
 
     def _describe_installed(self, name: str) -> registry_pb2.ProcessorInfo:
@@ -233,6 +234,5 @@ class Registry:
 
     def _accept(self, serialized: str, name: str = "") -> Payload:
         shipped = self._policy.accept(serialized, name)
-        check_python = payload.check_python if self._executor is None else self._executor.check_python
-        check_python(shipped)
+        self._check_python(shipped)
         return shipped

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from logitport.errors import InvalidArgument, SignatureRefused
-from logitport.payload.signature import key_id, read_public_key, verify
+from logitport.payload.signing import key_id, read_public_key, verify
 from logitport_server.config import StartupError
 
 if TYPE_CHECKING:

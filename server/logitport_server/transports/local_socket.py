@@ -9,7 +9,7 @@ import socket
 import struct
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -17,7 +17,7 @@ from logitport_proto import processing_pb2
 from logitport_server.transports.runtime_folder import RuntimeFolder
 
 if TYPE_CHECKING:
-    from logitport_server.transports.stream import SessionStream
+    from collections.abc import Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +29,26 @@ _WELCOME = b"\1"
 _HANDSHAKE_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
 _LENGTH = struct.Struct("<I")
+
+
+class FrameHandler(Protocol):
+    """Handles the frames of one session."""
+
+    @property
+    def descriptors(self) -> Sequence[int]:
+        """File descriptors to send with the last reply."""
+
+    def answer(self, frame: processing_pb2.SessionRequest, transport: str) -> processing_pb2.SessionResponse:
+        """Process one frame that arrived by `transport`, and return its reply."""
+
+    def record(self) -> None:
+        """Update the metrics of the last reply, after it was sent."""
+
+    def take_lane(self, lane: Lane) -> bool:
+        """Attach a connection; False if the session has ended."""
+
+    def leave_lane(self) -> None:
+        """Detach the connection, and release the memory that the session shares."""
 
 
 class LaneListener:
@@ -57,12 +77,12 @@ class LaneListener:
             raise
         self._socket.listen()
         self._closed = False
-        self._invited: dict[bytes, SessionStream] = {}
+        self._invited: dict[bytes, FrameHandler] = {}
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
         threading.Thread(target=self._accept, name="logitport-lanes", daemon=True).start()
 
-    def invite(self, stream: SessionStream) -> processing_pb2.LocalLane:
+    def invite(self, stream: FrameHandler) -> processing_pb2.LocalLane:
         """A token for this stream's engine; `withdraw` it when the stream ends."""
         token = secrets.token_bytes(_TOKEN_BYTES)
         with self._lock:
@@ -135,7 +155,7 @@ class LaneListener:
 class Lane:
     """One engine's connection."""
 
-    def __init__(self, connection: socket.socket, stream: SessionStream, max_message_bytes: int) -> None:
+    def __init__(self, connection: socket.socket, stream: FrameHandler, max_message_bytes: int) -> None:
         self._connection = connection
         self._stream = stream
         self._max_message_bytes = max_message_bytes

@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 
+from logitport.payload import wire_names
 from logitport_server import stubs
 from logitport_server.sandbox import Limits, Parent, SandboxError
 from logitport_server.worker.malloc import keep_large_blocks
@@ -35,9 +36,9 @@ def run(control: socket.socket) -> None:
 
 def _preload() -> None:
     """Import what a worker needs, so that a fork has it at once."""
-    import logitport_builtins  # noqa: F401 - SGLang's names in payloads refer to them
     import logitport_server.worker.serve  # noqa: F401
 
+    wire_names.load_entry_points()
     stubs.offer()
     if importlib.util.find_spec("torch") is not None:
         import torch

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from logitport import CustomLogitProcessor, InvalidArgument, MalformedPayload, SignatureRefused, payload
 from logitport.calls import register_request
-from logitport.payload.signature import Signature, key_id, read_private_key, read_public_key, signed_bytes, verify
+from logitport.payload.signature import Signature
+from logitport.payload.signing import key_id, read_private_key, read_public_key, signed_bytes, verify
 
 if TYPE_CHECKING:
     from pathlib import Path

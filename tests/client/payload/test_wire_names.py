@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import json
 import sys
-from types import ModuleType
+from importlib.metadata import entry_points
+from types import ModuleType, SimpleNamespace
 
 import dill
 import pytest
@@ -39,20 +40,38 @@ def test_a_class_of_sglang_s_that_is_not_here_is_named_with_those_that_are():
         payload.loads(payload.parse(reference(SGLANG, "Newer")))
 
 
-def test_the_built_ins_are_imported_when_they_are_first_needed(monkeypatch):
-    imported = []
+@pytest.fixture
+def installed(monkeypatch):
+    """Replaces the entry points of this environment; none of their classes is registered yet."""
+    points = []
     monkeypatch.setattr(wire_names, "_classes", {})
-    monkeypatch.setattr(wire_names.importlib, "import_module", imported.append)
+    monkeypatch.setattr(wire_names, "entry_points", lambda *, group: points if group == "logitport.wire_names" else [])
+    wire_names.load_entry_points.cache_clear()
+    yield points
+    wire_names.load_entry_points.cache_clear()
+
+
+def test_the_built_ins_are_imported_when_they_are_first_needed(installed):
+    imported = []
+    installed.append(SimpleNamespace(load=lambda: imported.append("logitport_builtins")))
     with pytest.raises(LoadFailed):
-        payload.loads(payload.parse(reference(SGLANG, ALIASES[0])))
+        payload.loads(payload.parse(reference("another.module", ALIASES[0])))
+    assert imported == []
+    for _ in range(2):
+        with pytest.raises(LoadFailed):
+            payload.loads(payload.parse(reference(SGLANG, ALIASES[0])))
     assert imported == ["logitport_builtins"]
 
 
-def test_without_the_built_ins_the_failure_is_clear(monkeypatch):
-    monkeypatch.setattr(wire_names, "_classes", {})
-    monkeypatch.setitem(sys.modules, "logitport_builtins", None)
+def test_without_the_built_ins_the_failure_is_clear(installed):
     with pytest.raises(LoadFailed, match=f"{ALIASES[0]}, which is not here"):
         payload.loads(payload.parse(reference(SGLANG, ALIASES[0])))
+
+
+def test_the_built_ins_are_found_by_their_entry_point():
+    (point,) = entry_points(group=wire_names.ENTRY_POINTS, name=SGLANG)
+    point.load()
+    assert {"CustomLogitProcessor", "Qwen3ThinkingBudgetLogitProcessor"} <= set(wire_names.names_in(SGLANG))
 
 
 def test_a_class_may_travel_under_any_name(monkeypatch):
