@@ -2,7 +2,6 @@
 
 import builtins
 import errno
-import importlib.util
 import os
 import subprocess
 import sys
@@ -74,17 +73,20 @@ def test_namespaces_that_the_kernel_keeps_from_us(monkeypatch, switch, off, reme
     assert Namespaces().missing() == f"PermissionError: [Errno 1] unshare: not permitted; it needs {remedy}"
 
 
-def test_no_package_for_landlock(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert "install logitport[server]" in Landlock().missing()
+@pytest.mark.parametrize("layer", [Landlock(), Seccomp()], ids=["landlock", "seccomp"])
+def test_layers_that_other_systems_lack(monkeypatch, layer):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert layer.missing() == f"{type(layer).__name__.replace('S', 's')} is a part of Linux"
 
 
 def test_no_landlock_in_the_kernel(monkeypatch):
     def refused():
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
-    monkeypatch.setattr("logitport_server.sandbox.landlock._version", refused)
-    assert "needs Linux 5.13" in Landlock().missing()
+    monkeypatch.setattr("logitport_server.sandbox.linux.landlock_version", refused)
+    assert Landlock().missing() == (
+        "Operation not supported; it needs Linux 5.13, built with Landlock and started with it in lsm="
+    )
 
 
 @pytest.mark.parametrize(
