@@ -141,6 +141,8 @@ class Roster:
             self._recover(max(0.0, deadline - time.monotonic()))
             return call()
 
+        # tenacity is a dependency for this one call. A loop of our own lost: it would be a retry policy to maintain.
+        # gRPC's own policy lost: it repeats one RPC, and this is several (connect, register, replay, call).
         retrying = Retrying(
             retry=retry_if_exception_type(ServerUnavailable),
             wait=wait_random_exponential(multiplier=_FIRST_BACKOFF_SECONDS, max=_LONGEST_BACKOFF_SECONDS),

@@ -16,7 +16,7 @@ import sysconfig
 from logitport_server.sandbox.plan import SandboxError
 
 # What every worker imports. Its folder is asked for by name: an editable install need not stand on sys.path.
-_PACKAGES = ("logitport_proto", "logitport", "logitport_builtins", "logitport_server", "dill", "landlock", "numpy")
+_PACKAGES = ("logitport_proto", "logitport", "logitport_builtins", "logitport_server", "dill", "numpy")
 
 # The dynamic linker, its cache, and the libraries that torch and Python's extension modules link to.
 _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")

@@ -1,33 +1,37 @@
-"""Files once more, by the kernel's own list, for what the layers before it let through."""
+"""A second list of files, enforced by the kernel, for what the layers before it let through.
+
+Landlock is three system calls, which `linux.py` makes. The packages lost, as each worker interpreter would need them:
+`landlock`, a pre-release from 2025, lacks TCP and scopes; `landlockpy` has both, in 850 lines that are months old.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import importlib.util
 import os
+import sys
 from typing import TYPE_CHECKING
 
+from logitport_server.sandbox import linux
 from logitport_server.sandbox.layer import Layer
 
 if TYPE_CHECKING:
     from logitport_server.sandbox.plan import Limits, Plan
 
-with contextlib.suppress(ImportError):  # `missing` says so
-    import landlock
-    import landlock.plumbing
-
 _PRIVATE = ("/tmp", "/dev/shm")  # noqa: S108 - what the namespaces layer has made the worker's own
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
-# From these versions on Landlock can deny TCP (4), and signals and abstract sockets beyond the worker (6):
-# LANDLOCK_ACCESS_NET_BIND_TCP | _CONNECT_TCP, LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | _SIGNAL.
-_TCP_VERSION, _TCP = 4, 0b11
-_SCOPES_VERSION, _SCOPES = 6, 0b11
+# Rights of linux/landlock.h: LANDLOCK_ACCESS_FS_*.
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_MAKE_CHAR, _MAKE_BLOCK = 1 << 6, 1 << 11
+_REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
+
+# What Landlock can deny, by the version that brought it. A kernel refuses rights that it does not know.
+_FILES = {1: (1 << 13) - 1, 2: _REFER, 3: _TRUNCATE, 5: _IOCTL_DEV}
+_TCP = {4: 0b11}  # LANDLOCK_ACCESS_NET_BIND_TCP, _CONNECT_TCP
+_SCOPES = {6: 0b11}  # LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET, _SIGNAL
 
 
 class Landlock(Layer):
-    """landlock(7), by way of the package of that name."""
+    """landlock(7)."""
 
     name = "landlock"
     does = (
@@ -36,50 +40,39 @@ class Landlock(Layer):
     )
 
     def missing(self) -> str | None:
-        if importlib.util.find_spec("landlock") is None:
-            return "there is no package landlock; install logitport[server] on Linux"
+        if sys.platform != "linux":
+            return "Landlock is a part of Linux"
         try:
-            _version()
+            linux.landlock_version()
         except OSError as error:
-            return f"{error.strerror}; it needs Linux 5.13, built with Landlock and started with it in lsm="
+            reason = os.strerror(error.errno or 0)
+            return f"{reason}; it needs Linux 5.13, built with Landlock and started with it in lsm="
         return None
 
     def apply(self, plan: Plan, limits: Limits) -> None:
         del limits
-        version = _version()
-        access = landlock.FSAccess
-        read_file, read_folder = access.READ_FILE, access.READ_FILE | access.READ_DIR
-        use_device = read_file | access.WRITE_FILE
-        rules = landlock.Ruleset()
-        for path in plan.readable:
-            rules.allow(path, rules=read_folder if os.path.isdir(path) else read_file)
-        rules.allow(*_DEVICES, rules=use_device)
-        if plan.devices:
-            rules.allow(*plan.devices, rules=use_device | (access.IOCTL_DEV & access.all_file()))
-            # The CUDA driver reads it, and ends if it cannot name its threads there.
-            rules.allow("/proc", rules=read_folder | access.WRITE_FILE)
-        if "namespaces" not in plan.without:
-            rules.allow(*_PRIVATE, rules=access.all() & ~(access.EXECUTE | access.MAKE_CHAR | access.MAKE_BLOCK))
-        rules.apply()
-        if version >= _TCP_VERSION:
-            _deny_what_is_no_file(version)
+        version = linux.landlock_version()
+        files = _known(_FILES, version)
+        ruleset = linux.landlock_ruleset(files, _known(_TCP, version), _known(_SCOPES, version))
+        for path, rights in _exceptions(plan).items():
+            linux.landlock_allow(ruleset, path, rights & files)
+        linux.landlock_restrict(ruleset)
+        os.close(ruleset)
 
 
-def _version() -> int:
-    """The kernel's version of Landlock. Raises OSError where it has none."""
-    ctypes.set_errno(0)  # the package takes what an earlier call left there for a failure of its own
-    return int(landlock.landlock_abi_version())
+def _known(rights: dict[int, int], version: int) -> int:
+    return sum(bits for since, bits in rights.items() if since <= version)
 
 
-def _deny_what_is_no_file(version: int) -> None:
-    """A second domain, for rights that the package does not know of."""
-
-    class Attributes(landlock.plumbing.RulesetAttr):  # type: ignore[misc]
-        _fields_ = (("handled_access_net", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
-
-    attributes, size = Attributes(0, _TCP, _SCOPES), ctypes.sizeof(Attributes)
-    if version < _SCOPES_VERSION:
-        size -= ctypes.sizeof(ctypes.c_uint64)  # older kernels end the structure before it
-    ruleset = landlock.plumbing.get_create_ruleset()(ctypes.byref(attributes), size, 0)
-    landlock.plumbing.get_restrict_self()(ruleset, 0)
-    os.close(ruleset)
+def _exceptions(plan: Plan) -> dict[str, int]:
+    """What a worker may do, by path."""
+    read_folder, use_device = _READ_FILE | _READ_DIR, _READ_FILE | _WRITE_FILE
+    allowed = {path: read_folder if os.path.isdir(path) else _READ_FILE for path in plan.readable}
+    allowed |= dict.fromkeys(_DEVICES, use_device)
+    if plan.devices:
+        allowed |= dict.fromkeys(plan.devices, use_device | _IOCTL_DEV)
+        # The CUDA driver reads it, and ends if it cannot name its threads there.
+        allowed["/proc"] = read_folder | _WRITE_FILE
+    if "namespaces" not in plan.without:
+        allowed |= dict.fromkeys(_PRIVATE, ~(_EXECUTE | _MAKE_CHAR | _MAKE_BLOCK))
+    return allowed

@@ -1,18 +1,25 @@
 """Which system calls a worker may make: those that Python and torch make once they are up, and no others.
 
-The filter is compiled in the server, so that workers need no libseccomp. Calls that it does not name fail as on a
-kernel that lacks them, so that libc takes others instead; those that authors know by name fail with EPERM.
+Calls that the filter does not name fail as on a kernel that lacks them, so that libc takes others instead; those that
+authors know by name fail with EPERM.
+
+The filter is assembled by `bpf.py`. `pyseccomp` lost: it is from 2021, and libseccomp must be installed, whose version
+decides which calls are known. `seccompy` lost: it is months old, and 2,300 lines. A filter that is compiled ahead and
+committed lost: it cannot be reviewed.
 """
 
 from __future__ import annotations
 
 import errno
+import platform
 import sys
-import tempfile
 from typing import TYPE_CHECKING
 
 from logitport_server.sandbox import linux
+from logitport_server.sandbox.bpf import ALLOW, Match, assemble, fail_with
 from logitport_server.sandbox.layer import Layer
+from logitport_server.sandbox.plan import SandboxError
+from logitport_server.sandbox.system_calls import AUDIT_ARCHITECTURES, numbers
 
 if TYPE_CHECKING:
     from logitport_server.sandbox.plan import Limits, Plan
@@ -41,8 +48,8 @@ _WAITING = """
     epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd2 getpeername getsockname getsockopt poll ppoll
     pselect6 recvfrom recvmsg select sendmsg sendto shutdown
 """
-_ALLOWED = " ".join((_MEMORY, _FILES, _THREADS, _SIGNALS, _TIME, _SELF, _WAITING))
-_DENIED = """
+_ALLOWED_CALLS = " ".join((_MEMORY, _FILES, _THREADS, _SIGNALS, _TIME, _SELF, _WAITING))
+_DENIED_CALLS = """
     accept accept4 bind chmod chown chroot connect execve execveat fork link listen mount pipe pipe2 ptrace
     sched_setaffinity setgid setgroups setpriority setregid setresgid setresuid setreuid setrlimit setsockopt setuid
     socket socketpair symlink umount2 unshare vfork
@@ -59,9 +66,12 @@ _PRCTL = (15, 16, 0x5356_4D41)
 _IOCTL = (0x5401, 0x541B, 0x5421, 0x5451, 0x5450, 0x5413)
 _WORD = 0xFFFF_FFFF
 
+_DENIED = fail_with(errno.EPERM)
+_LACKING = fail_with(errno.ENOSYS)
+
 
 class Seccomp(Layer):
-    """seccomp(2), by way of libseccomp."""
+    """seccomp(2)."""
 
     name = "seccomp"
     does = "no new processes or programs, no sockets, no tracing, no signals, none of the kernel's rarer calls"
@@ -71,12 +81,8 @@ class Seccomp(Layer):
             return "seccomp is a part of Linux"
         try:
             compile_filter(in_pid_namespace=True, devices=False)
-        except ImportError as error:
-            return f"{error}; install logitport[server]"
-        except RuntimeError as error:
-            return f"{error}; install the package libseccomp2 (Debian, Ubuntu) or libseccomp"
-        except OSError as error:
-            return f"libseccomp refuses the filter: {error}; it needs libseccomp 2.5"
+        except SandboxError as error:
+            return str(error)
         return None
 
     def apply(self, plan: Plan, limits: Limits) -> None:
@@ -84,55 +90,43 @@ class Seccomp(Layer):
         linux.filter_system_calls(plan.system_calls)
 
 
-def compile_filter(*, in_pid_namespace: bool, devices: bool) -> bytes:
-    """The filter as BPF, eight bytes an instruction.
+def compile_filter(*, in_pid_namespace: bool, devices: bool, machine: str | None = None) -> bytes:
+    """Return the filter as BPF, eight bytes an instruction.
 
     Args:
         in_pid_namespace: a worker is process 1 of its own, and may signal that one; else it may signal none.
         devices: it may make any ioctl, which is how device nodes are used, and what the CUDA driver calls.
+        machine: architecture, as `platform.machine` names it; by default this machine's.
 
-    Raises OSError of libseccomp's, RuntimeError if that is not installed, ImportError without the package pyseccomp.
+    Raises SandboxError for an architecture whose calls are not known.
     """
-    import pyseccomp as seccomp
+    machine = machine or platform.machine()
+    if machine not in AUDIT_ARCHITECTURES:
+        known = " or ".join(AUDIT_ARCHITECTURES)
+        raise SandboxError(f"there is no filter for {machine or 'this machine'}; it needs {known}")
+    number_of = numbers(machine)
+    verdicts = {
+        number: verdict
+        for name, verdict in _verdicts(in_pid_namespace, devices).items()
+        if (number := number_of[name]) is not None
+    }
+    return assemble(AUDIT_ARCHITECTURES[machine], verdicts, _LACKING)
 
-    rules = seccomp.SyscallFilter(seccomp.ERRNO(errno.ENOSYS))
-    denied = seccomp.ERRNO(errno.EPERM)
-    driver = _DRIVER.split() if devices else []
-    for name in filter(_exists, (*_ALLOWED.split(), *driver)):
-        rules.add_rule(seccomp.ALLOW, name)
-    for name in filter(_exists, _DENIED.split()):
-        if name == "socket" and devices:
-            rules.add_rule(seccomp.ALLOW, name, seccomp.Arg(0, seccomp.EQ, _AF_UNIX))
-            rules.add_rule(denied, name, seccomp.Arg(0, seccomp.NE, _AF_UNIX))
-        elif name not in driver:
-            rules.add_rule(denied, name)
-    rules.add_rule(seccomp.ALLOW, "clone", seccomp.Arg(0, seccomp.MASKED_EQ, _CLONE_THREAD, _CLONE_THREAD))
-    rules.add_rule(denied, "clone", seccomp.Arg(0, seccomp.MASKED_EQ, _CLONE_THREAD, 0))
-    rules.add_rule(seccomp.ALLOW, "prlimit64", seccomp.Arg(2, seccomp.EQ, 0))  # to read limits, not to set them
-    rules.add_rule(denied, "prlimit64", seccomp.Arg(2, seccomp.NE, 0))
-    for option in _PRCTL:
-        rules.add_rule(seccomp.ALLOW, "prctl", seccomp.Arg(0, seccomp.MASKED_EQ, _WORD, option))
-    for request in _IOCTL:
-        rules.add_rule(seccomp.ALLOW, "ioctl", seccomp.Arg(1, seccomp.MASKED_EQ, _WORD, request))
+
+def _verdicts(in_pid_namespace: bool, devices: bool) -> dict[str, int | Match]:
+    """What becomes of each call that the filter names."""
+    signals = Match(0, (1,), _DENIED) if in_pid_namespace else _DENIED
+    verdicts: dict[str, int | Match] = dict.fromkeys(_ALLOWED_CALLS.split(), ALLOW)
+    verdicts |= dict.fromkeys(_DENIED_CALLS.split(), _DENIED)
+    verdicts |= {
+        "clone": Match(0, (_CLONE_THREAD,), _DENIED, mask=_CLONE_THREAD),
+        "prlimit64": Match(2, (0,), _DENIED),  # to read limits, not to set them
+        "prctl": Match(0, _PRCTL, _LACKING, mask=_WORD),
+        "ioctl": Match(1, _IOCTL, _LACKING, mask=_WORD),
+        "kill": signals,
+        "tgkill": signals,
+    }
     if devices:
-        rules.add_rule(seccomp.ALLOW, "ioctl")
-    for name in ("kill", "tgkill"):
-        if in_pid_namespace:
-            rules.add_rule(seccomp.ALLOW, name, seccomp.Arg(0, seccomp.EQ, 1))
-            rules.add_rule(denied, name, seccomp.Arg(0, seccomp.NE, 1))
-        else:
-            rules.add_rule(denied, name)
-    with tempfile.TemporaryFile() as file:
-        rules.export_bpf(file)
-        file.seek(0)
-        return file.read()
-
-
-def _exists(name: str) -> bool:
-    """Whether this machine's architecture has the call: the newer ones lack `open` and its like."""
-    import pyseccomp as seccomp
-
-    try:
-        return bool(seccomp.resolve_syscall(seccomp.Arch.NATIVE, name) >= 0)
-    except OSError:
-        return False
+        verdicts |= dict.fromkeys((*_DRIVER.split(), "ioctl"), ALLOW)
+        verdicts["socket"] = Match(0, (_AF_UNIX,), _DENIED)
+    return verdicts

@@ -4,7 +4,7 @@ import pytest
 
 from logitport_server.sandbox import LAYER_NAMES
 from logitport_server.sandbox.attempts import ATTEMPTS
-from logitport_server.sandbox.landlock import _version as landlock_version
+from logitport_server.sandbox.linux import landlock_version
 from logitport_server.sandbox.probe import probe
 
 ALL = frozenset(LAYER_NAMES)
