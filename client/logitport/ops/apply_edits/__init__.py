@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from logitport.ops.apply_edits import cpu
-from logitport.ops.registry import LogitOp
+from logitport.ops.logit_op import LogitOp
 
 if TYPE_CHECKING:
     from logitport.core.edits import Edits
