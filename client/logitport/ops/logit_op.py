@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from logitport.errors import InvalidArgument, InvalidLogits
-from logitport.ops.registry import Replaceable, forget_instances, full_name
+from logitport.ops.registry import Replaceable, forget_instances, full_name, load_plugins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -71,9 +71,11 @@ def configure(custom_ops: Sequence[str] = (), *, compile_native: bool = False) -
 
     Raises:
         InvalidArgument: as `OpsConfig`, or an op of that name is not registered.
+        LoadFailed: a plugin could not be imported.
     """
     global _config  # noqa: PLW0603 - one configuration for each process
     config = OpsConfig(tuple(custom_ops), compile_native)
+    load_plugins()  # a plugin may register an op that `custom_ops` names
     if unknown := sorted(config.names - set(LogitOp.names())):
         raise InvalidArgument(f"custom_ops names {unknown}; the ops are: {', '.join(LogitOp.names())}")
     _config = config
@@ -164,6 +166,7 @@ class OpRow(NamedTuple):
 
 def list_ops() -> list[OpRow]:
     """List every op on every platform. Imports torch, if it is installed, to find this machine's platforms."""
+    load_plugins()
     here = _platforms_here()
     rows = []
     for name in LogitOp.names():

@@ -97,13 +97,29 @@ assert not {"torch", "triton"} & set(sys.modules), "imported for a numpy array"
 """
 
 
-def run_beside_plugin(folder: Path, plugin: str) -> subprocess.CompletedProcess[str]:
+NEW_OP = """
+from logitport.ops import LogitOp
+
+@LogitOp.register("theirs")
+class Theirs(LogitOp):
+    def forward_native(self, logits):
+        return logits
+"""
+
+OPERATOR = """
+from logitport import ops
+ops.configure(["none", "+theirs"])
+print(sorted({row.op for row in ops.list_ops()}))
+"""
+
+
+def run_beside_plugin(folder: Path, plugin: str, user: str = USER) -> subprocess.CompletedProcess[str]:
     (folder / "a_plugin.py").write_text(plugin)
     (folder / "a_plugin-1.dist-info").mkdir()
     (folder / "a_plugin-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: a_plugin\nVersion: 1\n")
     entry = "[logitport.plugins]\nfast = a_plugin\n"
     (folder / "a_plugin-1.dist-info" / "entry_points.txt").write_text(entry)
-    code = f"import sys; sys.path = [*{sys.path!r}, {str(folder)!r}]\n{USER}"
+    code = f"import sys; sys.path = [*{sys.path!r}, {str(folder)!r}]\n{user}"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=200)
 
 
@@ -115,3 +131,8 @@ def test_an_installed_package_replaces_an_op(tmp_path: Path) -> None:
 def test_a_package_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     ran = run_beside_plugin(tmp_path, "import no_such_module")
     assert "LoadFailed: plugin 'fast' (a_plugin) could not be imported" in ran.stderr
+
+
+def test_an_op_of_a_plugin_can_be_configured_and_is_listed(tmp_path: Path) -> None:
+    ran = run_beside_plugin(tmp_path, NEW_OP, OPERATOR)
+    assert ran.stdout == "['apply_edits', 'theirs']\n", ran.stderr
