@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +12,7 @@ from logitport.core.edits import Edits
 from logitport.errors import InvalidArgument
 from logitport.ops import LogitOp, PipelineStage
 from logitport.ops.apply_edits import ApplyEdits
+from tests.plugin_process import run_beside_plugin
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,23 +112,13 @@ print(sorted({row.op for row in ops.list_ops()}))
 """
 
 
-def run_beside_plugin(folder: Path, plugin: str, user: str = USER) -> subprocess.CompletedProcess[str]:
-    (folder / "a_plugin.py").write_text(plugin)
-    (folder / "a_plugin-1.dist-info").mkdir()
-    (folder / "a_plugin-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: a_plugin\nVersion: 1\n")
-    entry = "[logitport.plugins]\nfast = a_plugin\n"
-    (folder / "a_plugin-1.dist-info" / "entry_points.txt").write_text(entry)
-    code = f"import sys; sys.path = [*{sys.path!r}, {str(folder)!r}]\n{user}"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=200)
-
-
 def test_an_installed_package_replaces_an_op(tmp_path: Path) -> None:
-    ran = run_beside_plugin(tmp_path, PLUGIN)
+    ran = run_beside_plugin(tmp_path, PLUGIN, USER)
     assert ran.stdout == "theirs\n", ran.stderr
 
 
 def test_a_package_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
-    ran = run_beside_plugin(tmp_path, "import no_such_module")
+    ran = run_beside_plugin(tmp_path, "import no_such_module", USER)
     assert "LoadFailed: plugin 'fast' (a_plugin) could not be imported" in ran.stderr
 
 
