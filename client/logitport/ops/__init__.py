@@ -1,8 +1,7 @@
-"""What edits and built-ins run on: ops with an implementation for each platform, in one registry."""
+"""Ops on logits: one implementation for each platform, chosen by the device of the logits."""
 
 from logitport.ops.apply_edits import apply_edits
-from logitport.ops.config import OpsConfig
-from logitport.ops.pluggable import PipelineStage
-from logitport.ops.registry import LogitOp, OpRow, configure, list_ops
+from logitport.ops.logit_op import LogitOp, OpRow, OpsConfig, configure, list_ops
+from logitport.ops.registry import PipelineStage
 
 __all__ = ["apply_edits", "configure", "list_ops", "LogitOp", "OpRow", "OpsConfig", "PipelineStage"]

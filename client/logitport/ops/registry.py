@@ -1,162 +1,112 @@
-"""Ops: one operation on logits, with an implementation for each platform."""
+"""Classes that are looked up by name, and that an installed package can replace."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from logitport.errors import InvalidArgument
-from logitport.ops.config import OpsConfig
-from logitport.ops.platforms import PLATFORMS, device_of, platform_of, present
-from logitport.ops.pluggable import Pluggable, describe
+from logitport.errors import InvalidArgument, LoadFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
-_Kernel = TypeVar("_Kernel", bound="Callable[..., Any]")
+PLUGINS = "logitport.plugins"  # entry point group; each entry is a module that registers or replaces classes
 
-# Where a platform has no implementation of its own, it takes that of another.
-_FALLBACKS = {"hip": "cuda", "cpu": "native", "cuda": "native", "xpu": "native", "tpu": "native", "oot": "native"}
+_Class = TypeVar("_Class", bound="type[Replaceable]")
 
-_config = OpsConfig()
-
-
-def configure(custom_ops: Sequence[str] = (), *, compile_native: bool = False) -> None:
-    """Choose, for this process, which ops run the kernel of their platform; see `OpsConfig`.
-
-    Call it after the modules that register ops were imported. It may be called again: ops choose anew.
-
-    Raises:
-        InvalidArgument: as `OpsConfig`, or there is no op of that name.
-    """
-    global _config  # noqa: PLW0603 - one process, one configuration
-    config = OpsConfig(tuple(custom_ops), compile_native)
-    if unknown := sorted(config.names - set(LogitOp.names())):
-        raise InvalidArgument(f"custom_ops names {unknown}; the ops are: {', '.join(LogitOp.names())}")
-    _config = config
-    LogitOp.forget_instances()
+_classes: dict[str, type[Replaceable]] = {}
+_replacements: dict[str, type[Replaceable]] = {}
+_instances: dict[str, Replaceable] = {}
 
 
-class LogitOp(Pluggable, ABC):
-    """One operation on logits. The device of its last argument, a torch tensor or numpy array, decides what runs.
+class Replaceable:
+    """Base of `LogitOp` and `PipelineStage`. A name is unique over both."""
 
-    Register a subclass with `@LogitOp.register("name")` and use `LogitOp.get("name")`. Implement `forward_native`
-    in plain PyTorch, and `forward_<platform>` where a platform can do better.
-
-    Args:
-        enforce_enable: run the platform's kernel, whatever the configuration says.
-
-    Attributes:
-        requires: the package without which a platform's implementation cannot run, and native runs instead.
-    """
-
-    requires: ClassVar[Mapping[str, str]] = {}
-
-    def __init__(self, *, enforce_enable: bool = False) -> None:
-        self._compile_native = _config.compile_native
-        self._enabled, self._reason = (True, "enforced") if enforce_enable else _config.decide(self.name)
-        self._methods: dict[Any, Callable[..., Any]] = {}
-        self._compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
-
-    def __call__(self, *args: Any) -> Any:
-        """Run it; the last argument is the logits."""
-        device = device_of(args[-1])
-        method = self._methods.get(device)
-        if method is None:
-            implementation, _ = self.choose(platform_of(device))
-            method = self._methods[device] = getattr(self, f"forward_{implementation}")
-        return method(*args)
-
-    @abstractmethod
-    def forward_native(self, *args: Any) -> Any:
-        """In PyTorch, on any device."""
-
-    def forward_cpu(self, *args: Any) -> Any:
-        """On CPU, torch tensors and numpy arrays."""
-        return self.forward_native(*args)
-
-    def forward_cuda(self, *args: Any) -> Any:
-        """On NVIDIA's GPUs."""
-        return self.forward_native(*args)
-
-    def forward_hip(self, *args: Any) -> Any:
-        """On AMD's GPUs."""
-        return self.forward_cuda(*args)
-
-    def forward_xpu(self, *args: Any) -> Any:
-        """On Intel's GPUs."""
-        return self.forward_native(*args)
-
-    def forward_tpu(self, *args: Any) -> Any:
-        """On TPUs."""
-        return self.forward_native(*args)
-
-    def forward_oot(self, *args: Any) -> Any:
-        """On a device that torch knows out of tree."""
-        return self.forward_native(*args)
-
-    def choose(self, platform: str) -> tuple[str, str]:
-        """Which implementation runs on a platform ("cuda", "native", …), and why."""
-        if not self._enabled:
-            return "native", self._reason
-        implementation = platform
-        while implementation != "native" and not self._implements(implementation):
-            implementation = _FALLBACKS[implementation]
-        package = self.requires.get(implementation)
-        if package is not None and find_spec(package) is None:
-            return "native", f"{package} is not installed"
-        if implementation != platform:
-            return implementation, f"{self._reason}; no implementation for {platform}"
-        return implementation, self._reason
-
-    def compiled(self, kernel: _Kernel) -> _Kernel:
-        """`kernel`, a function of tensors that `forward_native` calls, compiled if the configuration says so."""
-        if not self._compile_native:
-            return kernel
-        if kernel not in self._compiled:
-            import torch
-
-            self._compiled[kernel] = torch.compile(kernel, dynamic=True)
-        return self._compiled[kernel]  # type: ignore[return-value]
+    name: ClassVar[str] = ""  # set by registration
 
     @classmethod
-    def forget_instances(cls) -> None:
-        """Make every op anew when it is next asked for, and so let it choose again."""
-        cls._instances.clear()
+    def names(cls) -> list[str]:
+        """Return the registered names of this family of classes, sorted."""
+        return sorted(name for name, member in _classes.items() if issubclass(member, cls))
 
-    def _implements(self, platform: str) -> bool:
-        name = f"forward_{platform}"
-        return getattr(type(self), name) is not getattr(LogitOp, name)
+    @classmethod
+    def get(cls, name: str) -> Any:
+        """Return the single instance of the class registered under `name`, or of its replacement.
+
+        Raises:
+            InvalidArgument: the name is not registered.
+            LoadFailed: a plugin could not be imported.
+        """
+        instance = _instances.get(name)
+        if not isinstance(instance, cls):
+            load_plugins()
+            cls._check_registered(name)
+            instance = _instances[name] = _replacements.get(name, _classes[name])()
+        return instance
+
+    @classmethod
+    def register(cls, name: str) -> Callable[[_Class], _Class]:
+        """Decorate a class to register it. Raises InvalidArgument if the name is taken."""
+        if name in _classes:
+            raise InvalidArgument(f"{cls.__name__} {name!r} is registered already; to replace it, use register_oot")
+        return cls._enter(_classes, name)
+
+    @classmethod
+    def register_oot(cls, name: str) -> Callable[[_Class], _Class]:
+        """Decorate a class to replace the registered one (oot: out of tree).
+
+        Raises:
+            InvalidArgument: the name is not registered, is replaced already, or belongs to another family.
+        """
+        cls._check_registered(name)
+        if name in _replacements:
+            raise InvalidArgument(f"{name!r} is replaced already, by {full_name(_replacements[name])}")
+        return cls._enter(_replacements, name)
+
+    @classmethod
+    def unregister_oot(cls, name: str) -> None:
+        """Remove a replacement. Raises InvalidArgument if there is none."""
+        if _replacements.pop(name, None) is None:
+            raise InvalidArgument(f"{name!r} is not replaced")
+        _instances.pop(name, None)
+
+    @classmethod
+    def _enter(cls, table: dict[str, type[Replaceable]], name: str) -> Callable[[_Class], _Class]:
+        def decorate(member: _Class) -> _Class:
+            if not issubclass(member, cls):
+                raise InvalidArgument(f"{member.__qualname__} cannot be {name!r}: derive it from {cls.__name__}")
+            table[name], member.name = member, name
+            _instances.pop(name, None)
+            return member
+
+        return decorate
+
+    @classmethod
+    def _check_registered(cls, name: str) -> None:
+        if name not in cls.names():
+            raise InvalidArgument(f"no {cls.__name__} is named {name!r}; there are: {', '.join(cls.names()) or 'none'}")
 
 
-class OpRow(NamedTuple):
-    """One line of the table of ops.
-
-    Attributes:
-        op: the op's name.
-        platform: one of `PLATFORMS`.
-        implementation: the method that runs there.
-        active: whether this machine has the platform.
-        why: what decided.
-    """
-
-    op: str
-    platform: str
-    implementation: str
-    active: bool
-    why: str
+class PipelineStage(Replaceable):
+    """A stage of the server's step: a callable whose arguments the stage itself defines."""
 
 
-def list_ops() -> list[OpRow]:
-    """Every op on every platform. Imports torch, if it is installed, to see which platforms this machine has."""
-    here = present()
-    rows = []
-    for name in LogitOp.names():
-        op = LogitOp.get(name)
-        for platform in PLATFORMS:
-            chosen, why = op.choose(platform)
-            implementation = f"{describe(type(op))}.forward_{chosen}"
-            absent = "" if platform in here else f"; no {platform} device here"
-            rows.append(OpRow(name, platform, implementation, platform in here, why + absent))
-    return rows
+def forget_instances() -> None:
+    """Create instances again at the next `get`, so that they read the configuration again."""
+    _instances.clear()
+
+
+def full_name(member: type[Any]) -> str:
+    """Return a class's module and qualified name."""
+    return f"{member.__module__}.{member.__qualname__}"
+
+
+@cache
+def load_plugins() -> None:
+    """Import the installed plugins, once. Raises LoadFailed if one cannot be imported."""
+    for plugin in entry_points(group=PLUGINS):
+        try:
+            plugin.load()
+        except Exception as error:
+            raise LoadFailed(f"plugin {plugin.name!r} ({plugin.value}) could not be imported: {error!r}") from error

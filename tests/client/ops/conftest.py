@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from logitport.ops import apply_edits
+from logitport import ops
+from logitport.ops import apply_edits, registry
 from logitport.ops.apply_edits import cpu, naive, native
 
 if TYPE_CHECKING:
@@ -95,3 +96,13 @@ def compiled_triton_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> M
 @pytest.fixture
 def bits() -> Callable[[Any], np.ndarray]:
     return bits_of
+
+
+@pytest.fixture
+def restore(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave the registries and the configuration as they were."""
+    for table in ("_classes", "_replacements", "_instances"):
+        monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
+    monkeypatch.setattr(torch.version, "hip", None)
+    yield
+    ops.configure()

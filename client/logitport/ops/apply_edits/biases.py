@@ -1,4 +1,4 @@
-"""What the BIASes of a step add, each id of a row once."""
+"""The sums of all BIAS edits of a step, one for each biased id of a row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FLOAT32 = np.finfo(np.float32)
 
 
 class Biases(NamedTuple):
-    """What is added where; ordered by row, then by id, and no id twice in a row.
+    """Columns of sums, ordered by row and then by id; no id occurs twice in a row.
 
     Attributes:
         rows: int64[n].
@@ -31,13 +31,13 @@ class Biases(NamedTuple):
 
 
 def sum_biases(edits: Edits) -> Biases:
-    """All BIASes of a step, those of one id of a row summed in float64 and limited to float32's finite range."""
+    """Sum the BIAS edits of each id of a row in float64, and clip the sums to float32's finite range."""
     chosen = edits.kinds == EditKind.BIAS
     if not chosen.any():
         return Biases(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))
-    members = np.repeat(chosen, edits.counts)
-    cells = np.repeat(edits.rows[chosen].astype(np.int64) << 32, edits.counts[chosen]) | edits.ids[members]
-    values = edits.values[members]
+    is_bias = np.repeat(chosen, edits.counts)
+    cells = np.repeat(edits.rows[chosen].astype(np.int64) << 32, edits.counts[chosen]) | edits.ids[is_bias]
+    values = edits.values[is_bias]
     if not (cells[:-1] < cells[1:]).all():
         cells, places = np.unique(cells, return_inverse=True)
         sums = np.bincount(places, weights=values, minlength=len(cells))

@@ -1,4 +1,4 @@
-"""On CPU: all edits of one kind at once, by numpy on the logits' own memory."""
+"""The CPU implementation: applies all edits of one kind at once, with numpy on the logits' own memory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 _MINUS_INF_BFLOAT16 = -0x80  # 0xFF80 as int16
 
-# For each byte of a bitmask the masks of eight elements, by their size: all ones where the bit, LSB first, is 0.
+# For each value of a bitmask byte, the masks of its eight elements: all ones where the bit (LSB first) is 0.
+# The key is the size of an element in bytes.
 _DENIED_32 = -np.unpackbits(~np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little").astype(np.int32)
 _DENIED: dict[int, NDArray[Any]] = {4: _DENIED_32, 2: _DENIED_32.astype(np.int16)}
 
 
 def apply_edits(edits: Edits, logits: Any) -> None:
-    """As `logitport.ops.apply_edits`, for a torch tensor on CPU or a numpy array."""
+    """Apply edits, as `logitport.ops.apply_edits`, to a CPU tensor or a numpy array."""
     kinds = edits.kinds.tobytes()
     if not kinds:
         return
@@ -51,7 +52,7 @@ def apply_edits(edits: Edits, logits: Any) -> None:
 
 
 def _open(logits: Any) -> tuple[NDArray[Any], float]:
-    """The logits' memory as an array (bfloat16, which numpy lacks, as int16), and -inf in it."""
+    """Return the logits' memory as an array, and -inf as stored there. numpy lacks bfloat16, which becomes int16."""
     if isinstance(logits, np.ndarray):
         return check_array(logits), -np.inf
     import torch
@@ -68,11 +69,11 @@ def _fill(logits: Any, row: int) -> None:
     if isinstance(logits, np.ndarray):
         logits[row].fill(-np.inf)
     else:
-        logits.detach()[row].fill_(-np.inf)  # with all threads
+        logits.detach()[row].fill_(-np.inf)  # torch fills with all threads, numpy with one
 
 
 def _each(edits: Edits, kind: EditKind) -> Iterator[tuple[int, NDArray[np.int32]]]:
-    """Row and ids (or words) of each edit of one kind."""
+    """Yield the row and the ids (or words) of each edit of one kind."""
     for edit in np.flatnonzero(edits.kinds == kind):
         yield int(edits.rows[edit]), edits.ids[edits.offsets[edit] : edits.offsets[edit + 1]]
 
@@ -89,11 +90,11 @@ def _add(values: NDArray[Any], sums: NDArray[np.float32]) -> NDArray[Any]:
 
 
 def _mask(row: NDArray[Any], words: NDArray[np.int32], minus_inf: float) -> None:
-    """-inf where a bit is 0. Works on the elements' bits, for a branch an element is three times as slow."""
+    """Write -inf where a bit is 0. Works on the elements' bits: a branch for each element is three times as slow."""
     bits = row.view(f"i{row.itemsize}")
     pattern = np.array(minus_inf, row.dtype).view(bits.dtype)
-    octets = words.astype("<i4", copy=False).view(np.uint8)
-    denied = _DENIED[row.itemsize].take(octets, axis=0).reshape(-1)[: len(bits)]
+    mask_bytes = words.astype("<i4", copy=False).view(np.uint8)
+    denied = _DENIED[row.itemsize].take(mask_bytes, axis=0).reshape(-1)[: len(bits)]
     row[len(denied) :] = minus_inf
     bits = bits[: len(denied)]
     bits |= denied
@@ -106,7 +107,7 @@ def _deny(edits: Edits, kinds: bytes, matrix: NDArray[Any], minus_inf: float) ->
     if kinds.count(EditKind.DENY) < len(kinds):
         chosen = edits.kinds == EditKind.DENY
         rows, counts, ids = rows[chosen], counts[chosen], ids[chosen.repeat(counts)]
-    if matrix.flags.c_contiguous:  # one index an element is twice as fast as two
+    if matrix.flags.c_contiguous:  # one flat index for each element is twice as fast as two
         cells = (rows.astype(np.int64) * matrix.shape[1]).repeat(counts)
         cells += ids
         matrix.reshape(-1)[cells] = minus_inf

@@ -1,4 +1,4 @@
-"""Which logits edits can be applied to."""
+"""Checks of the logits' dtype and memory."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def check_tensor(logits: torch.Tensor) -> None:
 
 
 def check_array(logits: NDArray[Any]) -> NDArray[Any]:
-    """The array; raise InvalidLogits unless it is float32, float16 or ml_dtypes' bfloat16, and can be written to."""
+    """Return the array. Raises InvalidLogits unless it is writable float32, float16 or ml_dtypes' bfloat16."""
     if logits.dtype.name not in ("float32", "float16", "bfloat16"):
         raise InvalidLogits(f"logits are an array of {logits.dtype}; pass one of float32, float16 or bfloat16")
     if not logits.flags.writeable:
-        raise InvalidLogits("logits are a read-only array; pass one that can be written to, such as a copy")
+        raise InvalidLogits("logits are a read-only array; pass a writable one, such as a copy")
     return logits

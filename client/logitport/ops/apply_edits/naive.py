@@ -1,4 +1,4 @@
-"""The reference: one edit after the other, readable rather than fast."""
+"""The reference implementation: applies one edit after the other, and is readable rather than fast."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def apply_edits(edits: Edits, logits: Any) -> None:
-    """As `logitport.ops.apply_edits`, on a CPU tensor or a numpy array."""
+    """Apply edits, as `logitport.ops.apply_edits`, to a CPU tensor or a numpy array."""
     biases: dict[tuple[int, int], float] = {}
     for edit in range(len(edits)):
         row = int(edits.rows[edit])

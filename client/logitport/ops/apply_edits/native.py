@@ -1,4 +1,4 @@
-"""Vectorised PyTorch on any device. Each kernel is a function of tensors alone, so that it can be compiled."""
+"""Vectorised PyTorch for any device. Every kernel takes only tensors, so that inductor can compile it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def apply_edits(edits: Edits, logits: Any, compiled: Callable[[Any], Any] = lambda kernel: kernel) -> None:
-    """As `logitport.ops.apply_edits`; `compiled` makes of each kernel what is to be run."""
+    """Apply edits, as `logitport.ops.apply_edits`. `compiled` returns the function to run for each kernel."""
     tensor = logits.detach() if isinstance(logits, torch.Tensor) else _as_tensor(check_array(logits))
     check_tensor(tensor)
 
@@ -43,25 +43,25 @@ def apply_edits(edits: Edits, logits: Any, compiled: Callable[[Any], Any] = lamb
 
 
 def force(logits: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor) -> None:
-    """-inf in rows, int64[n], but 0.0 at ids, int64[n]."""
+    """Fill `rows`, int64[n], with -inf, and write 0.0 at their `ids`, int64[n]."""
     logits[rows] = -float("inf")
     logits[rows, ids] = 0.0
 
 
 def bias(logits: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor, sums: torch.Tensor) -> None:
-    """Add sums, float32[n], at (rows, ids), int64[n] each, which are all different."""
+    """Add `sums`, float32[n], at (rows, ids), int64[n] each. All pairs differ."""
     logits[rows, ids] = (logits[rows, ids].float() + sums).to(logits.dtype)
 
 
 def allow(logits: torch.Tensor, edited: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor) -> None:
-    """-inf in the rows `edited`, int64[edits], but at (rows, ids), int64[n] each."""
+    """Fill the rows `edited`, int64[edits], with -inf, except at (rows, ids), int64[n] each."""
     kept = logits[rows, ids]
     logits[edited] = -float("inf")
     logits[rows, ids] = kept
 
 
 def bitmask(logits: torch.Tensor, rows: torch.Tensor, words: torch.Tensor) -> None:
-    """-inf in rows, int64[n], where the bit in words, int32[n, words], is 0, and past the words."""
+    """Write -inf in `rows`, int64[n], where a bit of `words`, int32[n, words], is 0, and at ids past the words."""
     bits = torch.arange(32, device=words.device, dtype=torch.int32)
     allowed = ((words[:, :, None] >> bits) & 1).flatten(1).bool()[:, : logits.shape[1]]
     covered = allowed.shape[1]
@@ -70,25 +70,28 @@ def bitmask(logits: torch.Tensor, rows: torch.Tensor, words: torch.Tensor) -> No
 
 
 def deny(logits: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor) -> None:
-    """-inf at (rows, ids), int64[n] each."""
+    """Write -inf at (rows, ids), int64[n] each."""
     logits[rows, ids] = -float("inf")
 
 
 def _as_tensor(array: NDArray[Any]) -> torch.Tensor:
-    """The array's memory; torch does not know the bfloat16 that ml_dtypes gives numpy."""
+    """Return a tensor on the array's memory. torch does not know the bfloat16 dtype that ml_dtypes adds to numpy."""
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 
 def _cells(edits: Edits, chosen: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Row and id of each element that the chosen edits name."""
+    """Return the row and the id of each element of the chosen edits."""
     rows = edits.rows[chosen].repeat(edits.counts[chosen])
     return rows.astype(np.int64), edits.ids[chosen.repeat(edits.counts)].astype(np.int64)
 
 
 def _once_a_row(edits: Edits, kind: EditKind) -> Iterator[NDArray[np.bool_]]:
-    """Choose the edits of one kind in rounds, each row at most once a round."""
+    """Yield selections of the edits of one kind, each with at most one edit of a row.
+
+    Two edits of a row keep only the ids that both keep. One kernel call with both would not intersect them.
+    """
     left = edits.kinds == kind
     while left.any():
         places = np.flatnonzero(left)

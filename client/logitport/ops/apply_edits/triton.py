@@ -1,7 +1,7 @@
-"""On a GPU: one copy of the edits to the device, and one launch. Nothing waits for the device."""
+"""The GPU implementation: one copy of the edits to the device and one kernel launch, without synchronization."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-untyped, import-not-found"
-# Triton has no types, and would take annotations of a kernel for its own.
+# Triton has no types, and interprets annotations of a kernel itself.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from logitport.core.edits import Edits
 
-BLOCK = 8192  # ids of a row that one program owns
-CHUNK = 1024  # ids of an edit that it looks at together
+BLOCK = 8192  # ids of a row that one program edits
+CHUNK = 1024  # ids of an edit that a program loads at once
 WARPS = 8
 
 _ROW_COLUMNS = tl.constexpr(5)  # row, first edit, end of its edits, first bias, end of its biases
@@ -34,18 +34,18 @@ _BITMASK = tl.constexpr(int(EditKind.BITMASK))
 
 
 def apply_edits(edits: Edits, logits: torch.Tensor) -> None:
-    """As `logitport.ops.apply_edits`, for a tensor on a GPU (on CPU under Triton's interpreter)."""
+    """Apply edits, as `logitport.ops.apply_edits`, to a tensor on a GPU, or on a CPU under Triton's interpreter."""
     if not len(edits):
         return
     check_tensor(logits)
     logits = logits.detach()
     starts = np.flatnonzero(np.diff(edits.rows, prepend=-1))
     sections = plan_sections(edits, starts)
-    # Pinned, so that the copy need not be waited for; torch reuses the memory when the copy is done.
+    # Pinned memory makes the copy asynchronous; torch reuses the memory only after the copy is done.
     plan = torch.empty(sum(map(len, sections)), dtype=torch.int32, pin_memory=logits.is_cuda)
     np.concatenate(sections, out=plan.numpy())
     plan = plan.to(logits.device, non_blocking=True)
-    # Values that an ALLOW keeps wait in `kept`, each at the place of its id in the plan.
+    # `kept` holds the values that an ALLOW keeps, each at its id's position in the plan.
     allows = EditKind.ALLOW in edits.kinds.tobytes()
     kept = torch.empty(len(plan), dtype=logits.dtype, device=logits.device) if allows else logits
     with torch.cuda.device_of(logits):  # type: ignore[no-untyped-call]
@@ -64,11 +64,11 @@ def apply_edits(edits: Edits, logits: torch.Tensor) -> None:
 
 
 def plan_sections(edits: Edits, starts: NDArray[np.intp]) -> tuple[NDArray[np.int32], ...]:
-    """What the kernel reads, as sections of int32 that follow each other; places are counted from the first one.
+    """Return the kernel's input as consecutive int32 sections. Positions count from the start of the first section.
 
     Args:
         edits: the edits.
-        starts: the first edit of each row that has any, int[rows].
+        starts: the first edit of each edited row, int[rows].
 
     Returns:
         `_ROW_COLUMNS` for each row, `_EDIT_COLUMNS` for each edit, all ids and words, the ids of all biases, and
@@ -103,12 +103,12 @@ def edit_block(
     id_stride,
     width,
     num_biases,
-    BLOCK: tl.constexpr,  # noqa: N803 - Triton's custom
+    BLOCK: tl.constexpr,  # noqa: N803 - Triton's convention
     CHUNK: tl.constexpr,  # noqa: N803
 ):
-    """One program owns BLOCK ids of one row, and makes all edits to them in order.
+    """Apply all edits of one row to BLOCK of its ids, in order.
 
-    Its threads write and read each other's elements, so there is a barrier wherever that could be.
+    A thread reads and writes elements that another thread wrote; a barrier separates every such pair.
     """
     entry = plan + _ROW_COLUMNS * tl.program_id(0)
     line = logits + tl.load(entry).to(tl.int64) * row_stride
@@ -154,7 +154,7 @@ def edit_block(
 
 @triton.jit
 def _chunk(plan, start, end, low, BLOCK: tl.constexpr, CHUNK: tl.constexpr):  # noqa: N803
-    """Up to CHUNK ids from place `start` on: their places, the ids, and whether they are in the program's block."""
+    """Return up to CHUNK ids from position `start`: their positions, the ids, and whether each is in the block."""
     places = start + tl.arange(0, CHUNK)
     ids = tl.load(plan + places, mask=places < end, other=-1)
     return places, ids, (ids >= low) & (ids < low + BLOCK)

@@ -1,0 +1,212 @@
+"""Ops on logits, and the choice of the implementation that runs on each platform."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+
+from logitport.errors import InvalidArgument, InvalidLogits
+from logitport.ops.registry import Replaceable, forget_instances, full_name, load_plugins
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+PLATFORMS = ("cpu", "cuda", "hip", "xpu", "tpu", "oot")
+
+_Kernel = TypeVar("_Kernel", bound="Callable[..., Any]")
+
+
+@dataclass(frozen=True)
+class OpsConfig:
+    """The operator's choice between the kernels of each platform and native PyTorch.
+
+    Attributes:
+        custom_ops: at most one base, "all" or "none", and "+op" or "-op" for single ops. The default base is "all",
+            or "none" with `compile_native`: inductor fuses PyTorch code, and cannot fuse custom kernels.
+        compile_native: compile native implementations with inductor.
+
+    Raises:
+        InvalidArgument: two bases, both signs for one op, or an entry that is neither a base nor signed.
+    """
+
+    custom_ops: tuple[str, ...] = ()
+    compile_native: bool = False
+
+    def __post_init__(self) -> None:
+        shown = list(self.custom_ops)
+        if shown.count("all") + shown.count("none") > 1:
+            raise InvalidArgument(f"custom_ops {shown} has more than one base; keep one of 'all' and 'none'")
+        for entry in shown:
+            if not re.fullmatch("all|none|[+-].+", entry):
+                raise InvalidArgument(f"custom_ops {shown}: {entry!r} is none of 'all', 'none', '+op' and '-op'")
+        for op in sorted(self.names):
+            if {f"+{op}", f"-{op}"} <= set(shown):
+                raise InvalidArgument(f"custom_ops {shown} both enables and disables {op!r}; keep one sign")
+
+    @property
+    def names(self) -> set[str]:
+        """The ops that have a sign."""
+        return {entry[1:] for entry in self.custom_ops if entry[:1] in {"+", "-"}}
+
+    def decide(self, op: str) -> tuple[bool, str]:
+        """Return whether an op runs the kernel of its platform, and the reason."""
+        for entry, enabled in ((f"+{op}", True), (f"-{op}", False), ("all", True), ("none", False)):
+            if entry in self.custom_ops:
+                return enabled, f"custom_ops has {entry}"
+        if self.compile_native:
+            return False, "native code is compiled, so custom_ops is none"
+        return True, "custom_ops is all by default"
+
+
+_config = OpsConfig()
+
+
+def configure(custom_ops: Sequence[str] = (), *, compile_native: bool = False) -> None:
+    """Set the configuration of this process, after which every op chooses again.
+
+    Raises:
+        InvalidArgument: as `OpsConfig`, or an op of that name is not registered.
+        LoadFailed: a plugin could not be imported.
+    """
+    global _config  # noqa: PLW0603 - one configuration for each process
+    config = OpsConfig(tuple(custom_ops), compile_native)
+    load_plugins()  # a plugin may register an op that `custom_ops` names
+    if unknown := sorted(config.names - set(LogitOp.names())):
+        raise InvalidArgument(f"custom_ops names {unknown}; the ops are: {', '.join(LogitOp.names())}")
+    _config = config
+    forget_instances()
+
+
+class LogitOp(Replaceable, ABC):
+    """One operation on logits. The device of its last argument, a torch tensor or numpy array, selects the method.
+
+    Register a subclass with `@LogitOp.register("name")` and call `LogitOp.get("name")`. Implement `forward_native`
+    in plain PyTorch, and `forward_<platform>` where a platform can do better.
+
+    Args:
+        enforce_enable: run the kernel of the platform, whatever the configuration is.
+
+    Attributes:
+        requires: the package that a platform's implementation needs; without it the native one runs.
+    """
+
+    requires: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, *, enforce_enable: bool = False) -> None:
+        self._enabled, self._reason = (True, "enforced") if enforce_enable else _config.decide(self.name)
+        self._compile_native = _config.compile_native
+        self._methods: dict[Any, Callable[..., Any]] = {}
+        self._compiled: dict[Any, Any] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the implementation of the device on which the last argument, the logits, lies."""
+        device = _device_of(args[-1])
+        method = self._methods.get(device)
+        if method is None:
+            implementation, _ = self.choose(platform_of(device))
+            method = self._methods[device] = getattr(self, f"forward_{implementation}")
+        return method(*args)
+
+    def choose(self, platform: str) -> tuple[str, str]:
+        """Return the implementation that runs on a platform ("cuda", "native", …), and the reason."""
+        if not self._enabled:
+            return "native", self._reason
+        candidates = ("hip", "cuda") if platform == "hip" else (platform,)
+        implementation = next(filter(self._implements, candidates), "native")
+        package = self.requires.get(implementation)
+        if package is not None and find_spec(package) is None:
+            return "native", f"{package} is not installed"
+        if implementation != platform:
+            return implementation, f"{self._reason}; no implementation for {platform}"
+        return implementation, self._reason
+
+    def _implements(self, platform: str) -> bool:
+        method = f"forward_{platform}"
+        return getattr(type(self), method) is not getattr(LogitOp, method)
+
+    @abstractmethod
+    def forward_native(self, *args: Any) -> Any:
+        """Run in plain PyTorch, on any device."""
+
+    def _run_native(self, *args: Any) -> Any:
+        return self.forward_native(*args)
+
+    # NVIDIA's GPUs are "cuda", AMD's "hip", Intel's "xpu"; devices whose torch backend is out of tree are "oot".
+    forward_cpu = forward_cuda = forward_xpu = forward_tpu = forward_oot = _run_native
+
+    def forward_hip(self, *args: Any) -> Any:
+        return self.forward_cuda(*args)
+
+    def compiled(self, kernel: _Kernel) -> _Kernel:
+        """Return a function of tensors, compiled by inductor if the configuration has `compile_native`."""
+        if not self._compile_native:
+            return kernel
+        if kernel not in self._compiled:
+            import torch
+
+            self._compiled[kernel] = torch.compile(kernel, dynamic=True)
+        compiled: _Kernel = self._compiled[kernel]
+        return compiled
+
+
+class OpRow(NamedTuple):
+    """A line of the table: the method that runs an op on a platform, if this machine has the platform (active)."""
+
+    op: str
+    platform: str
+    implementation: str
+    active: bool
+    why: str
+
+
+def list_ops() -> list[OpRow]:
+    """List every op on every platform. Imports torch, if it is installed, to find this machine's platforms."""
+    load_plugins()
+    here = _platforms_here()
+    rows = []
+    for name in LogitOp.names():
+        op = LogitOp.get(name)
+        for platform in PLATFORMS:
+            implementation, why = op.choose(platform)
+            method = f"{full_name(type(op))}.forward_{implementation}"
+            absent = "" if platform in here else f"; no {platform} device here"
+            rows.append(OpRow(name, platform, method, platform in here, why + absent))
+    return rows
+
+
+def _device_of(logits: Any) -> Any:
+    try:
+        return "cpu" if isinstance(logits, np.ndarray) else logits.device
+    except AttributeError:
+        raise InvalidLogits(f"logits are a {type(logits).__name__}; pass a torch tensor or a numpy array") from None
+
+
+def platform_of(device: Any) -> str:
+    """Return the platform of a torch.device, or of its name."""
+    kind = str(device).partition(":")[0]
+    if kind == "cuda":  # torch's name for AMD's GPUs too
+        import torch
+
+        return "hip" if torch.version.hip else "cuda"
+    return {"cpu": "cpu", "xpu": "xpu", "xla": "tpu"}.get(kind, "oot")
+
+
+def _platforms_here() -> set[str]:
+    if find_spec("torch") is None:
+        return {"cpu"}
+    import torch
+
+    out_of_tree = getattr(torch, torch._C._get_privateuse1_backend_name(), None)
+    present = {
+        "cpu": True,
+        platform_of("cuda"): torch.cuda.is_available(),
+        "xpu": torch.xpu.is_available(),
+        "tpu": find_spec("torch_xla") is not None,
+        "oot": out_of_tree is not None and out_of_tree.is_available(),
+    }
+    return {platform for platform in present if present[platform]}

@@ -1,0 +1,125 @@
+"""The examples, tables and commands of docs/kernels.md, run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport import ops
+from logitport.ops import LogitOp, PipelineStage, logit_op, registry
+from logitport.ops.logit_op import PLATFORMS
+from logitport_server.cli.root import run
+from tests.plugin_process import run_beside_plugin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "kernels.md").read_text()
+
+
+def section(title: str) -> str:
+    return PAGE[PAGE.index(f"## {title}\n") :].partition("\n## ")[0]
+
+
+def blocks(title: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", section(title), re.DOTALL)
+
+
+def rows_of(title: str) -> list[list[str]]:
+    """The first table of a section, cell by cell."""
+    lines = [line for line in section(title).splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+@pytest.fixture(autouse=True)
+def restore(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for table in ("_replacements", "_instances"):
+        monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
+    yield
+    ops.configure()
+
+
+@pytest.fixture
+def only_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logit_op, "_platforms_here", lambda: {"cpu"})
+    monkeypatch.setattr(logit_op, "find_spec", lambda package: object())
+
+
+def test_the_files_are_those_of_the_op() -> None:
+    table = {row[0].strip("`"): row[1].strip("`") for row in rows_of("Implementations of `apply_edits`")}
+    assert all((ROOT / "client/logitport/ops/apply_edits" / file).is_file() for file in table)
+    op = type(LogitOp.get("apply_edits"))
+    implemented = {"forward_native"} | {
+        f"forward_{platform}"
+        for platform in PLATFORMS
+        if getattr(op, f"forward_{platform}") is not getattr(LogitOp, f"forward_{platform}")
+    }
+    assert set(table.values()) - {"none"} == implemented
+
+
+def test_every_platform_is_listed_with_its_fallback() -> None:
+    assert [row[0].strip("`") for row in rows_of("How one is chosen")] == list(PLATFORMS)
+    for platform, _, runs, fallback in rows_of("How one is chosen"):
+        for method in re.findall(r"forward_(\w+)", runs):
+            methods = {f"forward_{name}": lambda self, logits: None for name in ("native", method)}
+            only = type("Only", (LogitOp,), methods)
+            assert only().choose(platform.strip("`"))[0] == method
+        bare = type("Bare", (LogitOp,), {"forward_native": lambda self, logits: None})
+        assert f"`forward_{bare().choose(platform.strip('`'))[0]}`" == fallback
+
+
+@pytest.mark.parametrize(("custom_ops", "compiled", "runs"), rows_of("Configuration"))
+def test_what_a_configuration_runs(custom_ops: str, compiled: str, runs: str) -> None:
+    ops.configure(json.loads(custom_ops.strip("`")), compile_native=compiled == "yes")
+    assert f"`forward_{LogitOp.get('apply_edits').choose('cpu')[0]}`" == runs
+
+
+@pytest.mark.parametrize("command", [line for line in blocks("Configuration", "")[0].splitlines() if "--" in line])
+def test_the_commands_are_accepted(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, verb, *arguments = shlex.split(command)
+    assert verb == "serve"
+    run(["ops", *arguments])  # takes the option that serve takes
+    assert "custom_ops has " in capsys.readouterr().out
+
+
+def test_configuring_an_engine() -> None:
+    exec(blocks("Configuration", "python")[0], {})
+    assert LogitOp.get("apply_edits").choose("cpu") == ("cpu", "custom_ops has +apply_edits")
+
+
+def test_the_output_of_the_command(
+    only_a_cpu: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (block,) = blocks("`logitport ops`", "")
+    command, _, output = block.partition("\n")
+    monkeypatch.setenv("COLUMNS", str(max(map(len, output.splitlines()))))
+    run(shlex.split(command)[2:])
+    assert capsys.readouterr().out == output
+
+
+def test_an_implementation_out_of_tree(tmp_path: Path) -> None:
+    (manifest,) = blocks("Add an implementation out of tree", "toml")
+    plugin, comparison = blocks("Add an implementation out of tree", "python")
+    ((group, entry_point, module),) = re.findall(r'entry-points\."([\w.]+)"\]\n(\S+) = "(\w+)"', manifest)
+    assert group == registry.PLUGINS
+    assert f"`{module}.py`" in section("Add an implementation out of tree")
+    program = f"{comparison}\nfrom logitport import ops\nprint(ops.list_ops()[0].implementation)\n"
+    ran = run_beside_plugin(tmp_path, plugin, program, module=module, entry_point=entry_point)
+    assert ran.stdout == "fast_edits.FastEdits.forward_cpu\n", ran.stderr
+
+
+def test_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[str, Any] = {"__name__": "here"}
+    exec(blocks("Replace a stage", "python")[0], made)
+    calls = []
+    monkeypatch.setattr(made["RunChains"], "__call__", lambda self, *args: calls.append(args))
+    stage = PipelineStage.get("run_chains")
+    stage("rows", "drafts")
+    assert isinstance(stage, made["TimedRunChains"])
+    assert calls == [("rows", "drafts")]
