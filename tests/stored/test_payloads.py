@@ -1,0 +1,95 @@
+"""Payload strings of earlier versions still load, and their processors do the same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import dill
+import pytest
+import torch
+
+from logitport import CustomLogitProcessor
+from logitport.integrations.sglang import RemoteLogitProcessor
+from tests.standing_in import standing_in
+from tests.stored.__main__ import payloads
+from tests.stored.decoding import PROMPT, STEPS, rows_of, sample_logits
+from tests.stored.reading import VERSIONS, each, skip_other_python
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from logitport import Client
+    from tests.conftest import RunningServer
+
+# The dialects that `from_str` loads. A string that SGLang made names none.
+_OF_CLASSES = [
+    case
+    for case in each("payloads/*.json")
+    if json.loads(case.values[0]["serialized"]).get("dialect", "sglang") in ("edits", "sglang")
+]
+
+
+@pytest.mark.parametrize("case", each("payloads/*.json"))
+def test_a_stored_payload_does_the_same(client: Client, case: dict[str, Any]) -> None:
+    skip_other_python(case)
+    chain = [(case["serialized"], case["params"])]
+    assert rows_of(client, chain, case["sampling_params"]) == case["rows"]
+
+
+@pytest.mark.parametrize("case", each("payloads/*.json"))
+def test_a_stored_payload_can_be_registered(client: Client, case: dict[str, Any]) -> None:
+    skip_other_python(case)
+    ref = client.register(case["serialized"], name="stored/payload", replace=True)
+    stored = json.loads(case["serialized"])
+    assert (ref.python, ref.class_name, ref.dialect) == tuple(
+        stored.get(key, "") for key in ("python", "class", "dialect")
+    )
+    client.delete(ref.digest)
+
+
+@pytest.mark.parametrize("case", _OF_CLASSES)
+def test_a_stored_class_works_without_a_service(case: dict[str, Any]) -> None:
+    skip_other_python(case)
+    processor = CustomLogitProcessor.from_str(case["serialized"])
+    for length, row in enumerate(case["rows"], 1):
+        output = [token_id for new in STEPS[:length] for token_id in new]
+        request = SimpleNamespace(rid="r", origin_input_ids=[*PROMPT], output_ids=output)
+        logits = processor(torch.from_numpy(sample_logits(1)), [{**case["params"], "__req__": request}])
+        assert logits.tolist() == [row]
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda folder: folder.name)
+def test_the_string_for_sglangs_engine_stays(version: Path) -> None:
+    """SGLang loads it with dill, and calls equal strings together."""
+    stored = (version / "sglang-engine.json").read_text().strip()
+    assert dill.loads(bytes.fromhex(json.loads(stored)["callable"])) is RemoteLogitProcessor
+    assert RemoteLogitProcessor.to_str() == stored
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda folder: folder.name)
+def test_a_stored_signature_is_still_good(
+    start_server: Callable[..., RunningServer],
+    connect: Callable[..., Client],
+    tmp_path: Path,
+    version: Path,
+) -> None:
+    case = json.loads((version / "signed" / "payload.json").read_text())
+    skip_other_python(case)
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    shutil.copy(version / "signed" / "team.pub", keys)
+    client = connect(start_server("--enable-custom-logit-processor", "--trusted-keys", str(keys)))
+    assert client.register(case["serialized"], name=case["name"]).names == (case["name"],)
+    for processor in (case["serialized"], case["name"]):
+        assert rows_of(client, [(processor, case["params"])]) == case["rows"]
+
+
+def test_the_writer_still_makes_these_payloads() -> None:
+    """Makes them without a server, so that the writer does not rot between releases."""
+    with standing_in():
+        made = {name for name, *_ in payloads()}
+    assert made >= {file.stem for file in (VERSIONS[-1] / "payloads").iterdir()}

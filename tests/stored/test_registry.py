@@ -1,0 +1,85 @@
+"""Stores and token files of earlier versions still serve, and what was registered does the same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport import Client, UnknownProcessor
+from tests.stored.decoding import describe, rows_of
+from tests.stored.reading import VERSIONS, skip_other_python
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.conftest import RunningServer
+
+PRINCIPALS = ("alice", "bob")
+
+
+@pytest.fixture(scope="module", params=VERSIONS, ids=lambda folder: folder.name)
+def registry(request: pytest.FixtureRequest) -> Path:
+    """The folder of one version."""
+    return request.param / "registry"
+
+
+@pytest.fixture(scope="module")
+def opened(
+    registry: Path, serving: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningServer]:
+    """A server on a copy of the store."""
+    folder: Path = tmp_path_factory.mktemp("registry")
+    store, tokens = folder / "store", folder / "tokens"
+    shutil.copytree(registry / "store", store)
+    shutil.copy(registry / "tokens", tokens)
+    # A checkout has the umask's permissions. A server refuses a store that others can reach.
+    for path in (store, *store.rglob("*")):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    options = ("--enable-custom-logit-processor", "--store", str(store), "--tokens", str(tokens))
+    with serving(*options) as running:
+        yield running
+
+
+@pytest.fixture(params=PRINCIPALS)
+def seen(registry: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What a principal saw of the store."""
+    content: dict[str, Any] = json.loads((registry / f"{request.param}.json").read_text())
+    return content
+
+
+@pytest.fixture
+def principal(opened: RunningServer, connect: Callable[..., Client], seen: dict[str, Any]) -> Client:
+    """A client with that principal's token."""
+    return connect(opened, token=seen["token"])
+
+
+def test_every_processor_is_described_as_before(principal: Client, seen: dict[str, Any]) -> None:
+    described = [describe(ref) for ref in principal.processors() if not ref.builtin]
+    assert sorted(described, key=_by_key) == sorted((kept["described"] for kept in seen["processors"]), key=_by_key)
+
+
+def test_every_digest_and_name_resolves_and_does_the_same(principal: Client, seen: dict[str, Any]) -> None:
+    skip_other_python(seen)
+    for kept in seen["processors"]:
+        digest, names = kept["described"]["digest"], kept["described"]["names"]
+        for name in (digest, *names):
+            assert principal.processor(name).digest == digest
+            assert rows_of(principal, [(name, kept["params"])]) == kept["rows"]
+
+
+def test_what_was_deleted_stays_so(principal: Client, seen: dict[str, Any]) -> None:
+    for name in seen["deleted"]:
+        with pytest.raises(UnknownProcessor):
+            principal.processor(name)
+
+
+def test_the_store_has_no_damaged_file(opened: RunningServer) -> None:
+    assert "ERROR" not in opened.log.read_text()
+
+
+def _by_key(described: dict[str, Any]) -> tuple[str, str]:
+    return described["digest"], described["owner"]

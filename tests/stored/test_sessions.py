@@ -1,0 +1,64 @@
+"""Sessions that earlier versions recorded: their frames get equal replies, and their replies are read alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from google.protobuf.message import Message
+
+from logitport import Client
+from logitport_proto import processing_pb2
+from tests.stored.decoding import OPENING, converse
+from tests.stored.reading import each, skip_other_python
+from tests.stored.recorder import exchange, replaying
+
+if TYPE_CHECKING:
+    from tests.conftest import RunningServer
+
+_SDK_SESSIONS = [case for case in each("sessions/*.json") if "seen" in case.values[0]]
+
+
+@pytest.mark.parametrize("case", each("sessions/*.json"))
+def test_recorded_frames_get_equal_replies(server: RunningServer, case: dict[str, Any]) -> None:
+    skip_other_python(case)
+    requests, replies = zip(*case["frames"], strict=True)
+    current = exchange(server.target, map(bytes.fromhex, requests))
+    for request, reply, recorded in zip(requests, current, replies, strict=True):
+        frame = processing_pb2.SessionRequest.FromString(bytes.fromhex(request))
+        assert comparable(reply) == comparable(bytes.fromhex(recorded)), frame
+
+
+@pytest.mark.parametrize("case", _SDK_SESSIONS)
+def test_recorded_replies_are_read_alike(case: dict[str, Any]) -> None:
+    """Needs no server, and runs no shipped code: the SDK talks to the recording."""
+    replies = [bytes.fromhex(reply) for _, reply in case["frames"]]
+    with replaying(replies) as target, Client(target) as client, client.session(**OPENING) as session:
+        assert converse(session, case["chains"]) == case["seen"]
+
+
+@pytest.mark.parametrize("case", _SDK_SESSIONS)
+def test_the_sdk_sees_the_same_of_the_current_server(client: Client, case: dict[str, Any]) -> None:
+    skip_other_python(case)
+    with client.session(**OPENING) as session:
+        assert converse(session, case["chains"]) == case["seen"]
+
+
+def comparable(reply: bytes) -> processing_pb2.SessionResponse:
+    """The reply without what differs between two runs, and without the text of errors, which is for people."""
+    message = processing_pb2.SessionResponse.FromString(reply)
+    if message.WhichOneof("frame") == "opened":
+        message.opened.CopyFrom(processing_pb2.SessionOpened(max_requests=message.opened.max_requests))
+    else:
+        _clear_text(message)
+    return message
+
+
+def _clear_text(message: Message) -> None:
+    if message.DESCRIPTOR.name == "Error":
+        message.ClearField("message")
+        message.ClearField("remote_traceback")
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_MESSAGE:
+            for inner in (value,) if isinstance(value, Message) else value:
+                _clear_text(inner)
