@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from logitport import Client, InDialect, payload
 from logitport.integrations.sglang import RemoteLogitProcessor
-from logitport.payload.signature import read_private_key
+from logitport.payload.signing import read_private_key
 from tests.conftest import COMMAND, run_server
 from tests.standing_in import standing_in
 from tests.stored import processors
