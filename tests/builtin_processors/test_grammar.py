@@ -22,7 +22,7 @@ from tests.tokenizer_files import write_vocabulary
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from logitport_builtins.grammar.asked import AskedGrammar
+    from logitport_builtins.grammar.request_spec import GrammarSpec
 
 LLExecutor = pytest.importorskip("llguidance").LLExecutor
 
@@ -45,8 +45,8 @@ def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Grammars that do no harm are compiled here at once."""
 
-    def definition(asked: AskedGrammar) -> str:
-        return trial_process.define(asked.kind, asked.text, asked.whitespace)
+    def definition(spec: GrammarSpec) -> str:
+        return trial_process.define(spec.kind, spec.text, spec.whitespace)
 
     monkeypatch.setattr(compiled, "definition", definition)
 
@@ -151,18 +151,18 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(regexes.REGEXES, st.integers(0, 100)), min_size=2, max_size=6), st.lists(MOVES, min_size=1))
 def test_requests_of_a_batch_have_each_their_own_grammar(
-    no_trials: None, threads: None, asked: list[tuple[regexes.Regex, int]], moves: list[list[tuple[bool, int]]]
+    no_trials: None, threads: None, spec: list[tuple[regexes.Regex, int]], moves: list[list[tuple[bool, int]]]
 ) -> None:
-    requests = [Follow({"regex": regexes.as_regex(regex)}) for regex, _ in asked]
+    requests = [Follow({"regex": regexes.as_regex(regex)}) for regex, _ in spec]
     processor = Grammar()
     for step in range(4):
-        for request, (regex, number) in zip(requests, asked, strict=True):
+        for request, (regex, number) in zip(requests, spec, strict=True):
             ids = [token_id for token_id in expected(regex, request.text) if token_id != EOS]
             if ids and (number + step) % 3:
                 request.append(ids[(number * 7 + step) % len(ids)])
         said = [RowEdits() for _ in requests]
         processor.edit_batch([request.request for request in requests], said)
-        for request, (regex, _), edits in zip(requests, asked, said, strict=True):
+        for request, (regex, _), edits in zip(requests, spec, said, strict=True):
             assert is_right(allowed_by(edits), regex, request.text)
 
 

@@ -14,7 +14,7 @@ from logitport.core.history import History
 from logitport.errors import InvalidParams, InvalidTokenId, LoadFailed, ProcessorFailed
 from logitport.processors import EditRequest
 from logitport_builtins import Grammar
-from logitport_builtins.grammar import asked, tokenizers, trial
+from logitport_builtins.grammar import request_spec, tokenizers, trial
 from tests.tokenizer_files import EOS, write_trained, write_vocabulary
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ BAD = [
     ({"ebnf": 'root ::= "\\ud800"'}, "ebnf: "),
     ({"regex": "a", "tokenizer": 1}, "tokenizer must be a string, not 1"),
     ({"regex": "a", "tokenizer": "../../etc"}, "tokenizer '../../etc' is not configured .there are 'json'."),
-    ({"regex": "a" * (asked.LONGEST_TEXT + 1)}, "regex is longer than 131072 bytes"),
+    ({"regex": "a" * (request_spec.LONGEST_TEXT + 1)}, "regex is longer than 131072 bytes"),
 ]
 
 # Each is small, and would cost gigabytes, minutes or the process.

@@ -16,8 +16,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if mark is None:
         return
     dialect = item.callspec.params["dialect"]  # type: ignore[attr-defined]
-    verdict = mark.kwargs.get("verdict", "same")
-    item.user_properties.append(("cell", {"engine": mark.kwargs["engine"], "dialect": dialect, "verdict": verdict}))
+    decision = mark.kwargs.get("verdict", "same")
+    item.user_properties.append(("cell", {"engine": mark.kwargs["engine"], "dialect": dialect, "verdict": decision}))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

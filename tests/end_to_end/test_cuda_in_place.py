@@ -287,7 +287,7 @@ def test_a_lie_costs_the_liar_alone(cuda_server: Any, fields: dict[str, Any]) ->
         for name, value in fields.items():
             setattr(frame, name, value)
         with pytest.raises((InvalidLogits, InvalidArgument)):
-            liar._conversation.exchange(processing_pb2.SessionRequest(share_device_memory=frame))
+            liar._channel.exchange(processing_pb2.SessionRequest(share_device_memory=frame))
         for session in (honest, liar):
             logits = session.logits_buffer(1)
             logits.fill_(1.0)

@@ -423,8 +423,8 @@ def test_limits_hold_for_host_memory_too(house: House) -> None:
     house.max_region_bytes = 1
     session = house.session()
     with pytest.raises(LimitExceeded):
-        PinnedMemory(session._conversation, house.engine).open(2, 0)
+        PinnedMemory(session._channel, house.engine).open(2, 0)
     with pytest.raises(LogitportError):
-        session._conversation.exchange(
+        session._channel.exchange(
             processing_pb2.SessionRequest(share_device_memory=processing_pb2.ShareDeviceMemory(size_bytes=2))
         )

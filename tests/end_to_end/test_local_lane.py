@@ -209,7 +209,7 @@ def test_bounds_are_checked_on_the_wire(raw: RawSession) -> None:
 
 def test_frames_travel_one_way_only(client: Client) -> None:
     with client.session(vocab_size=VOCAB, transport="local") as session:
-        lane = session._conversation._transport
+        lane = session._channel._transport
         assert isinstance(lane, LocalLane)
         frame = processing_pb2.SessionRequest(seq=2)
         frame.remove.SetInParent()
@@ -268,7 +268,7 @@ def test_a_session_that_nobody_closes_ends_as_it_is_collected(server: Any) -> No
     with Client(server.target) as client:
         session = client.session(vocab_size=VOCAB, transport="local")
         session.step({session.add(Request([1])): []}).apply(np.zeros((1, VOCAB), np.float32))
-        ended = weakref.ref(session._conversation._transport)
+        ended = weakref.ref(session._channel._transport)
         del session
         gc.collect()
         assert ended() is None

@@ -166,7 +166,7 @@ def test_a_server_forgets_sessions_that_end(server: Any, client: Client) -> None
         session.add(Request([1]))
         session.add(Request([1]))
     assert (gauge("logitport_sessions"), gauge("logitport_requests")) == (2, 4)
-    sessions[0].remove(next(iter(sessions[0]._roster._handles.values())))
+    sessions[0].remove(next(iter(sessions[0]._requests._handles.values())))
     assert gauge("logitport_requests") == 3
     for session in sessions:
         session.close()

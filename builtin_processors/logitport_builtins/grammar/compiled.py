@@ -11,10 +11,10 @@ from logitport_builtins.grammar.trial import PARSER_LIMITS, definition
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-    from logitport_builtins.grammar.asked import AskedGrammar
+    from logitport_builtins.grammar.request_spec import GrammarSpec
     from logitport_builtins.grammar.tokenizers import Tokenizer
 
-_MOST_COMPILED = 64  # of 20 MB at most
+_MAX_COMPILED = 64  # of 20 MB at most
 
 
 class CompiledGrammar:
@@ -49,7 +49,7 @@ class CompiledGrammar:
         return matcher
 
 
-@lru_cache(maxsize=_MOST_COMPILED)
-def compiled(asked: AskedGrammar, tokenizer: Tokenizer) -> CompiledGrammar:
+@lru_cache(maxsize=_MAX_COMPILED)
+def compiled(spec: GrammarSpec, tokenizer: Tokenizer) -> CompiledGrammar:
     """The grammar for this tokenizer. Raises InvalidParams, LimitExceeded."""
-    return CompiledGrammar(tokenizer, definition(asked))
+    return CompiledGrammar(tokenizer, definition(spec))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from logitport.core.edits import EditKind, bitmask_words
-from logitport_builtins.grammar.trial import MOST_MASK_SECONDS
+from logitport_builtins.grammar.trial import MAX_MASK_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ def say_allowed(matchings: Sequence[Matching], edits: Sequence[RowEdits], vocab_
     tokenizer = matchings[0].grammar.tokenizer
     began = time.perf_counter()
     masks = _fill(matchings, tokenizer, watch=watch)
-    slow = time.perf_counter() - began > MOST_MASK_SECONDS
+    slow = time.perf_counter() - began > MAX_MASK_SECONDS
     complete = _take_bit(masks, tokenizer.vocab_size)
     masks = _fit(masks, bitmask_words(vocab_size))
     for matching, mask, may_end, row_edits in zip(matchings, masks, complete, edits, strict=True):
@@ -76,8 +76,8 @@ def _fill_alone(matching: Matching, mask: NDArray[np.uint32]) -> None:
         matching.recover()
         matching.matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
     took = time.thread_time() - began
-    if took > MOST_MASK_SECONDS:
-        matching.give_up(f"its mask took {took:.2f} s, and may take {MOST_MASK_SECONDS} s: write a simpler grammar")
+    if took > MAX_MASK_SECONDS:
+        matching.give_up(f"its mask took {took:.2f} s, and may take {MAX_MASK_SECONDS} s: write a simpler grammar")
     if matching.matcher.is_error():
         matching.give_up()
     matching.check()

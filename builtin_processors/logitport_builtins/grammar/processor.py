@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from logitport.errors import InvalidParams, LoadFailed, ProcessorFailed
 from logitport.processors import EditProcessor
 from logitport_builtins.grammar import tokenizers
-from logitport_builtins.grammar.asked import read_grammar
 from logitport_builtins.grammar.compiled import compiled
 from logitport_builtins.grammar.masks import say_allowed
 from logitport_builtins.grammar.matching import Matching
+from logitport_builtins.grammar.request_spec import read_grammar
 from logitport_builtins.grammar.trial import definition
 from logitport_builtins.params import check_in_vocabulary
 
@@ -61,15 +61,15 @@ class Grammar(EditProcessor):
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
         """Reads the grammar, and compiles it if it is new. Raises InvalidParams, LimitExceeded."""
-        asked = read_grammar(params)
-        if asked.tokenizer:
-            tokenizers.choose(asked.tokenizer)
-        definition(asked)
+        spec = read_grammar(params)
+        if spec.tokenizer:
+            tokenizers.choose(spec.tokenizer)
+        definition(spec)
 
     def start(self, request: EditRequest) -> None:
         """Match the output so far. Raises InvalidParams, InvalidTokenId, LimitExceeded."""
-        asked = read_grammar(request.params)
-        tokenizer = tokenizers.choose(asked.tokenizer or request.tokenizer_id)
+        spec = read_grammar(request.params)
+        tokenizer = tokenizers.choose(spec.tokenizer or request.tokenizer_id)
         check_in_vocabulary("grammar", [tokenizer.vocab_size - 1], request.vocab_size)
         eos_token_ids = request.eos_token_ids or tokenizer.eos_token_ids
         if not eos_token_ids:
@@ -78,7 +78,7 @@ class Grammar(EditProcessor):
                 f"eos_token_ids, or put generation_config.json beside tokenizer {tokenizer.name!r}"
             )
         output = request.history.output_token_ids.tolist()
-        request.state = Matching(compiled(asked, tokenizer), eos_token_ids, output)
+        request.state = Matching(compiled(spec, tokenizer), eos_token_ids, output)
 
     def advance(self, request: EditRequest, token_id: int) -> None:
         """Match one more id."""

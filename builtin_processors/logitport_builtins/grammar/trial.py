@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from logitport.errors import InvalidParams, LimitExceeded, LoadFailed
-from logitport_builtins.grammar.turns import Turns, caller
+from logitport_builtins.grammar.fair_limiter import FairLimiter, caller
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from logitport_builtins.grammar.asked import AskedGrammar
+    from logitport_builtins.grammar.request_spec import GrammarSpec
 
 # Of llguidance. Its defaults let one mask take seconds and one grammar 250 MB; with these it is 0.3 s and 20 MB.
 PARSER_LIMITS: Mapping[str, Any] = MappingProxyType(
@@ -26,16 +26,16 @@ PARSER_LIMITS: Mapping[str, Any] = MappingProxyType(
 )
 
 # Of processor time, of one mask: a step waits for it, with all its requests. What people write takes a tenth.
-MOST_MASK_SECONDS = 0.1
+MAX_MASK_SECONDS = 0.1
 
 _CPU_SECONDS = 2
 _WALL_SECONDS = 20.0  # a machine may be busy with other things
 _MEMORY_BYTES = 1 << 30
 _AT_ONCE = 2
-_MOST_WAITING = 16  # of one caller; each holds a thread
-_LONGEST_ERROR = 600
+_MAX_WAITING = 16  # of one caller; each holds a thread
+_MAX_ERROR_CHARACTERS = 600
 
-_turns = Turns(_AT_ONCE, _MOST_WAITING)
+_limiter = FairLimiter(_AT_ONCE, _MAX_WAITING)
 
 
 class Verdict(NamedTuple):
@@ -45,7 +45,7 @@ class Verdict(NamedTuple):
     error: str
 
 
-def definition(asked: AskedGrammar) -> str:
+def definition(spec: GrammarSpec) -> str:
     """The grammar as llguidance reads it, once it has compiled within bounds of time and memory.
 
     Raises:
@@ -53,9 +53,9 @@ def definition(asked: AskedGrammar) -> str:
         LimitExceeded: the machine is busy, with other grammars or otherwise.
         LoadFailed: the process in which it is tried does not start, for want of llguidance perhaps.
     """
-    verdict = _try(asked.kind, asked.text, asked.whitespace)
+    verdict = _try(spec.kind, spec.text, spec.whitespace)
     if verdict.error:
-        raise InvalidParams(f"grammar: {asked.kind}: {verdict.error}")
+        raise InvalidParams(f"grammar: {spec.kind}: {verdict.error}")
     return verdict.definition
 
 
@@ -66,12 +66,12 @@ def _try(kind: str, text: str, whitespace: str | None) -> Verdict:
         "text": text,
         "whitespace": whitespace,
         "limits": dict(PARSER_LIMITS),
-        "mask_seconds": MOST_MASK_SECONDS,
+        "mask_seconds": MAX_MASK_SECONDS,
         "seconds": _CPU_SECONDS,
         "memory_bytes": _MEMORY_BYTES,
     }
     program = str(Path(__file__).with_name("trial_process.py"))
-    with _turns.taken(caller.get(), _WALL_SECONDS):
+    with _limiter.acquire(caller.get(), _WALL_SECONDS):
         try:
             ran = subprocess.run(  # noqa: S603 - our own interpreter, our own file
                 [sys.executable, "-I", program],
@@ -83,7 +83,7 @@ def _try(kind: str, text: str, whitespace: str | None) -> Verdict:
         except subprocess.TimeoutExpired as error:  # which says more of the machine than of the grammar: not cached
             raise LimitExceeded(f"grammar: not compiled within {_WALL_SECONDS:.0f} s; try again later") from error
     if ran.returncode > 0:  # it has not got as far as the grammar: not cached
-        why = ran.stderr.decode(errors="replace").strip().rpartition("\n")[-1][:_LONGEST_ERROR]
+        why = ran.stderr.decode(errors="replace").strip().rpartition("\n")[-1][:_MAX_ERROR_CHARACTERS]
         raise LoadFailed(f"grammar: the process that is to compile it ends with status {ran.returncode}: {why}")
     if ran.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         return Verdict("", f"it does not compile within {_CPU_SECONDS} s; write a simpler one")
@@ -92,4 +92,4 @@ def _try(kind: str, text: str, whitespace: str | None) -> Verdict:
     except orjson.JSONDecodeError:  # it was ended by what it compiled
         limit = f"{_MEMORY_BYTES >> 20} MiB"
         return Verdict("", f"compiling it takes more than {limit}, or nests too deeply; write a simpler one")
-    return Verdict(answer.get("definition", ""), answer.get("error", "")[:_LONGEST_ERROR])
+    return Verdict(answer.get("definition", ""), answer.get("error", "")[:_MAX_ERROR_CHARACTERS])

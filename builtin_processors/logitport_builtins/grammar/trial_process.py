@@ -78,10 +78,10 @@ def _plain(escape: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x80 else chr(code)
 
 
-def _answer(asked: Mapping[str, Any]) -> dict[str, str]:
+def _answer(spec: Mapping[str, Any]) -> dict[str, str]:
     try:
-        definition = define(asked["kind"], asked["text"], asked["whitespace"])
-        error = compile_error(definition, asked["limits"], asked["mask_seconds"])
+        definition = define(spec["kind"], spec["text"], spec["whitespace"])
+        error = compile_error(definition, spec["limits"], spec["mask_seconds"])
     except RecursionError:
         error = "nested too deeply"
     except Exception as raised:  # noqa: BLE001 - whatever it is, it is what the grammar makes the libraries say
@@ -90,13 +90,13 @@ def _answer(asked: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _main() -> None:
-    asked = json.load(sys.stdin)
+    spec = json.load(sys.stdin)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(ValueError):  # macOS knows no such limit
-        resource.setrlimit(resource.RLIMIT_AS, (asked["memory_bytes"],) * 2)
-    resource.setrlimit(resource.RLIMIT_CPU, (asked["seconds"],) * 2)
+        resource.setrlimit(resource.RLIMIT_AS, (spec["memory_bytes"],) * 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (spec["seconds"],) * 2)
     threading.stack_size(_STACK_BYTES)
-    thread = threading.Thread(target=lambda: json.dump(_answer(asked), sys.stdout))
+    thread = threading.Thread(target=lambda: json.dump(_answer(spec), sys.stdout))
     thread.start()
     thread.join()
 

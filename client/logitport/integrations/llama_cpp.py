@@ -13,7 +13,7 @@ import numpy as np
 
 from logitport.errors import InvalidArgument, InvalidLogits
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS, Breaker
-from logitport.integrations.common.history_batch import Batch, is_chain
+from logitport.integrations.common.history_batch import HistoryBatch, is_chain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,7 +121,7 @@ class RemoteLogitsProcessor:
         self.rows_applied.update(pending.apply(processed[None]).rows_applied)
         return processed
 
-    def _batch(self, key: object, sampler: object, ids: NDArray[np.int64], vocab_size: int) -> Batch:
+    def _batch(self, key: object, sampler: object, ids: NDArray[np.int64], vocab_size: int) -> HistoryBatch:
         """The completion that this step belongs to; begun, if this is its first step."""
         completion = self._completions.get(key)
         if completion is None or not completion.continues_with(sampler, ids):
@@ -132,7 +132,7 @@ class RemoteLogitsProcessor:
             close = weakref.finalize(key, session.close)
             # The sampler holds the model, and would keep it in the dictionary for ever.
             weakly = None if sampler is None else weakref.ref(sampler)
-            completion = self._completions[key] = _Completion(Batch(session, ids), weakly, close)
+            completion = self._completions[key] = _Completion(HistoryBatch(session, ids), weakly, close)
             completion.batch.admit(np.ones(ids.shape, bool), [self._chain])
         return completion.batch
 
@@ -152,7 +152,7 @@ class _Completion:
         close: ends its session; called when the model goes, too.
     """
 
-    batch: Batch
+    batch: HistoryBatch
     sampler: weakref.ref[object] | None
     close: Callable[[], object]
 

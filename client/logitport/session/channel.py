@@ -29,7 +29,7 @@ _REPLIES = {
 }
 
 
-class Conversation:
+class FrameChannel:
     """Numbers the frames, and sees to it that one at a time is unanswered.
 
     The reply to a step may be taken in early, on a thread of the transport's own, while the engine is busy elsewhere.
@@ -98,7 +98,7 @@ class Conversation:
     def exchange(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
         """Send a frame and wait for its reply. Raises the error, if the frame was refused."""
         with self._receiving:
-            self.settle()
+            self.drain_reply()
             self.send(frame)
             return self.receive()
 
@@ -108,7 +108,7 @@ class Conversation:
         take_reply: Callable[[processing_pb2.SessionResponse | Exception], None],
     ) -> None:
         """Send a frame and return; `take_reply` is called once, with its reply or with what was raised instead."""
-        self.settle()
+        self.drain_reply()
         try:
             self.send(frame)
         except ServerUnavailable as error:
@@ -117,7 +117,7 @@ class Conversation:
             self._take_reply = take_reply
             self._transport.leave_reply()
 
-    def settle(self) -> None:
+    def drain_reply(self) -> None:
         """Take in the reply to the frame that `begin` sent, if that has not been done."""
         with self._receiving:
             take_reply, self._take_reply = self._take_reply, None
@@ -133,7 +133,7 @@ class Conversation:
             return None
         opening = processing_pb2.OpenRegion(size_bytes=size_bytes, replaces=replaces)
         with self._receiving:
-            self.settle()
+            self.drain_reply()
             self.send(processing_pb2.SessionRequest(open_region=opening))
             reply, memory = self._transport.receive_region(size_bytes)
         self._check(reply)
@@ -204,6 +204,6 @@ class Conversation:
         """Take in a reply that has come, unless the engine's thread is about to."""
         if self._receiving.acquire(blocking=False):
             try:
-                self.settle()
+                self.drain_reply()
             finally:
                 self._receiving.release()

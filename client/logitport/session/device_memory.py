@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from logitport.core.cuda_ipc import Cuda
-    from logitport.session.channel import Conversation
+    from logitport.session.channel import FrameChannel
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +107,8 @@ class DeviceMemory(Memory):
 
     name = "device"
 
-    def __init__(self, conversation: Conversation, device: torch.device, cuda: Cuda | None) -> None:
-        self._conversation = conversation
+    def __init__(self, channel: FrameChannel, device: torch.device, cuda: Cuda | None) -> None:
+        self._channel = channel
         self._device = device
         self._cuda = cuda
         self._refused_on = 0
@@ -117,8 +117,8 @@ class DeviceMemory(Memory):
     def open(self, size_bytes: int, replaces: int) -> tuple[int, Any] | None:
         if (
             self._cuda is None
-            or self._refused_on == self._conversation.connections
-            or self._conversation.device_uuid != self._cuda.uuid
+            or self._refused_on == self._channel.connections
+            or self._channel.device_uuid != self._cuda.uuid
         ):
             return None
         try:
@@ -127,7 +127,7 @@ class DeviceMemory(Memory):
             region_id = self._share(shared, size_bytes)
             if replaces and self._shared is not None:
                 closing = processing_pb2.CloseRegion(region_id=replaces)
-                self._conversation.exchange(processing_pb2.SessionRequest(close_region=closing))
+                self._channel.exchange(processing_pb2.SessionRequest(close_region=closing))
                 self._shared.open_at_server = False
         except _CONNECTION_LOST:
             raise
@@ -160,7 +160,7 @@ class DeviceMemory(Memory):
         super().read(logits, wanted, staged)
 
     def refuse(self) -> None:
-        self._refused_on = self._conversation.connections
+        self._refused_on = self._channel.connections
         if self._shared is not None:
             self._shared.with_server = False
 
@@ -168,7 +168,7 @@ class DeviceMemory(Memory):
         shared.open_at_server = True
         frame = processing_pb2.SessionRequest(share_device_memory=shared.frame(size_bytes))
         try:
-            return self._conversation.exchange(frame).region.region_id
+            return self._channel.exchange(frame).region.region_id
         except LogitportError as error:
             shared.open_at_server = isinstance(error, _CONNECTION_LOST)
             raise
@@ -177,8 +177,8 @@ class DeviceMemory(Memory):
 class PinnedMemory(HostMemory):
     """A region of the host's memory to and from which the engine's GPU copies by itself."""
 
-    def __init__(self, conversation: Conversation, cuda: Cuda) -> None:
-        super().__init__(conversation)
+    def __init__(self, channel: FrameChannel, cuda: Cuda) -> None:
+        super().__init__(channel)
         self._cuda = cuda
         self._copied_home: torch.cuda.Event | None = None
 
@@ -206,10 +206,10 @@ class PinnedMemory(HostMemory):
             self._copied_home = self._cuda.current_stream().record_event()
 
 
-def memories(conversation: Conversation, device: str) -> list[Memory]:
+def memories(channel: FrameChannel, device: str) -> list[Memory]:
     """The kinds of memory for logits on a GPU, the fastest first."""
     if not torch.cuda.is_available():  # the engine says what torch here knows nothing of
-        return [HostMemory(conversation)]
+        return [HostMemory(channel)]
     cuda = open_cuda(torch.device(device))
-    host = HostMemory(conversation) if cuda is None else PinnedMemory(conversation, cuda)
-    return [DeviceMemory(conversation, torch.device(device), cuda), host]
+    host = HostMemory(channel) if cuda is None else PinnedMemory(channel, cuda)
+    return [DeviceMemory(channel, torch.device(device), cuda), host]

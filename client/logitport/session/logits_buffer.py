@@ -12,7 +12,7 @@ from logitport.session.memory import HostMemory, Memory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logitport.session.channel import Conversation
+    from logitport.session.channel import FrameChannel
     from logitport_proto import common_pb2
 
     # First and last address of memory, and the memory, as long as anybody holds it.
@@ -27,10 +27,10 @@ class LogitsBuffer:
     """
 
     def __init__(
-        self, conversation: Conversation, memory: Memory, vocab_size: int, datatype: str, *, with_torch: bool
+        self, channel: FrameChannel, memory: Memory, vocab_size: int, datatype: str, *, with_torch: bool
     ) -> None:
         self.memory = memory
-        self._conversation = conversation
+        self._channel = channel
         self._vocab_size = vocab_size
         self._datatype = datatype
         self._with_torch = with_torch
@@ -59,7 +59,7 @@ class LogitsBuffer:
     def locate(self, logits: Any, message: common_pb2.Tensor) -> bool:
         """Make the message name these logits, if they are rows of this region that lie one after the other."""
         self._notice_retirement()
-        if not self._region_id or self._connection != self._conversation.connections:
+        if not self._region_id or self._connection != self._channel.connections:
             return False
         if tensors.is_torch(logits) != self._with_torch:
             return False
@@ -97,24 +97,20 @@ class LogitsBuffer:
 
     def _notice_retirement(self) -> None:
         """Let go of a region that the server has retired."""
-        if self._retirements == self._conversation.retirements:
+        if self._retirements == self._channel.retirements:
             return
-        self._retirements = self._conversation.retirements
-        if (
-            self._region_id
-            and isinstance(self.memory, HostMemory)
-            and self._connection == self._conversation.connections
-        ):
+        self._retirements = self._channel.retirements
+        if self._region_id and isinstance(self.memory, HostMemory) and self._connection == self._channel.connections:
             self._retired.append(self._span())
             self._region_id, self._logits, self._octets = 0, None, None
 
     def _lacks(self, rows: int) -> bool:
         self._notice_retirement()
-        return self._logits is None or len(self._logits) < rows or self._connection != self._conversation.connections
+        return self._logits is None or len(self._logits) < rows or self._connection != self._channel.connections
 
     def _open(self, rows: int) -> bool:
-        if self._connection != self._conversation.connections:
-            self._connection, self._region_id = self._conversation.connections, 0
+        if self._connection != self._channel.connections:
+            self._connection, self._region_id = self._channel.connections, 0
         opened = self.memory.open(self._size_bytes(rows), self._region_id)
         self._region_id = 0
         if opened is not None:
@@ -135,8 +131,8 @@ class LogitsBuffer:
         return tensors.view(octets, self._datatype, (rows, self._vocab_size), with_torch=self._with_torch)
 
 
-class Placed(NamedTuple):
-    """Where `LogitsDelivery.put` has put logits: in a buffer, or inline if that is None.
+class Placement(NamedTuple):
+    """Where `LogitsTransfer.put` has put logits: in a buffer, or inline if that is None.
 
     Attributes:
         buffer: where they are.
@@ -147,7 +143,7 @@ class Placed(NamedTuple):
     staged: Any
 
 
-class LogitsDelivery:
+class LogitsTransfer:
     """Puts logits where the server finds them, the cheapest way there is, and fetches what became of them.
 
     Attributes:
@@ -157,9 +153,9 @@ class LogitsDelivery:
     """
 
     def __init__(
-        self, conversation: Conversation, vocab_size: int, datatype: str, *, with_torch: bool, device: str = "cpu"
+        self, channel: FrameChannel, vocab_size: int, datatype: str, *, with_torch: bool, device: str = "cpu"
     ) -> None:
-        self._conversation = conversation
+        self._channel = channel
         self._vocab_size = vocab_size
         self.datatype = datatype
         self.memory = ""
@@ -170,7 +166,7 @@ class LogitsDelivery:
         """Raises InvalidLogits for logits in memory that must not be used any more."""
         self.buffer.check(logits)
 
-    def put(self, logits: Any, wanted: Sequence[int], message: common_pb2.Tensor) -> Placed:
+    def put(self, logits: Any, wanted: Sequence[int], message: common_pb2.Tensor) -> Placement:
         """Make the message name or hold the wanted rows.
 
         Rows that lie in the buffer stay there. Others are copied into shared memory, of their GPU or of the host.
@@ -197,7 +193,7 @@ class LogitsDelivery:
         return self._placed(None, None)
 
     @staticmethod
-    def fetch(logits: Any, wanted: Sequence[int], placed: Placed, message: common_pb2.Tensor) -> None:
+    def fetch(logits: Any, wanted: Sequence[int], placed: Placement, message: common_pb2.Tensor) -> None:
         """Bring the wanted rows home, from where `put` put them. Raises InvalidLogits if they come malformed."""
         if placed.buffer is not None:
             placed.buffer.memory.read(logits, wanted, placed.staged)
@@ -205,20 +201,20 @@ class LogitsDelivery:
             tensors.put_rows(logits, wanted, tensors.like(message, logits))
 
     @staticmethod
-    def refuse(placed: Placed) -> bool:
+    def refuse(placed: Placement) -> bool:
         """The server refused logits that are right: whether it may take them from elsewhere."""
         if placed.buffer is None or placed.buffer.memory.name != "device":
             return False
         placed.buffer.refuse()
         return True
 
-    def _placed(self, buffer: LogitsBuffer | None, staged: Any) -> Placed:
+    def _placed(self, buffer: LogitsBuffer | None, staged: Any) -> Placement:
         self.memory = "inline" if buffer is None else buffer.memory.name
-        return Placed(buffer, staged)
+        return Placement(buffer, staged)
 
     def _stagings(self, rows: Any) -> list[LogitsBuffer]:
         """Buffers for copies of these rows, the fastest first."""
-        if not self._conversation.shares_memory:
+        if not self._channel.shares_memory:
             return []
         device = rows.device if tensors.is_torch(rows) else None
         if device not in self._staging:
@@ -227,15 +223,15 @@ class LogitsDelivery:
 
     def _buffers(self, device: object, *, with_torch: bool) -> list[LogitsBuffer]:
         return [
-            LogitsBuffer(self._conversation, memory, self._vocab_size, self.datatype, with_torch=with_torch)
-            for memory in memories(self._conversation, device if with_torch else "cpu")
+            LogitsBuffer(self._channel, memory, self._vocab_size, self.datatype, with_torch=with_torch)
+            for memory in memories(self._channel, device if with_torch else "cpu")
         ]
 
 
-def memories(conversation: Conversation, device: object) -> list[Memory]:
+def memories(channel: FrameChannel, device: object) -> list[Memory]:
     """The kinds of memory for logits on a device ("cuda:0", or a torch.device), the fastest first."""
     if not str(device).startswith("cuda"):
-        return [HostMemory(conversation)]
+        return [HostMemory(channel)]
     from logitport.session import device_memory  # imports torch
 
-    return device_memory.memories(conversation, str(device))
+    return device_memory.memories(channel, str(device))

@@ -10,7 +10,7 @@ from logitport.core import tensors
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logitport.session.channel import Conversation
+    from logitport.session.channel import FrameChannel
 
 
 class Memory(ABC):
@@ -53,11 +53,11 @@ class HostMemory(Memory):
 
     name = "host"
 
-    def __init__(self, conversation: Conversation) -> None:
-        self._conversation = conversation
+    def __init__(self, channel: FrameChannel) -> None:
+        self._channel = channel
 
     def open(self, size_bytes: int, replaces: int) -> tuple[int, Any] | None:
-        return self._conversation.open_region(size_bytes, replaces)
+        return self._channel.open_region(size_bytes, replaces)
 
     def ordinary(self, size_bytes: int) -> bytearray:
         return bytearray(size_bytes)

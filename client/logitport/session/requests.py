@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from logitport.request import Request
-    from logitport.session.channel import Conversation
+    from logitport.session.channel import FrameChannel
 
 _T = TypeVar("_T")
 
@@ -36,7 +36,7 @@ _FIRST_BACKOFF_SECONDS = 0.05
 _LONGEST_BACKOFF_SECONDS = 2.0
 
 
-class Roster:
+class SessionRequests:
     """Handles by slot.
 
     Args:
@@ -50,9 +50,9 @@ class Roster:
     """
 
     def __init__(
-        self, conversation: Conversation, restore: Callable[[], dict[str, LogitportError]], reconnect_seconds: float
+        self, channel: FrameChannel, restore: Callable[[], dict[str, LogitportError]], reconnect_seconds: float
     ) -> None:
-        self._conversation = conversation
+        self._channel = channel
         self._restore = restore
         self._reconnect_seconds = reconnect_seconds
         self._handles: dict[int, Handle] = {}
@@ -79,7 +79,7 @@ class Roster:
 
     def add(self, request: Request) -> Handle:
         """Admit a request. Raises as `Session.add`."""
-        most = self._conversation.opened.max_requests
+        most = self._channel.opened.max_requests
         if len(self._handles) >= most:
             raise LimitExceeded(f"all {most} slots are taken; remove requests that have ended, or raise max_requests")
         handle = Handle(self._free_slots[0] if self._free_slots else self._unused_slot, self._generation, request)
@@ -120,10 +120,10 @@ class Roster:
         self._closed = True
 
     def exchange(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
-        """As `Conversation.exchange`; if the connection breaks, on a new one."""
-        return self.healing(lambda: self._conversation.exchange(frame))
+        """As `FrameChannel.exchange`; if the connection breaks, on a new one."""
+        return self.with_reconnect(lambda: self._channel.exchange(frame))
 
-    def healing(self, call: Callable[[], _T]) -> _T:
+    def with_reconnect(self, call: Callable[[], _T]) -> _T:
         """What `call` returns; if the connection breaks, what it returns on a new one. Not to be nested.
 
         Raises:
@@ -160,7 +160,7 @@ class Roster:
         """Connect again, and bring back every request whose state follows from its history; the others are `lost`."""
         if self._closed:
             raise SessionClosed("the session is closed; open another with Client.session")
-        self._conversation.reopen(wait_seconds)
+        self._channel.reopen(wait_seconds)
         refused = self._restore()
         for handle in self._handles.values():
             if handle.processed and handle not in self.lost:
@@ -183,7 +183,7 @@ class Roster:
     def _send(self, handles: Sequence[Handle]) -> None:
         for frame in add_frames(handles):
             try:
-                added = self._conversation.exchange(processing_pb2.SessionRequest(add=frame)).added
+                added = self._channel.exchange(processing_pb2.SessionRequest(add=frame)).added
             except LimitExceeded as error:  # what this server takes may be less
                 self.lost.update({self._handles[asked.slot]: error for asked in frame.requests})
                 continue

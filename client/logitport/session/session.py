@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from logitport.calls import count
 from logitport.errors import InvalidTokenId, LogitportError
-from logitport.session.channel import Conversation
+from logitport.session.channel import FrameChannel
 from logitport.session.frames import Handle, RowLike, misused, place_rows, step_frame, wrong_ids
-from logitport.session.logits_buffer import LogitsDelivery
-from logitport.session.requests import Roster
+from logitport.session.logits_buffer import LogitsTransfer
+from logitport.session.requests import SessionRequests
 from logitport.session.step import PendingStep
 from logitport_proto import processing_pb2
 
@@ -47,32 +47,32 @@ class Session:
     ) -> None:
         self.vocab_size = opening.vocab_size
         self.datatype = opening.datatype
-        self._conversation = Conversation(connect, opening, timeout=timeout, lane=lane)
-        self._roster = Roster(self._conversation, restore, reconnect_seconds)
-        self._delivery = LogitsDelivery(
-            self._conversation, self.vocab_size, self.datatype, with_torch=with_torch, device=opening.device
+        self._channel = FrameChannel(connect, opening, timeout=timeout, lane=lane)
+        self._requests = SessionRequests(self._channel, restore, reconnect_seconds)
+        self._transfer = LogitsTransfer(
+            self._channel, self.vocab_size, self.datatype, with_torch=with_torch, device=opening.device
         )
         self._begun: PendingStep | None = None
 
     @property
     def session_id(self) -> str:
         """The server's name for it, for logs; another one after a reconnect."""
-        return self._conversation.opened.session_id
+        return self._channel.opened.session_id
 
     @property
     def reconnects(self) -> int:
         """How often the connection broke and was made again."""
-        return self._conversation.connections - 1
+        return self._channel.connections - 1
 
     @property
     def resyncs(self) -> int:
         """How often a request's history was sent again because the server's was another one."""
-        return self._roster.resyncs
+        return self._requests.resyncs
 
     @property
     def transport(self) -> str:
         """How frames travel: "grpc", or "local" over a Unix socket with shared memory."""
-        return self._conversation.transport
+        return self._channel.transport
 
     @property
     def logits_memory(self) -> str:
@@ -80,7 +80,7 @@ class Session:
 
         "device" is memory of the engine's GPU, "host" memory shared with the server; "inline" logits travelled.
         """
-        return self._delivery.memory
+        return self._transfer.memory
 
     def logits_buffer(self, rows: int) -> Any:
         """Logits that the server can reach: float[rows, vocab_size] of the session's dtype, in shared memory.
@@ -107,7 +107,7 @@ class Session:
             LimitExceeded: more than the server's max_region_bytes.
         """
         wanted = count(rows, "rows", 0)
-        return self._roster.healing(lambda: self._delivery.buffer.rows(wanted))
+        return self._requests.with_reconnect(lambda: self._transfer.buffer.rows(wanted))
 
     def add(self, request: Request) -> Handle:
         """Admit a request, with its whole history; its processors are found and their state is built now.
@@ -116,13 +116,13 @@ class Session:
             UnknownProcessor, InvalidParams, PayloadError, InvalidTokenId: the request is refused; see docs/protocol.md.
             LimitExceeded: the session holds as many requests as it may.
         """
-        handle = self._roster.add(request)
-        self._delivery.buffer.request_added()
+        handle = self._requests.add(request)
+        self._transfer.buffer.request_added()
         return handle
 
     def remove(self, handle: Handle) -> None:
         """Drop a request and its state. Raises UnknownRequest if it is not of this session, or was removed."""
-        self._roster.remove(handle)
+        self._requests.remove(handle)
 
     def step(
         self,
@@ -150,12 +150,12 @@ class Session:
         try:
             drafted = {handle: tuple(token_ids) for handle, token_ids in drafts.items()} if drafts else {}
             for handle in new_token_ids:
-                self._roster.check(handle)
+                self._requests.check(handle)
             placed = place_rows(new_token_ids, drafted, rows)
             frame = step_frame(new_token_ids, drafted, placed, self.vocab_size)
         except InvalidTokenId:
             wrong = wrong_ids(new_token_ids, self.vocab_size) | wrong_ids(drafted, self.vocab_size)
-            self._roster.give_up(wrong)
+            self._requests.give_up(wrong)
             new_token_ids = {handle: () if handle in wrong else ids for handle, ids in new_token_ids.items()}
             drafted = {handle: (0,) * len(ids) if handle in wrong else ids for handle, ids in drafted.items()}
             frame = step_frame(new_token_ids, drafted, placed, self.vocab_size)
@@ -164,9 +164,9 @@ class Session:
         except (AttributeError, TypeError, ValueError) as error:
             raise misused(new_token_ids, drafts, rows) from error
         pending = PendingStep(
-            self._conversation, self._roster, self._delivery, list(new_token_ids), drafted, placed, self.vocab_size
+            self._channel, self._requests, self._transfer, list(new_token_ids), drafted, placed, self.vocab_size
         )
-        self._conversation.begin(processing_pb2.SessionRequest(step=frame), pending.take_reply)
+        self._channel.begin(processing_pb2.SessionRequest(step=frame), pending.take_reply)
         if self._begun is not None:
             self._begun.supersede()
         self._begun = pending
@@ -181,13 +181,13 @@ class Session:
             UnknownRequest: not a request of this session.
             InvalidArgument: longer than the history, or into the prompt.
         """
-        self._roster.check(handle)
+        self._requests.check(handle)
         handle.rewind(length)
 
     def close(self) -> None:
         """End the session; the server forgets its requests. May be called twice."""
-        self._roster.clear()
-        self._conversation.close()
+        self._requests.clear()
+        self._channel.close()
 
     def __enter__(self) -> Session:
         return self
@@ -198,7 +198,7 @@ class Session:
         self.close()
 
     def __len__(self) -> int:
-        return len(self._roster)
+        return len(self._requests)
 
     def __bool__(self) -> bool:
         return True  # also while it holds no request

@@ -24,9 +24,9 @@ from logitport_proto import common_pb2, processing_pb2
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from logitport.session.channel import Conversation
-    from logitport.session.logits_buffer import LogitsDelivery, Placed
-    from logitport.session.requests import Roster
+    from logitport.session.channel import FrameChannel
+    from logitport.session.logits_buffer import LogitsTransfer, Placement
+    from logitport.session.requests import SessionRequests
 
 
 @dataclass(frozen=True)
@@ -52,18 +52,18 @@ class PendingStep:
 
     def __init__(
         self,
-        conversation: Conversation,
-        roster: Roster,
-        delivery: LogitsDelivery,
+        channel: FrameChannel,
+        requests: SessionRequests,
+        transfer: LogitsTransfer,
         handles: Sequence[Handle],
         drafts: Mapping[Handle, Sequence[int]],
         rows: Sequence[tuple[Handle, int]],
         vocab_size: int,
     ) -> None:
-        self._conversation = conversation
-        self._connection = conversation.connections
-        self._roster = roster
-        self._delivery = delivery
+        self._channel = channel
+        self._connection = channel.connections
+        self._requests = requests
+        self._transfer = transfer
         self._vocab_size = vocab_size
         self._handles = handles
         self._drafts = drafts
@@ -88,7 +88,7 @@ class PendingStep:
             InvalidArgument: the step was applied already, or another one was begun.
         """
         self._check(logits)
-        answer, placed = self._roster.healing(lambda: self._hand_over(logits))
+        answer, placed = self._requests.with_reconnect(lambda: self._hand_over(logits))
         self._applied = True
         result = answer.result
         try:
@@ -110,7 +110,7 @@ class PendingStep:
             RequestsFailed: as `apply`.
             InvalidArgument: there are rows whose processors read logits: finish the step with `apply`.
         """
-        answer = self._roster.healing(self._settled)
+        answer = self._requests.with_reconnect(self._settled)
         if answer.wanted:
             raise InvalidArgument(
                 f"processors read the logits of rows {answer.wanted}, and edits are not all that is wanted there: "
@@ -145,7 +145,7 @@ class PendingStep:
         if self._superseded:
             raise InvalidArgument("another step was begun; finish a step before the next one")
         if self._answer is None:
-            self._conversation.settle()
+            self._channel.drain_reply()
         if isinstance(self._error, ServerUnavailable) or self._wants_logits_elsewhere():
             self._answer, self._error = self._ask_again(), None
         if self._error is not None:
@@ -158,37 +158,37 @@ class PendingStep:
     def _wants_logits_elsewhere(self) -> bool:
         """Whether the server that asked for this step's logits is gone: the one that came since knows nothing of it."""
         wanted = self._answer is not None and self._answer.wanted
-        return bool(wanted) and self._connection != self._conversation.connections
+        return bool(wanted) and self._connection != self._channel.connections
 
     def _ask_again(self, out_of_sync: Sequence[Handle] = ()) -> _Answer:
         """The answer to this step from histories that hold its new ids already; these are sent before."""
-        self._roster.resend(out_of_sync)
+        self._requests.resend(out_of_sync)
         nothing_new: dict[Handle, Sequence[int]] = dict.fromkeys(self._handles, ())
         frame = step_frame(nothing_new, self._drafts, self._rows, self._vocab_size)
-        answer = self._read(self._conversation.exchange(processing_pb2.SessionRequest(step=frame)).edits)
-        self._connection = self._conversation.connections
+        answer = self._read(self._channel.exchange(processing_pb2.SessionRequest(step=frame)).edits)
+        self._connection = self._channel.connections
         return answer
 
-    def _hand_over(self, logits: Any) -> tuple[_Answer, Placed | None]:
+    def _hand_over(self, logits: Any) -> tuple[_Answer, Placement | None]:
         """The answer, and where the wanted rows are that were sent; None if none are wanted. Raises as `_settled`."""
         answer = self._settled()
         return answer, self._send(logits, answer.wanted) if answer.wanted else None
 
-    def _send(self, logits: Any, wanted: Sequence[int]) -> Placed:
+    def _send(self, logits: Any, wanted: Sequence[int]) -> Placement:
         frame = processing_pb2.SessionRequest()
-        placed = self._delivery.put(logits, wanted, frame.logits.logits)
-        self._conversation.send(frame)
+        placed = self._transfer.put(logits, wanted, frame.logits.logits)
+        self._channel.send(frame)
         for row in wanted:
             self._rows[row][0].processed = True
         return placed
 
-    def _take_back(self, logits: Any, wanted: Sequence[int], placed: Placed) -> StepResult:
+    def _take_back(self, logits: Any, wanted: Sequence[int], placed: Placement) -> StepResult:
         """The wanted rows, processed. If the connection breaks here, nobody knows how far that came."""
         try:
             try:
-                edited = self._conversation.receive().logits
+                edited = self._channel.receive().logits
             except InvalidLogits:
-                if self._delivery.refuse(placed):
+                if self._transfer.refuse(placed):
                     return self._take_back(logits, wanted, self._send(logits, wanted))
                 raise
             if placed.buffer is None:
@@ -196,7 +196,7 @@ class PendingStep:
         except ServerUnavailable as error:
             lost = StateLost(f"the connection broke while logits of this request were being processed: {error}")
             return StepResult(dict.fromkeys((self._rows[row][0] for row in wanted), lost), {}, {}, ())
-        self._delivery.fetch(logits, wanted, placed, edited.logits)
+        self._transfer.fetch(logits, wanted, placed, edited.logits)
         return self._result(edited)
 
     def _read(self, reply: processing_pb2.StepEdits) -> _Answer:
@@ -221,16 +221,16 @@ class PendingStep:
             raise InvalidArgument("this step was applied already; begin the next one with Session.step")
         rows, width = tensors.check_matrix(logits)
         datatype = tensors.datatype_of(logits.dtype)
-        wanted = self._delivery.datatype
+        wanted = self._transfer.datatype
         if rows != len(self._rows) or width != self._vocab_size or datatype != wanted:
             raise InvalidLogits(
                 f"logits are {datatype}[{rows}, {width}]; this step wants "
                 f"{wanted}[{len(self._rows)}, {self._vocab_size}]"
             )
-        self._delivery.check(logits)
+        self._transfer.check(logits)
 
     def _check_edited(self, edited: common_pb2.Tensor, rows: int) -> None:
-        datatype = self._delivery.datatype
+        datatype = self._transfer.datatype
         if edited.datatype != datatype or list(edited.shape) != [rows, self._vocab_size]:
             raise InvalidLogits(
                 f"the server returned {edited.datatype}{list(edited.shape)} for {datatype}[{rows}, {self._vocab_size}]"
@@ -241,7 +241,7 @@ class PendingStep:
         by_slot = {handle.slot: handle for handle in self._handles} if failures or skipped else {}
         if strangers := [slot for slot in (*failures, *skipped) if slot not in by_slot]:
             raise InternalError(f"the server told of failures in slots {strangers}, which take no part in the step")
-        lost = self._roster.lost
+        lost = self._requests.lost
         return StepResult(
             {by_slot[slot]: lost.get(by_slot[slot], error) for slot, error in failures.items()},
             {by_slot[slot]: lost.get(by_slot[slot], error) for slot, error in skipped.items()},

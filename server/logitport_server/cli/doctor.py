@@ -14,7 +14,7 @@ from logitport_server.config import WITHOUT_LAYER, LayerName
 from logitport_server.sandbox import LAYERS, SandboxError
 from logitport_server.sandbox.attempts import ATTEMPTS
 from logitport_server.sandbox.gpu import device_nodes
-from logitport_server.sandbox.probe import Outcome, probe
+from logitport_server.sandbox.probe import ProbeResult, probe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,13 +73,13 @@ def _layers(missing: Mapping[str, str], waived: frozenset[str]) -> Table:
     return table
 
 
-def _leaks(outcomes: list[Outcome], active: frozenset[str]) -> frozenset[str]:
+def _leaks(outcomes: list[ProbeResult], active: frozenset[str]) -> frozenset[str]:
     """The attempts that got through although the active layers should stop them."""
     to_be_stopped = {attempt.what for attempt in ATTEMPTS if any(enough <= active for enough in attempt.stopped_by)}
     return frozenset(outcome.what for outcome in outcomes if not outcome.stopped) & to_be_stopped
 
 
-def _attempts(outcomes: list[Outcome], failed: frozenset[str]) -> Table:
+def _attempts(outcomes: list[ProbeResult], failed: frozenset[str]) -> Table:
     table = Table("tried inside a worker", "stopped", Column("by, or what it got", overflow="fold"))
     for outcome in outcomes:
         verdict = "yes" if outcome.stopped else "NO, AND SHOULD BE" if outcome.what in failed else "no"

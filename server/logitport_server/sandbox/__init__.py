@@ -4,9 +4,19 @@ The server calls `launch`, which starts a preloaded parent behind the outer wall
 workers, each behind walls of its own. `LAYERS` are the walls; `check` says whether this machine has them.
 """
 
+from logitport_server.sandbox.forker import SandboxedProcess, WorkerForker
 from logitport_server.sandbox.launcher import launch
 from logitport_server.sandbox.layers import LAYER_NAMES, LAYERS, check
-from logitport_server.sandbox.parent import Contained, Parent
 from logitport_server.sandbox.plan import LayersMissing, Limits, SandboxError
 
-__all__ = ["launch", "Parent", "Contained", "Limits", "LAYERS", "LAYER_NAMES", "check", "SandboxError", "LayersMissing"]
+__all__ = [
+    "launch",
+    "WorkerForker",
+    "SandboxedProcess",
+    "Limits",
+    "LAYERS",
+    "LAYER_NAMES",
+    "check",
+    "SandboxError",
+    "LayersMissing",
+]

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logitport_server.sandbox.attempts import ATTEMPTS, Attempt, Targets
+from logitport_server.sandbox.forker import WorkerForker
 from logitport_server.sandbox.launcher import launch
-from logitport_server.sandbox.parent import Parent
 from logitport_server.sandbox.plan import Limits, SandboxError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _THROUGH, _STOPPED = "through: ", "stopped: "
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProbeResult:
     """How one attempt ended.
 
     Attributes:
@@ -47,7 +47,7 @@ class Outcome:
     how: str
 
 
-def probe(python: str = sys.executable, without: Iterable[str] = (), devices: Sequence[str] = ()) -> list[Outcome]:
+def probe(python: str = sys.executable, without: Iterable[str] = (), devices: Sequence[str] = ()) -> list[ProbeResult]:
     """Make every attempt, each in a worker of its own, with these layers waived, and these device nodes.
 
     Raises SandboxError if no worker can be started.
@@ -72,19 +72,19 @@ def probe(python: str = sys.executable, without: Iterable[str] = (), devices: Se
             process.wait()
     if isinstance(report, str):
         raise SandboxError(f"no worker could be tried: {report}")
-    return [Outcome(**outcome) for outcome in report]
+    return [ProbeResult(**outcome) for outcome in report]
 
 
 def _main(report: socket.socket, port: int, abstract_socket: str) -> None:
     with report:
         try:
-            outcomes = _make_attempts(Parent(), port, abstract_socket)
+            outcomes = _make_attempts(WorkerForker(), port, abstract_socket)
             report.sendall(json.dumps([asdict(outcome) for outcome in outcomes]).encode())
         except (SandboxError, OSError) as error:
             report.sendall(json.dumps(str(error)).encode())
 
 
-def _make_attempts(parent: Parent, port: int, abstract_socket: str) -> list[Outcome]:
+def _make_attempts(parent: WorkerForker, port: int, abstract_socket: str) -> list[ProbeResult]:
     path = f"/tmp/logitport-sibling-{secrets.token_hex(8)}"  # noqa: S108 - in its own folder, where it has one
     ours, theirs = socket.socketpair()
     sibling = parent.fork(lambda: _be_sibling(theirs, path), _LIMITS, [theirs.fileno()])
@@ -109,7 +109,7 @@ def _be_sibling(channel: socket.socket, path: str) -> None:
         Path(path).unlink()
 
 
-def _make(attempt: Attempt, parent: Parent, targets: Targets) -> Outcome:
+def _make(attempt: Attempt, parent: WorkerForker, targets: Targets) -> ProbeResult:
     ours, theirs = socket.socketpair()
     with ours:
         attacker = parent.fork(
@@ -124,7 +124,7 @@ def _make(attempt: Attempt, parent: Parent, targets: Targets) -> Outcome:
         signal.pidfd_send_signal(attacker.pidfd, signal.SIGKILL)
         os.waitpid(attacker.pid, 0)
         os.close(attacker.pidfd)
-    return Outcome(attempt.what, said.startswith(_STOPPED), said.partition(": ")[2])
+    return ProbeResult(attempt.what, said.startswith(_STOPPED), said.partition(": ")[2])
 
 
 def _try(attempt: Attempt, targets: Targets) -> bytes:

@@ -16,7 +16,7 @@ from logitport.errors import (
     to_proto,
 )
 from logitport.ops import PipelineStage
-from logitport_builtins.grammar.turns import caller
+from logitport_builtins.grammar.fair_limiter import caller
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.principals import ANYONE, Domain
 from logitport_server.session import replies

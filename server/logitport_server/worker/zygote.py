@@ -18,7 +18,7 @@ import orjson
 
 from logitport.payload import wire_names
 from logitport_server import stubs
-from logitport_server.sandbox import Limits, Parent, SandboxError
+from logitport_server.sandbox import Limits, SandboxError, WorkerForker
 from logitport_server.worker.malloc import keep_large_blocks
 
 _LONGEST_MESSAGE = 1 << 16
@@ -26,7 +26,7 @@ _LONGEST_MESSAGE = 1 << 16
 
 def run(control: socket.socket) -> None:
     """Fork workers until the server closes its end of the socket; the workers end with it."""
-    parent = Parent()  # first of all: it gives up root
+    parent = WorkerForker()  # first of all: it gives up root
     keep_large_blocks()
     _preload()
     zygote = _Zygote(control, parent)
@@ -59,7 +59,7 @@ def _preload_transformers() -> None:
 
 
 class _Zygote:
-    def __init__(self, control: socket.socket, parent: Parent) -> None:
+    def __init__(self, control: socket.socket, parent: WorkerForker) -> None:
         self._control = control
         self._parent = parent
         self._selector = selectors.DefaultSelector()

@@ -96,7 +96,9 @@ class Sampler:
 @pytest.fixture
 def remote(client: Client) -> Callable[..., RemoteLogitsProcessor]:
     def make(*chain: Any) -> RemoteLogitsProcessor:
-        return RemoteLogitsProcessor(client, [link if isinstance(link, tuple) else (link, {}) for link in chain])
+        return RemoteLogitsProcessor(
+            client, [holder if isinstance(holder, tuple) else (holder, {}) for holder in chain]
+        )
 
     return make
 

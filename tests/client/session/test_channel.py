@@ -306,7 +306,7 @@ def test_failures_are_told_by_handle(opened: Any) -> None:
 # Histories that differ
 
 
-def healing(script: Any, refusals: dict[int, LogitportError]) -> Callable[[Any], dict[str, Any]]:
+def with_reconnect(script: Any, refusals: dict[int, LogitportError]) -> Callable[[Any], dict[str, Any]]:
     """A server that wants the histories of slots 0 and 1 once, refuses some of them, and has other replies ready."""
     synced: set[int] = set()
 
@@ -329,7 +329,7 @@ def healing(script: Any, refusals: dict[int, LogitportError]) -> Callable[[Any],
 def test_histories_that_differ_are_sent_again(opened: Any) -> None:
     session, script = opened()
     handles = [session.add(Request([1])) for _ in range(3)]
-    script.answer = healing(script, {})
+    script.answer = with_reconnect(script, {})
     result = session.step({handle: [2, 3] for handle in handles}).apply(zeros(3))
     assert result.failures == {}
     assert kinds(script)[4:] == ["step", "add", "step"]
@@ -345,7 +345,7 @@ def test_histories_that_differ_are_sent_again(opened: Any) -> None:
 def test_a_history_that_cannot_be_sent_again_costs_its_request_alone(opened: Any) -> None:
     session, script = opened()
     handles = [session.add(Request([1])) for _ in range(3)]
-    script.answer = healing(script, {1: StateLost("state is gone")})
+    script.answer = with_reconnect(script, {1: StateLost("state is gone")})
     result = session.step({handle: [2] for handle in handles}).apply(zeros(3), check=False)
     assert {handle: type(error) for handle, error in result.failures.items()} == {handles[1]: StateLost}
 
@@ -353,7 +353,7 @@ def test_a_history_that_cannot_be_sent_again_costs_its_request_alone(opened: Any
 def test_a_request_that_was_removed_is_not_sent_again(opened: Any) -> None:
     session, script = opened()
     first, second = session.add(Request([1])), session.add(Request([1]))
-    script.answer = healing(script, {})
+    script.answer = with_reconnect(script, {})
     pending = session.step({first: [], second: []})
     session.remove(first)
     result = pending.apply(zeros(2), check=False)

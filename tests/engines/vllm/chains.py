@@ -63,7 +63,7 @@ CHAINS: dict[str, Chain] = {
     ],
     "reads logits": [("Tilt", {"by": 4.0})],
 }
-CHAINS["all"] = [link for name in ("reads logits", "disallowed_tokens", "no_repeat_ngram") for link in CHAINS[name]]
+CHAINS["all"] = [holder for name in ("reads logits", "disallowed_tokens", "no_repeat_ngram") for holder in CHAINS[name]]
 
 
 def asked(chain: Chain) -> dict[str, Any]:

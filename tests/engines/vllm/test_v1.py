@@ -61,7 +61,7 @@ def asking(chain: Chain, **options: Any) -> SamplingParams:
 
 def native(chain: Chain, **options: Any) -> SamplingParams:
     defaults = {"temperature": 0.0, "max_tokens": STEPS, "ignore_eos": True}
-    return SamplingParams(**defaults | options, extra_args={"native": [list(link) for link in chain]})
+    return SamplingParams(**defaults | options, extra_args={"native": [list(holder) for holder in chain]})
 
 
 def generate(engine: Any, given: list[list[int]], params: Any) -> list[Any]:
@@ -146,7 +146,7 @@ def test_a_request_that_is_aborted_leaves_and_the_others_go_on(engine: Any) -> N
 
     for place in (0, 2, 3):
         assert [outputs[f"abort-{place}"]] == ids(generate(engine, [given[place]], native(CHAINS["all"])))
-    assert len(hook(engine)._batch._link.session) == 0
+    assert len(hook(engine)._batch._holder.session) == 0
 
 
 def test_a_request_whose_processor_fails_ends_and_the_others_do_not(engine: Any) -> None:

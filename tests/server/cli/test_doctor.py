@@ -11,7 +11,7 @@ import pytest
 from logitport_server.cli.doctor import _leaks
 from logitport_server.cli.root import run
 from logitport_server.sandbox import LAYER_NAMES, LAYERS
-from logitport_server.sandbox.probe import Outcome
+from logitport_server.sandbox.probe import ProbeResult
 
 COMMAND = str(Path(sys.executable).with_name("logitport"))
 LACKING = {layer.name: reason for layer in LAYERS if (reason := layer.missing()) is not None}
@@ -54,6 +54,9 @@ def test_a_layer_that_there_is_not(capsys):
 
 
 def test_a_wall_that_does_not_hold_is_found():
-    through = [Outcome("Start a process", stopped=False, how="7"), Outcome("Mount a file system", stopped=True, how="")]
+    through = [
+        ProbeResult("Start a process", stopped=False, how="7"),
+        ProbeResult("Mount a file system", stopped=True, how=""),
+    ]
     assert _leaks(through, frozenset({"seccomp"})) == {"Start a process"}
     assert _leaks(through, frozenset({"landlock"})) == frozenset()

@@ -39,15 +39,15 @@ def read_chain(asked: Any, where: str) -> Chain:
             raise InvalidParams(f"{where}: not JSON ({error}); {_WANTED}") from error
     if not isinstance(asked, list | tuple):
         raise InvalidParams(f"{where}: {type(asked).__name__}; {_WANTED}")
-    return [_link(link, f"{where}[{place}]") for place, link in enumerate(asked)]
+    return [_holder(holder, f"{where}[{place}]") for place, holder in enumerate(asked)]
 
 
 _WANTED = 'a list of [processor, parameters] is wanted, such as [["disallowed_tokens", {"token_ids": [1]}]]'
 
 
-def _link(link: Any, where: str) -> tuple[str, Mapping[str, Any]]:
-    if isinstance(link, list | tuple) and len(link) in {1, 2} and isinstance(link[0], str):
-        params = link[1] if len(link) == 2 else {}
+def _holder(holder: Any, where: str) -> tuple[str, Mapping[str, Any]]:
+    if isinstance(holder, list | tuple) and len(holder) in {1, 2} and isinstance(holder[0], str):
+        params = holder[1] if len(holder) == 2 else {}
         if isinstance(params, Mapping):
-            return link[0], params
+            return holder[0], params
     raise InvalidParams(f"{where}: {_WANTED}")

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 def is_chain(value: object) -> bool:
     """Whether this is a list of (processor, parameters) pairs."""
     return isinstance(value, list | tuple) and all(
-        isinstance(link, list | tuple) and len(link) == 2 and isinstance(link[1], Mapping) for link in value
+        isinstance(holder, list | tuple) and len(holder) == 2 and isinstance(holder[1], Mapping) for holder in value
     )
 
 
-class Batch:
+class HistoryBatch:
     """One batch from its prompts to its last step, in a session of its own.
 
     Rows may change places, and histories may be cut back, from one step to the next: requests follow.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 RECONNECT_SECONDS = 2.0
 
 
-class Link:
+class SessionHolder:
     """One session at a time. Not safe to use from several threads.
 
     Args:

@@ -10,7 +10,7 @@ from logitport.errors import InternalError, InvalidArgument, LogitportError, Pro
 from logitport.integrations.common import environment
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
 from logitport.integrations.common.ranks import Ranks
-from logitport.integrations.common.session_holder import RECONNECT_SECONDS, Link
+from logitport.integrations.common.session_holder import RECONNECT_SECONDS, SessionHolder
 from logitport.integrations.sglang.engine import (
     BEAMS,
     SEVERAL_ROWS,
@@ -20,8 +20,8 @@ from logitport.integrations.sglang.engine import (
     tokenizer_id,
     unsupported_here,
 )
-from logitport.integrations.sglang.followed import Follow, Followed, new_ids
 from logitport.integrations.sglang.requests import awaits_token, end, request_of
+from logitport.integrations.sglang.tracked_requests import TrackedRequest, TrackedRequests, new_ids
 from logitport.ops import apply_edits
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass
-class _Outcome:
+class _HookResult:
     """What came of a step; the same on every rank.
 
     Attributes:
@@ -75,13 +75,13 @@ class Hook:
     ) -> None:
         self._refusal = unsupported_here() if refusal is None else refusal
         try:
-            self._followed = Followed(default())
+            self._tracked = TrackedRequests(default())
         except InvalidArgument as error:
-            self._followed, self._refusal = Followed(()), str(error)
+            self._tracked, self._refusal = TrackedRequests(()), str(error)
         if self._refusal:
             _log.error("logitport refuses every request: %s", self._refusal)
         self._ranks = ranks or (Ranks() if self._refusal else ranks_here())
-        self._link = Link(connect)
+        self._holder = SessionHolder(connect)
 
     def process(self, logits: torch.Tensor, custom_params: Sequence[Mapping[str, Any] | None]) -> None:
         """Process float[rows, vocab_size] in place; a request that fails is ended. Does not raise.
@@ -108,13 +108,13 @@ class Hook:
 
     def _ask(
         self, logits: torch.Tensor, reqs: Mapping[int, Any], custom_params: Sequence[Mapping[str, Any] | None]
-    ) -> _Outcome:
-        outcome = _Outcome()
+    ) -> _HookResult:
+        outcome = _HookResult()
         refusal = self._refusal or (SEVERAL_ROWS if len(set(map(id, reqs.values()))) < len(reqs) else "")
-        follows: dict[int, Follow] = {}
+        follows: dict[int, TrackedRequest] = {}
         for row, req in reqs.items():
             try:
-                follow = self._followed.follow(req, cast("Mapping[str, Any]", custom_params[row]))
+                follow = self._tracked.follow(req, cast("Mapping[str, Any]", custom_params[row]))
                 if follow.chain and (why := refusal or (BEAMS if req.beam_group is not None else "")):
                     raise InvalidArgument(why)
             except InvalidArgument as error:
@@ -123,23 +123,23 @@ class Hook:
                 if follow.chain:
                     follows[row] = follow
         try:
-            self._followed.drop_ended(self._link.session)
+            self._tracked.drop_ended(self._holder.session)
             if follows:
                 self._step(logits, reqs, follows, outcome)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the engine
             failure = error if isinstance(error, LogitportError) else InternalError(f"the hook failed: {error!r}")
             _log.error("logitport: %d requests end: %s", len(follows), failure, exc_info=failure is not error)
-            self._followed.forget_session(failure)
-            self._link.lose(failure)
+            self._tracked.forget_session(failure)
+            self._holder.lose(failure)
             outcome.edits, outcome.in_place = None, True
             outcome.failures = dict.fromkeys(follows, failure) | outcome.failures
         return outcome
 
     def _step(
-        self, logits: torch.Tensor, reqs: Mapping[int, Any], follows: Mapping[int, Follow], outcome: _Outcome
+        self, logits: torch.Tensor, reqs: Mapping[int, Any], follows: Mapping[int, TrackedRequest], outcome: _HookResult
     ) -> None:
         """Process the rows of requests that have a chain. Raises if the session is of no use any more."""
-        session = self._link.opened(lambda: _options(logits, reqs[next(iter(follows))]))
+        session = self._holder.opened(lambda: _options(logits, reqs[next(iter(follows))]))
         handles = {}
         for row, follow in follows.items():
             try:
@@ -159,7 +159,7 @@ class Hook:
         else:
             outcome.edits = pending.edits(check=False)
             result = cast("StepResult", pending.result)  # there are edits, so the server has answered
-        self._link.answered()
+        self._holder.answered()
         rows = {handle: row for row, handle in handles.items()}
         outcome.failures |= {rows[handle]: error for handle, error in result.failures.items()}
         for place in result.all_denied_rows:
@@ -167,9 +167,9 @@ class Hook:
 
     def close(self) -> None:
         """End the session; another is opened when a request needs it."""
-        if self._link.session is not None:
-            self._followed.forget_session(SessionClosed("the hook was closed"))
-            self._link.close()
+        if self._holder.session is not None:
+            self._tracked.forget_session(SessionClosed("the hook was closed"))
+            self._holder.close()
 
 
 _ALL_DENIED = "its processors deny every id, and SGLang would then sample any of them"

@@ -18,7 +18,7 @@ from logitport.errors import InvalidArgument, LogitportError
 from logitport.integrations.common.chains import KEY, chain_of
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
 from logitport.integrations.common.history_batch import is_chain
-from logitport.integrations.common.session_holder import Link
+from logitport.integrations.common.session_holder import SessionHolder
 from logitport.request import Request
 
 if TYPE_CHECKING:
@@ -124,8 +124,8 @@ class _Hook(ContinuousBatchingLogitsProcessor):
     def __init__(self, owner: RemoteLogitsProcessor, manager: ContinuousBatchingManager) -> None:
         self.owner = owner
         self._manager = weakref.ref(manager)
-        self._link = Link(lambda: owner.client)
-        weakref.finalize(manager, self._link.close)
+        self._holder = SessionHolder(lambda: owner.client)
+        weakref.finalize(manager, self._holder.close)
         self._running: dict[str, _Running] = {}
         self._step: _Step | None = None
 
@@ -160,7 +160,7 @@ class _Hook(ContinuousBatchingLogitsProcessor):
         except LogitportError as error:
             self._fail([running.state for running in step.running.values()], error)
         else:
-            self._link.answered()
+            self._holder.answered()
             for running in step.running.values():
                 if running.handle in result.failures:
                     self._fail([running.state], result.failures[running.handle])
@@ -176,7 +176,7 @@ class _Hook(ContinuousBatchingLogitsProcessor):
 
     def _begin(self, asking: Mapping[int, RequestState]) -> _Step | None:
         """Begin a step for these, by their rows; those that are refused end. Raises what is wrong with the session."""
-        session = self._link.opened(self._options)
+        session = self._holder.opened(self._options)
         running: dict[int, _Running] = {}
         for row, state in asking.items():
             try:
@@ -214,12 +214,12 @@ class _Hook(ContinuousBatchingLogitsProcessor):
 
     def _forget_ended(self) -> None:
         manager = self._manager()
-        if manager is None or manager.batch_processor is None or self._link.session is None:
+        if manager is None or manager.batch_processor is None or self._holder.session is None:
             return
         scheduler = manager.batch_processor.scheduler
         try:
             for request_id in [one for one in self._running if scheduler.request_is_cancelled(one)]:
-                self._link.session.remove(self._running.pop(request_id).handle)
+                self._holder.session.remove(self._running.pop(request_id).handle)
         except LogitportError as error:
             self._fail((), error)
 
@@ -228,7 +228,7 @@ class _Hook(ContinuousBatchingLogitsProcessor):
         if isinstance(error, SESSION_ERRORS):
             _fail([running.state for running in self._running.values()], error)
             self._running.clear()
-            self._link.lose(error)
+            self._holder.lose(error)
         _fail(states, error)
 
 

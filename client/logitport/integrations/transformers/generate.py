@@ -14,7 +14,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from logitport.errors import InvalidArgument, RequestsFailed, StateLost
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS, Breaker
-from logitport.integrations.common.history_batch import Batch, is_chain
+from logitport.integrations.common.history_batch import HistoryBatch, is_chain
 from logitport.integrations.common.padding import running_rows, tokens_by_id, tokens_by_mask
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class RemoteLogitsProcessor(LogitsProcessor):
         self._pad_token_id = pad_token_id
         self._attention_mask = None if attention_mask is None else _to_numpy(attention_mask)
         self._eos_token_ids = [] if eos_token_id is None else np.atleast_1d(eos_token_id).tolist()
-        self._batches: dict[int, Batch] = {}
+        self._batches: dict[int, HistoryBatch] = {}
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Process one step.
@@ -129,7 +129,7 @@ class RemoteLogitsProcessor(LogitsProcessor):
     ) -> None:
         self.close()
 
-    def _step(self, batch: Batch, ids: NDArray[np.int64], scores: torch.Tensor) -> torch.Tensor:
+    def _step(self, batch: HistoryBatch, ids: NDArray[np.int64], scores: torch.Tensor) -> torch.Tensor:
         rows = running_rows(ids[:, batch.prompt_length :], self._eos_token_ids, self._pad_token_id)
         new_ids = batch.new_ids(ids, rows)
         if not rows:
@@ -147,7 +147,7 @@ class RemoteLogitsProcessor(LogitsProcessor):
         self.rows_applied.update(result.rows_applied)
         return processed
 
-    def _batch(self, caller: LogitsProcessorList | None, ids: NDArray[np.int64], scores: torch.Tensor) -> Batch:
+    def _batch(self, caller: LogitsProcessorList | None, ids: NDArray[np.int64], scores: torch.Tensor) -> HistoryBatch:
         """The call of `generate` that this step belongs to; begun, if this is its first step."""
         key = id(caller)
         batch = self._batches.get(key)
@@ -163,7 +163,7 @@ class RemoteLogitsProcessor(LogitsProcessor):
                     engine=f"transformers {transformers.__version__}",
                 )
             )
-            batch = self._batches[key] = Batch(session, ids)
+            batch = self._batches[key] = HistoryBatch(session, ids)
             if caller is not None:
                 weakref.finalize(caller, self._end, key)
             batch.admit(self._is_token(ids), self._chains_of(len(ids)))

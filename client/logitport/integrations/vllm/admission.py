@@ -14,10 +14,10 @@ import orjson
 from logitport.errors import InvalidParams, LimitExceeded, LogitportError, NotAuthenticated
 from logitport.integrations.common import environment
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
-from logitport.integrations.common.session_holder import Link
-from logitport.integrations.vllm.asking import chain, failure_id, sampling_params
+from logitport.integrations.common.session_holder import SessionHolder
 from logitport.integrations.vllm.engine import eos_token_ids
-from logitport.integrations.vllm.runner import calling_config
+from logitport.integrations.vllm.request_spec import chain, failure_id, sampling_params
+from logitport.integrations.vllm.runner_context import calling_config
 from logitport.request import Request
 
 # What the operator has to mend, or time.
@@ -32,7 +32,7 @@ class Admission:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._link = Link(environment.client)
+        self._holder = SessionHolder(environment.client)
         self._good: OrderedDict[bytes, float] = OrderedDict()
 
     def check(self, params: Any) -> None:
@@ -52,16 +52,16 @@ class Admission:
             if time.monotonic() < self._good.get(digest, 0.0):
                 return
             try:
-                session = self._link.opened(_options)
+                session = self._holder.opened(_options)
                 session.remove(session.add(request))
             except _NOT_THE_CALLERS as error:
                 if isinstance(error, SESSION_ERRORS):
-                    self._link.lose(error)
+                    self._holder.lose(error)
                 _raise_unavailable(error)
             except LogitportError as error:
-                self._link.answered()
+                self._holder.answered()
                 raise ValueError(f"logitport: {type(error).__name__}: {error}") from error
-            self._link.answered()
+            self._holder.answered()
             self._good[digest] = time.monotonic() + _GOOD_SECONDS
             while len(self._good) > _GOOD_KEPT:
                 self._good.popitem(last=False)

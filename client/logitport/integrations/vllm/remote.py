@@ -10,7 +10,7 @@ import torch
 from logitport.errors import ProcessorFailed
 from logitport.integrations.common import environment
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
-from logitport.integrations.common.session_holder import RECONNECT_SECONDS, Link
+from logitport.integrations.common.session_holder import RECONNECT_SECONDS, SessionHolder
 from logitport.integrations.vllm.failures import record
 from logitport.ops import apply_edits
 
@@ -75,7 +75,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class _Verdict:
+class _StepDecision:
     """What every rank does to the logits.
 
     Attributes:
@@ -100,7 +100,7 @@ class RemoteBatch:
     def __init__(self, engine: Engine, ranks: Ranks) -> None:
         self._engine = engine
         self._ranks = ranks
-        self._link = Link(environment.client)
+        self._holder = SessionHolder(environment.client)
         self._live: set[RemoteRequest] = set()
         self._begun: tuple[Step, list[int], PendingStep | None] | None = None
 
@@ -110,7 +110,7 @@ class RemoteBatch:
             return
         self._live.add(request)
         try:
-            request.handle = self._link.opened(self._options).add(asked())
+            request.handle = self._holder.opened(self._options).add(asked())
         except SESSION_ERRORS as error:
             self.fail(request, error)
             self._lose(error)
@@ -121,19 +121,19 @@ class RemoteBatch:
         """It has ended, or left for good."""
         self._live.discard(request)
         handle, request.handle = request.handle, None
-        if handle is None or self._link.session is None:
+        if handle is None or self._holder.session is None:
             return
         try:
-            self._link.session.remove(handle)
+            self._holder.session.remove(handle)
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self._lose(error)
 
     def rewind(self, request: RemoteRequest, outputs: int) -> None:
         """Some of its ids were taken back: `outputs` of them are left."""
-        if self._link.session is None or request.handle is None:
+        if self._holder.session is None or request.handle is None:
             return
         try:
-            self._link.session.rewind(request.handle, request.prompt_length + outputs)
+            self._holder.session.rewind(request.handle, request.prompt_length + outputs)
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self.fail(request, error)
 
@@ -156,23 +156,23 @@ class RemoteBatch:
         kept = [place for place, (request, _) in enumerate(step.rows) if request.error is None]
         self._begun = (step, kept, None)
         try:
-            if kept and self._link.session is not None:
-                self._begun = (step, kept, self._link.session.step(**_of_session(step, kept)))
+            if kept and self._holder.session is not None:
+                self._begun = (step, kept, self._holder.session.step(**_of_session(step, kept)))
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self._lose(error)
 
     def finish(self, step: Step, logits: torch.Tensor) -> None:
         """Process the step's rows of float[rows, vocab_size], in place."""
         if not all(request.failed for request in step.new_ids):
-            verdict = self._ranks.share(self._verdict(step, logits) if self._ranks.leads else None)
-            if not self._ranks.alone and verdict.places:
-                self._follow(verdict, logits)
+            decision = self._ranks.share(self._decision(step, logits) if self._ranks.leads else None)
+            if not self._ranks.alone and decision.places:
+                self._follow(decision, logits)
             requests = list(step.new_ids)
-            for place in verdict.failed:
+            for place in decision.failed:
                 requests[place].failed = True
         force(logits, [(place, request) for place, (request, _) in zip(step.places, step.rows) if request.failed])  # noqa: B905
 
-    def _verdict(self, step: Step, logits: torch.Tensor) -> _Verdict:
+    def _decision(self, step: Step, logits: torch.Tensor) -> _StepDecision:
         if self._begun is None or self._begun[0] is not step:
             self.begin(step)
         _, kept, pending = self._begun or (step, [], None)
@@ -185,7 +185,7 @@ class RemoteBatch:
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self._lose(error)
         failed = [place for place, request in enumerate(step.new_ids) if request.error is not None]
-        return _Verdict(failed, places if pending is not None and self._link.session is not None else [], edits)
+        return _StepDecision(failed, places if pending is not None and self._holder.session is not None else [], edits)
 
     def _settle(self, pending: PendingStep, step: Step, places: list[int], logits: torch.Tensor) -> Edits | None:
         """Process the leader's logits; the edits, if these are all that was done and others have to do it too."""
@@ -199,7 +199,7 @@ class RemoteBatch:
         else:
             edits = pending.edits(check=False)
             result = pending.result  # type: ignore[assignment] # there is one once there are edits
-        self._link.answered()
+        self._holder.answered()
         if result.failures:
             by_handle = {request.handle: request for request in step.new_ids}
             for handle, error in result.failures.items():
@@ -212,15 +212,15 @@ class RemoteBatch:
                     self.fail(request, ProcessorFailed(_ALL_DENIED))
         return edits
 
-    def _follow(self, verdict: _Verdict, logits: torch.Tensor) -> None:
+    def _follow(self, decision: _StepDecision, logits: torch.Tensor) -> None:
         """Do what the leader did, or have it done."""
-        rows, inside = _rows(logits, verdict.places)
-        if verdict.edits is not None:
-            apply_edits(verdict.edits, rows)
+        rows, inside = _rows(logits, decision.places)
+        if decision.edits is not None:
+            apply_edits(decision.edits, rows)
         else:
             self._ranks.share_rows(rows)
         if not inside:
-            logits[verdict.places] = rows
+            logits[decision.places] = rows
 
     def _options(self) -> dict[str, Any]:
         """What a session is told."""
@@ -239,7 +239,7 @@ class RemoteBatch:
     def _lose(self, error: Exception) -> None:
         """The session is of no use any more, and all its requests with it."""
         self.give_up(self._live, error)
-        self._link.lose(error)
+        self._holder.lose(error)
 
     def give_up(self, requests: Iterable[RemoteRequest], error: Exception) -> None:
         """All these fail, of the same."""

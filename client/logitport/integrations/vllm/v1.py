@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from logitport.errors import InvalidArgument
 from logitport.integrations.common import environment
-from logitport.integrations.vllm.asking import asked_of, asks, ending_id
 from logitport.integrations.vllm.engine import Engine
 from logitport.integrations.vllm.ranks import ranks_here, samples_here
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
-from logitport.integrations.vllm.runner import calling
+from logitport.integrations.vllm.request_spec import asked_of, asks, ending_id
+from logitport.integrations.vllm.runner_context import calling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from logitport.integrations.common.history_batch import Chain
-    from logitport.integrations.vllm.runner import Calling
+    from logitport.integrations.vllm.runner_context import RunnerContext
 
 # What asynchronous scheduling puts for an id that was sampled and has not reached the host.
 _NOT_YET = -1
@@ -95,7 +95,7 @@ class V1Hook:
             update is not None and self._samples_here and any(asks(added[1], self._default) for added in update.added)
         )
 
-    def _follow(self, update: Any, caller: Calling | None) -> None:
+    def _follow(self, update: Any, caller: RunnerContext | None) -> None:
         """Bring requests to the rows that they have now; who left for a while is parked, who is new is admitted."""
         if update is not None:
             for row in (*update.removed, *(added[0] for added in update.added)):
@@ -156,7 +156,7 @@ class V1Hook:
         self._batch.admit(request, lambda: asked_of(params, self._default, prompt_ids, known, request.request_id))
         return request
 
-    def _take_part(self, caller: Calling | None) -> None:
+    def _take_part(self, caller: RunnerContext | None) -> None:
         """Make the step of all rows that will be sampled from."""
         self._waits_for_ids = False
         for row, request in sorted(self._by_row.items()):
@@ -181,7 +181,7 @@ class V1Hook:
         return new_ids
 
 
-def _states(caller: Calling | None) -> dict[int, Any]:
+def _states(caller: RunnerContext | None) -> dict[int, Any]:
     """State of each request of the batch, as vLLM keeps it, by the identity of the list of its output ids."""
     if caller is None:
         return {}
@@ -189,7 +189,7 @@ def _states(caller: Calling | None) -> dict[int, Any]:
     return {id(ids): requests[name] for name, ids in zip(batch.req_ids, batch.req_output_token_ids)}  # noqa: B905
 
 
-def _reads_its_prompt(request: _Sampled, caller: Calling | None) -> bool:
+def _reads_its_prompt(request: _Sampled, caller: RunnerContext | None) -> bool:
     """Whether this step reads a chunk of the prompt that is not the last one: what is sampled then is thrown away."""
     if caller is None or request.state is None:
         return False

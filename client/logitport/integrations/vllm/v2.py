@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from logitport.integrations.common import environment
-from logitport.integrations.vllm.asking import asked_of, asks, ending_id
 from logitport.integrations.vllm.engine import Engine
 from logitport.integrations.vllm.ranks import ranks_here
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
-from logitport.integrations.vllm.runner import calling
-from logitport.integrations.vllm.tails import Tails
+from logitport.integrations.vllm.request_spec import asked_of, asks, ending_id
+from logitport.integrations.vllm.runner_context import calling
+from logitport.integrations.vllm.token_tails import TokenTails
 
 if TYPE_CHECKING:
     from logitport.integrations.common.history_batch import Chain
-    from logitport.integrations.vllm.runner import Calling
+    from logitport.integrations.vllm.runner_context import RunnerContext
 
 
 @dataclass(eq=False)
@@ -52,7 +52,7 @@ class V2Hook:
         self._states = states
         self._ranks = ranks_here()
         self._batch = RemoteBatch(self._engine, self._ranks)
-        self._tails = Tails(states, self._engine.max_draft_tokens + 1)
+        self._token_tails = TokenTails(states, self._engine.max_draft_tokens + 1)
         self._by_slot: dict[int, _Slotted] = {}
         self._entering: dict[int, Any] = {}
         # Their slots were taken by others; whether they have ended is known before the next forward pass.
@@ -78,7 +78,7 @@ class V2Hook:
             self._leave(caller)
             self._enter(caller)
             if self._ranks.leads:
-                self._tails.fetch(list(self._by_slot))
+                self._token_tails.fetch(list(self._by_slot))
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self._batch.give_up([*self._by_slot.values(), *self._preempted.values()], error)
 
@@ -93,7 +93,7 @@ class V2Hook:
             self._batch.finish(step, logits)
         return logits
 
-    def _leave(self, caller: Calling | None) -> None:
+    def _leave(self, caller: RunnerContext | None) -> None:
         """Who has ended is released, who was preempted kept."""
         gone, self._displaced = self._displaced, []
         if caller is None:
@@ -114,7 +114,7 @@ class V2Hook:
             if name in self._preempted and name not in preempted:
                 self._batch.release(self._preempted.pop(name))
 
-    def _enter(self, caller: Calling | None) -> None:
+    def _enter(self, caller: RunnerContext | None) -> None:
         entering, self._entering = self._entering, {}
         for slot, params in entering.items():
             name = "" if caller is None else caller.runner.req_states.index_to_req_id.get(slot)
@@ -142,7 +142,7 @@ class V2Hook:
             prefill_length=prefill_length,
         )
         if self._ranks.leads:
-            ids = self._tails.history(slot, prefill_length)
+            ids = self._token_tails.history(slot, prefill_length)
             self._batch.admit(
                 request, lambda: asked_of(params, self._default, ids[:prompt_length], ids[prompt_length:], name)
             )
@@ -192,6 +192,6 @@ class V2Hook:
         for request in cast("list[_Slotted]", list(step.new_ids)):
             if request.handle is not None:
                 try:
-                    step.new_ids[request] = self._tails.since(request.slot, len(request.handle.history))
+                    step.new_ids[request] = self._token_tails.since(request.slot, len(request.handle.history))
                 except Exception as error:  # noqa: BLE001 - raising would end the engine
                     self._batch.fail(request, error)

@@ -57,13 +57,13 @@ class VllmV1Dialect(VllmDialect):
             self._update([states[place] for place in places])
         except BaseException:
             self._start_over()
-            guilty = {place: error for place in places if (error := self._error_of(states[place])) is not None}
-            if not guilty:
+            failed_row = {place: error for place in places if (error := self._error_of(states[place])) is not None}
+            if not failed_row:
                 raise
-            self.failed = {**self.failed, **guilty}
-            innocent = [at for at, place in enumerate(places) if place not in guilty]
-            if innocent:
-                self._step_apart(states, [places[at] for at in innocent], innocent, logits)
+            self.failed = {**self.failed, **failed_row}
+            ok = [at for at, place in enumerate(places) if place not in failed_row]
+            if ok:
+                self._step_apart(states, [places[at] for at in ok], ok, logits)
             return logits
         try:
             applied: torch.Tensor = self.processor.apply(logits)

@@ -29,7 +29,7 @@ from logitport_server.dialects.vllm import objects
 from logitport_server.dialects.vllm.base import VllmDialect, VllmRequest
 from logitport_server.dialects.vllm.request_slots import RequestSlots
 from logitport_server.dialects.vllm.rows import arrange
-from logitport_server.dialects.vllm.v2_forms import Earlier, Revised
+from logitport_server.dialects.vllm.v2_forms import ProposedV2, ReleasedV2
 from logitport_server.stubs.vllm.config import VllmConfig
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class VllmV2Dialect(VllmDialect):
             raise LoadFailed(
                 f"an instance of {author.__qualname__} was shipped, which has the slots of one engine; ship the class"
             )
-        self._form_of = Revised if _takes_context(author) else Earlier
+        self._form_of = ReleasedV2 if _takes_context(author) else ProposedV2
         objects.check_constructor(processor, self._form_of.constructed_with)
         self.takes_drafts = self._form_of.takes_drafts
         self._form: Form | None = None
@@ -101,15 +101,15 @@ class VllmV2Dialect(VllmDialect):
         try:
             requests = dict.fromkeys(states)
             form = self._with_room(requests)
-            guilty = self._seat(form, requests)
-            if guilty:
-                self.failed = {place: guilty[state] for place, state in enumerate(states) if state in guilty}
-                requests = {request: None for request in requests if request not in guilty}
+            failed_row = self._seat(form, requests)
+            if failed_row:
+                self.failed = {place: failed_row[state] for place, state in enumerate(states) if state in failed_row}
+                requests = {request: None for request in requests if request not in failed_row}
             form.slots.flush([request.seat for request in requests])
             form.prepare()
             if all(request.declined for request in requests):
                 return logits
-            rows = arrange(states, self.drafts, guilty)
+            rows = arrange(states, self.drafts, failed_row)
             in_order = rows.places == list(range(len(states))) and logits.is_contiguous()
             handed = logits if in_order else logits[rows.places]
             result = form.apply(handed, rows)
@@ -129,7 +129,7 @@ class VllmV2Dialect(VllmDialect):
         form = self._form
         if form is not None:
             form.dismiss()
-        new = sum(not _sits(request, form) for request in requests)
+        new = sum(not _has_slot(request, form) for request in requests)
         taken = 0 if form is None else count - form.slots.free
         needed = max(request.history.length for request in requests)
         while count < taken + new:
@@ -143,18 +143,18 @@ class VllmV2Dialect(VllmDialect):
 
     def _seat(self, form: Form, requests: Iterable[_Request]) -> dict[_Request, BaseException]:
         """Give a slot to each request that has none; what the processor raised, by request."""
-        guilty: dict[_Request, BaseException] = {}
+        failed_row: dict[_Request, BaseException] = {}
         for request in requests:
-            if _sits(request, form):
+            if _has_slot(request, form):
                 continue
             seat = form.slots.seat(request.history)
             try:
                 request.declined = not form.add(seat.slot, request.sampling_params, request.history.prompt_length)
                 request.seat = seat
             except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
-                guilty[request] = error
+                failed_row[request] = error
                 seat.leave()
-        return guilty
+        return failed_row
 
     def _make_form(self, count: int, longest: int) -> Form:
         """An instance of the processor. Raises LoadFailed."""
@@ -169,7 +169,7 @@ class VllmV2Dialect(VllmDialect):
         return form
 
 
-def _sits(request: _Request, form: Form | None) -> bool:
+def _has_slot(request: _Request, form: Form | None) -> bool:
     return form is not None and request.seat is not None and request.seat.slots is form.slots
 
 

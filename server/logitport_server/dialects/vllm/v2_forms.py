@@ -63,7 +63,7 @@ class Form(ABC):
         """Process float32[rows, vocab_size], in place or not; what comes back is not checked."""
 
 
-class Revised(Form):
+class ReleasedV2(Form):
     """As it is in vLLM 0.32 and 0.33."""
 
     constructed_with = ("vllm_config", "req_states")
@@ -129,7 +129,7 @@ class Revised(Form):
         return torch.from_numpy(array).to(self._device)
 
 
-class Earlier(Form):
+class ProposedV2(Form):
     """As it was first proposed: github.com/vllm-project/vllm/issues/25389. A row belongs to one request alone."""
 
     constructed_with = objects.CONSTRUCTED_WITH

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport.integrations.common.history_batch import Batch
+from logitport.integrations.common.history_batch import HistoryBatch
 from logitport.session.frames import Handle
 
 if TYPE_CHECKING:
@@ -29,15 +29,15 @@ class RecordingSession:
         handle.rewind(length)
 
 
-def started(prompts: np.ndarray) -> tuple[Batch, RecordingSession]:
+def started(prompts: np.ndarray) -> tuple[HistoryBatch, RecordingSession]:
     session = RecordingSession()
-    batch = Batch(session, prompts)  # type: ignore[arg-type]
+    batch = HistoryBatch(session, prompts)  # type: ignore[arg-type]
     chain = [("disallowed_tokens", {"token_ids": [1]})]
     batch.admit(np.ones(prompts.shape, bool), [chain] * len(prompts))
     return batch, session
 
 
-def advance(batch: Batch, ids: np.ndarray) -> list[tuple[Handle, list[int]]]:
+def advance(batch: HistoryBatch, ids: np.ndarray) -> list[tuple[Handle, list[int]]]:
     assert batch.continues_with(ids)
     told = batch.new_ids(ids, range(len(ids)))
     for handle, new_ids in told.items():

@@ -119,7 +119,7 @@ def test_logits_free_chains_move_no_logits(hook: Hook) -> None:
     req = Req([2])
     for _ in range(3):
         sample(step(hook, ask(req, ban(31))), req)
-    assert hook._link.session.logits_memory == ""
+    assert hook._holder.session.logits_memory == ""
 
 
 def test_logits_that_are_read_lie_in_shared_memory(hook: Hook) -> None:
@@ -128,7 +128,7 @@ def test_logits_that_are_read_lie_in_shared_memory(hook: Hook) -> None:
     assert torch.equal(logits, torch.arange(float(VOCAB_SIZE)).repeat(2, 1) + 1)
     logits = step(hook, ask(one, [Add.to_str(), {}]), ask(two, [Add.to_str(), {}]))
     assert torch.equal(logits, torch.arange(float(VOCAB_SIZE)).repeat(2, 1) + 2)
-    assert hook._link.session.logits_memory == "host"
+    assert hook._holder.session.logits_memory == "host"
 
 
 def test_readers_and_others_in_one_batch(hook: Hook) -> None:
@@ -153,11 +153,11 @@ def test_histories_are_followed(hook: Hook) -> None:
 def test_requests_that_ended_are_forgotten(hook: Hook) -> None:
     ended, dropped, going = Req([2]), Req([3]), Req([4])
     step(hook, ask(ended, ban(31)), ask(dropped, ban(31)), ask(going, ban(31)))
-    assert len(hook._link.session) == 3
+    assert len(hook._holder.session) == 3
     ended.ended = True
     del dropped
     step(hook, ask(going, ban(31)))
-    assert len(hook._link.session) == 1
+    assert len(hook._holder.session) == 1
 
 
 def test_a_request_out_of_the_batch_keeps_its_state(hook: Hook) -> None:
@@ -173,14 +173,14 @@ def test_rows_that_take_no_part(hook: Hook) -> None:
     gone = ask(Req([2]), ban(31))
     logits = step(hook, *(ask(req, ban(31)) for req in bystanders), gone, None, {"logitport": [ban(31)]})
     assert logits.argmax(-1).tolist() == [31] * 6
-    assert hook._link.session is None
+    assert hook._holder.session is None
 
 
 def test_requests_without_a_chain_are_forgotten_too(hook: Hook) -> None:
     for _ in range(3):
         req = Req([2])
         step(hook, ask(req))
-    assert len(hook._followed._follows) == 1
+    assert len(hook._tracked._tracked) == 1
 
 
 def test_a_chain_for_those_who_ask_nothing(client: Client) -> None:
@@ -296,7 +296,7 @@ class TestServerGone:
             first.stop()
             step(hook, ask(ends, ban(31)))
             assert ends.to_finish.status is HTTPStatus.SERVICE_UNAVAILABLE
-            hook._link._client = None
+            hook._holder._client = None
             logits = step(hook, ask(reads, [Add.to_str(), {}]), ask(waits, bigrams))
             assert "StateLost" in reads.to_finish.message
             assert logits[1].argmax() == 30

@@ -77,8 +77,8 @@ def test_it_waits_as_long_as_steps_do(server: RunningServer, monkeypatch: pytest
     monkeypatch.setenv("LOGITPORT_TARGET", server.target)
     tried = Admission()
     tried.check(asking(ban(1)))
-    assert tried._link._client is not None
-    assert tried._link._client.timeout > ServerConfig().load_timeout_seconds
+    assert tried._holder._client is not None
+    assert tried._holder._client.timeout > ServerConfig().load_timeout_seconds
 
 
 def test_a_server_that_came_back_is_asked_again(

@@ -122,7 +122,7 @@ def test_two_ranks_do_what_one_would(chains: str, apart: int) -> None:
     assert all(map(torch.equal, led, alone))
     assert all(map(torch.equal, followed, alone))
     assert len(followed) == 4
-    assert follower._link.session is None
+    assert follower._holder.session is None
     assert channel.empty()
     assert len(failures()) == (0 if chains.startswith("edits") else 1)
 

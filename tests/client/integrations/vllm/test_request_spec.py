@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from logitport.errors import InvalidParams
-from logitport.integrations.vllm.asking import asked_of, ending_id
+from logitport.integrations.vllm.request_spec import asked_of, ending_id
 
 
 def params(**said: Any) -> Any:

@@ -118,7 +118,7 @@ def test_requests_that_end_are_forgotten_by_the_service() -> None:
     driver.run()
     driver.step()
 
-    assert len(driver.processor._hook._batch._link.session) == 0
+    assert len(driver.processor._hook._batch._holder.session) == 0
 
 
 def test_who_asks_for_nothing_is_left_alone() -> None:
@@ -130,7 +130,7 @@ def test_who_asks_for_nothing_is_left_alone() -> None:
     driver.run()
 
     assert not driver.needs
-    assert driver.processor._hook._batch._link.session is None
+    assert driver.processor._hook._batch._holder.session is None
     for sequence in sequences:
         assert sequence.outputs == expected(sequence.prompt, [], STEPS)
 
@@ -141,7 +141,7 @@ def test_a_warm_up_without_requests_asks_for_nothing(monkeypatch: pytest.MonkeyP
     assert driver.processor.add_request(0, SamplingParams.for_sampler_warmup())
 
     driver.step()
-    assert driver.processor._hook._batch._link.session is None
+    assert driver.processor._hook._batch._holder.session is None
 
     sequence = driver.submit("one", [5, 6], SamplingParams(temperature=0.0), STEPS)
     driver.run()

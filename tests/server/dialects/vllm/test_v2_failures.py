@@ -90,12 +90,12 @@ def test_a_class_without_a_constructor_that_fits() -> None:
     with pytest.raises(LoadFailed, match=r"creating a .*Bare would fail: .*define __init__\(self, vllm_config, req_st"):
         speak(Bare, "its name", shipped=True)
 
-    class Earlier(Bare):
+    class ProposedV2(Bare):
         def apply(self, logits: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
             return logits
 
     with pytest.raises(LoadFailed, match=r"define __init__\(self, vllm_config, device, is_pin_memory\)"):
-        speak(Earlier, "its name", shipped=True)
+        speak(ProposedV2, "its name", shipped=True)
 
 
 def test_an_instance_is_refused() -> None:

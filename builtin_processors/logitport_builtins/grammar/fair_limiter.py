@@ -23,7 +23,7 @@ class _Queue:
         self.length = 0
 
 
-class Turns:
+class FairLimiter:
     """Turns at what takes long. Who asks for many waits for their own, and others hardly wait for them.
 
     Args:
@@ -38,7 +38,7 @@ class Turns:
         self._queues: dict[Hashable, _Queue] = {}
 
     @contextmanager
-    def taken(self, by: Hashable, seconds: float) -> Iterator[None]:
+    def acquire(self, by: Hashable, seconds: float) -> Iterator[None]:
         """A turn for as long as the context lasts. Raises LimitExceeded if there is none within these seconds."""
         until = time.monotonic() + seconds
         queue = self._join(by)

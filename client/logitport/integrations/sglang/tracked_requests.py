@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Follow:
+class TrackedRequest:
     """One request, from its first step to its end, however often SGLang takes it out of its batch between.
 
     Attributes:
@@ -53,7 +53,7 @@ class Follow:
         return self.handle
 
 
-class Followed:
+class TrackedRequests:
     """Those that have come and not ended.
 
     Args:
@@ -62,27 +62,27 @@ class Followed:
 
     def __init__(self, default: Chain) -> None:
         self._default = default
-        self._follows: dict[int, Follow] = {}
+        self._tracked: dict[int, TrackedRequest] = {}
 
-    def follow(self, req: Any, custom_params: Mapping[str, Any]) -> Follow:
+    def follow(self, req: Any, custom_params: Mapping[str, Any]) -> TrackedRequest:
         """The request as it is followed; what it asks for is read once. Raises InvalidParams."""
-        follow = self._follows.get(id(req))
+        follow = self._tracked.get(id(req))
         if follow is None or follow.req() is not req:
-            follow = self._follows[id(req)] = Follow(weakref.ref(req), chain_of(custom_params, self._default))
+            follow = self._tracked[id(req)] = TrackedRequest(weakref.ref(req), chain_of(custom_params, self._default))
         return follow
 
     def drop_ended(self, session: Session | None) -> None:
         """Have the session forget requests that have ended, or that SGLang dropped. Raises as `Session.remove`."""
-        for key, follow in list(self._follows.items()):
+        for key, follow in list(self._tracked.items()):
             req = follow.req()
             if req is None or req.finished():
-                del self._follows[key]
+                del self._tracked[key]
                 if session is not None and follow.handle is not None:
                     session.remove(follow.handle)
 
     def forget_session(self, error: LogitportError) -> None:
         """The session is gone. Those whose state follows from their history can be admitted to the next one."""
-        for follow in self._follows.values():
+        for follow in self._tracked.values():
             if follow.handle is not None and follow.handle.processed:
                 follow.lost = StateLost(f"what its processors remembered went with the session: {error}")
             follow.handle = None

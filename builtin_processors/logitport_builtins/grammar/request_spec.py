@@ -23,7 +23,7 @@ _JSON_OPTIONS = ("disable_any_whitespace", "whitespace_pattern")
 
 
 @dataclass(frozen=True)
-class AskedGrammar:
+class GrammarSpec:
     """A grammar as a request writes it.
 
     Attributes:
@@ -39,7 +39,7 @@ class AskedGrammar:
     tokenizer: str = ""
 
 
-def read_grammar(params: Mapping[str, Any]) -> AskedGrammar:
+def read_grammar(params: Mapping[str, Any]) -> GrammarSpec:
     """The grammar that the parameters of `grammar` describe, of which only its form is checked.
 
     Raises:
@@ -58,7 +58,7 @@ def read_grammar(params: Mapping[str, Any]) -> AskedGrammar:
     if length > LONGEST_TEXT:
         raise given.error(f"{forms[0]} is longer than {LONGEST_TEXT} bytes; write a shorter one")
     tokenizer = given.string("tokenizer") if "tokenizer" in given else ""
-    return AskedGrammar(kind, text, whitespace, tokenizer)
+    return GrammarSpec(kind, text, whitespace, tokenizer)
 
 
 def _read_schema(given: Params, key: str, value: Any) -> tuple[Kind, str]:

@@ -25,7 +25,7 @@ _SETTING_UP_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Contained:
+class SandboxedProcess:
     """A worker that stands behind its walls.
 
     Attributes:
@@ -39,7 +39,7 @@ class Contained:
     pidfd: int
 
 
-class Parent:
+class WorkerForker:
     """The preloaded parent, of which there is one in a process that `launch` started.
 
     Make it first of all: it gives up root. Then import what workers need, let that look up in /proc what it wants to
@@ -59,7 +59,7 @@ class Parent:
         linux.set_dumpable(False)
         linux.die_with_parent(signal.SIGKILL)
 
-    def fork(self, child: Callable[[], object], limits: Limits, keep: Sequence[int] = ()) -> Contained:
+    def fork(self, child: Callable[[], object], limits: Limits, keep: Sequence[int] = ()) -> SandboxedProcess:
         """Start a worker: a copy of this process that puts up its walls, and then calls `child`.
 
         The worker has the descriptors in `keep`, and /dev/null as its standard streams; it ends when `child` returns
@@ -85,7 +85,7 @@ class Parent:
             except TimeoutError:
                 said = f"its walls did not stand after {_SETTING_UP_SECONDS:.0f} s".encode()
             if said == b"ready":
-                return Contained(pid, pidfd)
+                return SandboxedProcess(pid, pidfd)
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             os.close(pidfd)
             os.waitpid(pid, 0)

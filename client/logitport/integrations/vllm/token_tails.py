@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 
-class Tails:
+class TokenTails:
     """Reads vLLM's history of each slot: `all_token_ids`, valid up to `total_len`.
 
     What is asked for before the forward pass is on the host when the step before it is done; whoever waits for that
@@ -23,7 +23,7 @@ class Tails:
         self._length = length
         self._on_cuda = states.device.type == "cuda"
         self._coming: tuple[list[int], torch.Tensor, Any] | None = None
-        self._tails: dict[int, tuple[int, list[int]]] = {}
+        self._token_tails: dict[int, tuple[int, list[int]]] = {}
 
     def history(self, slot: int, length: int) -> list[int]:
         """The slot's first ids, read now."""
@@ -32,7 +32,7 @@ class Tails:
 
     def fetch(self, slots: list[int]) -> None:
         """Have the newest ids of these slots sent; `since` has them then."""
-        self._tails = {}
+        self._token_tails = {}
         self._coming = None
         if not slots:
             return
@@ -58,8 +58,8 @@ class Tails:
             if event is not None:
                 event.synchronize()
             self._coming = None
-            self._tails = {slot: (row[0], row[1:]) for slot, row in zip(slots, newest.tolist())}  # noqa: B905
-        end, ids = self._tails[slot]
+            self._token_tails = {slot: (row[0], row[1:]) for slot, row in zip(slots, newest.tolist())}  # noqa: B905
+        end, ids = self._token_tails[slot]
         if end - length > self._length:
             return self.history(slot, end)[length:]
         return ids[self._length - (end - length) :] if end > length else []

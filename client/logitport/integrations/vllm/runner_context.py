@@ -15,7 +15,7 @@ _HIGHEST = 12
 
 
 @dataclass(frozen=True)
-class Calling:
+class RunnerContext:
     """The model runner in whose step a processor is called.
 
     Attributes:
@@ -27,7 +27,7 @@ class Calling:
     scheduled: Any
 
 
-def calling(shows: str) -> Calling | None:
+def calling(shows: str) -> RunnerContext | None:
     """The runner whose method, further up the stack, works on a `scheduler_output`; None outside such.
 
     Processors are told neither their requests' names, nor which rows belong to a prompt that is still being read, nor
@@ -40,7 +40,7 @@ def calling(shows: str) -> Calling | None:
         if "scheduler_output" in frame.f_code.co_varnames:
             runner, scheduled = frame.f_locals.get("self"), frame.f_locals.get("scheduler_output")
             if scheduled is not None and hasattr(runner, shows):
-                return Calling(runner, scheduled)
+                return RunnerContext(runner, scheduled)
     return None
 
 

@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from logitport import LimitExceeded
-from logitport_builtins.grammar.turns import Turns
+from logitport_builtins.grammar.fair_limiter import FairLimiter
 
 
 def test_who_asks_for_many_takes_one_turn_at_a_time_and_others_do_not_wait_for_them() -> None:
-    turns, going_on, done = Turns(2, 8), threading.Event(), []
+    limiter, going_on, done = FairLimiter(2, 8), threading.Event(), []
 
     def take(by: str) -> None:
-        with turns.taken(by, 60):
+        with limiter.acquire(by, 60):
             done.append(by)
             assert going_on.wait(60) or by == "other"
 
@@ -23,38 +23,38 @@ def test_who_asks_for_many_takes_one_turn_at_a_time_and_others_do_not_wait_for_t
         many = [threads.submit(take, "many") for _ in range(5)]
         while not done:
             going_on.wait(0.01)
-        with turns.taken("other", 60):
+        with limiter.acquire("other", 60):
             assert done == ["many"]
         going_on.set()
         for one in many:
             one.result()
-    assert not turns._queues
+    assert not limiter._queues
 
 
 def test_a_queue_has_an_end() -> None:
-    turns, going_on = Turns(1, 2), threading.Event()
+    limiter, going_on = FairLimiter(1, 2), threading.Event()
 
     def take() -> None:
-        with turns.taken("a", 60):
+        with limiter.acquire("a", 60):
             assert going_on.wait(60)
 
     with ThreadPoolExecutor(2) as threads:
         waiting = [threads.submit(take) for _ in range(2)]
-        while turns._queues.get("a") is None or turns._queues["a"].length < 2:
+        while limiter._queues.get("a") is None or limiter._queues["a"].length < 2:
             going_on.wait(0.01)
-        with pytest.raises(LimitExceeded, match="2 of yours are waiting"), turns.taken("a", 60):
+        with pytest.raises(LimitExceeded, match="2 of yours are waiting"), limiter.acquire("a", 60):
             pass
-        with pytest.raises(LimitExceeded, match="others are being compiled"), turns.taken("b", 0.05):
+        with pytest.raises(LimitExceeded, match="others are being compiled"), limiter.acquire("b", 0.05):
             pass
         going_on.set()
         for one in waiting:
             one.result()
-    assert not turns._queues
+    assert not limiter._queues
 
 
 def test_a_turn_ends_with_what_is_raised() -> None:
-    turns = Turns(1, 1)
+    limiter = FairLimiter(1, 1)
     for _ in range(3):
-        with pytest.raises(ZeroDivisionError), turns.taken("a", 0):
+        with pytest.raises(ZeroDivisionError), limiter.acquire("a", 0):
             raise ZeroDivisionError
-    assert not turns._queues
+    assert not limiter._queues
