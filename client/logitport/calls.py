@@ -157,7 +157,7 @@ def apply_result(response: processing_pb2.ApplyResponse, logits: Any, *, check: 
         failures,
         skipped,
         rows_applied(response.applied),
-        tuple(int32_column(response.all_denied_rows).tolist()),
+        tuple(unpack_int32(response.all_denied_rows).tolist()),
     )
     if failures and check:
         raise RequestsFailed(failures, result)
@@ -209,7 +209,7 @@ def rows_applied(applied: Iterable[common_pb2.RowsApplied]) -> dict[str, int]:
     return dict(rows)
 
 
-def int32_column(column: bytes) -> NDArray[np.int32]:
+def unpack_int32(column: bytes) -> NDArray[np.int32]:
     """int32[n] from a column. Raises InvalidArgument if its bytes are no whole number of them."""
     if len(column) % 4:
         raise InvalidArgument(f"a column of {len(column)} bytes came; a whole number of int32 is wanted")

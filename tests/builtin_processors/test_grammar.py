@@ -308,7 +308,7 @@ def test_an_output_that_uses_up_the_limits_alone_fails(no_trials: None, monkeypa
 
 
 def test_a_mask_that_takes_too_long_costs_its_own_request_alone(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masks, "MOST_MASK_SECONDS", 0.008)  # the library's own limits end a mask soon after 0.1 s
+    monkeypatch.setattr(masks, "MAX_MASK_SECONDS", 0.008)  # the library's own limits end a mask soon after 0.1 s
     compiled.compiled.cache_clear()  # a grammar that has been followed before has fast masks
     right, slow = Follow({"regex": "a[bc]"}), Follow({"regex": "[bc]{6}((a{1000}){1000}){1000}"})
     Grammar.validate_params(slow.request.params)  # its first mask is quick

@@ -30,7 +30,7 @@ from logitport_server.dialects import Dialect, RequestContext, speak
 from logitport_server.executors import InlineExecutor
 from logitport_server.registry.loader import Loader
 from logitport_server.registry.source import Source
-from logitport_server.session.active_request import ActiveRequest, Link
+from logitport_server.session.active_request import ActiveRequest, ChainEntry
 from logitport_server.session.session import Session
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Admission:
         links = []
         for processor, params in chain:
             dialect = self._dialects.setdefault(id(processor), speak(processor, type(processor).__name__, shipped=True))
-            links.append(Link(dialect, dialect.start(context, params)))
+            links.append(ChainEntry(dialect, dialect.start(context, params)))
         self._slots += 1
         return ActiveRequest(self._slots - 1, 0, history, links, skip=skip)
 

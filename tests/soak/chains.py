@@ -53,7 +53,7 @@ class Spread(EditProcessor):
 
 
 @dataclass
-class Link:
+class ChainEntry:
     """One processor of a request's chain.
 
     Attributes:
@@ -74,14 +74,14 @@ class Link:
         return not isinstance(self.processor, str)
 
 
-def random_chain(random: Random, vocab_size: int) -> list[Link]:
+def random_chain(random: Random, vocab_size: int) -> list[ChainEntry]:
     """One to three processors."""
     makers = [
-        lambda: Link("disallowed_tokens", {"token_ids": random.sample(range(vocab_size), 5)}, _disallowed),
-        lambda: Link("no_repeat_ngram", {"ngram_size": random.randint(1, 3)}, _no_repeat),
-        lambda: Link(Tilt, {"factor": random.choice([0.5, -2.0, 1.25])}, _tilt),
-        lambda: Link(Count, {"of": random.randint(0, 9)}, _count),
-        lambda: Link(Spread, {"stride": random.randint(3, 9)}, _spread),
+        lambda: ChainEntry("disallowed_tokens", {"token_ids": random.sample(range(vocab_size), 5)}, _disallowed),
+        lambda: ChainEntry("no_repeat_ngram", {"ngram_size": random.randint(1, 3)}, _no_repeat),
+        lambda: ChainEntry(Tilt, {"factor": random.choice([0.5, -2.0, 1.25])}, _tilt),
+        lambda: ChainEntry(Count, {"of": random.randint(0, 9)}, _count),
+        lambda: ChainEntry(Spread, {"stride": random.randint(3, 9)}, _spread),
     ]
     return [random.choice(makers)() for _ in range(random.randint(1, 3))]
 

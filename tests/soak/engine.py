@@ -27,7 +27,7 @@ from logitport import (
     StateLost,
     UnknownProcessor,
 )
-from tests.soak.chains import Link, random_chain
+from tests.soak.chains import ChainEntry, random_chain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ class Running:
     """A request, and what the engine knows of it."""
 
     handle: Any
-    chain: list[Link]
+    chain: list[ChainEntry]
     history: list[int]
     new: list[int] = field(default_factory=list)
     name: str = ""
@@ -166,7 +166,7 @@ class Engine:
                     raise
                 time.sleep(0.1)
 
-    def _fail(self, error: LogitportError, chain: list[Link]) -> None:
+    def _fail(self, error: LogitportError, chain: list[ChainEntry]) -> None:
         """Only what was shipped may fail, and only as it does whose worker was killed."""
         assert isinstance(error, _OF_WORKERS), repr(error)
         assert any(link.shipped for link in chain), repr(error)

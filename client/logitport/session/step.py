@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from logitport.calls import int32_column, rows_applied, split_failures
+from logitport.calls import rows_applied, split_failures, unpack_int32
 from logitport.core import tensors
 from logitport.core.edits import Edits
 from logitport.errors import (
@@ -204,7 +204,7 @@ class PendingStep:
         out_of_sync = {
             failure.slot for failure in reply.failures if failure.error.code == common_pb2.ERROR_CODE_NEED_SYNC
         }
-        wanted = int32_column(reply.logits_rows).tolist()
+        wanted = unpack_int32(reply.logits_rows).tolist()
         if wanted and not (wanted[0] >= 0 and wanted[-1] < len(self._rows) and wanted == sorted(set(wanted))):
             raise InternalError(
                 f"StepEdits.logits_rows: {wanted} are no rows of a step of {len(self._rows)}, ascending"
@@ -246,7 +246,7 @@ class PendingStep:
             {by_slot[slot]: lost.get(by_slot[slot], error) for slot, error in failures.items()},
             {by_slot[slot]: lost.get(by_slot[slot], error) for slot, error in skipped.items()},
             rows_applied(reply.applied),
-            tuple(int32_column(reply.all_denied_rows).tolist()),
+            tuple(unpack_int32(reply.all_denied_rows).tolist()),
         )
 
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 # What a processor says of the rows of a call: of each, or of all in columns, where row i is that of the i-th state.
-Said: TypeAlias = "Sequence[RowEdits] | Edits"
+EditsResult: TypeAlias = "Sequence[RowEdits] | Edits"
 
 
-def by_row(said: Said, num_rows: int) -> Sequence[RowEdits]:
+def by_row(edits: EditsResult, num_rows: int) -> Sequence[RowEdits]:
     """What was said of each row of a call; nothing at all where its processor reads logits."""
-    return said.unpack(num_rows) if isinstance(said, Edits) else said
+    return edits.unpack(num_rows) if isinstance(edits, Edits) else edits
 
 
 def is_greedy(temperature: object) -> bool:
@@ -154,7 +154,7 @@ class Dialect(ABC):
     def abandon(self) -> None:
         """Give up the call that was begun, if there is one."""
 
-    def edit(self, states: Sequence[Any]) -> Said:
+    def edit(self, states: Sequence[Any]) -> EditsResult:
         """The edits of each row; only where `reads_logits` is False."""
         raise NotImplementedError
 

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     from logitport_proto import processing_pb2
 
-_LONGEST_NAME = 256
+_MAX_NAME_BYTES = 256
 _LONGEST_LABEL = 256  # longer than any name or digest there is
 _INLINE = "(shipped inline)"
 
 
 @dataclass(eq=False, slots=True)
-class Link:
+class ChainEntry:
     """One place in a request's chain: a processor, and its state for this request.
 
     Attributes:
@@ -47,7 +47,7 @@ class Link:
     dialect: Dialect
     state: Any
     label: str = ""
-    behind: bool = False
+    stale: bool = False
 
 
 class ActiveRequest:
@@ -65,7 +65,7 @@ class ActiveRequest:
 
     __slots__ = (
         "_advancers",
-        "_disturbed",
+        "_needs_check",
         "chain",
         "crc",
         "failure",
@@ -82,7 +82,7 @@ class ActiveRequest:
         slot: int,
         generation: int,
         history: History,
-        chain: list[Link],
+        chain: list[ChainEntry],
         *,
         skip: bool,
         greedy: bool = False,
@@ -92,14 +92,14 @@ class ActiveRequest:
         self.history = history
         self.crc = history.crc()
         self.chain = chain
-        self.reads_logits = any(link.dialect.reads_logits for link in chain)
+        self.reads_logits = any(entry.dialect.reads_logits for entry in chain)
         self.skip = skip
         self.greedy = greedy
         self.failure: LogitportError | None = None
         # Whether the next step must look at what this one left: a failure, or state that is behind.
-        self._disturbed = False
-        advancers = ((link.dialect.advancer(link.state), link) for link in chain)
-        self._advancers = [(advance, link) for advance, link in advancers if advance is not None]
+        self._needs_check = False
+        advancers = ((entry.dialect.advancer(entry.state), entry) for entry in chain)
+        self._advancers = [(advance, entry) for advance, entry in advancers if advance is not None]
 
     def synchronise(self, base_length: int, history_crc: int, new_token_ids: Sequence[int]) -> None:
         """Make the history what the engine says it is: so long, with this checksum, and then these ids.
@@ -109,7 +109,7 @@ class ActiveRequest:
             LogitportError: why the request has failed before, or what a processor raises now.
         """
         failure = None
-        if self._disturbed or base_length != self.history.length:
+        if self._needs_check or base_length != self.history.length:
             failure = self._return_to(base_length)
         if self.crc != history_crc:
             raise NeedSync(f"slot {self.slot}: the first {base_length} ids differ between engine and server")
@@ -125,7 +125,7 @@ class ActiveRequest:
         # It is raised again at every step: the frames that it came through, and what is in them, would pile up.
         failure.__traceback__ = failure.__cause__ = failure.__context__ = None
         self.failure = failure
-        self._disturbed = True
+        self._needs_check = True
 
     def append(self, token_ids: Sequence[int]) -> None:
         """Draft tokens join the history, until `rewind`. Raises what a processor raises, once all are told."""
@@ -156,14 +156,14 @@ class ActiveRequest:
             self.failure = None
         own_length = self.history.length
         if length == own_length:
-            failure = self._follow([link for link in self.chain if link.behind])
+            failure = self._follow([entry for entry in self.chain if entry.stale])
         elif self.history.prompt_length <= length < own_length:
             self.history.rewind(length)
             self.crc = self.history.crc()
             failure = self._follow(self.chain)
         else:
             raise NeedSync(f"the engine's history has {length} ids, the server's {own_length}")
-        self._disturbed = failure is not None
+        self._needs_check = failure is not None
         return failure
 
     def _extend(self, token_ids: Sequence[int]) -> LogitportError | None:
@@ -171,34 +171,34 @@ class ActiveRequest:
         failure = None
         for token_id in token_ids:
             self.history.append(token_id)
-            for advance, link in self._advancers:
-                if link.behind:
+            for advance, entry in self._advancers:
+                if entry.stale:
                     continue
                 try:
                     advance(token_id)
                 except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
-                    link.behind = self._disturbed = True
-                    failure = failure or failures.of_dialect(error, link.dialect)
+                    entry.stale = self._needs_check = True
+                    failure = failure or failures.of_dialect(error, entry.dialect)
         return failure
 
-    def _follow(self, links: Iterable[Link]) -> LogitportError | None:
+    def _follow(self, links: Iterable[ChainEntry]) -> LogitportError | None:
         """Bring state in line with a history that was cut back, or that it is behind; what the first one raised."""
         failure = None
-        for link in links:
+        for entry in links:
             try:
-                if link.behind:
-                    link.dialect.rebuild(link.state)
+                if entry.stale:
+                    entry.dialect.rebuild(entry.state)
                 else:
-                    link.dialect.rewind(link.state)
-                link.behind = False
+                    entry.dialect.rewind(entry.state)
+                entry.stale = False
             except BaseException as error:  # noqa: BLE001 - as above
-                link.behind = True
-                failure = failure or failures.of_dialect(error, link.dialect)
+                entry.stale = True
+                failure = failure or failures.of_dialect(error, entry.dialect)
         return failure
 
 
 def admit(
-    asked: processing_pb2.SlottedRequest,
+    addition: processing_pb2.SlottedRequest,
     engine: processing_pb2.OpenSession,
     host: Callable[[common_pb2.Processor, str, int], Dialect],
     occupant: ActiveRequest | None = None,
@@ -208,7 +208,7 @@ def admit(
     """Check a request, find its processors and build their state.
 
     Args:
-        asked: the request and its place.
+        addition: the request and its place.
         engine: what the engine said of itself.
         host: finds a processor, for a tenant and a place in the chain.
         occupant: the same request as it was, if only its history is replaced: what its names and digests stood for
@@ -221,15 +221,15 @@ def admit(
         LogitportError: anything that is wrong with this request; see docs/protocol.md.
     """
     before = occupant.chain if occupant is not None else []
-    for link in before:
+    for entry in before:
         try:
-            link.dialect.check_rebuildable(link.state)
+            entry.dialect.check_rebuildable(entry.state)
         except BaseException as error:
-            raise failures.of_processor(error, link.label) from error
-    message = asked.request
+            raise failures.of_processor(error, entry.label) from error
+    message = addition.request
     for field in ("request_id", "tenant"):
-        if len(getattr(message, field).encode()) > _LONGEST_NAME:
-            raise InvalidArgument(f"{field} is longer than {_LONGEST_NAME} bytes")
+        if len(getattr(message, field).encode()) > _MAX_NAME_BYTES:
+            raise InvalidArgument(f"{field} is longer than {_MAX_NAME_BYTES} bytes")
     prompt = check_token_ids(message.prompt_token_ids, engine.vocab_size, "prompt_token_ids")
     output = check_token_ids(message.output_token_ids, engine.vocab_size, "output_token_ids")
     history = History(prompt, output)
@@ -267,7 +267,7 @@ def admit(
             check_time()
             dialect.validate(params, sampling_params)
             check_time()
-            chain.append(Link(dialect, dialect.start(context, params), label))
+            chain.append(ChainEntry(dialect, dialect.start(context, params), label))
         except BaseException as error:
             if dialect is None:
                 raise failures.of_processor(error, label) from error
@@ -275,7 +275,12 @@ def admit(
             raise failures.of_processor(error, name, shipped=dialect.shipped) from error
     skip = message.on_error == common_pb2.ON_ERROR_SKIP
     return ActiveRequest(
-        asked.slot, asked.generation, history, chain, skip=skip, greedy=is_greedy(sampling_params.get("temperature"))
+        addition.slot,
+        addition.generation,
+        history,
+        chain,
+        skip=skip,
+        greedy=is_greedy(sampling_params.get("temperature")),
     )
 
 
@@ -301,7 +306,7 @@ def json_object(text: bytes, where: str) -> dict[str, Any]:
     return value
 
 
-def _pinned(chain: list[Link], place: int, label: str) -> bool:
+def _pinned(chain: list[ChainEntry], place: int, label: str) -> bool:
     """Whether the processor at this place was admitted under this name, or is the one of this digest."""
     return place < len(chain) and label != _INLINE and label in (chain[place].label, chain[place].dialect.key)
 

@@ -47,9 +47,11 @@ def apply(
             f"{len(message.requests)} requests in one Apply; the server takes {session.max_requests}: send fewer, "
             "or raise --max-requests-per-session"
         )
-    asked = [processing_pb2.SlottedRequest(slot=slot, request=request) for slot, request in enumerate(message.requests)]
+    addition = [
+        processing_pb2.SlottedRequest(slot=slot, request=request) for slot, request in enumerate(message.requests)
+    ]
     admission = processing_pb2.RequestsAdded()
-    session.add(processing_pb2.AddRequests(requests=asked), admission)
+    session.add(processing_pb2.AddRequests(requests=addition), admission)
     response = processing_pb2.ApplyResponse(failures=admission.failures)
     for refused in response.failures:
         refused.skipped = message.requests[refused.slot].on_error == common_pb2.ON_ERROR_SKIP

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from logitport_server.session.active_request import ActiveRequest
     from logitport_server.session.columns import StepColumns, StepLayout
-    from logitport_server.session.outcome import Outcome
+    from logitport_server.session.outcome import StepOutcome
 
 
-class Batch:
+class StepBatch:
     """The requests of a step. Good for further steps until a request comes, goes or fails.
 
     Attributes:
@@ -50,7 +50,7 @@ class Batch:
             parts[needs_logits(row.request, greedy=greedy)].append(row)
         self.logits_free, self._reading = Rows(parts[False], greedy=greedy), Rows(parts[True], greedy=greedy)
 
-    def synchronise(self, columns: StepColumns, outcome: Outcome) -> dict[ActiveRequest, Sequence[int]]:
+    def synchronise(self, columns: StepColumns, outcome: StepOutcome) -> dict[ActiveRequest, Sequence[int]]:
         """Bring every history up to date; what cannot be fails its request. Returns the drafts of those with any."""
         for slot, error in self._strangers.items():
             outcome.failures[slot] = Failed(error, skipped=False)
@@ -77,7 +77,7 @@ class Batch:
                     drafts[request] = draft_token_ids
         return drafts
 
-    def reading(self, outcome: Outcome) -> Rows:
+    def reading(self, outcome: StepOutcome) -> Rows:
         """The rows whose chains read logits, of requests that have not failed."""
         if not outcome.failures:
             return self._reading

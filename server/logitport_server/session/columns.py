@@ -1,4 +1,4 @@
-"""The columns of a Step frame, checked."""
+"""Columns of frames: reads and checks those of a step, writes those of its reply."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from logitport.errors import InvalidArgument, InvalidTokenId, LimitExceeded
+from logitport.errors import InvalidArgument, InvalidTokenId, LimitExceeded, to_proto
+from logitport_proto import common_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from logitport.errors import LogitportError
     from logitport_proto import processing_pb2
+    from logitport_server.session.outcome import StepOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +42,11 @@ class StepLayout:
     @classmethod
     def read(cls, frame: processing_pb2.Step, max_draft_tokens: int) -> StepLayout:
         """Check each column, its length and what must hold between columns. Raises InvalidArgument as `StepColumns`."""
-        slots = int32_column(frame.slots, "Step.slots")
+        slots = unpack_int32(frame.slots, "Step.slots")
         n = len(slots)
         if len(set(slots)) != n:
             raise InvalidArgument("Step.slots: a slot stands twice; a request takes part in a step once")
-        generations = int32_column(frame.generations, "Step.generations", n)
+        generations = unpack_int32(frame.generations, "Step.generations", n)
         draft_counts = _counts(frame.draft_counts, "Step.draft_counts", n)
         deepest = max(draft_counts, default=0)
         if deepest > max_draft_tokens:
@@ -84,7 +86,7 @@ class StepColumns:
         n = len(layout.slots)
         invalid: list[LogitportError | None] = [None] * n
         new_counts = _counts(frame.new_token_counts, "Step.new_token_counts", n)
-        base_lengths = int32_column(frame.base_lengths, "Step.base_lengths", n)
+        base_lengths = unpack_int32(frame.base_lengths, "Step.base_lengths", n)
         _check_lengths((base_lengths, new_counts, layout.draft_counts), max_tokens, invalid)
         return cls(
             base_lengths,
@@ -101,11 +103,11 @@ def _rows(frame: processing_pb2.Step, draft_counts: Sequence[int]) -> tuple[tupl
         if frame.row_draft_offsets:
             raise InvalidArgument("Step.row_draft_offsets: needs row_requests beside it")
         return tuple((place, 0) for place in range(n))
-    places = int32_column(frame.row_requests, "Step.row_requests")
+    places = unpack_int32(frame.row_requests, "Step.row_requests")
     if not frame.row_draft_offsets:
         offsets = (0,) * len(places)
     else:
-        offsets = int32_column(frame.row_draft_offsets, "Step.row_draft_offsets", len(places))
+        offsets = unpack_int32(frame.row_draft_offsets, "Step.row_draft_offsets", len(places))
     for row, (place, offset) in enumerate(zip(places, offsets, strict=True)):
         if not 0 <= place < n:
             raise InvalidArgument(f"Step.row_requests[{row}] is {place}; {n} requests take part")
@@ -118,7 +120,7 @@ def _rows(frame: processing_pb2.Step, draft_counts: Sequence[int]) -> tuple[tupl
 
 def _counts(column: bytes, name: str, n: int) -> tuple[int, ...]:
     """How many ids each request has; none if there is no column."""
-    counts = int32_column(column, name, n) if column else (0,) * n
+    counts = unpack_int32(column, name, n) if column else (0,) * n
     if counts and min(counts) < 0:
         raise InvalidArgument(f"{name}: a count is negative")
     return counts
@@ -147,7 +149,7 @@ def _split(
     """The ids of each request, from how many there are of each and all of them; those that are none go to `invalid`."""
     if not ids_column and not any(counts):  # the usual step has no drafts
         return [()] * len(counts)
-    ids = int32_column(ids_column, f"Step.{of}_token_ids")
+    ids = unpack_int32(ids_column, f"Step.{of}_token_ids")
     if len(ids) != sum(counts):
         raise InvalidArgument(f"Step.{of}_token_ids: the counts add up to {sum(counts)}, but {len(ids)} ids came")
     if counts.count(1) == len(counts):  # the usual step
@@ -163,7 +165,13 @@ def _split(
     return per_request
 
 
-def int32_column(column: bytes, name: str, length: int | None = None) -> tuple[int, ...]:
+def pack_int32(values: Iterable[int]) -> bytes:
+    """A column of int32."""
+    listed = list(values)
+    return struct.pack(f"<{len(listed)}i", *listed)
+
+
+def unpack_int32(column: bytes, name: str, length: int | None = None) -> tuple[int, ...]:
     """int32[length] from a column; any length if none is given. Raises InvalidArgument, which names the column."""
     return _column(column, name, "i", length)
 
@@ -174,3 +182,22 @@ def _column(column: bytes, name: str, code: str, length: int | None) -> tuple[in
         raise InvalidArgument(f"{name}: {len(column)} bytes; {wanted} of 4 bytes each are wanted")
     # For columns as short as these, struct is several times faster than numpy.
     return struct.unpack(f"<{len(column) // 4}{code}", column)
+
+
+def write_outcome(
+    reply: processing_pb2.StepEdits | processing_pb2.StepLogitsEdited | processing_pb2.ApplyResponse,
+    outcome: StepOutcome,
+    all_denied_rows: Sequence[int],
+) -> None:
+    """Who failed, what was applied, which rows have no id left."""
+    if outcome.failures:
+        reply.failures.extend(
+            common_pb2.Failure(slot=slot, error=to_proto(failed.error), skipped=failed.skipped)
+            for slot, failed in outcome.failures.items()
+        )
+    if applied := outcome.applied:
+        names = outcome.names
+        for key, rows in applied.items():
+            reply.applied.add(processor=key, rows=rows, title=names[key] if names[key] != key else "")
+    if all_denied_rows:
+        reply.all_denied_rows = pack_int32(all_denied_rows)

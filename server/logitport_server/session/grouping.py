@@ -67,10 +67,10 @@ class Rows(tuple[Row, ...]):
     @cached_property
     def groups(self) -> list[list[Group]]:
         """By place in the chain, as long as no request has failed; else see `group`."""
-        return [group(self, place) for place in range(longest_chain(self))]
+        return [group_rows(self, place) for place in range(longest_chain(self))]
 
 
-def group(rows: Rows, place: int) -> list[Group]:
+def group_rows(rows: Rows, place: int) -> list[Group]:
     """The rows whose chains reach `place` and have not failed, by the processor that stands there.
 
     Rows are in ascending order within each group, and each is in one group at most; in none if the processor would not
@@ -81,12 +81,12 @@ def group(rows: Rows, place: int) -> list[Group]:
         request = row.request
         if request.failure is not None or place >= _places(request, greedy=rows.greedy):
             continue
-        link = request.chain[place]
-        members = groups.get(id(link.dialect))
-        if members is None:
-            members = groups[id(link.dialect)] = Group(link.dialect)
-        members.rows.append(row)
-        members.states.append(link.state)
+        entry = request.chain[place]
+        group = groups.get(id(entry.dialect))
+        if group is None:
+            group = groups[id(entry.dialect)] = Group(entry.dialect)
+        group.rows.append(row)
+        group.states.append(entry.state)
     return list(groups.values())
 
 
@@ -94,7 +94,7 @@ def needs_logits(request: ActiveRequest, *, greedy: bool) -> bool:
     """Whether a processor is to be called that reads them, in a step whose requests all are greedy, or not."""
     if not (request.reads_logits and greedy):
         return request.reads_logits
-    return any(link.dialect.reads_logits for link in request.chain[: _places(request, greedy=True)])
+    return any(entry.dialect.reads_logits for entry in request.chain[: _places(request, greedy=True)])
 
 
 def _places(request: ActiveRequest, *, greedy: bool) -> int:

@@ -75,11 +75,11 @@ class Lending:
             return
         use.steps += 1
         if use.steps > _STEPS_ALONE:
-            for dialect in {link.dialect for row in rows for link in row.request.chain}:
+            for dialect in {entry.dialect for row in rows for entry in row.request.chain}:
                 dialect.borrow(region)
                 use.borrowers.add(dialect)
 
 
 def _domain_of(request: ActiveRequest) -> Domain | None:
-    domains = {link.dialect.domain for link in request.chain}
+    domains = {entry.dialect.domain for entry in request.chain}
     return domains.pop() if len(domains) == 1 else None

@@ -7,37 +7,39 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from logitport.errors import LogitportError
-from logitport_server.session.grouping import Row, Rows, group
+from logitport_server.session.grouping import Row, Rows, group_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from logitport_server.session.active_request import ActiveRequest
     from logitport_server.session.grouping import Group
-    from logitport_server.session.outcome import Outcome
+    from logitport_server.session.outcome import StepOutcome
 
 _ALL_PLACES = range(sys.maxsize)
 
 
-def in_order(rows: Rows, drafts: Mapping[ActiveRequest, Sequence[int]], outcome: Outcome) -> Iterator[Sequence[Group]]:
+def in_order(
+    rows: Rows, drafts: Mapping[ActiveRequest, Sequence[int]], outcome: StepOutcome
+) -> Iterator[Sequence[Group]]:
     """The groups in the order in which they are called; those that come together are independent of each other."""
     for places, taking in _parts(rows, drafts):
         for batch in (rows,) if taking else _by_draft_offset(rows, drafts, outcome):
             for place, groups in enumerate(batch.groups):
                 if place not in places:
                     continue
-                standing = group(batch, place) if outcome.failures else groups
+                current = group_rows(batch, place) if outcome.failures else groups
                 if taking is None:
-                    yield standing
+                    yield current
                     continue
-                called = [members for members in standing if members.dialect.takes_drafts is taking]
-                for members in called if taking else ():
-                    members.dialect.drafts = [drafts.get(row.request, ())[: row.draft_offset] for row in members.rows]
+                called = [group for group in current if group.dialect.takes_drafts is taking]
+                for group in called if taking else ():
+                    group.dialect.drafts = [drafts.get(row.request, ())[: row.draft_offset] for row in group.rows]
                 try:
                     yield called
                 finally:
-                    for members in called:
-                        members.dialect.drafts = ()
+                    for group in called:
+                        group.dialect.drafts = ()
 
 
 def _parts(rows: Rows, drafts: Mapping[ActiveRequest, Sequence[int]]) -> Iterator[tuple[range, bool | None]]:
@@ -49,10 +51,10 @@ def _parts(rows: Rows, drafts: Mapping[ActiveRequest, Sequence[int]]) -> Iterato
     Yields:
         Places, and True for who takes drafts, False for the others, None for all, where nobody does.
     """
-    if not any(link.dialect.takes_drafts for request in drafts for link in request.chain):
+    if not any(entry.dialect.takes_drafts for request in drafts for entry in request.chain):
         yield _ALL_PLACES, None
         return
-    kinds = [{members.dialect.takes_drafts for members in groups} for groups in rows.groups]
+    kinds = [{group.dialect.takes_drafts for group in groups} for groups in rows.groups]
     begin = 0
     for place in [at for at, kind in enumerate(kinds) if True in kind]:
         if any(False in kind for kind in kinds[begin:place]):
@@ -63,7 +65,7 @@ def _parts(rows: Rows, drafts: Mapping[ActiveRequest, Sequence[int]]) -> Iterato
         yield range(begin, len(kinds)), False
 
 
-def _by_draft_offset(rows: Rows, drafts: Mapping[ActiveRequest, Sequence[int]], outcome: Outcome) -> Iterator[Rows]:
+def _by_draft_offset(rows: Rows, drafts: Mapping[ActiveRequest, Sequence[int]], outcome: StepOutcome) -> Iterator[Rows]:
     """The rows by draft offset, while the histories grow by one draft token after the other; then they are cut back."""
     speculating = {row.request: drafts[row.request] for row in rows if row.request in drafts} if drafts else {}
     if not speculating:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from logitport.errors import LogitportError
-    from logitport_server.dialects.base import Said
+    from logitport_server.dialects.base import EditsResult
     from logitport_server.principals import Domain
     from logitport_server.session.active_request import ActiveRequest
     from logitport_server.session.grouping import Group, Row
@@ -33,7 +33,7 @@ class Failed(NamedTuple):
 
 
 @dataclass
-class Outcome:
+class StepOutcome:
     """What a step came to. A request that failed has no part in what was said and applied before it did.
 
     Attributes:
@@ -42,7 +42,7 @@ class Outcome:
         timeouts: how often a worker of a trust domain has not answered in time.
     """
 
-    served: list[tuple[Group, Said]] = field(default_factory=list)
+    served: list[tuple[Group, EditsResult]] = field(default_factory=list)
     failures: dict[int, Failed] = field(default_factory=dict)
     timeouts: Counter[Domain | None] = field(default_factory=Counter)
 
@@ -52,31 +52,31 @@ class Outcome:
         self.failures[request.slot] = Failed(error, request.skip)
         self.__dict__.pop("edits", None)
 
-    def out_of_time(self, members: Group) -> bool:
+    def out_of_time(self, group: Group) -> bool:
         """Whether the group's trust domain has kept the others of this step waiting long enough."""
-        return bool(self.timeouts) and self.timeouts[members.dialect.domain] >= _MOST_TIMEOUTS
+        return bool(self.timeouts) and self.timeouts[group.dialect.domain] >= _MOST_TIMEOUTS
 
     @property
     def applied(self) -> Counter[str]:
         """Rows by processor, each by its key."""
         applied: Counter[str] = Counter()
-        for members, _ in self.served:
-            rows = sum(self._alive(members)) if self.failures else len(members.rows)
+        for group, _ in self.served:
+            rows = sum(self._alive(group)) if self.failures else len(group.rows)
             if rows:
-                applied[members.dialect.key] += rows
+                applied[group.dialect.key] += rows
         return applied
 
     @property
     def names(self) -> dict[str, str]:
         """What processors are called that were served, by their keys."""
-        return {members.dialect.key: members.dialect.name for members, _ in self.served}
+        return {group.dialect.key: group.dialect.name for group, _ in self.served}
 
     @cached_property
     def edits(self) -> dict[int, RowEdits]:
         """What the processors said, of each row of which they said anything; not to be asked before all were served."""
         edits: dict[int, RowEdits] = {}
-        for members, said in self.served:
-            for row, row_edits in self._by_row(members, said):
+        for group, said in self.served:
+            for row, row_edits in self._by_row(group, said):
                 if row_edits:
                     before = edits.get(row.index)
                     edits[row.index] = row_edits if before is None else _joined(before, row_edits)
@@ -89,12 +89,12 @@ class Outcome:
         try:
             return Edits.pack(sorted(self.edits.items()), vocab_size)
         except Exception:  # noqa: BLE001 - what was said is somebody else's
-            for members, said in self.served:
-                for row, edits in self._by_row(members, said):
+            for group, said in self.served:
+                for row, edits in self._by_row(group, said):
                     try:
                         edits.check(vocab_size)
                     except Exception as error:  # noqa: BLE001 - as above
-                        self.fail(row.request, of_dialect(error, members.dialect))
+                        self.fail(row.request, of_dialect(error, group.dialect))
             return Edits.pack(sorted(self.edits.items()), vocab_size)
 
     def all_denied(self, vocab_size: int) -> list[int]:
@@ -103,19 +103,19 @@ class Outcome:
 
     def _packed(self) -> Edits | None:
         """The edits of all rows, if one processor has said them all, and in columns."""
-        speaking = [(members, said) for members, said in self.served if len(said)]
+        speaking = [(group, said) for group, said in self.served if len(said)]
         if self.failures or len(speaking) != 1:
             return None
-        ((members, said),) = speaking
-        return said.moved([row.index for row in members.rows]) if isinstance(said, Edits) else None
+        ((group, said),) = speaking
+        return said.moved([row.index for row in group.rows]) if isinstance(said, Edits) else None
 
-    def _by_row(self, members: Group, said: Said) -> Iterator[tuple[Row, RowEdits]]:
+    def _by_row(self, group: Group, said: EditsResult) -> Iterator[tuple[Row, RowEdits]]:
         """The rows of requests that have not failed, and what was said of each; a reader of logits says nothing."""
-        pairs = zip(members.rows, by_row(said, len(members.rows)), strict=False)
-        return compress(pairs, self._alive(members)) if self.failures else pairs
+        pairs = zip(group.rows, by_row(said, len(group.rows)), strict=False)
+        return compress(pairs, self._alive(group)) if self.failures else pairs
 
-    def _alive(self, members: Group) -> Sequence[bool]:
-        return [row.request.failure is None for row in members.rows]
+    def _alive(self, group: Group) -> Sequence[bool]:
+        return [row.request.failure is None for row in group.rows]
 
 
 def _joined(first: RowEdits, later: RowEdits) -> RowEdits:

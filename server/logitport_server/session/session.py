@@ -19,13 +19,19 @@ from logitport.ops import PipelineStage
 from logitport_builtins.grammar.fair_limiter import caller
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.principals import ANYONE, Domain
-from logitport_server.session import replies
 from logitport_server.session.active_request import ActiveRequest, admit, check_token_ids
-from logitport_server.session.batch import Batch
-from logitport_server.session.columns import StepColumns, StepLayout, int32_column, too_many_tokens
+from logitport_server.session.batch import StepBatch
+from logitport_server.session.columns import (
+    StepColumns,
+    StepLayout,
+    pack_int32,
+    too_many_tokens,
+    unpack_int32,
+    write_outcome,
+)
 from logitport_server.session.grouping import Row, Rows
 from logitport_server.session.lending import Lending
-from logitport_server.session.outcome import Outcome
+from logitport_server.session.outcome import StepOutcome
 from logitport_server.session.step import RunChains
 from logitport_server.shared_memory.regions import Regions, put_back
 
@@ -104,7 +110,7 @@ class Session:
         # the last request that uses it: what keeps state of a batch, as vLLM's do, sees each request once a step.
         self._hosted: WeakValueDictionary[tuple[str, Domain | None, str | None, int], Dialect] = WeakValueDictionary()
         # Of the last step, as long as it can serve another one.
-        self._batch: Batch | None = None
+        self._batch: StepBatch | None = None
         self._batch_columns: tuple[bytes, ...] = ()
         # The rows of the last step whose logits are still to come, of how many rows, and that step's drafts.
         self._awaited: tuple[Rows, int, dict[ActiveRequest, Sequence[int]]] = (Rows(), 0, {})
@@ -120,20 +126,20 @@ class Session:
     def add(self, frame: processing_pb2.AddRequests, reply: processing_pb2.RequestsAdded) -> None:
         """Admit requests; one that is refused costs only itself."""
         reads_logits = bytearray()
-        for asked in frame.requests:
+        for addition in frame.requests:
             try:
-                occupant = self._occupant(asked.slot, asked.generation)
-                self._check_request(asked.request)
-                caller.set(Domain(self._principal.name, asked.request.tenant))
+                occupant = self._occupant(addition.slot, addition.generation)
+                self._check_request(addition.request)
+                caller.set(Domain(self._principal.name, addition.request.tenant))
                 seconds = self._limits.load_timeout_seconds
-                request = admit(asked, self._engine, self._host, occupant, str(self._device), seconds)
+                request = admit(addition, self._engine, self._host, occupant, str(self._device), seconds)
             except LogitportError as error:
-                reply.failures.append(common_pb2.Failure(slot=asked.slot, error=to_proto(error)))
+                reply.failures.append(common_pb2.Failure(slot=addition.slot, error=to_proto(error)))
                 reads_logits.append(False)
                 reply.chains.add()
             else:
-                reply.chains.add(processors=[link.dialect.key for link in request.chain])
-                self._requests[asked.slot] = request
+                reply.chains.add(processors=[entry.dialect.key for entry in request.chain])
+                self._requests[addition.slot] = request
                 self._batch = None
                 if self._lending.admitted(request):
                     self.regions.retire()
@@ -150,8 +156,8 @@ class Session:
     def remove(self, frame: processing_pb2.RemoveRequests) -> None:
         """Drop requests and their state; places that hold another generation, or none, are left alone."""
         self._check_size(frame)
-        slots = int32_column(frame.slots, "RemoveRequests.slots")
-        generations = int32_column(frame.generations, "RemoveRequests.generations", len(slots))
+        slots = unpack_int32(frame.slots, "RemoveRequests.slots")
+        generations = unpack_int32(frame.generations, "RemoveRequests.generations", len(slots))
         for slot, generation in zip(slots, generations, strict=True):
             request = self._requests.get(slot)
             if request is not None and request.generation == generation:
@@ -163,7 +169,7 @@ class Session:
         self._check_size(frame)
         batch = self._batch_of(frame)
         columns = StepColumns.read(frame, batch.layout, self.vocab_size, self._limits.max_tokens_per_request)
-        outcome = Outcome()
+        outcome = StepOutcome()
         drafts = batch.synchronise(columns, outcome)
         self._run_chains(batch.logits_free, drafts, self.vocab_size, None, outcome)
         edits = outcome.pack(self.vocab_size)
@@ -171,9 +177,9 @@ class Session:
         awaited = batch.reading(outcome)
         self._awaited = (awaited, len(batch.layout.rows), drafts)
         if awaited:
-            reply.logits_rows = replies.int32_column(row.index for row in awaited)
+            reply.logits_rows = pack_int32(row.index for row in awaited)
         all_denied = [] if edits.leaves_every_row_an_id(self.vocab_size) else outcome.all_denied(self.vocab_size)
-        replies.write_outcome(reply, outcome, all_denied)
+        write_outcome(reply, outcome, all_denied)
         if outcome.failures:
             self._batch = None
 
@@ -188,7 +194,7 @@ class Session:
             here = self._decode(frame.logits, step_rows if whole_step else len(awaited))
             logits = here.to(self._device, non_blocking=True)  # which waits all the same if they are not pinned
             self._awaited = (Rows(), 0, {})
-            outcome = Outcome()
+            outcome = StepOutcome()
             region = self.regions.region(frame.logits)
             if region is not None and logits is here:
                 self._lending.step(region, awaited)
@@ -203,18 +209,18 @@ class Session:
             elif logits is not here:
                 put_back(here, logits, [place.index for place in places])
         number = {place.index: row.index for place, row in zip(places, awaited, strict=True)}
-        replies.write_outcome(reply, outcome, [number[at] for at in outcome.all_denied(self.vocab_size)])
+        write_outcome(reply, outcome, [number[at] for at in outcome.all_denied(self.vocab_size)])
 
     def apply(self, tensor: common_pb2.Tensor, rows: int, each: int, reply: processing_pb2.ApplyResponse) -> None:
         """Process `rows` rows of logits, of which each slot in turn has `each`; a slot may hold no request."""
         logits = self._decode(tensor, rows).to(self._device)
-        outcome = Outcome()
+        outcome = StepOutcome()
         placed = ((index, self._requests.get(index // each)) for index in range(rows))
         greedy = all(request.greedy for request in self._requests.values())
         present = Rows((Row(index, request) for index, request in placed if request is not None), greedy=greedy)
         self._run_chains(present, {}, self.vocab_size, logits, outcome)
         tensors.write(reply.logits, logits)
-        replies.write_outcome(reply, outcome, outcome.all_denied(self.vocab_size))
+        write_outcome(reply, outcome, outcome.all_denied(self.vocab_size))
 
     def _decode(self, tensor: common_pb2.Tensor, rows: int) -> torch.Tensor:
         """Logits where they are. Raises InvalidLogits if they are not what the session was opened for."""
@@ -255,11 +261,11 @@ class Session:
                 "histories with AddRequests, or raise --max-step-bytes"
             )
 
-    def _batch_of(self, frame: processing_pb2.Step) -> Batch:
+    def _batch_of(self, frame: processing_pb2.Step) -> StepBatch:
         """The batch of the last step, if this frame's is the same. Raises InvalidArgument as `StepLayout.read`."""
         columns = StepLayout.columns(frame)
         if self._batch is None or columns != self._batch_columns:
-            self._batch = Batch(StepLayout.read(frame, self._max_draft_tokens), self._requests)
+            self._batch = StepBatch(StepLayout.read(frame, self._max_draft_tokens), self._requests)
             self._batch_columns = columns
         return self._batch
 

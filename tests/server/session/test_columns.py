@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from logitport import Handle, InvalidArgument, LimitExceeded, Request
 from logitport.session.frames import place_rows, step_frame
 from logitport_proto import processing_pb2
-from logitport_server.session.columns import StepColumns, StepLayout, int32_column
+from logitport_server.session.columns import StepColumns, StepLayout, unpack_int32
 
 VOCAB = 50
 MOST_TOKENS = 1000
@@ -175,12 +175,12 @@ def test_whatever_comes_is_read_or_refused(column: str, octets: bytes) -> None:
 
 
 @given(st.binary(max_size=9), st.sampled_from([None, 0, 1, 2]))
-def test_int32_column(octets: bytes, length: int | None) -> None:
+def test_unpack_int32(octets: bytes, length: int | None) -> None:
     if len(octets) % 4 == 0 and length in (None, len(octets) // 4):
-        assert int32(*int32_column(octets, "Some.column", length)) == octets
+        assert int32(*unpack_int32(octets, "Some.column", length)) == octets
     else:
         with pytest.raises(InvalidArgument, match=r"^Some\.column: "):
-            int32_column(octets, "Some.column", length)
+            unpack_int32(octets, "Some.column", length)
 
 
 @pytest.mark.parametrize(("base", "new", "drafts", "refused"), [(998, 1, 1, False), (998, 2, 1, True), (0, 0, 0, 0)])

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport_server.session.active_request import Link
-from logitport_server.session.grouping import Row, Rows, group, longest_chain
+from logitport_server.session.active_request import ChainEntry
+from logitport_server.session.grouping import Row, Rows, group_rows, longest_chain
 
 DIALECTS: list[Any] = [SimpleNamespace(name=name) for name in "abc"]
 
@@ -19,7 +19,7 @@ def requests(draw: st.DrawFn) -> list[Any]:
     chains = draw(st.lists(st.lists(st.sampled_from(DIALECTS), max_size=4), min_size=1, max_size=6))
     failures = draw(st.lists(st.booleans(), min_size=len(chains), max_size=len(chains)))
     return [
-        SimpleNamespace(chain=[Link(dialect, object()) for dialect in chain], failure="why" if failed else None)
+        SimpleNamespace(chain=[ChainEntry(dialect, object()) for dialect in chain], failure="why" if failed else None)
         for chain, failed in zip(chains, failures, strict=True)
     ]
 
@@ -34,7 +34,7 @@ def batches(draw: st.DrawFn) -> list[Row]:
 
 @given(batches(), st.integers(0, 4))
 def test_each_row_is_in_the_one_group_of_the_processor_at_its_place(rows: list[Row], place: int) -> None:
-    groups = group(Rows(rows), place)
+    groups = group_rows(Rows(rows), place)
     expected = {
         row.index: row.request.chain[place]
         for row in rows
@@ -54,7 +54,7 @@ def test_each_row_is_in_the_one_group_of_the_processor_at_its_place(rows: list[R
 
 @given(batches(), st.integers(0, 4))
 def test_order_is_kept(rows: list[Row], place: int) -> None:
-    for members in group(Rows(rows), place):
+    for members in group_rows(Rows(rows), place):
         indices = [row.index for row in members.rows]
         assert indices == sorted(set(indices))
 
@@ -62,11 +62,11 @@ def test_order_is_kept(rows: list[Row], place: int) -> None:
 @given(batches())
 def test_every_place_is_visited(rows: list[Row]) -> None:
     assert longest_chain(rows) == max((len(row.request.chain) for row in rows), default=0)
-    assert group(Rows(rows), longest_chain(rows)) == []
+    assert group_rows(Rows(rows), longest_chain(rows)) == []
 
 
 @given(batches())
 def test_rows_know_their_groups(rows: list[Row]) -> None:
     known = Rows(rows)
-    assert known.groups == [group(Rows(rows), place) for place in range(longest_chain(rows))]
+    assert known.groups == [group_rows(Rows(rows), place) for place in range(longest_chain(rows))]
     assert known.groups is known.groups

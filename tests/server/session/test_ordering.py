@@ -9,9 +9,9 @@ import torch
 
 from logitport import History
 from logitport_server.dialects import Dialect
-from logitport_server.session.active_request import ActiveRequest, Link
+from logitport_server.session.active_request import ActiveRequest, ChainEntry
 from logitport_server.session.grouping import Row, Rows
-from logitport_server.session.outcome import Outcome
+from logitport_server.session.outcome import StepOutcome
 from logitport_server.session.step import run
 
 if TYPE_CHECKING:
@@ -61,16 +61,16 @@ def requests(chains: Sequence[str], calls: Calls) -> list[ActiveRequest]:
         for name in chain.split():
             if name not in dialects:
                 dialects[name] = Notes(name, calls, takes_drafts=name[0] == "t")
-            links.append(Link(dialects[name], history))
+            links.append(ChainEntry(dialects[name], history))
         made.append(ActiveRequest(slot, 0, history, links, skip=False))
     return made
 
 
-def step(chains: Sequence[str], drafts: dict[int, list[int]]) -> tuple[Calls, torch.Tensor, Outcome]:
+def step(chains: Sequence[str], drafts: dict[int, list[int]]) -> tuple[Calls, torch.Tensor, StepOutcome]:
     calls: Calls = []
     made = requests(chains, calls)
     rows = [(request, offset) for request in made for offset in range(1 + len(drafts.get(request.slot, [])))]
-    logits, outcome = torch.zeros(len(rows), VOCAB), Outcome()
+    logits, outcome = torch.zeros(len(rows), VOCAB), StepOutcome()
     placed = Rows(Row(at, *row) for at, row in enumerate(rows))
     run(placed, {made[slot]: ids for slot, ids in drafts.items()}, VOCAB, logits, outcome)
     assert all(len(request.history) == 1 for request in made)

@@ -11,16 +11,16 @@ from logitport.core.edits import Edits, RowEdits
 from logitport_server.dialects.base import by_row
 from logitport_server.session.active_request import ActiveRequest
 from logitport_server.session.grouping import Group, Row
-from logitport_server.session.outcome import Outcome
+from logitport_server.session.outcome import StepOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport_server.dialects.base import Said
+    from logitport_server.dialects.base import EditsResult
 
 VOCAB = 400
 
-Say: TypeAlias = "Callable[[Sequence[RowEdits]], Said]"
+Say: TypeAlias = "Callable[[Sequence[RowEdits]], EditsResult]"
 
 
 class Named:
@@ -34,11 +34,11 @@ class Named:
         self.key = f"key of {name}"
 
 
-def as_rows(said: Sequence[RowEdits]) -> Said:
+def as_rows(said: Sequence[RowEdits]) -> EditsResult:
     return said
 
 
-def as_columns(said: Sequence[RowEdits]) -> Said:
+def as_columns(said: Sequence[RowEdits]) -> EditsResult:
     """As it comes from a worker."""
     return Edits.pack(enumerate(said), VOCAB)
 
@@ -48,7 +48,7 @@ def requests() -> list[ActiveRequest]:
     return [ActiveRequest(slot, 1, History([1]), [], skip=False) for slot in range(4)]
 
 
-def served(requests: list[ActiveRequest], name: str, rows: list[int], say: Say) -> tuple[Any, Said]:
+def served(requests: list[ActiveRequest], name: str, rows: list[int], say: Say) -> tuple[Any, EditsResult]:
     """Of row i the processor denies the ids from 0 to i."""
     said = [RowEdits() for _ in rows]
     for row, row_edits in zip(rows, said, strict=True):
@@ -65,7 +65,7 @@ def told(edits: Edits) -> list[tuple[int, list[int]]]:
 
 @pytest.mark.parametrize("say", [as_rows, as_columns])
 def test_of_one_processor(requests: list[ActiveRequest], say: Say) -> None:
-    outcome = Outcome([served(requests, "one", [1, 3], say)])
+    outcome = StepOutcome([served(requests, "one", [1, 3], say)])
     assert told(outcome.pack(VOCAB)) == [(1, [0, 1]), (3, [0, 1, 2, 3])]
     assert outcome.applied == {"key of one": 2}
     assert sorted(outcome.edits) == [1, 3]
@@ -75,7 +75,7 @@ def test_of_one_processor(requests: list[ActiveRequest], say: Say) -> None:
 @pytest.mark.parametrize("later", [as_rows, as_columns])
 def test_of_several_in_order(requests: list[ActiveRequest], first: Say, later: Say) -> None:
     both = [served(requests, "one", [1, 3], first), served(requests, "two", [0, 1], later)]
-    outcome = Outcome(both)
+    outcome = StepOutcome(both)
     assert told(outcome.pack(VOCAB)) == [(0, [0]), (1, [0, 1]), (1, [0, 1]), (3, [0, 1, 2, 3])]
     assert outcome.applied == {"key of one": 2, "key of two": 2}
     assert outcome.names == {"key of one": "one", "key of two": "two"}
@@ -83,7 +83,7 @@ def test_of_several_in_order(requests: list[ActiveRequest], first: Say, later: S
 
 @pytest.mark.parametrize("say", [as_rows, as_columns])
 def test_a_request_that_failed_takes_no_part(requests: list[ActiveRequest], say: Say) -> None:
-    outcome = Outcome([served(requests, "one", [1, 3], say), served(requests, "two", [1], say)])
+    outcome = StepOutcome([served(requests, "one", [1, 3], say), served(requests, "two", [1], say)])
     outcome.fail(requests[1], ProcessorFailed("it did"))
     assert told(outcome.pack(VOCAB)) == [(3, [0, 1, 2, 3])]
     assert outcome.applied == {"key of one": 1}
@@ -91,7 +91,7 @@ def test_a_request_that_failed_takes_no_part(requests: list[ActiveRequest], say:
 
 @pytest.mark.parametrize("say", [as_rows, as_columns])
 def test_rows_of_which_all_is_denied(requests: list[ActiveRequest], say: Say) -> None:
-    outcome = Outcome([served(requests, "one", [0, 2], say)])
+    outcome = StepOutcome([served(requests, "one", [0, 2], say)])
     assert outcome.all_denied(3) == [2]
     assert outcome.all_denied(VOCAB) == []
 
@@ -99,13 +99,13 @@ def test_rows_of_which_all_is_denied(requests: list[ActiveRequest], say: Say) ->
 def test_what_cannot_be_fails_its_request_alone(requests: list[ActiveRequest]) -> None:
     members, said = served(requests, "one", [1, 3], as_rows)
     list(by_row(said, 2))[1].deny([VOCAB])
-    outcome = Outcome([(members, said)])
+    outcome = StepOutcome([(members, said)])
     assert told(outcome.pack(VOCAB)) == [(1, [0, 1])]
     assert list(outcome.failures) == [3]
 
 
 def test_readers_of_logits_say_nothing(requests: list[ActiveRequest]) -> None:
     members, _ = served(requests, "reader", [0, 1], as_rows)
-    outcome = Outcome([(members, ()), served(requests, "one", [1], as_columns)])
+    outcome = StepOutcome([(members, ()), served(requests, "one", [1], as_columns)])
     assert told(outcome.pack(VOCAB)) == [(1, [0, 1])]
     assert outcome.applied == {"key of reader": 2, "key of one": 1}

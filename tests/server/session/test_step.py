@@ -17,7 +17,7 @@ from logitport import (
     StateLost,
 )
 from logitport_server.session.grouping import Row, Rows
-from logitport_server.session.outcome import Outcome
+from logitport_server.session.outcome import StepOutcome
 from logitport_server.session.step import run
 
 if TYPE_CHECKING:
@@ -67,17 +67,17 @@ def process(
     rows: Sequence[ActiveRequest | tuple[ActiveRequest, int]],
     logits: torch.Tensor | None = None,
     drafts: Mapping[ActiveRequest, Sequence[int]] | None = None,
-) -> tuple[torch.Tensor, Outcome]:
+) -> tuple[torch.Tensor, StepOutcome]:
     """Run a step whose logits are here."""
     if logits is None:
         logits = logits_of(len(rows))
     placed = [Row(at, *(row if isinstance(row, tuple) else (row,))) for at, row in enumerate(rows)]
-    outcome = Outcome()
+    outcome = StepOutcome()
     run(Rows(placed), drafts or {}, VOCAB, logits, outcome)
     return logits, outcome
 
 
-def failed(outcome: Outcome) -> dict[int, tuple[type[LogitportError], bool]]:
+def failed(outcome: StepOutcome) -> dict[int, tuple[type[LogitportError], bool]]:
     return {slot: (type(failure.error), failure.skipped) for slot, failure in outcome.failures.items()}
 
 

@@ -18,7 +18,7 @@ from logitport import (
 )
 from logitport.ops import apply_edits
 from logitport_server.session.grouping import Row, Rows
-from logitport_server.session.outcome import Outcome
+from logitport_server.session.outcome import StepOutcome
 from logitport_server.session.step import run
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def logits_of(rows: int) -> torch.Tensor:
     return torch.arange(float(rows * VOCAB)).reshape(rows, VOCAB)
 
 
-def failed(outcome: Outcome) -> dict[int, tuple[type[LogitportError], bool]]:
+def failed(outcome: StepOutcome) -> dict[int, tuple[type[LogitportError], bool]]:
     return {slot: (type(failure.error), failure.skipped) for slot, failure in outcome.failures.items()}
 
 
@@ -73,7 +73,7 @@ def test_edits_that_cannot_be_cost_their_request_alone(
     right, wrong = admit((deny(3), {})), admit((Says(act), {}))
     rows = [Row(0, wrong), Row(1, right)]
     logits = logits_of(2)
-    outcome = Outcome()
+    outcome = StepOutcome()
     run(Rows(rows), {}, VOCAB, logits if here else None, outcome)
     if not here:
         apply_edits(outcome.pack(VOCAB), logits)
@@ -88,7 +88,7 @@ def test_edits_that_cannot_be_are_told_of_their_own_processor(admission: Any) ->
     request = admission(VOCAB)((deny(3), {}), (Says(lambda _, edits: edits.deny([99])), {}))
     request.chain[1].dialect.name = "the wrong one"
     rows = [Row(0, request)]
-    outcome = Outcome()
+    outcome = StepOutcome()
     run(Rows(rows), {}, VOCAB, None, outcome)
     outcome.pack(VOCAB)
     assert outcome.failures[0].error.processor == "the wrong one"
@@ -102,7 +102,7 @@ def test_a_request_that_skips_gets_no_edits_in_any_of_its_rows(admission: Any) -
 
     request = admit((Says(wrong_after_a_draft), {}), prompt=[5], skip=True)
     rows = [Row(0, request), Row(1, request, 1), Row(2, admit((deny(2), {})))]
-    outcome = Outcome()
+    outcome = StepOutcome()
     run(Rows(rows), {request: [6]}, VOCAB, None, outcome)
     edits = outcome.pack(VOCAB)
     assert edits.rows.tolist() == [2]
@@ -141,7 +141,7 @@ def test_a_processor_that_meddles_costs_its_own_requests_alone(
     admit = admission(VOCAB)
     rows = [Row(0, admit((Meddles(act), {}))), Row(1, admit((deny(3), {})))]
     logits = logits_of(2)
-    outcome = Outcome()
+    outcome = StepOutcome()
     run(Rows(rows), {}, VOCAB, logits if here else None, outcome)
     if not here:
         apply_edits(outcome.pack(VOCAB), logits)

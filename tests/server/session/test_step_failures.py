@@ -20,7 +20,7 @@ from logitport import (
 from logitport.errors import to_proto
 from logitport.ops import apply_edits
 from logitport_server.session.grouping import Row, Rows
-from logitport_server.session.outcome import Outcome
+from logitport_server.session.outcome import StepOutcome
 from logitport_server.session.step import run
 
 if TYPE_CHECKING:
@@ -77,17 +77,17 @@ def process(
     rows: Sequence[ActiveRequest | tuple[ActiveRequest, int]],
     logits: torch.Tensor | None = None,
     drafts: Mapping[ActiveRequest, Sequence[int]] | None = None,
-) -> tuple[torch.Tensor, Outcome]:
+) -> tuple[torch.Tensor, StepOutcome]:
     """Run a step whose logits are here."""
     if logits is None:
         logits = logits_of(len(rows))
     placed = [Row(at, *(row if isinstance(row, tuple) else (row,))) for at, row in enumerate(rows)]
-    outcome = Outcome()
+    outcome = StepOutcome()
     run(Rows(placed), drafts or {}, VOCAB, logits, outcome)
     return logits, outcome
 
 
-def failed(outcome: Outcome) -> dict[int, tuple[type[LogitportError], bool]]:
+def failed(outcome: StepOutcome) -> dict[int, tuple[type[LogitportError], bool]]:
     return {slot: (type(failure.error), failure.skipped) for slot, failure in outcome.failures.items()}
 
 
@@ -180,7 +180,7 @@ def test_what_one_history_makes_a_logits_free_processor_raise_costs_that_request
     trips = Says(trip)
     requests = [admit((trips, {}), output=[token_id]) for token_id in (4, 5, 6)]
     rows = [Row(at, request) for at, request in enumerate(requests)]
-    logits, outcome = logits_of(3), Outcome()
+    logits, outcome = logits_of(3), StepOutcome()
     run(Rows(rows), {}, VOCAB, logits if here else None, outcome)
     if not here:
         apply_edits(outcome.pack(VOCAB), logits)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, RowEdits
 from logitport.ops import apply_edits
 from logitport_server.session.grouping import Row, Rows
-from logitport_server.session.outcome import Outcome
+from logitport_server.session.outcome import StepOutcome
 from logitport_server.session.step import run
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def check(
     ]
     rows = [Row(index, requests[at], offset) for index, (at, offset) in enumerate(placed)]
     drafts = {request: told.drafts for request, told in zip(requests, asked, strict=True) if told.drafts}
-    logits, outcome = torch.tensor(before), Outcome()
+    logits, outcome = torch.tensor(before), StepOutcome()
     run(Rows(rows), drafts, VOCAB, logits if logits_are_here else None, outcome)
     if not logits_are_here:
         apply_edits(outcome.pack(VOCAB), logits)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from logitport_server.session.active_request import ActiveRequest, Link
+from logitport_server.session.active_request import ActiveRequest, ChainEntry
 from logitport_server.session.grouping import Row, Rows, group, needs_logits
 from tests.server.dialects.vllm.v1_requests import VOCAB, Counts, Logs, Told, speaks, step
 
@@ -68,7 +68,7 @@ def test_it_is_skipped_when_every_request_of_a_step_is_greedy_and_only_then() ->
     rows = []
     for slot, temperature in enumerate((0, 0.0)):
         told = Told(dialect, sampling_params={"temperature": temperature})
-        chain = [Link(dialect, told.state)]
+        chain = [ChainEntry(dialect, told.state)]
         rows.append(Row(slot, ActiveRequest(slot, 0, told.history, chain, skip=False, greedy=True)))
     assert group(Rows(rows, greedy=True), 0) == []
     assert len(group(Rows(rows, greedy=False), 0)[0].rows) == 2
@@ -78,7 +78,7 @@ def test_it_is_not_skipped_before_one_that_is_not_invariant() -> None:
     """Else what a greedy request gets would depend on whether the others are greedy, too."""
     invariant, other = speaks(DropsBelow), speaks(Counts)
     told = [Told(dialect, by=1) for dialect in (invariant, other, invariant)]
-    chain = [Link(one.dialect, one.state) for one in told]
+    chain = [ChainEntry(one.dialect, one.state) for one in told]
     rows = [Row(0, ActiveRequest(0, 0, told[0].history, chain, skip=False, greedy=True))]
     assert [len(groups) for groups in Rows(rows, greedy=True).groups] == [1, 1, 0]
     assert needs_logits(rows[0].request, greedy=True)

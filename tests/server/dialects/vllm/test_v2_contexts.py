@@ -133,7 +133,7 @@ def test_rows_of_a_declined_request_are_there_if_others_are() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_logits_are_float32_there(dtype: torch.dtype, admission: Any) -> None:
     from logitport_server.session.grouping import Row, Rows
-    from logitport_server.session.outcome import Outcome
+    from logitport_server.session.outcome import StepOutcome
     from logitport_server.session.step import run
 
     class Tenth(Notes):
@@ -151,7 +151,7 @@ def test_logits_are_float32_there(dtype: torch.dtype, admission: Any) -> None:
     others, declines, changes = admit(), admit((Tenth, {})), admit((Tenth, {"change": 1}))
     logits = torch.randn(3, VOCAB).to(dtype)
     before = logits.clone()
-    outcome = Outcome()
+    outcome = StepOutcome()
     run(Rows([Row(0, others), Row(1, declines), Row(2, changes)]), {}, VOCAB, logits, outcome)
     assert not outcome.failures
     assert torch.equal(logits[:2].view(torch.int16), before[:2].view(torch.int16))

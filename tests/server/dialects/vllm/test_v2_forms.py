@@ -86,14 +86,14 @@ def test_the_form_that_was_first_proposed() -> None:
 def test_drafts_in_the_form_that_was_first_proposed(admission: Any) -> None:
     """A row is a request's, so each draft offset is a call; the next step starts over from what is left of them."""
     from logitport_server.session.grouping import Row, Rows
-    from logitport_server.session.outcome import Outcome
+    from logitport_server.session.outcome import StepOutcome
     from logitport_server.session.step import run
 
     request = admission(VOCAB)((AsProposed, {}), prompt=[1])
     del AsProposed.told[:]
     for drafts in ([2, 3], []):
         rows = Rows(Row(at, request, at) for at in range(1 + len(drafts)))
-        run(rows, {request: drafts} if drafts else {}, VOCAB, torch.zeros(len(rows), VOCAB), Outcome())
+        run(rows, {request: drafts} if drafts else {}, VOCAB, torch.zeros(len(rows), VOCAB), StepOutcome())
     assert AsProposed.told == [
         ("add", 0, 1),
         ([0], [[1]]),
