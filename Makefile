@@ -64,9 +64,10 @@ fuzz: $(VENV)/.fuzz ## decoders against made-up octets, led by coverage; FUZZ_SE
 soak: $(VENV)/.installed ## engines that come, go and die, for SOAK_MINUTES=5
 	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES)
 
-lint: $(VENV)/.installed ## ruff and mypy
+lint: $(VENV)/.installed ## ruff, mypy, and which module may import which
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/mypy proto/logitport_proto client/logitport server/logitport_server builtin_processors/logitport_builtins
 
 proto: .venv-proto/.installed ## generate the code beside the .proto files

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from logitport_builtins.configuration import configure
 from logitport_builtins.disallowed_tokens import DisallowedTokens
 from logitport_builtins.grammar import Grammar
 from logitport_builtins.no_repeat_ngram import NoRepeatNGram
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUILTINS",
+    "configure",
     "DisallowedTokens",
     "ThinkingBudget",
     "NoRepeatNGram",

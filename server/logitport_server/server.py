@@ -10,7 +10,6 @@ import signal
 import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
@@ -18,10 +17,10 @@ import torch
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+import logitport_builtins
 from logitport import ops
 from logitport.errors import LogitportError
 from logitport.variables import OF_THE_SDK, unread
-from logitport_builtins.grammar import tokenizers
 from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
 from logitport_server.config import StartupError
@@ -41,6 +40,7 @@ from logitport_server.transports.threads import Threads
 from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from collections.abc import Iterable
 
     from logitport_server.config import ServerConfig
@@ -68,7 +68,7 @@ class Server:
     def __init__(self, config: ServerConfig, processors: Iterable[object] = ()) -> None:
         endpoint.check_exposure(config)
         ops.configure(config.custom_ops)
-        tokenizers.configure({name: Path(path) for name, path in (given.split("=", 1) for given in config.tokenizer)})
+        logitport_builtins.configure(config)
         known = installed.load(config, processors)
         self._config = config
         self.device = choose_device(config.device)

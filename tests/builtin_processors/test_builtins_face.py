@@ -10,6 +10,7 @@ from logitport.processors import EditProcessor
 def test_public_names():
     assert logitport_builtins.__all__ == [
         "BUILTINS",
+        "configure",
         "DisallowedTokens",
         "ThinkingBudget",
         "NoRepeatNGram",

@@ -46,5 +46,5 @@ def test_what_the_walls_stop(need_layers, active):
     assert not wrong
 
 
-def test_all_walls_together_stop_every_attempt():
+def test_all_layers_together_stop_every_attempt():
     assert all(any(enough <= ALL for enough in attempt.stopped_by) for attempt in ATTEMPTS)
