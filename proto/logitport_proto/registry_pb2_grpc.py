@@ -2,7 +2,7 @@
 """Client and server classes corresponding to protobuf-defined services."""
 import grpc
 
-from logitport_proto import registry_pb2 as logitport__proto_dot_registry__pb2
+from logitport_proto import registry_pb2 as logitport_dot_v1_dot_registry__pb2
 
 
 class ProcessorRegistryStub(object):
@@ -17,28 +17,28 @@ class ProcessorRegistryStub(object):
         """
         self.Register = channel.unary_unary(
                 '/logitport.v1.ProcessorRegistry/Register',
-                request_serializer=logitport__proto_dot_registry__pb2.RegisterRequest.SerializeToString,
-                response_deserializer=logitport__proto_dot_registry__pb2.RegisterResponse.FromString,
+                request_serializer=logitport_dot_v1_dot_registry__pb2.RegisterRequest.SerializeToString,
+                response_deserializer=logitport_dot_v1_dot_registry__pb2.RegisterResponse.FromString,
                 )
         self.Get = channel.unary_unary(
                 '/logitport.v1.ProcessorRegistry/Get',
-                request_serializer=logitport__proto_dot_registry__pb2.GetRequest.SerializeToString,
-                response_deserializer=logitport__proto_dot_registry__pb2.GetResponse.FromString,
+                request_serializer=logitport_dot_v1_dot_registry__pb2.GetRequest.SerializeToString,
+                response_deserializer=logitport_dot_v1_dot_registry__pb2.GetResponse.FromString,
                 )
         self.List = channel.unary_unary(
                 '/logitport.v1.ProcessorRegistry/List',
-                request_serializer=logitport__proto_dot_registry__pb2.ListRequest.SerializeToString,
-                response_deserializer=logitport__proto_dot_registry__pb2.ListResponse.FromString,
+                request_serializer=logitport_dot_v1_dot_registry__pb2.ListRequest.SerializeToString,
+                response_deserializer=logitport_dot_v1_dot_registry__pb2.ListResponse.FromString,
                 )
         self.Delete = channel.unary_unary(
                 '/logitport.v1.ProcessorRegistry/Delete',
-                request_serializer=logitport__proto_dot_registry__pb2.DeleteRequest.SerializeToString,
-                response_deserializer=logitport__proto_dot_registry__pb2.DeleteResponse.FromString,
+                request_serializer=logitport_dot_v1_dot_registry__pb2.DeleteRequest.SerializeToString,
+                response_deserializer=logitport_dot_v1_dot_registry__pb2.DeleteResponse.FromString,
                 )
         self.Release = channel.unary_unary(
                 '/logitport.v1.ProcessorRegistry/Release',
-                request_serializer=logitport__proto_dot_registry__pb2.ReleaseRequest.SerializeToString,
-                response_deserializer=logitport__proto_dot_registry__pb2.ReleaseResponse.FromString,
+                request_serializer=logitport_dot_v1_dot_registry__pb2.ReleaseRequest.SerializeToString,
+                response_deserializer=logitport_dot_v1_dot_registry__pb2.ReleaseResponse.FromString,
                 )
 
 
@@ -90,28 +90,28 @@ def add_ProcessorRegistryServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Register': grpc.unary_unary_rpc_method_handler(
                     servicer.Register,
-                    request_deserializer=logitport__proto_dot_registry__pb2.RegisterRequest.FromString,
-                    response_serializer=logitport__proto_dot_registry__pb2.RegisterResponse.SerializeToString,
+                    request_deserializer=logitport_dot_v1_dot_registry__pb2.RegisterRequest.FromString,
+                    response_serializer=logitport_dot_v1_dot_registry__pb2.RegisterResponse.SerializeToString,
             ),
             'Get': grpc.unary_unary_rpc_method_handler(
                     servicer.Get,
-                    request_deserializer=logitport__proto_dot_registry__pb2.GetRequest.FromString,
-                    response_serializer=logitport__proto_dot_registry__pb2.GetResponse.SerializeToString,
+                    request_deserializer=logitport_dot_v1_dot_registry__pb2.GetRequest.FromString,
+                    response_serializer=logitport_dot_v1_dot_registry__pb2.GetResponse.SerializeToString,
             ),
             'List': grpc.unary_unary_rpc_method_handler(
                     servicer.List,
-                    request_deserializer=logitport__proto_dot_registry__pb2.ListRequest.FromString,
-                    response_serializer=logitport__proto_dot_registry__pb2.ListResponse.SerializeToString,
+                    request_deserializer=logitport_dot_v1_dot_registry__pb2.ListRequest.FromString,
+                    response_serializer=logitport_dot_v1_dot_registry__pb2.ListResponse.SerializeToString,
             ),
             'Delete': grpc.unary_unary_rpc_method_handler(
                     servicer.Delete,
-                    request_deserializer=logitport__proto_dot_registry__pb2.DeleteRequest.FromString,
-                    response_serializer=logitport__proto_dot_registry__pb2.DeleteResponse.SerializeToString,
+                    request_deserializer=logitport_dot_v1_dot_registry__pb2.DeleteRequest.FromString,
+                    response_serializer=logitport_dot_v1_dot_registry__pb2.DeleteResponse.SerializeToString,
             ),
             'Release': grpc.unary_unary_rpc_method_handler(
                     servicer.Release,
-                    request_deserializer=logitport__proto_dot_registry__pb2.ReleaseRequest.FromString,
-                    response_serializer=logitport__proto_dot_registry__pb2.ReleaseResponse.SerializeToString,
+                    request_deserializer=logitport_dot_v1_dot_registry__pb2.ReleaseRequest.FromString,
+                    response_serializer=logitport_dot_v1_dot_registry__pb2.ReleaseResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -136,8 +136,8 @@ class ProcessorRegistry(object):
             timeout=None,
             metadata=None):
         return grpc.experimental.unary_unary(request, target, '/logitport.v1.ProcessorRegistry/Register',
-            logitport__proto_dot_registry__pb2.RegisterRequest.SerializeToString,
-            logitport__proto_dot_registry__pb2.RegisterResponse.FromString,
+            logitport_dot_v1_dot_registry__pb2.RegisterRequest.SerializeToString,
+            logitport_dot_v1_dot_registry__pb2.RegisterResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
@@ -153,8 +153,8 @@ class ProcessorRegistry(object):
             timeout=None,
             metadata=None):
         return grpc.experimental.unary_unary(request, target, '/logitport.v1.ProcessorRegistry/Get',
-            logitport__proto_dot_registry__pb2.GetRequest.SerializeToString,
-            logitport__proto_dot_registry__pb2.GetResponse.FromString,
+            logitport_dot_v1_dot_registry__pb2.GetRequest.SerializeToString,
+            logitport_dot_v1_dot_registry__pb2.GetResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
@@ -170,8 +170,8 @@ class ProcessorRegistry(object):
             timeout=None,
             metadata=None):
         return grpc.experimental.unary_unary(request, target, '/logitport.v1.ProcessorRegistry/List',
-            logitport__proto_dot_registry__pb2.ListRequest.SerializeToString,
-            logitport__proto_dot_registry__pb2.ListResponse.FromString,
+            logitport_dot_v1_dot_registry__pb2.ListRequest.SerializeToString,
+            logitport_dot_v1_dot_registry__pb2.ListResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
@@ -187,8 +187,8 @@ class ProcessorRegistry(object):
             timeout=None,
             metadata=None):
         return grpc.experimental.unary_unary(request, target, '/logitport.v1.ProcessorRegistry/Delete',
-            logitport__proto_dot_registry__pb2.DeleteRequest.SerializeToString,
-            logitport__proto_dot_registry__pb2.DeleteResponse.FromString,
+            logitport_dot_v1_dot_registry__pb2.DeleteRequest.SerializeToString,
+            logitport_dot_v1_dot_registry__pb2.DeleteResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
@@ -204,7 +204,7 @@ class ProcessorRegistry(object):
             timeout=None,
             metadata=None):
         return grpc.experimental.unary_unary(request, target, '/logitport.v1.ProcessorRegistry/Release',
-            logitport__proto_dot_registry__pb2.ReleaseRequest.SerializeToString,
-            logitport__proto_dot_registry__pb2.ReleaseResponse.FromString,
+            logitport_dot_v1_dot_registry__pb2.ReleaseRequest.SerializeToString,
+            logitport_dot_v1_dot_registry__pb2.ReleaseResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
