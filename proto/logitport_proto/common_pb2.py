@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19logitport/v1/common.proto\x12\x0clogitport.v1\"k\n\x06Tensor\x12\x10\n\x08\x64\x61tatype\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\r\n\x03raw\x18\x03 \x01(\x0cH\x00\x12&\n\x06region\x18\x04 \x01(\x0b\x32\x14.logitport.v1.RegionH\x00\x42\t\n\x07storage\"0\n\x06Region\x12\x11\n\tregion_id\x18\x01 \x01(\x04\x12\x13\n\x0b\x62yte_offset\x18\x02 \x01(\x04\"\\\n\tProcessor\x12\x11\n\x07\x62uiltin\x18\x01 \x01(\tH\x00\x12\x0e\n\x04name\x18\x02 \x01(\tH\x00\x12\x10\n\x06\x64igest\x18\x03 \x01(\tH\x00\x12\x14\n\nserialized\x18\x04 \x01(\tH\x00\x42\x04\n\x02\x62y\"K\n\rProcessorCall\x12*\n\tprocessor\x18\x01 \x01(\x0b\x32\x17.logitport.v1.Processor\x12\x0e\n\x06params\x18\x02 \x01(\x0c\"\xd4\x01\n\x07Request\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x02 \x03(\x05\x12\x18\n\x10output_token_ids\x18\x03 \x03(\x05\x12/\n\nprocessors\x18\x04 \x03(\x0b\x32\x1b.logitport.v1.ProcessorCall\x12\x17\n\x0fsampling_params\x18\x05 \x01(\x0c\x12\x0e\n\x06tenant\x18\x06 \x01(\t\x12\'\n\x08on_error\x18\x07 \x01(\x0e\x32\x15.logitport.v1.OnError\"R\n\x05\x45\x64its\x12\x0c\n\x04rows\x18\x01 \x01(\x0c\x12\r\n\x05kinds\x18\x02 \x01(\x0c\x12\x0f\n\x07offsets\x18\x03 \x01(\x0c\x12\x0b\n\x03ids\x18\x04 \x01(\x0c\x12\x0e\n\x06values\x18\x05 \x01(\x0c\"l\n\x05\x45rror\x12%\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x17.logitport.v1.ErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tprocessor\x18\x03 \x01(\t\x12\x18\n\x10remote_traceback\x18\x04 \x01(\t\"L\n\x07\x46\x61ilure\x12\x0c\n\x04slot\x18\x01 \x01(\x05\x12\"\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x13.logitport.v1.Error\x12\x0f\n\x07skipped\x18\x03 \x01(\x08\"=\n\x0bRowsApplied\x12\x11\n\tprocessor\x18\x01 \x01(\t\x12\r\n\x05title\x18\x03 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\x05*J\n\x07OnError\x12\x18\n\x14ON_ERROR_UNSPECIFIED\x10\x00\x12\x12\n\x0eON_ERROR_ABORT\x10\x01\x12\x11\n\rON_ERROR_SKIP\x10\x02*\x8e\x01\n\x08\x45\x64itKind\x12\x19\n\x15\x45\x44IT_KIND_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x45\x44IT_KIND_DENY\x10\x01\x12\x13\n\x0f\x45\x44IT_KIND_ALLOW\x10\x02\x12\x13\n\x0f\x45\x44IT_KIND_FORCE\x10\x03\x12\x12\n\x0e\x45\x44IT_KIND_BIAS\x10\x04\x12\x15\n\x11\x45\x44IT_KIND_BITMASK\x10\x05*\x9e\x06\n\tErrorCode\x12\x1a\n\x16\x45RROR_CODE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x45RROR_CODE_INTERNAL\x10\x01\x12\x1f\n\x1b\x45RROR_CODE_INVALID_ARGUMENT\x10\x02\x12\x1f\n\x1b\x45RROR_CODE_INVALID_TOKEN_ID\x10\x03\x12\x1d\n\x19\x45RROR_CODE_INVALID_LOGITS\x10\x04\x12\x1d\n\x19\x45RROR_CODE_INVALID_PARAMS\x10\x05\x12\x1b\n\x17\x45RROR_CODE_INVALID_NAME\x10\x06\x12 \n\x1c\x45RROR_CODE_UNKNOWN_PROCESSOR\x10\x07\x12\x19\n\x15\x45RROR_CODE_NAME_TAKEN\x10\x08\x12\"\n\x1e\x45RROR_CODE_PAYLOAD_NOT_ALLOWED\x10\t\x12 \n\x1c\x45RROR_CODE_MALFORMED_PAYLOAD\x10\n\x12\x1e\n\x1a\x45RROR_CODE_PYTHON_MISMATCH\x10\x0b\x12\x1a\n\x16\x45RROR_CODE_LOAD_FAILED\x10\x0c\x12\x1f\n\x1b\x45RROR_CODE_PROCESSOR_FAILED\x10\r\x12\x1e\n\x1a\x45RROR_CODE_UNKNOWN_REQUEST\x10\x0e\x12 \n\x1c\x45RROR_CODE_DUPLICATE_REQUEST\x10\x0f\x12\x18\n\x14\x45RROR_CODE_NEED_SYNC\x10\x10\x12\x19\n\x15\x45RROR_CODE_STATE_LOST\x10\x11\x12\x1d\n\x19\x45RROR_CODE_SESSION_CLOSED\x10\x12\x12\x1d\n\x19\x45RROR_CODE_LIMIT_EXCEEDED\x10\x13\x12 \n\x1c\x45RROR_CODE_NOT_AUTHENTICATED\x10\x14\x12\x1c\n\x18\x45RROR_CODE_NOT_PERMITTED\x10\x15\x12 \n\x1c\x45RROR_CODE_SIGNATURE_REFUSED\x10\x16\x12\"\n\x1e\x45RROR_CODE_PROCESSOR_TIMED_OUT\x10\x17\x12$\n ERROR_CODE_PROCESSOR_QUARANTINED\x10\x18\x42\x39\n\x0clogitport.v1P\x01Z\x18logitport/v1;logitportv1\xaa\x02\x0cLogitport.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19logitport/v1/common.proto\x12\x0clogitport.v1\"k\n\x06Tensor\x12\x10\n\x08\x64\x61tatype\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\r\n\x03raw\x18\x03 \x01(\x0cH\x00\x12&\n\x06region\x18\x04 \x01(\x0b\x32\x14.logitport.v1.RegionH\x00\x42\t\n\x07storage\"0\n\x06Region\x12\x11\n\tregion_id\x18\x01 \x01(\x04\x12\x13\n\x0b\x62yte_offset\x18\x02 \x01(\x04\"Y\n\tProcessor\x12\x11\n\x07\x62uiltin\x18\x01 \x01(\tH\x00\x12\x0e\n\x04name\x18\x02 \x01(\tH\x00\x12\x10\n\x06\x64igest\x18\x03 \x01(\tH\x00\x12\x11\n\x07payload\x18\x04 \x01(\tH\x00\x42\x04\n\x02\x62y\"K\n\rProcessorCall\x12*\n\tprocessor\x18\x01 \x01(\x0b\x32\x17.logitport.v1.Processor\x12\x0e\n\x06params\x18\x02 \x01(\x0c\"\xd4\x01\n\x07Request\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x02 \x03(\x05\x12\x18\n\x10output_token_ids\x18\x03 \x03(\x05\x12/\n\nprocessors\x18\x04 \x03(\x0b\x32\x1b.logitport.v1.ProcessorCall\x12\x17\n\x0fsampling_params\x18\x05 \x01(\x0c\x12\x0e\n\x06tenant\x18\x06 \x01(\t\x12\'\n\x08on_error\x18\x07 \x01(\x0e\x32\x15.logitport.v1.OnError\"R\n\x05\x45\x64its\x12\x0c\n\x04rows\x18\x01 \x01(\x0c\x12\r\n\x05kinds\x18\x02 \x01(\x0c\x12\x0f\n\x07offsets\x18\x03 \x01(\x0c\x12\x0b\n\x03ids\x18\x04 \x01(\x0c\x12\x0e\n\x06values\x18\x05 \x01(\x0c\"l\n\x05\x45rror\x12%\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x17.logitport.v1.ErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tprocessor\x18\x03 \x01(\t\x12\x18\n\x10remote_traceback\x18\x04 \x01(\t\"L\n\x07\x46\x61ilure\x12\x0c\n\x04slot\x18\x01 \x01(\x05\x12\"\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x13.logitport.v1.Error\x12\x0f\n\x07skipped\x18\x03 \x01(\x08\"D\n\x0bRowsApplied\x12\x11\n\tprocessor\x18\x01 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18\x03 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\x05*J\n\x07OnError\x12\x18\n\x14ON_ERROR_UNSPECIFIED\x10\x00\x12\x12\n\x0eON_ERROR_ABORT\x10\x01\x12\x11\n\rON_ERROR_SKIP\x10\x02*\x8e\x01\n\x08\x45\x64itKind\x12\x19\n\x15\x45\x44IT_KIND_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x45\x44IT_KIND_DENY\x10\x01\x12\x13\n\x0f\x45\x44IT_KIND_ALLOW\x10\x02\x12\x13\n\x0f\x45\x44IT_KIND_FORCE\x10\x03\x12\x12\n\x0e\x45\x44IT_KIND_BIAS\x10\x04\x12\x15\n\x11\x45\x44IT_KIND_BITMASK\x10\x05*\x9e\x06\n\tErrorCode\x12\x1a\n\x16\x45RROR_CODE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x45RROR_CODE_INTERNAL\x10\x01\x12\x1f\n\x1b\x45RROR_CODE_INVALID_ARGUMENT\x10\x02\x12\x1f\n\x1b\x45RROR_CODE_INVALID_TOKEN_ID\x10\x03\x12\x1d\n\x19\x45RROR_CODE_INVALID_LOGITS\x10\x04\x12\x1d\n\x19\x45RROR_CODE_INVALID_PARAMS\x10\x05\x12\x1b\n\x17\x45RROR_CODE_INVALID_NAME\x10\x06\x12 \n\x1c\x45RROR_CODE_UNKNOWN_PROCESSOR\x10\x07\x12\x19\n\x15\x45RROR_CODE_NAME_TAKEN\x10\x08\x12\"\n\x1e\x45RROR_CODE_PAYLOAD_NOT_ALLOWED\x10\t\x12 \n\x1c\x45RROR_CODE_MALFORMED_PAYLOAD\x10\n\x12\x1e\n\x1a\x45RROR_CODE_PYTHON_MISMATCH\x10\x0b\x12\x1a\n\x16\x45RROR_CODE_LOAD_FAILED\x10\x0c\x12\x1f\n\x1b\x45RROR_CODE_PROCESSOR_FAILED\x10\r\x12\x1e\n\x1a\x45RROR_CODE_UNKNOWN_REQUEST\x10\x0e\x12 \n\x1c\x45RROR_CODE_DUPLICATE_REQUEST\x10\x0f\x12\x18\n\x14\x45RROR_CODE_NEED_SYNC\x10\x10\x12\x19\n\x15\x45RROR_CODE_STATE_LOST\x10\x11\x12\x1d\n\x19\x45RROR_CODE_SESSION_CLOSED\x10\x12\x12\x1d\n\x19\x45RROR_CODE_LIMIT_EXCEEDED\x10\x13\x12 \n\x1c\x45RROR_CODE_NOT_AUTHENTICATED\x10\x14\x12\x1c\n\x18\x45RROR_CODE_NOT_PERMITTED\x10\x15\x12 \n\x1c\x45RROR_CODE_SIGNATURE_REFUSED\x10\x16\x12\"\n\x1e\x45RROR_CODE_PROCESSOR_TIMED_OUT\x10\x17\x12$\n ERROR_CODE_PROCESSOR_QUARANTINED\x10\x18\x42\x39\n\x0clogitport.v1P\x01Z\x18logitport/v1;logitportv1\xaa\x02\x0cLogitport.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -22,28 +22,28 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'logitport_proto.common_pb2'
 if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['DESCRIPTOR']._options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\014logitport.v1P\001Z\030logitport/v1;logitportv1\252\002\014Logitport.V1'
-  _globals['_ONERROR']._serialized_start=923
-  _globals['_ONERROR']._serialized_end=997
-  _globals['_EDITKIND']._serialized_start=1000
-  _globals['_EDITKIND']._serialized_end=1142
-  _globals['_ERRORCODE']._serialized_start=1145
-  _globals['_ERRORCODE']._serialized_end=1943
+  _globals['_ONERROR']._serialized_start=927
+  _globals['_ONERROR']._serialized_end=1001
+  _globals['_EDITKIND']._serialized_start=1004
+  _globals['_EDITKIND']._serialized_end=1146
+  _globals['_ERRORCODE']._serialized_start=1149
+  _globals['_ERRORCODE']._serialized_end=1947
   _globals['_TENSOR']._serialized_start=43
   _globals['_TENSOR']._serialized_end=150
   _globals['_REGION']._serialized_start=152
   _globals['_REGION']._serialized_end=200
   _globals['_PROCESSOR']._serialized_start=202
-  _globals['_PROCESSOR']._serialized_end=294
-  _globals['_PROCESSORCALL']._serialized_start=296
-  _globals['_PROCESSORCALL']._serialized_end=371
-  _globals['_REQUEST']._serialized_start=374
-  _globals['_REQUEST']._serialized_end=586
-  _globals['_EDITS']._serialized_start=588
-  _globals['_EDITS']._serialized_end=670
-  _globals['_ERROR']._serialized_start=672
-  _globals['_ERROR']._serialized_end=780
-  _globals['_FAILURE']._serialized_start=782
-  _globals['_FAILURE']._serialized_end=858
-  _globals['_ROWSAPPLIED']._serialized_start=860
-  _globals['_ROWSAPPLIED']._serialized_end=921
+  _globals['_PROCESSOR']._serialized_end=291
+  _globals['_PROCESSORCALL']._serialized_start=293
+  _globals['_PROCESSORCALL']._serialized_end=368
+  _globals['_REQUEST']._serialized_start=371
+  _globals['_REQUEST']._serialized_end=583
+  _globals['_EDITS']._serialized_start=585
+  _globals['_EDITS']._serialized_end=667
+  _globals['_ERROR']._serialized_start=669
+  _globals['_ERROR']._serialized_end=777
+  _globals['_FAILURE']._serialized_start=779
+  _globals['_FAILURE']._serialized_end=855
+  _globals['_ROWSAPPLIED']._serialized_start=857
+  _globals['_ROWSAPPLIED']._serialized_end=925
 # @@protoc_insertion_point(module_scope)

@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from logitport_proto import common_pb2 as logitport_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dlogitport/v1/processing.proto\x12\x0clogitport.v1\x1a\x19logitport/v1/common.proto\"z\n\x0c\x41pplyRequest\x12$\n\x06logits\x18\x01 \x01(\x0b\x32\x14.logitport.v1.Tensor\x12\'\n\x08requests\x18\x02 \x03(\x0b\x32\x15.logitport.v1.Request\x12\x1b\n\x13num_tokens_in_batch\x18\x03 \x01(\x05\"\xa3\x01\n\rApplyResponse\x12$\n\x06logits\x18\x01 \x01(\x0b\x32\x14.logitport.v1.Tensor\x12\'\n\x08\x66\x61ilures\x18\x02 \x03(\x0b\x32\x15.logitport.v1.Failure\x12*\n\x07\x61pplied\x18\x03 \x03(\x0b\x32\x19.logitport.v1.RowsApplied\x12\x17\n\x0f\x61ll_denied_rows\x18\x04 \x01(\x0c\"\x9f\x03\n\x0eSessionRequest\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12)\n\x04open\x18\x02 \x01(\x0b\x32\x19.logitport.v1.OpenSessionH\x00\x12(\n\x03\x61\x64\x64\x18\x03 \x01(\x0b\x32\x19.logitport.v1.AddRequestsH\x00\x12.\n\x06remove\x18\x04 \x01(\x0b\x32\x1c.logitport.v1.RemoveRequestsH\x00\x12\"\n\x04step\x18\x05 \x01(\x0b\x32\x12.logitport.v1.StepH\x00\x12*\n\x06logits\x18\x06 \x01(\x0b\x32\x18.logitport.v1.StepLogitsH\x00\x12/\n\x0bopen_region\x18\x07 \x01(\x0b\x32\x18.logitport.v1.OpenRegionH\x00\x12>\n\x13share_device_memory\x18\x08 \x01(\x0b\x32\x1f.logitport.v1.ShareDeviceMemoryH\x00\x12\x31\n\x0c\x63lose_region\x18\t \x01(\x0b\x32\x19.logitport.v1.CloseRegionH\x00\x42\x07\n\x05\x66rame\"\x9b\x03\n\x0fSessionResponse\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12-\n\x06opened\x18\x02 \x01(\x0b\x32\x1b.logitport.v1.SessionOpenedH\x00\x12,\n\x05\x61\x64\x64\x65\x64\x18\x03 \x01(\x0b\x32\x1b.logitport.v1.RequestsAddedH\x00\x12\x30\n\x07removed\x18\x04 \x01(\x0b\x32\x1d.logitport.v1.RequestsRemovedH\x00\x12(\n\x05\x65\x64its\x18\x05 \x01(\x0b\x32\x17.logitport.v1.StepEditsH\x00\x12\x30\n\x06logits\x18\x06 \x01(\x0b\x32\x1e.logitport.v1.StepLogitsEditedH\x00\x12$\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x13.logitport.v1.ErrorH\x00\x12,\n\x06region\x18\x08 \x01(\x0b\x32\x1a.logitport.v1.RegionOpenedH\x00\x12\x33\n\rregion_closed\x18\t \x01(\x0b\x32\x1a.logitport.v1.RegionClosedH\x00\x42\x07\n\x05\x66rame\"\xc4\x01\n\x0bOpenSession\x12\x12\n\nvocab_size\x18\x01 \x01(\x05\x12\x10\n\x08\x64\x61tatype\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x12\n\nmodel_name\x18\x04 \x01(\t\x12\x14\n\x0ctokenizer_id\x18\x05 \x01(\t\x12\x15\n\reos_token_ids\x18\x06 \x03(\x05\x12\x14\n\x0cmax_requests\x18\x07 \x01(\x05\x12\x18\n\x10max_draft_tokens\x18\x08 \x01(\x05\x12\x0e\n\x06\x65ngine\x18\t \x01(\t\"x\n\rSessionOpened\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x14\n\x0cmax_requests\x18\x02 \x01(\x05\x12\x16\n\x0eserver_version\x18\x03 \x01(\t\x12%\n\x04lane\x18\x04 \x01(\x0b\x32\x17.logitport.v1.LocalLane\"_\n\tLocalLane\x12\x13\n\x0bsocket_path\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\x0c\x12\x19\n\x11max_message_bytes\x18\x03 \x01(\x03\x12\x13\n\x0b\x64\x65vice_uuid\x18\x04 \x01(\x0c\"2\n\nOpenRegion\x12\x12\n\nsize_bytes\x18\x01 \x01(\x03\x12\x10\n\x08replaces\x18\x02 \x01(\x04\"\x93\x01\n\x11ShareDeviceMemory\x12\x15\n\rmemory_handle\x18\x01 \x01(\x0c\x12\x13\n\x0b\x64\x65vice_uuid\x18\x02 \x01(\x0c\x12\x13\n\x0b\x62yte_offset\x18\x03 \x01(\x03\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x13\n\x0bready_event\x18\x05 \x01(\x0c\x12\x14\n\x0c\x65\x64ited_event\x18\x06 \x01(\x0c\" \n\x0b\x43loseRegion\x12\x11\n\tregion_id\x18\x01 \x01(\x04\"\x0e\n\x0cRegionClosed\"!\n\x0cRegionOpened\x12\x11\n\tregion_id\x18\x01 \x01(\x04\"=\n\x0b\x41\x64\x64Requests\x12.\n\x08requests\x18\x01 \x03(\x0b\x32\x1c.logitport.v1.SlottedRequest\"Z\n\x0eSlottedRequest\x12\x0c\n\x04slot\x18\x01 \x01(\x05\x12\x12\n\ngeneration\x18\x02 \x01(\x05\x12&\n\x07request\x18\x03 \x01(\x0b\x32\x15.logitport.v1.Request\"\x94\x01\n\rRequestsAdded\x12\'\n\x08\x66\x61ilures\x18\x01 \x03(\x0b\x32\x15.logitport.v1.Failure\x12\x14\n\x0creads_logits\x18\x02 \x01(\x0c\x12+\n\x06\x63hains\x18\x03 \x03(\x0b\x32\x1b.logitport.v1.AdmittedChain\x12\x17\n\x0fregions_retired\x18\x04 \x01(\x08\"#\n\rAdmittedChain\x12\x12\n\nprocessors\x18\x01 \x03(\t\"4\n\x0eRemoveRequests\x12\r\n\x05slots\x18\x01 \x01(\x0c\x12\x13\n\x0bgenerations\x18\x02 \x01(\x0c\"\x11\n\x0fRequestsRemoved\"\xe7\x01\n\x04Step\x12\r\n\x05slots\x18\x01 \x01(\x0c\x12\x13\n\x0bgenerations\x18\x02 \x01(\x0c\x12\x14\n\x0c\x62\x61se_lengths\x18\x03 \x01(\x0c\x12\x14\n\x0chistory_crcs\x18\x04 \x01(\x0c\x12\x18\n\x10new_token_counts\x18\x05 \x01(\x0c\x12\x15\n\rnew_token_ids\x18\x06 \x01(\x0c\x12\x14\n\x0crow_requests\x18\x07 \x01(\x0c\x12\x19\n\x11row_draft_offsets\x18\x08 \x01(\x0c\x12\x14\n\x0c\x64raft_counts\x18\t \x01(\x0c\x12\x17\n\x0f\x64raft_token_ids\x18\n \x01(\x0c\"\xb2\x01\n\tStepEdits\x12\"\n\x05\x65\x64its\x18\x01 \x01(\x0b\x32\x13.logitport.v1.Edits\x12\x13\n\x0blogits_rows\x18\x02 \x01(\x0c\x12\'\n\x08\x66\x61ilures\x18\x03 \x03(\x0b\x32\x15.logitport.v1.Failure\x12*\n\x07\x61pplied\x18\x04 \x03(\x0b\x32\x19.logitport.v1.RowsApplied\x12\x17\n\x0f\x61ll_denied_rows\x18\x05 \x01(\x0c\"2\n\nStepLogits\x12$\n\x06logits\x18\x01 \x01(\x0b\x32\x14.logitport.v1.Tensor\"\xa6\x01\n\x10StepLogitsEdited\x12$\n\x06logits\x18\x01 \x01(\x0b\x32\x14.logitport.v1.Tensor\x12\'\n\x08\x66\x61ilures\x18\x02 \x03(\x0b\x32\x15.logitport.v1.Failure\x12*\n\x07\x61pplied\x18\x03 \x03(\x0b\x32\x19.logitport.v1.RowsApplied\x12\x17\n\x0f\x61ll_denied_rows\x18\x04 \x01(\x0c\x32\x9f\x01\n\x0fLogitProcessing\x12@\n\x05\x41pply\x12\x1a.logitport.v1.ApplyRequest\x1a\x1b.logitport.v1.ApplyResponse\x12J\n\x07Session\x12\x1c.logitport.v1.SessionRequest\x1a\x1d.logitport.v1.SessionResponse(\x01\x30\x01\x42\x39\n\x0clogitport.v1P\x01Z\x18logitport/v1;logitportv1\xaa\x02\x0cLogitport.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dlogitport/v1/processing.proto\x12\x0clogitport.v1\x1a\x19logitport/v1/common.proto\"z\n\x0c\x41pplyRequest\x12$\n\x06logits\x18\x01 \x01(\x0b\x32\x14.logitport.v1.Tensor\x12\'\n\x08requests\x18\x02 \x03(\x0b\x32\x15.logitport.v1.Request\x12\x1b\n\x13num_tokens_in_batch\x18\x03 \x01(\x05\"\xa3\x01\n\rApplyResponse\x12$\n\x06logits\x18\x01 \x01(\x0b\x32\x14.logitport.v1.Tensor\x12\'\n\x08\x66\x61ilures\x18\x02 \x03(\x0b\x32\x15.logitport.v1.Failure\x12*\n\x07\x61pplied\x18\x03 \x03(\x0b\x32\x19.logitport.v1.RowsApplied\x12\x17\n\x0f\x61ll_denied_rows\x18\x04 \x01(\x0c\"\x9f\x03\n\x0eSessionRequest\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12)\n\x04open\x18\x02 \x01(\x0b\x32\x19.logitport.v1.OpenSessionH\x00\x12(\n\x03\x61\x64\x64\x18\x03 \x01(\x0b\x32\x19.logitport.v1.AddRequestsH\x00\x12.\n\x06remove\x18\x04 \x01(\x0b\x32\x1c.logitport.v1.RemoveRequestsH\x00\x12\"\n\x04step\x18\x05 \x01(\x0b\x32\x12.logitport.v1.StepH\x00\x12*\n\x06logits\x18\x06 \x01(\x0b\x32\x18.logitport.v1.StepLogitsH\x00\x12/\n\x0bopen_region\x18\x07 \x01(\x0b\x32\x18.logitport.v1.OpenRegionH\x00\x12>\n\x13share_device_memory\x18\x08 \x01(\x0b\x32\x1f.logitport.v1.ShareDeviceMemoryH\x00\x12\x31\n\x0c\x63lose_region\x18\t \x01(\x0b\x32\x19.logitport.v1.CloseRegionH\x00\x42\x07\n\x05\x66rame\"\xa2\x03\n\x0fSessionResponse\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12-\n\x06opened\x18\x02 \x01(\x0b\x32\x1b.logitport.v1.SessionOpenedH\x00\x12,\n\x05\x61\x64\x64\x65\x64\x18\x03 \x01(\x0b\x32\x1b.logitport.v1.RequestsAddedH\x00\x12\x30\n\x07removed\x18\x04 \x01(\x0b\x32\x1d.logitport.v1.RequestsRemovedH\x00\x12(\n\x05\x65\x64its\x18\x05 \x01(\x0b\x32\x17.logitport.v1.StepEditsH\x00\x12\x30\n\x06logits\x18\x06 \x01(\x0b\x32\x1e.logitport.v1.StepLogitsEditedH\x00\x12$\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x13.logitport.v1.ErrorH\x00\x12\x33\n\rregion_opened\x18\x08 \x01(\x0b\x32\x1a.logitport.v1.RegionOpenedH\x00\x12\x33\n\rregion_closed\x18\t \x01(\x0b\x32\x1a.logitport.v1.RegionClosedH\x00\x42\x07\n\x05\x66rame\"\xc4\x01\n\x0bOpenSession\x12\x12\n\nvocab_size\x18\x01 \x01(\x05\x12\x10\n\x08\x64\x61tatype\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x12\n\nmodel_name\x18\x04 \x01(\t\x12\x14\n\x0ctokenizer_id\x18\x05 \x01(\t\x12\x15\n\reos_token_ids\x18\x06 \x03(\x05\x12\x14\n\x0cmax_requests\x18\x07 \x01(\x05\x12\x18\n\x10max_draft_tokens\x18\x08 \x01(\x05\x12\x0e\n\x06\x65ngine\x18\t \x01(\t\"\x88\x01\n\rSessionOpened\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x14\n\x0cmax_requests\x18\x02 \x01(\x05\x12\x16\n\x0eserver_version\x18\x03 \x01(\t\x12\x35\n\x0flocal_transport\x18\x04 \x01(\x0b\x32\x1c.logitport.v1.LocalTransport\"k\n\x0eLocalTransport\x12\x13\n\x0bsocket_path\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x63\x63\x65ss_token\x18\x02 \x01(\x0c\x12\x19\n\x11max_message_bytes\x18\x03 \x01(\x03\x12\x13\n\x0b\x64\x65vice_uuid\x18\x04 \x01(\x0c\"2\n\nOpenRegion\x12\x12\n\nsize_bytes\x18\x01 \x01(\x03\x12\x10\n\x08replaces\x18\x02 \x01(\x04\"\x93\x01\n\x11ShareDeviceMemory\x12\x15\n\rmemory_handle\x18\x01 \x01(\x0c\x12\x13\n\x0b\x64\x65vice_uuid\x18\x02 \x01(\x0c\x12\x13\n\x0b\x62yte_offset\x18\x03 \x01(\x03\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x13\n\x0bready_event\x18\x05 \x01(\x0c\x12\x14\n\x0c\x65\x64ited_event\x18\x06 \x01(\x0c\" \n\x0b\x43loseRegion\x12\x11\n\tregion_id\x18\x01 \x01(\x04\"\x0e\n\x0cRegionClosed\"!\n\x0cRegionOpened\x12\x11\n\tregion_id\x18\x01 \x01(\x04\"=\n\x0b\x41\x64\x64Requests\x12.\n\x08requests\x18\x01 \x03(\x0b\x32\x1c.logitport.v1.SlottedRequest\"Z\n\x0eSlottedRequest\x12\x0c\n\x04slot\x18\x01 \x01(\x05\x12\x12\n\ngeneration\x18\x02 \x01(\x05\x12&\n\x07request\x18\x03 \x01(\x0b\x32\x15.logitport.v1.Request\"\x94\x01\n\rRequestsAdded\x12\'\n\x08\x66\x61ilures\x18\x01 \x03(\x0b\x32\x15.logitport.v1.Failure\x12\x14\n\x0creads_logits\x18\x02 \x01(\x0c\x12+\n\x06\x63hains\x18\x03 \x03(\x0b\x32\x1b.logitport.v1.AdmittedChain\x12\x17\n\x0fregions_retired\x18\x04 \x01(\x08\"#\n\rAdmittedChain\x12\x12\n\nprocessors\x18\x01 \x03(\t\"4\n\x0eRemoveRequests\x12\r\n\x05slots\x18\x01 \x01(\x0c\x12\x13\n\x0bgenerations\x18\x02 \x01(\x0c\"\x11\n\x0fRequestsRemoved\"\xe7\x01\n\x04Step\x12\r\n\x05slots\x18\x01 \x01(\x0c\x12\x13\n\x0bgenerations\x18\x02 \x01(\x0c\x12\x14\n\x0c\x62\x61se_lengths\x18\x03 \x01(\x0c\x12\x14\n\x0chistory_crcs\x18\x04 \x01(\x0c\x12\x18\n\x10new_token_counts\x18\x05 \x01(\x0c\x12\x15\n\rnew_token_ids\x18\x06 \x01(\x0c\x12\x14\n\x0crow_requests\x18\x07 \x01(\x0c\x12\x19\n\x11row_draft_offsets\x18\x08 \x01(\x0c\x12\x14\n\x0c\x64raft_counts\x18\t \x01(\x0c\x12\x17\n\x0f\x64raft_token_ids\x18\n \x01(\x0c\"\xb2\x01\n\tStepEdits\x12\"\n\x05\x65\x64its\x18\x01 \x01(\x0b\x32\x13.logitport.v1.Edits\x12\x13\n\x0blogits_rows\x18\x02 \x01(\x0c\x12\'\n\x08\x66\x61ilures\x18\x03 \x03(\x0b\x32\x15.logitport.v1.Failure\x12*\n\x07\x61pplied\x18\x04 \x03(\x0b\x32\x19.logitport.v1.RowsApplied\x12\x17\n\x0f\x61ll_denied_rows\x18\x05 \x01(\x0c\"2\n\nStepLogits\x12$\n\x06logits\x18\x01 \x01(\x0b\x32\x14.logitport.v1.Tensor\"\xa6\x01\n\x10StepLogitsEdited\x12$\n\x06logits\x18\x01 \x01(\x0b\x32\x14.logitport.v1.Tensor\x12\'\n\x08\x66\x61ilures\x18\x02 \x03(\x0b\x32\x15.logitport.v1.Failure\x12*\n\x07\x61pplied\x18\x03 \x03(\x0b\x32\x19.logitport.v1.RowsApplied\x12\x17\n\x0f\x61ll_denied_rows\x18\x04 \x01(\x0c\x32\x9f\x01\n\x0fLogitProcessing\x12@\n\x05\x41pply\x12\x1a.logitport.v1.ApplyRequest\x1a\x1b.logitport.v1.ApplyResponse\x12J\n\x07Session\x12\x1c.logitport.v1.SessionRequest\x1a\x1d.logitport.v1.SessionResponse(\x01\x30\x01\x42\x39\n\x0clogitport.v1P\x01Z\x18logitport/v1;logitportv1\xaa\x02\x0cLogitport.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -30,43 +30,43 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_SESSIONREQUEST']._serialized_start=365
   _globals['_SESSIONREQUEST']._serialized_end=780
   _globals['_SESSIONRESPONSE']._serialized_start=783
-  _globals['_SESSIONRESPONSE']._serialized_end=1194
-  _globals['_OPENSESSION']._serialized_start=1197
-  _globals['_OPENSESSION']._serialized_end=1393
-  _globals['_SESSIONOPENED']._serialized_start=1395
-  _globals['_SESSIONOPENED']._serialized_end=1515
-  _globals['_LOCALLANE']._serialized_start=1517
-  _globals['_LOCALLANE']._serialized_end=1612
-  _globals['_OPENREGION']._serialized_start=1614
-  _globals['_OPENREGION']._serialized_end=1664
-  _globals['_SHAREDEVICEMEMORY']._serialized_start=1667
-  _globals['_SHAREDEVICEMEMORY']._serialized_end=1814
-  _globals['_CLOSEREGION']._serialized_start=1816
-  _globals['_CLOSEREGION']._serialized_end=1848
-  _globals['_REGIONCLOSED']._serialized_start=1850
-  _globals['_REGIONCLOSED']._serialized_end=1864
-  _globals['_REGIONOPENED']._serialized_start=1866
-  _globals['_REGIONOPENED']._serialized_end=1899
-  _globals['_ADDREQUESTS']._serialized_start=1901
-  _globals['_ADDREQUESTS']._serialized_end=1962
-  _globals['_SLOTTEDREQUEST']._serialized_start=1964
-  _globals['_SLOTTEDREQUEST']._serialized_end=2054
-  _globals['_REQUESTSADDED']._serialized_start=2057
-  _globals['_REQUESTSADDED']._serialized_end=2205
-  _globals['_ADMITTEDCHAIN']._serialized_start=2207
-  _globals['_ADMITTEDCHAIN']._serialized_end=2242
-  _globals['_REMOVEREQUESTS']._serialized_start=2244
-  _globals['_REMOVEREQUESTS']._serialized_end=2296
-  _globals['_REQUESTSREMOVED']._serialized_start=2298
-  _globals['_REQUESTSREMOVED']._serialized_end=2315
-  _globals['_STEP']._serialized_start=2318
-  _globals['_STEP']._serialized_end=2549
-  _globals['_STEPEDITS']._serialized_start=2552
-  _globals['_STEPEDITS']._serialized_end=2730
-  _globals['_STEPLOGITS']._serialized_start=2732
-  _globals['_STEPLOGITS']._serialized_end=2782
-  _globals['_STEPLOGITSEDITED']._serialized_start=2785
-  _globals['_STEPLOGITSEDITED']._serialized_end=2951
-  _globals['_LOGITPROCESSING']._serialized_start=2954
-  _globals['_LOGITPROCESSING']._serialized_end=3113
+  _globals['_SESSIONRESPONSE']._serialized_end=1201
+  _globals['_OPENSESSION']._serialized_start=1204
+  _globals['_OPENSESSION']._serialized_end=1400
+  _globals['_SESSIONOPENED']._serialized_start=1403
+  _globals['_SESSIONOPENED']._serialized_end=1539
+  _globals['_LOCALTRANSPORT']._serialized_start=1541
+  _globals['_LOCALTRANSPORT']._serialized_end=1648
+  _globals['_OPENREGION']._serialized_start=1650
+  _globals['_OPENREGION']._serialized_end=1700
+  _globals['_SHAREDEVICEMEMORY']._serialized_start=1703
+  _globals['_SHAREDEVICEMEMORY']._serialized_end=1850
+  _globals['_CLOSEREGION']._serialized_start=1852
+  _globals['_CLOSEREGION']._serialized_end=1884
+  _globals['_REGIONCLOSED']._serialized_start=1886
+  _globals['_REGIONCLOSED']._serialized_end=1900
+  _globals['_REGIONOPENED']._serialized_start=1902
+  _globals['_REGIONOPENED']._serialized_end=1935
+  _globals['_ADDREQUESTS']._serialized_start=1937
+  _globals['_ADDREQUESTS']._serialized_end=1998
+  _globals['_SLOTTEDREQUEST']._serialized_start=2000
+  _globals['_SLOTTEDREQUEST']._serialized_end=2090
+  _globals['_REQUESTSADDED']._serialized_start=2093
+  _globals['_REQUESTSADDED']._serialized_end=2241
+  _globals['_ADMITTEDCHAIN']._serialized_start=2243
+  _globals['_ADMITTEDCHAIN']._serialized_end=2278
+  _globals['_REMOVEREQUESTS']._serialized_start=2280
+  _globals['_REMOVEREQUESTS']._serialized_end=2332
+  _globals['_REQUESTSREMOVED']._serialized_start=2334
+  _globals['_REQUESTSREMOVED']._serialized_end=2351
+  _globals['_STEP']._serialized_start=2354
+  _globals['_STEP']._serialized_end=2585
+  _globals['_STEPEDITS']._serialized_start=2588
+  _globals['_STEPEDITS']._serialized_end=2766
+  _globals['_STEPLOGITS']._serialized_start=2768
+  _globals['_STEPLOGITS']._serialized_end=2818
+  _globals['_STEPLOGITSEDITED']._serialized_start=2821
+  _globals['_STEPLOGITSEDITED']._serialized_end=2987
+  _globals['_LOGITPROCESSING']._serialized_start=2990
+  _globals['_LOGITPROCESSING']._serialized_end=3149
 # @@protoc_insertion_point(module_scope)

@@ -32,16 +32,16 @@ class LogitProcessingServicer(object):
     """
 
     def Apply(self, request, context):
-        """One step, stateless: everything in one message.
+        """One stateless step: a single message holds all its input.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Session(self, request_iterator, context):
-        """One engine's persistent batch. The first frame opens it; the end of the stream closes it.
-        Frames are handled in the order in which they come, and each is answered by one frame of the same seq.
-        A server that shuts down answers the frames in hand, then ends the stream with UNAVAILABLE.
+        """One engine's persistent batch. The first frame opens the session; the end of the stream closes it.
+        The server handles frames in order and answers each with one frame of the same seq.
+        On shutdown the server answers in-flight frames, then ends the stream with UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -73,7 +73,7 @@ def test_apply_bans_another_list_for_each_row(run_node: RunNode, server: Any) ->
 
     assert [row["row"] for row in rows] == [0, 1, 2]
     np.testing.assert_array_equal([_logits(row["logits"]) for row in rows], expected)
-    assert summary == {"applied": [{"processor": "disallowed_tokens", "rows": 3, "title": ""}], "failures": []}
+    assert summary == {"applied": [{"processor": "disallowed_tokens", "rows": 3, "display_name": ""}], "failures": []}
 
 
 def test_session_generates_what_numpy_generates(run_node: RunNode, server: Any) -> None:
