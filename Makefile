@@ -69,7 +69,7 @@ lint: $(VENV)/.installed ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy proto/logitport_proto client/logitport server/logitport_server builtin_processors/logitport_builtins
 
-proto: .venv-proto/.installed ## generate the code beside the .proto files
+proto: .venv-proto/.installed ## generate the package logitport_proto from the .proto files
 	.venv-proto/bin/python proto/generate.py proto
 
 clean: ## remove what make has made
