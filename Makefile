@@ -70,7 +70,7 @@ lint: $(VENV)/.installed ## ruff, mypy, and which module may import which
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/mypy proto/logitport_proto client/logitport server/logitport_server builtin_processors/logitport_builtins
 
-proto: .venv-proto/.installed ## generate the code beside the .proto files
+proto: .venv-proto/.installed ## generate the package logitport_proto from the .proto files
 	.venv-proto/bin/python proto/generate.py proto
 
 clean: ## remove what make has made

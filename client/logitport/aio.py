@@ -73,8 +73,8 @@ class AsyncClient:
 
     async def release(self, name: str) -> ProcessorRef:
         """See `Client.release`."""
-        message = calls.message(registry_pb2.ReleaseRequest, processor=name)
-        return calls.refs([(await self._call(self._registry.Release, message)).processor])[0]
+        message = calls.message(registry_pb2.UnquarantineRequest, processor=name)
+        return calls.refs([(await self._call(self._registry.Unquarantine, message)).processor])[0]
 
     async def apply(
         self, logits: Any, requests: Sequence[Request], *, num_tokens_in_batch: int = 1, check: bool = True

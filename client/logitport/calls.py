@@ -122,7 +122,7 @@ def register_request(
     serialized = serialize_anew(processor)
     if signing_key is not None:
         serialized = sign(serialized, read_private_key(signing_key), name=name)
-    return message(registry_pb2.RegisterRequest, serialized=serialized, name=name, replace=replace, shared=shared)
+    return message(registry_pb2.RegisterRequest, payload=serialized, name=name, replace=replace, shared=shared)
 
 
 def apply_request(logits: Any, requests: Sequence[Request], num_tokens_in_batch: int) -> processing_pb2.ApplyRequest:
@@ -205,7 +205,7 @@ def rows_applied(applied: Iterable[common_pb2.RowsApplied]) -> dict[str, int]:
     """Rows by processor, by its title; by its digest, if its payload does not say what class it is of."""
     rows: Counter[str] = Counter()
     for entry in applied:
-        rows[entry.title or entry.processor] += entry.rows
+        rows[entry.display_name or entry.processor] += entry.rows
     return dict(rows)
 
 

@@ -120,8 +120,8 @@ class Client:
             NotPermitted: the caller lacks the scope "admin".
             UnknownProcessor: there is none.
         """
-        message = calls.message(registry_pb2.ReleaseRequest, processor=name)
-        return calls.refs([self._call(self._registry.Release, message).processor])[0]
+        message = calls.message(registry_pb2.UnquarantineRequest, processor=name)
+        return calls.refs([self._call(self._registry.Unquarantine, message).processor])[0]
 
     def apply(
         self, logits: Any, requests: Sequence[Request], *, num_tokens_in_batch: int = 1, check: bool = True

@@ -173,9 +173,9 @@ def name_processor(processor: ProcessorLike) -> common_pb2.Processor:
         builtin_name = vars(processor if isinstance(processor, type) else type(processor)).get("builtin_name")
         if builtin_name:
             return common_pb2.Processor(builtin=builtin_name)
-        return common_pb2.Processor(serialized=serialize(processor))
+        return common_pb2.Processor(payload=serialize(processor))
     if processor.lstrip().startswith("{"):
-        return common_pb2.Processor(serialized=processor)
+        return common_pb2.Processor(payload=processor)
     if _DIGEST.fullmatch(processor):
         return common_pb2.Processor(digest=processor)
     if "/" in processor:

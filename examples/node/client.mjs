@@ -5,7 +5,7 @@ import grpc from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
 import { fromColumn, toColumn } from "./columns.mjs";
 
-const contract = loadSync("logitport_proto/processing.proto", {
+export const contract = loadSync("logitport/v1/processing.proto", {
   includeDirs: [fileURLToPath(new URL("../../proto", import.meta.url))],
   keepCase: true, // fields are called what the .proto files call them
   longs: Number,

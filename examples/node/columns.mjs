@@ -17,7 +17,7 @@ export function toColumn(array) {
 
 /**
  * The array of a column. Copies, because a column that was received may begin at any byte.
- * @template {Int32Array | Float32Array | Uint8Array} T
+ * @template {Int32Array | Uint32Array | Float32Array | Uint8Array} T
  * @param {Buffer} column
  * @param {new (buffer: ArrayBuffer) => T} ArrayType
  * @param {string} name of the column, for the error

@@ -1,1 +1,1 @@
-"""The contract, package `logitport.v1`: .proto files and the code generated from them (`make proto`)."""
+"""Python code of the protobuf package `logitport.v1`, generated from proto/logitport/v1 (`make proto`)."""

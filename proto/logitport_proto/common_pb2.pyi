@@ -104,16 +104,16 @@ class Region(_message.Message):
     def __init__(self, region_id: _Optional[int] = ..., byte_offset: _Optional[int] = ...) -> None: ...
 
 class Processor(_message.Message):
-    __slots__ = ("builtin", "name", "digest", "serialized")
+    __slots__ = ("builtin", "name", "digest", "payload")
     BUILTIN_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
-    SERIALIZED_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     builtin: str
     name: str
     digest: str
-    serialized: str
-    def __init__(self, builtin: _Optional[str] = ..., name: _Optional[str] = ..., digest: _Optional[str] = ..., serialized: _Optional[str] = ...) -> None: ...
+    payload: str
+    def __init__(self, builtin: _Optional[str] = ..., name: _Optional[str] = ..., digest: _Optional[str] = ..., payload: _Optional[str] = ...) -> None: ...
 
 class ProcessorCall(_message.Message):
     __slots__ = ("processor", "params")
@@ -178,11 +178,11 @@ class Failure(_message.Message):
     def __init__(self, slot: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., skipped: bool = ...) -> None: ...
 
 class RowsApplied(_message.Message):
-    __slots__ = ("processor", "title", "rows")
+    __slots__ = ("processor", "display_name", "rows")
     PROCESSOR_FIELD_NUMBER: _ClassVar[int]
-    TITLE_FIELD_NUMBER: _ClassVar[int]
+    DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     processor: str
-    title: str
+    display_name: str
     rows: int
-    def __init__(self, processor: _Optional[str] = ..., title: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...
+    def __init__(self, processor: _Optional[str] = ..., display_name: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...

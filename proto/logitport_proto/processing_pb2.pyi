@@ -51,7 +51,7 @@ class SessionRequest(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., open: _Optional[_Union[OpenSession, _Mapping]] = ..., add: _Optional[_Union[AddRequests, _Mapping]] = ..., remove: _Optional[_Union[RemoveRequests, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., logits: _Optional[_Union[StepLogits, _Mapping]] = ..., open_region: _Optional[_Union[OpenRegion, _Mapping]] = ..., share_device_memory: _Optional[_Union[ShareDeviceMemory, _Mapping]] = ..., close_region: _Optional[_Union[CloseRegion, _Mapping]] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ("seq", "opened", "added", "removed", "edits", "logits", "error", "region", "region_closed")
+    __slots__ = ("seq", "opened", "added", "removed", "edits", "logits", "error", "region_opened", "region_closed")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
     ADDED_FIELD_NUMBER: _ClassVar[int]
@@ -59,7 +59,7 @@ class SessionResponse(_message.Message):
     EDITS_FIELD_NUMBER: _ClassVar[int]
     LOGITS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
-    REGION_FIELD_NUMBER: _ClassVar[int]
+    REGION_OPENED_FIELD_NUMBER: _ClassVar[int]
     REGION_CLOSED_FIELD_NUMBER: _ClassVar[int]
     seq: int
     opened: SessionOpened
@@ -68,9 +68,9 @@ class SessionResponse(_message.Message):
     edits: StepEdits
     logits: StepLogitsEdited
     error: _common_pb2.Error
-    region: RegionOpened
+    region_opened: RegionOpened
     region_closed: RegionClosed
-    def __init__(self, seq: _Optional[int] = ..., opened: _Optional[_Union[SessionOpened, _Mapping]] = ..., added: _Optional[_Union[RequestsAdded, _Mapping]] = ..., removed: _Optional[_Union[RequestsRemoved, _Mapping]] = ..., edits: _Optional[_Union[StepEdits, _Mapping]] = ..., logits: _Optional[_Union[StepLogitsEdited, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., region: _Optional[_Union[RegionOpened, _Mapping]] = ..., region_closed: _Optional[_Union[RegionClosed, _Mapping]] = ...) -> None: ...
+    def __init__(self, seq: _Optional[int] = ..., opened: _Optional[_Union[SessionOpened, _Mapping]] = ..., added: _Optional[_Union[RequestsAdded, _Mapping]] = ..., removed: _Optional[_Union[RequestsRemoved, _Mapping]] = ..., edits: _Optional[_Union[StepEdits, _Mapping]] = ..., logits: _Optional[_Union[StepLogitsEdited, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., region_opened: _Optional[_Union[RegionOpened, _Mapping]] = ..., region_closed: _Optional[_Union[RegionClosed, _Mapping]] = ...) -> None: ...
 
 class OpenSession(_message.Message):
     __slots__ = ("vocab_size", "datatype", "device", "model_name", "tokenizer_id", "eos_token_ids", "max_requests", "max_draft_tokens", "engine")
@@ -95,28 +95,28 @@ class OpenSession(_message.Message):
     def __init__(self, vocab_size: _Optional[int] = ..., datatype: _Optional[str] = ..., device: _Optional[str] = ..., model_name: _Optional[str] = ..., tokenizer_id: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_requests: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., engine: _Optional[str] = ...) -> None: ...
 
 class SessionOpened(_message.Message):
-    __slots__ = ("session_id", "max_requests", "server_version", "lane")
+    __slots__ = ("session_id", "max_requests", "server_version", "local_transport")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     MAX_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
-    LANE_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     max_requests: int
     server_version: str
-    lane: LocalLane
-    def __init__(self, session_id: _Optional[str] = ..., max_requests: _Optional[int] = ..., server_version: _Optional[str] = ..., lane: _Optional[_Union[LocalLane, _Mapping]] = ...) -> None: ...
+    local_transport: LocalTransport
+    def __init__(self, session_id: _Optional[str] = ..., max_requests: _Optional[int] = ..., server_version: _Optional[str] = ..., local_transport: _Optional[_Union[LocalTransport, _Mapping]] = ...) -> None: ...
 
-class LocalLane(_message.Message):
-    __slots__ = ("socket_path", "token", "max_message_bytes", "device_uuid")
+class LocalTransport(_message.Message):
+    __slots__ = ("socket_path", "access_token", "max_message_bytes", "device_uuid")
     SOCKET_PATH_FIELD_NUMBER: _ClassVar[int]
-    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ACCESS_TOKEN_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     DEVICE_UUID_FIELD_NUMBER: _ClassVar[int]
     socket_path: str
-    token: bytes
+    access_token: bytes
     max_message_bytes: int
     device_uuid: bytes
-    def __init__(self, socket_path: _Optional[str] = ..., token: _Optional[bytes] = ..., max_message_bytes: _Optional[int] = ..., device_uuid: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, socket_path: _Optional[str] = ..., access_token: _Optional[bytes] = ..., max_message_bytes: _Optional[int] = ..., device_uuid: _Optional[bytes] = ...) -> None: ...
 
 class OpenRegion(_message.Message):
     __slots__ = ("size_bytes", "replaces")

@@ -2,7 +2,7 @@
 """Client and server classes corresponding to protobuf-defined services."""
 import grpc
 
-from logitport_proto import processing_pb2 as logitport__proto_dot_processing__pb2
+from logitport_proto import processing_pb2 as logitport_dot_v1_dot_processing__pb2
 
 
 class LogitProcessingStub(object):
@@ -17,13 +17,13 @@ class LogitProcessingStub(object):
         """
         self.Apply = channel.unary_unary(
                 '/logitport.v1.LogitProcessing/Apply',
-                request_serializer=logitport__proto_dot_processing__pb2.ApplyRequest.SerializeToString,
-                response_deserializer=logitport__proto_dot_processing__pb2.ApplyResponse.FromString,
+                request_serializer=logitport_dot_v1_dot_processing__pb2.ApplyRequest.SerializeToString,
+                response_deserializer=logitport_dot_v1_dot_processing__pb2.ApplyResponse.FromString,
                 )
         self.Session = channel.stream_stream(
                 '/logitport.v1.LogitProcessing/Session',
-                request_serializer=logitport__proto_dot_processing__pb2.SessionRequest.SerializeToString,
-                response_deserializer=logitport__proto_dot_processing__pb2.SessionResponse.FromString,
+                request_serializer=logitport_dot_v1_dot_processing__pb2.SessionRequest.SerializeToString,
+                response_deserializer=logitport_dot_v1_dot_processing__pb2.SessionResponse.FromString,
                 )
 
 
@@ -32,16 +32,16 @@ class LogitProcessingServicer(object):
     """
 
     def Apply(self, request, context):
-        """One step, stateless: everything in one message.
+        """One stateless step: a single message holds all its input.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Session(self, request_iterator, context):
-        """One engine's persistent batch. The first frame opens it; the end of the stream closes it.
-        Frames are handled in the order in which they come, and each is answered by one frame of the same seq.
-        A server that shuts down answers the frames in hand, then ends the stream with UNAVAILABLE.
+        """One engine's persistent batch. The first frame opens the session; the end of the stream closes it.
+        The server handles frames in order and answers each with one frame of the same seq.
+        On shutdown the server answers in-flight frames, then ends the stream with UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -52,13 +52,13 @@ def add_LogitProcessingServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Apply': grpc.unary_unary_rpc_method_handler(
                     servicer.Apply,
-                    request_deserializer=logitport__proto_dot_processing__pb2.ApplyRequest.FromString,
-                    response_serializer=logitport__proto_dot_processing__pb2.ApplyResponse.SerializeToString,
+                    request_deserializer=logitport_dot_v1_dot_processing__pb2.ApplyRequest.FromString,
+                    response_serializer=logitport_dot_v1_dot_processing__pb2.ApplyResponse.SerializeToString,
             ),
             'Session': grpc.stream_stream_rpc_method_handler(
                     servicer.Session,
-                    request_deserializer=logitport__proto_dot_processing__pb2.SessionRequest.FromString,
-                    response_serializer=logitport__proto_dot_processing__pb2.SessionResponse.SerializeToString,
+                    request_deserializer=logitport_dot_v1_dot_processing__pb2.SessionRequest.FromString,
+                    response_serializer=logitport_dot_v1_dot_processing__pb2.SessionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -83,8 +83,8 @@ class LogitProcessing(object):
             timeout=None,
             metadata=None):
         return grpc.experimental.unary_unary(request, target, '/logitport.v1.LogitProcessing/Apply',
-            logitport__proto_dot_processing__pb2.ApplyRequest.SerializeToString,
-            logitport__proto_dot_processing__pb2.ApplyResponse.FromString,
+            logitport_dot_v1_dot_processing__pb2.ApplyRequest.SerializeToString,
+            logitport_dot_v1_dot_processing__pb2.ApplyResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
@@ -100,7 +100,7 @@ class LogitProcessing(object):
             timeout=None,
             metadata=None):
         return grpc.experimental.stream_stream(request_iterator, target, '/logitport.v1.LogitProcessing/Session',
-            logitport__proto_dot_processing__pb2.SessionRequest.SerializeToString,
-            logitport__proto_dot_processing__pb2.SessionResponse.FromString,
+            logitport_dot_v1_dot_processing__pb2.SessionRequest.SerializeToString,
+            logitport_dot_v1_dot_processing__pb2.SessionResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

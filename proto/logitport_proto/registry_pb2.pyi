@@ -34,16 +34,16 @@ class ProcessorInfo(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., builtin: bool = ..., python: _Optional[str] = ..., dill: _Optional[str] = ..., size_bytes: _Optional[int] = ..., registered_at: _Optional[float] = ..., owner: _Optional[str] = ..., shared: bool = ..., quarantined: _Optional[str] = ..., class_name: _Optional[str] = ..., dialect: _Optional[str] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("serialized", "name", "replace", "shared")
-    SERIALIZED_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("payload", "name", "replace", "shared")
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
     SHARED_FIELD_NUMBER: _ClassVar[int]
-    serialized: str
+    payload: str
     name: str
     replace: bool
     shared: bool
-    def __init__(self, serialized: _Optional[str] = ..., name: _Optional[str] = ..., replace: bool = ..., shared: bool = ...) -> None: ...
+    def __init__(self, payload: _Optional[str] = ..., name: _Optional[str] = ..., replace: bool = ..., shared: bool = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
     __slots__ = ("processor",)
@@ -85,13 +85,13 @@ class DeleteResponse(_message.Message):
     names: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
-class ReleaseRequest(_message.Message):
+class UnquarantineRequest(_message.Message):
     __slots__ = ("processor",)
     PROCESSOR_FIELD_NUMBER: _ClassVar[int]
     processor: str
     def __init__(self, processor: _Optional[str] = ...) -> None: ...
 
-class ReleaseResponse(_message.Message):
+class UnquarantineResponse(_message.Message):
     __slots__ = ("processor",)
     PROCESSOR_FIELD_NUMBER: _ClassVar[int]
     processor: ProcessorInfo

@@ -2,11 +2,11 @@
 """Client and server classes corresponding to protobuf-defined services."""
 import grpc
 
-from logitport_proto import registry_pb2 as logitport__proto_dot_registry__pb2
+from logitport_proto import registry_pb2 as logitport_dot_v1_dot_registry__pb2
 
 
 class ProcessorRegistryStub(object):
-    """Registers, describes and forgets processors.
+    """Registers, describes and deletes processors.
     """
 
     def __init__(self, channel):
@@ -17,69 +17,70 @@ class ProcessorRegistryStub(object):
         """
         self.Register = channel.unary_unary(
                 '/logitport.v1.ProcessorRegistry/Register',
-                request_serializer=logitport__proto_dot_registry__pb2.RegisterRequest.SerializeToString,
-                response_deserializer=logitport__proto_dot_registry__pb2.RegisterResponse.FromString,
+                request_serializer=logitport_dot_v1_dot_registry__pb2.RegisterRequest.SerializeToString,
+                response_deserializer=logitport_dot_v1_dot_registry__pb2.RegisterResponse.FromString,
                 )
         self.Get = channel.unary_unary(
                 '/logitport.v1.ProcessorRegistry/Get',
-                request_serializer=logitport__proto_dot_registry__pb2.GetRequest.SerializeToString,
-                response_deserializer=logitport__proto_dot_registry__pb2.GetResponse.FromString,
+                request_serializer=logitport_dot_v1_dot_registry__pb2.GetRequest.SerializeToString,
+                response_deserializer=logitport_dot_v1_dot_registry__pb2.GetResponse.FromString,
                 )
         self.List = channel.unary_unary(
                 '/logitport.v1.ProcessorRegistry/List',
-                request_serializer=logitport__proto_dot_registry__pb2.ListRequest.SerializeToString,
-                response_deserializer=logitport__proto_dot_registry__pb2.ListResponse.FromString,
+                request_serializer=logitport_dot_v1_dot_registry__pb2.ListRequest.SerializeToString,
+                response_deserializer=logitport_dot_v1_dot_registry__pb2.ListResponse.FromString,
                 )
         self.Delete = channel.unary_unary(
                 '/logitport.v1.ProcessorRegistry/Delete',
-                request_serializer=logitport__proto_dot_registry__pb2.DeleteRequest.SerializeToString,
-                response_deserializer=logitport__proto_dot_registry__pb2.DeleteResponse.FromString,
+                request_serializer=logitport_dot_v1_dot_registry__pb2.DeleteRequest.SerializeToString,
+                response_deserializer=logitport_dot_v1_dot_registry__pb2.DeleteResponse.FromString,
                 )
-        self.Release = channel.unary_unary(
-                '/logitport.v1.ProcessorRegistry/Release',
-                request_serializer=logitport__proto_dot_registry__pb2.ReleaseRequest.SerializeToString,
-                response_deserializer=logitport__proto_dot_registry__pb2.ReleaseResponse.FromString,
+        self.Unquarantine = channel.unary_unary(
+                '/logitport.v1.ProcessorRegistry/Unquarantine',
+                request_serializer=logitport_dot_v1_dot_registry__pb2.UnquarantineRequest.SerializeToString,
+                response_deserializer=logitport_dot_v1_dot_registry__pb2.UnquarantineResponse.FromString,
                 )
 
 
 class ProcessorRegistryServicer(object):
-    """Registers, describes and forgets processors.
+    """Registers, describes and deletes processors.
     """
 
     def Register(self, request, context):
-        """Keeps a shipped processor, as the caller's own. Registering the same payload again binds another name to it, and
-        shares it or not, as it says.
+        """Stores a shipped processor under the caller's ownership. Registering the same payload again binds an additional
+        name and updates `shared`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Get(self, request, context):
-        """Describes one processor: a built-in, a registered name or a digest. One that is another's and not shared is as if
-        it were not there.
+        """Describes one processor: a built-in, a registered name or a digest. A processor of another owner that is not
+        shared is reported as unknown.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def List(self, request, context):
-        """Describes all built-ins, and of the registered processors, of which the operator limits the number, those that the
-        caller may use; to the scope "admin" all.
+        """Lists all built-ins and the registered processors that the caller may use. The scope "admin" lists all registered
+        processors. The operator limits their number.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Delete(self, request, context):
-        """Forgets a name, or a digest with all its names. Requests that were admitted with it go on. Another's takes the scope
-        "admin", which forgets a digest that it has not registered itself for everyone.
+        """Deletes a name, or a digest with all its names. Admitted requests continue to use the processor. Deleting a
+        processor of another owner requires the scope "admin". If a caller with that scope deletes a digest that it has
+        not registered itself, the digest is deleted for all owners.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Release(self, request, context):
-        """Lets a processor be called again that failed too often. Takes the scope "admin".
+    def Unquarantine(self, request, context):
+        """Lifts the quarantine of a processor that failed too often. Requires the scope "admin".
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -90,28 +91,28 @@ def add_ProcessorRegistryServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Register': grpc.unary_unary_rpc_method_handler(
                     servicer.Register,
-                    request_deserializer=logitport__proto_dot_registry__pb2.RegisterRequest.FromString,
-                    response_serializer=logitport__proto_dot_registry__pb2.RegisterResponse.SerializeToString,
+                    request_deserializer=logitport_dot_v1_dot_registry__pb2.RegisterRequest.FromString,
+                    response_serializer=logitport_dot_v1_dot_registry__pb2.RegisterResponse.SerializeToString,
             ),
             'Get': grpc.unary_unary_rpc_method_handler(
                     servicer.Get,
-                    request_deserializer=logitport__proto_dot_registry__pb2.GetRequest.FromString,
-                    response_serializer=logitport__proto_dot_registry__pb2.GetResponse.SerializeToString,
+                    request_deserializer=logitport_dot_v1_dot_registry__pb2.GetRequest.FromString,
+                    response_serializer=logitport_dot_v1_dot_registry__pb2.GetResponse.SerializeToString,
             ),
             'List': grpc.unary_unary_rpc_method_handler(
                     servicer.List,
-                    request_deserializer=logitport__proto_dot_registry__pb2.ListRequest.FromString,
-                    response_serializer=logitport__proto_dot_registry__pb2.ListResponse.SerializeToString,
+                    request_deserializer=logitport_dot_v1_dot_registry__pb2.ListRequest.FromString,
+                    response_serializer=logitport_dot_v1_dot_registry__pb2.ListResponse.SerializeToString,
             ),
             'Delete': grpc.unary_unary_rpc_method_handler(
                     servicer.Delete,
-                    request_deserializer=logitport__proto_dot_registry__pb2.DeleteRequest.FromString,
-                    response_serializer=logitport__proto_dot_registry__pb2.DeleteResponse.SerializeToString,
+                    request_deserializer=logitport_dot_v1_dot_registry__pb2.DeleteRequest.FromString,
+                    response_serializer=logitport_dot_v1_dot_registry__pb2.DeleteResponse.SerializeToString,
             ),
-            'Release': grpc.unary_unary_rpc_method_handler(
-                    servicer.Release,
-                    request_deserializer=logitport__proto_dot_registry__pb2.ReleaseRequest.FromString,
-                    response_serializer=logitport__proto_dot_registry__pb2.ReleaseResponse.SerializeToString,
+            'Unquarantine': grpc.unary_unary_rpc_method_handler(
+                    servicer.Unquarantine,
+                    request_deserializer=logitport_dot_v1_dot_registry__pb2.UnquarantineRequest.FromString,
+                    response_serializer=logitport_dot_v1_dot_registry__pb2.UnquarantineResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -121,7 +122,7 @@ def add_ProcessorRegistryServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ProcessorRegistry(object):
-    """Registers, describes and forgets processors.
+    """Registers, describes and deletes processors.
     """
 
     @staticmethod
@@ -136,8 +137,8 @@ class ProcessorRegistry(object):
             timeout=None,
             metadata=None):
         return grpc.experimental.unary_unary(request, target, '/logitport.v1.ProcessorRegistry/Register',
-            logitport__proto_dot_registry__pb2.RegisterRequest.SerializeToString,
-            logitport__proto_dot_registry__pb2.RegisterResponse.FromString,
+            logitport_dot_v1_dot_registry__pb2.RegisterRequest.SerializeToString,
+            logitport_dot_v1_dot_registry__pb2.RegisterResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
@@ -153,8 +154,8 @@ class ProcessorRegistry(object):
             timeout=None,
             metadata=None):
         return grpc.experimental.unary_unary(request, target, '/logitport.v1.ProcessorRegistry/Get',
-            logitport__proto_dot_registry__pb2.GetRequest.SerializeToString,
-            logitport__proto_dot_registry__pb2.GetResponse.FromString,
+            logitport_dot_v1_dot_registry__pb2.GetRequest.SerializeToString,
+            logitport_dot_v1_dot_registry__pb2.GetResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
@@ -170,8 +171,8 @@ class ProcessorRegistry(object):
             timeout=None,
             metadata=None):
         return grpc.experimental.unary_unary(request, target, '/logitport.v1.ProcessorRegistry/List',
-            logitport__proto_dot_registry__pb2.ListRequest.SerializeToString,
-            logitport__proto_dot_registry__pb2.ListResponse.FromString,
+            logitport_dot_v1_dot_registry__pb2.ListRequest.SerializeToString,
+            logitport_dot_v1_dot_registry__pb2.ListResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
@@ -187,13 +188,13 @@ class ProcessorRegistry(object):
             timeout=None,
             metadata=None):
         return grpc.experimental.unary_unary(request, target, '/logitport.v1.ProcessorRegistry/Delete',
-            logitport__proto_dot_registry__pb2.DeleteRequest.SerializeToString,
-            logitport__proto_dot_registry__pb2.DeleteResponse.FromString,
+            logitport_dot_v1_dot_registry__pb2.DeleteRequest.SerializeToString,
+            logitport_dot_v1_dot_registry__pb2.DeleteResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
     @staticmethod
-    def Release(request,
+    def Unquarantine(request,
             target,
             options=(),
             channel_credentials=None,
@@ -203,8 +204,8 @@ class ProcessorRegistry(object):
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_unary(request, target, '/logitport.v1.ProcessorRegistry/Release',
-            logitport__proto_dot_registry__pb2.ReleaseRequest.SerializeToString,
-            logitport__proto_dot_registry__pb2.ReleaseResponse.FromString,
+        return grpc.experimental.unary_unary(request, target, '/logitport.v1.ProcessorRegistry/Unquarantine',
+            logitport_dot_v1_dot_registry__pb2.UnquarantineRequest.SerializeToString,
+            logitport_dot_v1_dot_registry__pb2.UnquarantineResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -162,7 +162,7 @@ class Metrics:
             self._steps_by[transport].inc()
         self._seconds_by[transport, type(reply)].observe(seconds)
         for applied in reply.applied:
-            self._applied_to(applied.title or applied.processor).inc(applied.rows)
+            self._applied_to(applied.display_name or applied.processor).inc(applied.rows)
         for failure in reply.failures:
             code = failure.error.code
             # A name that nothing stands for is the client's invention.

@@ -40,8 +40,8 @@ from logitport_server.transports.threads import Threads
 from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from collections.abc import Iterable
+    from pathlib import Path
 
     from logitport_server.config import ServerConfig
     from logitport_server.principals import Principal

@@ -92,11 +92,11 @@ class Peak:
 class LaneSocket:
     """A local lane, byte by byte."""
 
-    def __init__(self, lane: processing_pb2.LocalLane, token: bytes | None = None) -> None:
+    def __init__(self, lane: processing_pb2.LocalTransport, token: bytes | None = None) -> None:
         self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.connection.settimeout(SECONDS)
         self.connection.connect(lane.socket_path)
-        self.connection.sendall(lane.token if token is None else token)
+        self.connection.sendall(lane.access_token if token is None else token)
 
     def welcomed(self) -> bool:
         return self.connection.recv(1) == b"\1"
@@ -138,7 +138,7 @@ class RawEngine:
         self.opened = self.send(open={"vocab_size": VOCAB, "datatype": "FP32", **opening}).opened
 
     def take_lane(self) -> LaneSocket:
-        self.lane = LaneSocket(self.opened.lane)
+        self.lane = LaneSocket(self.opened.local_transport)
         assert self.lane.welcomed()
         return self.lane
 
@@ -155,9 +155,9 @@ class RawEngine:
         """A region's number, and the descriptor that came with it."""
         assert self.lane is not None
         reply = self.send(open_region={"size_bytes": size_bytes, "replaces": replaces})
-        assert reply.WhichOneof("frame") == "region", reply.error.message
+        assert reply.WhichOneof("frame") == "region_opened", reply.error.message
         (descriptor,) = self.lane.descriptors
-        return reply.region.region_id, descriptor
+        return reply.region_opened.region_id, descriptor
 
     def close(self) -> None:
         self._watchdog.cancel()
@@ -229,7 +229,7 @@ def lane_socket() -> Iterator[Callable[..., LaneSocket]]:
     """Connects to a lane by hand, with any token."""
     sockets: list[LaneSocket] = []
 
-    def connected(lane: processing_pb2.LocalLane, token: bytes | None = None) -> LaneSocket:
+    def connected(lane: processing_pb2.LocalTransport, token: bytes | None = None) -> LaneSocket:
         sockets.append(LaneSocket(lane, token))
         return sockets[-1]
 

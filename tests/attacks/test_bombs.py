@@ -125,7 +125,7 @@ PICKLES = {
 
 def register(target: str, data: bytes) -> str:
     with grpc.insecure_channel(target, options=LARGE) as channel:
-        message = registry_pb2.RegisterRequest(serialized=json.dumps({"callable": data.hex()}))
+        message = registry_pb2.RegisterRequest(payload=json.dumps({"callable": data.hex()}))
         try:
             registry_pb2_grpc.ProcessorRegistryStub(channel).Register(message, timeout=SECONDS)
         except grpc.RpcError as error:
@@ -153,7 +153,7 @@ def test_pickles_that_promise_more_than_there_is(attacked: Any, name: str) -> No
 def test_pickles_that_only_the_unpickler_can_tell(attacked: Any, data: bytes) -> None:
     """They may be registered, for nobody has opened them; who uses one gets its error."""
     register(attacked.target, data)
-    call = common_pb2.ProcessorCall(processor={"serialized": json.dumps({"callable": data.hex()})})
+    call = common_pb2.ProcessorCall(processor={"payload": json.dumps({"callable": data.hex()})})
     message = processing_pb2.ApplyRequest(
         logits={"datatype": "FP32", "shape": [1, VOCAB], "raw": bytes(4 * VOCAB)}, requests=[{"processors": [call]}]
     )
@@ -166,6 +166,6 @@ def test_pickles_that_only_the_unpickler_can_tell(attacked: Any, data: bytes) ->
 def test_payloads_that_are_deep_or_never_end(attacked: Any, text: str) -> None:
     with grpc.insecure_channel(attacked.target, options=LARGE) as channel, pytest.raises(grpc.RpcError) as raised:
         registry_pb2_grpc.ProcessorRegistryStub(channel).Register(
-            registry_pb2.RegisterRequest(serialized=text), timeout=SECONDS
+            registry_pb2.RegisterRequest(payload=text), timeout=SECONDS
         )
     assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -83,7 +83,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "a built-in's name": ({"processors": [{"processor": {"builtin": "x" * MIB}}]}, "UNKNOWN_PROCESSOR"),
     "a name": ({"processors": [{"processor": {"name": "x/" * MIB}}]}, "UNKNOWN_PROCESSOR"),
     "a digest": ({"processors": [{"processor": {"digest": "0" * MIB}}]}, "UNKNOWN_PROCESSOR"),
-    "a payload": ({"processors": [{"processor": {"serialized": "0" * (20 * MIB)}}]}, "LIMIT_EXCEEDED"),
+    "a payload": ({"processors": [{"processor": {"payload": "0" * (20 * MIB)}}]}, "LIMIT_EXCEEDED"),
 }
 
 

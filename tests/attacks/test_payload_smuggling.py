@@ -40,7 +40,7 @@ LOGITS = {"datatype": "FP32", "shape": [1, VOCAB], "raw": bytes(4 * VOCAB)}
 # What surrounds the planted field, so that it is reached.
 AROUND: dict[str, dict[str, Any]] = {
     "ApplyRequest": {"logits": LOGITS, "requests": [REQUEST]},
-    "RegisterRequest": {"serialized": '{"callable": ""}', "name": "team/x"},
+    "RegisterRequest": {"payload": '{"callable": ""}', "name": "team/x"},
 }
 FRAMES: dict[str, dict[str, Any]] = {
     "open": {"vocab_size": VOCAB, "datatype": "FP32"},
@@ -188,12 +188,12 @@ def test_in_any_field_of_any_frame(
         reply = engine.send(**{kind: getattr(frame, kind)})
         told = [reply.error] if reply.HasField("error") else [failure.error for failure in reply.added.failures]
         assert "INTERNAL" not in map(code, told)
-        if place[-1].name == "serialized":
+        if place[-1].name == "payload":
             assert [code(error) for error in told] == ["PAYLOAD_NOT_ALLOWED"]
         engine.close()
 
 
 def test_the_search_finds_what_is_there() -> None:
     searched = {".".join(field.name for field in place) for place in frame_places()}
-    assert {"add.requests.request.processors.processor.serialized", "logits.logits.raw", "step.slots"} <= searched
+    assert {"add.requests.request.processors.processor.payload", "logits.logits.raw", "step.slots"} <= searched
     assert {name_of(method) for method in METHODS} > {"ProcessorRegistry.Register", "LogitProcessing.Session"}

@@ -235,7 +235,7 @@ def test_descriptors_that_a_client_sends_are_not_taken(attacked: Any, engine: An
     (descriptor,) = engine.lane.descriptors
     assert len(os.listdir(held)) <= before + 2  # the region's own, and its mapping's
     step(engine)
-    sound(engine, reply.region.region_id, descriptor)
+    sound(engine, reply.region_opened.region_id, descriptor)
     assert (tmp_path / "mine").read_bytes() == bytes(ROW)
     os.close(own)
     os.close(descriptor)
@@ -244,9 +244,9 @@ def test_descriptors_that_a_client_sends_are_not_taken(attacked: Any, engine: An
 def test_descriptors_that_come_with_the_token_are_not_taken(attacked: Any, raw_engine: Any, lane_socket: Any) -> None:
     engine = raw_engine()
     held = Path(f"/proc/{attacked.process.pid}/fd")
-    connection = lane_socket(engine.opened.lane, b"")
+    connection = lane_socket(engine.opened.local_transport, b"")
     before = len(os.listdir(held))
-    socket.send_fds(connection.connection, [engine.opened.lane.token], [0] * 200)
+    socket.send_fds(connection.connection, [engine.opened.local_transport.access_token], [0] * 200)
     assert connection.welcomed()
     assert len(os.listdir(held)) <= before + 2  # the connection, which may be accepted meanwhile, and its reader
 

@@ -112,7 +112,7 @@ def test_a_lane_ends_with_its_session(raw_engine: Any) -> None:
 
 def test_a_token_ends_with_its_session(raw_engine: Any, lane_socket: Any) -> None:
     engine = raw_engine()
-    ticket = engine.opened.lane
+    ticket = engine.opened.local_transport
     engine.close()
     wait_until(lambda: not lane_socket(ticket).welcomed())
 

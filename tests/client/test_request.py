@@ -115,8 +115,8 @@ def test_processors_that_are_no_pairs(processors: Any) -> None:
         ("team/ban-french:v2", "name", "team/ban-french:v2"),
         (DIGEST, "digest", DIGEST),
         (DIGEST.upper(), "builtin", DIGEST.upper()),  # the server says that it does not know it
-        ('{"callable": "00"}', "serialized", '{"callable": "00"}'),
-        (' \n{"callable": "00"}', "serialized", ' \n{"callable": "00"}'),
+        ('{"callable": "00"}', "payload", '{"callable": "00"}'),
+        (' \n{"callable": "00"}', "payload", ' \n{"callable": "00"}'),
         (ProcessorRef(DIGEST, ("team/x",)), "digest", DIGEST),
         (ProcessorRef("", ("thinking_budget",), builtin=True), "builtin", "thinking_budget"),
         (BuiltIn, "builtin", "a_built_in"),
@@ -145,7 +145,7 @@ def test_a_class_derived_from_a_built_in_is_shipped() -> None:
     class Narrower(BuiltIn):
         pass
 
-    assert name_processor(Narrower).WhichOneof("by") == "serialized"
+    assert name_processor(Narrower).WhichOneof("by") == "payload"
 
 
 def test_a_class_is_pickled_once() -> None:
@@ -154,7 +154,7 @@ def test_a_class_is_pickled_once() -> None:
             return logits
 
     assert serialize(Idle) is serialize(Idle)
-    assert name_processor(Idle()).serialized == serialize(Idle)
+    assert name_processor(Idle()).payload == serialize(Idle)
 
 
 def test_a_class_that_changed_is_pickled_anew_when_it_is_registered() -> None:
@@ -164,11 +164,11 @@ def test_a_class_that_changed_is_pickled_anew_when_it_is_registered() -> None:
         def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
             return logits + self.amount
 
-    before = name_processor(Adds).serialized
+    before = name_processor(Adds).payload
     Adds.amount = 2
-    registered = register_request(Adds, "", replace=False).serialized
+    registered = register_request(Adds, "", replace=False).payload
     assert payload.loads(payload.parse(registered)).amount == 2  # type: ignore[attr-defined]
-    assert name_processor(Adds).serialized == registered != before
+    assert name_processor(Adds).payload == registered != before
 
 
 def test_ref_from_a_message() -> None:

@@ -136,9 +136,9 @@ ZEROS = {"datatype": "FP32", "shape": [1, VOCAB], "raw": bytes(4 * VOCAB)}
 @pytest.mark.parametrize(
     ("method", "message", "status", "code"),
     [
-        ("Register", {"serialized": "x"}, "INVALID_ARGUMENT", "MALFORMED_PAYLOAD"),
-        ("Register", {"serialized": AddOne.to_str(), "name": "x"}, "INVALID_ARGUMENT", "INVALID_NAME"),
-        ("Register", {"serialized": LABELLED}, "FAILED_PRECONDITION", "PYTHON_MISMATCH"),
+        ("Register", {"payload": "x"}, "INVALID_ARGUMENT", "MALFORMED_PAYLOAD"),
+        ("Register", {"payload": AddOne.to_str(), "name": "x"}, "INVALID_ARGUMENT", "INVALID_NAME"),
+        ("Register", {"payload": LABELLED}, "FAILED_PRECONDITION", "PYTHON_MISMATCH"),
         ("Get", {"processor": "nobody"}, "NOT_FOUND", "UNKNOWN_PROCESSOR"),
         ("Get", {}, "NOT_FOUND", "UNKNOWN_PROCESSOR"),
         ("Delete", {"processor": "nobody"}, "NOT_FOUND", "UNKNOWN_PROCESSOR"),

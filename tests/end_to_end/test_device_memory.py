@@ -49,8 +49,8 @@ IN_PLACE = [
 class OneLane:
     """In place of a listener: a lane is what the engine has already."""
 
-    def invite(self, stream: SessionStream) -> processing_pb2.LocalLane:
-        return processing_pb2.LocalLane(socket_path="/nowhere")
+    def invite(self, stream: SessionStream) -> processing_pb2.LocalTransport:
+        return processing_pb2.LocalTransport(socket_path="/nowhere")
 
     def withdraw(self, token: bytes) -> None:
         """There is none to withdraw."""

@@ -94,7 +94,7 @@ def test_the_status_is_permission_denied(server_without_flag: Any, trap: str) ->
     with grpc.insecure_channel(server_without_flag.target) as channel:
         stub = registry_pb2_grpc.ProcessorRegistryStub(channel)
         with pytest.raises(grpc.RpcError) as raised:
-            stub.Register(registry_pb2.RegisterRequest(serialized=trap), timeout=200)
+            stub.Register(registry_pb2.RegisterRequest(payload=trap), timeout=200)
         assert raised.value.code() is grpc.StatusCode.PERMISSION_DENIED
         processing = processing_pb2_grpc.LogitProcessingStub(channel)
         response = processing.Apply(

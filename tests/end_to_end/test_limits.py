@@ -217,7 +217,7 @@ def frames() -> list[processing_pb2.SessionRequest]:
     """A session, a request that reads logits, and a step whose reply is large."""
     opening = processing_pb2.OpenSession(vocab_size=WIDE, datatype="FP32")
     request = common_pb2.Request(
-        processors=[common_pb2.ProcessorCall(processor=common_pb2.Processor(serialized=Small.to_str()))],
+        processors=[common_pb2.ProcessorCall(processor=common_pb2.Processor(payload=Small.to_str()))],
         prompt_token_ids=[1],
     )
     nought, one = struct.pack("<i", 0), struct.pack("<i", 1)
@@ -255,11 +255,11 @@ def test_an_engine_that_does_not_read_its_lane(limited: RunningServer) -> None:
         replies = stub.Session(iter(outgoing.get, None), metadata=metadata("alice"))
         opening, *rest = frames()
         outgoing.put(opening)
-        lane = next(replies).opened.lane
+        lane = next(replies).opened.local_transport
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(60)
             connection.connect(lane.socket_path)
-            connection.sendall(lane.token)
+            connection.sendall(lane.access_token)
             assert connection.recv(1) == b"\1"
             for frame in rest:
                 octets = frame.SerializeToString()

@@ -41,7 +41,7 @@ class RawSession:
         self._channel = grpc.insecure_channel(target)
         self._end = threading.Event()
         self._replies = processing_pb2_grpc.LogitProcessingStub(self._channel).Session(self._frames())
-        self.lane = next(self._replies).opened.lane
+        self.lane = next(self._replies).opened.local_transport
 
     def _frames(self) -> Iterator[processing_pb2.SessionRequest]:
         yield processing_pb2.SessionRequest(seq=1, open=OPEN)
@@ -60,7 +60,7 @@ def raw(server: Any) -> Iterator[RawSession]:
     session.close()
 
 
-def connect(lane: processing_pb2.LocalLane, token: bytes) -> socket.socket:
+def connect(lane: processing_pb2.LocalTransport, token: bytes) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(SECONDS)
     connection.connect(lane.socket_path)
@@ -136,9 +136,9 @@ def test_arrays_of_bfloat16(client: Client, transport: Any, placed: str) -> None
 
 
 def test_a_token_admits_one_connection(raw: RawSession) -> None:
-    with connect(raw.lane, raw.lane.token) as first:
+    with connect(raw.lane, raw.lane.access_token) as first:
         assert first.recv(1) == b"\1"
-        with connect(raw.lane, raw.lane.token) as second:
+        with connect(raw.lane, raw.lane.access_token) as second:
             assert second.recv(1) == b""
 
 
@@ -172,7 +172,7 @@ def test_memory_is_not_shared_over_grpc(server: Any) -> None:
 def test_a_client_that_lies_or_leaves_hurts_itself_alone(client: Client, raw: RawSession, garbage: bytes) -> None:
     with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
         handle = session.add(Request(processors=[("disallowed_tokens", {"token_ids": [7]})]))
-        with connect(raw.lane, raw.lane.token) as liar:
+        with connect(raw.lane, raw.lane.access_token) as liar:
             assert liar.recv(1) == b"\1"
             liar.sendall(garbage)
             liar.shutdown(socket.SHUT_WR)
@@ -183,7 +183,7 @@ def test_a_client_that_lies_or_leaves_hurts_itself_alone(client: Client, raw: Ra
 
 
 def test_bounds_are_checked_on_the_wire(raw: RawSession) -> None:
-    with connect(raw.lane, raw.lane.token) as connection:
+    with connect(raw.lane, raw.lane.access_token) as connection:
         assert connection.recv(1) == b"\1"
         request = Request(processors=[(Half, {})]).to_proto()
         adding = processing_pb2.AddRequests(requests=[processing_pb2.SlottedRequest(request=request)])
@@ -194,7 +194,7 @@ def test_bounds_are_checked_on_the_wire(raw: RawSession) -> None:
         )
         assert say(connection, processing_pb2.SessionRequest(seq=3, step=step)).edits.logits_rows == zero
         opening = processing_pb2.OpenRegion(size_bytes=VOCAB * 4)
-        number = say(connection, processing_pb2.SessionRequest(seq=4, open_region=opening)).region.region_id
+        number = say(connection, processing_pb2.SessionRequest(seq=4, open_region=opening)).region_opened.region_id
         seq = 5
         for region_id, byte_offset in [(number, 4), (number, (1 << 64) - 4), (number + 1, 0), (0, 0)]:
             frame = processing_pb2.SessionRequest(seq=seq)

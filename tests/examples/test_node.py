@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from google.protobuf.json_format import MessageToDict, ParseDict
 
 from logitport import Client, CustomLogitProcessor
 from logitport.core.edits import Edits, RowEdits, pack_bits
 from logitport.errors import InvalidArgument
 from logitport.ops import apply_edits
 from logitport_proto import common_pb2
+from tests.proto.golden import files as golden
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -73,7 +75,7 @@ def test_apply_bans_another_list_for_each_row(run_node: RunNode, server: Any) ->
 
     assert [row["row"] for row in rows] == [0, 1, 2]
     np.testing.assert_array_equal([_logits(row["logits"]) for row in rows], expected)
-    assert summary == {"applied": [{"processor": "disallowed_tokens", "rows": 3, "title": ""}], "failures": []}
+    assert summary == {"applied": [{"processor": "disallowed_tokens", "rows": 3, "display_name": ""}], "failures": []}
 
 
 def test_session_generates_what_numpy_generates(run_node: RunNode, server: Any) -> None:
@@ -190,6 +192,26 @@ def test_edits_are_applied_as_python_applies_them_bit_for_bit(run_node: RunNode)
 
     for answer, logits in zip(answers, expected, strict=True):
         assert b64decode(answer["logits"]) == logits.tobytes()
+
+
+def test_golden_messages_are_encoded_and_decoded_as_in_python(run_node: RunNode) -> None:
+    loaded = ("logitport.v1.Error", "logitport.v1.Apply", "logitport.v1.Session")  # by the example; not the registry
+    entries = [entry for entry in golden.load().values() if entry["message"].startswith(loaded)]
+    assert {entry["message"] for entry in entries} == {
+        "logitport.v1.ApplyRequest",
+        "logitport.v1.ApplyResponse",
+        "logitport.v1.Error",
+        "logitport.v1.SessionRequest",
+        "logitport.v1.SessionResponse",
+    }
+
+    (answers,) = run_node(HERE / "golden_messages.mjs", stdin=json.dumps(entries))
+
+    for entry, answer in zip(entries, answers, strict=True):
+        assert answer["hex"] == entry["hex"], entry["name"]
+        assert answer["columns"] == entry["columns"], entry["name"]
+        decoded = ParseDict(answer["json"], golden.message_type(entry["message"])())
+        assert MessageToDict(decoded, preserving_proto_field_name=True) == entry["json"], entry["name"]
 
 
 def _i4(*values: int) -> bytes:

@@ -29,7 +29,7 @@ class Part(NamedTuple):
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Part]:
     output = tmp_path_factory.mktemp("proto") / "contract.binpb"
-    protos = [path.relative_to(ROOT / "proto") for path in (ROOT / "proto").glob("logitport_proto/*.proto")]
+    protos = [path.relative_to(ROOT / "proto") for path in (ROOT / "proto").glob("logitport/v1/*.proto")]
     options = ["-I.", "--include_source_info", f"--descriptor_set_out={output}"]
     subprocess.run([PYTHON, "-m", "grpc_tools.protoc", *options, *protos], cwd=ROOT / "proto", check=True)
     return [part for file in FileDescriptorSet.FromString(output.read_bytes()).file for part in _parts(file)]
@@ -64,7 +64,7 @@ def _below(parent: Any, path: tuple[int, ...], name: str, comments: dict[tuple[i
 def test_every_part_of_the_contract_has_a_comment(parts: list[Part]) -> None:
     names = {part.name for part in parts}
     one_of_each = {
-        "logitport_proto/common.proto",
+        "logitport/v1/common.proto",
         "logitport.v1.Edits",
         "logitport.v1.Edits.rows",
         "logitport.v1.Processor.by",

@@ -69,14 +69,14 @@ def test_a_step_that_reads_logits_is_one_step(metrics: Metrics) -> None:
 
 
 def test_rows_are_counted_by_what_a_processor_is_called(metrics: Metrics) -> None:
-    rows = [common_pb2.RowsApplied(processor=DIGEST, rows=3, title="Ban (sha256:0123456789ab)")]
+    rows = [common_pb2.RowsApplied(processor=DIGEST, rows=3, display_name="Ban (sha256:0123456789ab)")]
     metrics.step(processing_pb2.StepEdits(applied=rows), 0.001, "local")
     assert value(metrics, "logitport_rows_applied_total", processor="Ban (sha256:0123456789ab)") == 3
 
 
 def test_ever_new_names_of_one_processor_make_no_ever_new_series(metrics: Metrics) -> None:
     for number in range(3000):
-        rows = [common_pb2.RowsApplied(processor=DIGEST, rows=1, title=f"Ban{number} (sha256:0123456789ab)")]
+        rows = [common_pb2.RowsApplied(processor=DIGEST, rows=1, display_name=f"Ban{number} (sha256:0123456789ab)")]
         metrics.step(processing_pb2.StepEdits(applied=rows), 0.001, "local")
     (applied,) = (metric for metric in metrics.registry.collect() if metric.name == "logitport_rows_applied")
     series = {sample.labels["processor"] for sample in applied.samples}

@@ -23,8 +23,8 @@ _REPLIES = {
     "remove": "removed",
     "step": "edits",
     "logits": "logits",
-    "open_region": "region",
-    "share_device_memory": "region",
+    "open_region": "region_opened",
+    "share_device_memory": "region_opened",
     "close_region": "region_closed",
 }
 
@@ -76,7 +76,7 @@ class FrameChannel:
     @property
     def device_uuid(self) -> bytes:
         """Of the GPU whose memory the server can open; empty if there is none, or if the host may be another."""
-        return self.opened.lane.device_uuid if self._transport.name == "local" else b""
+        return self.opened.local_transport.device_uuid if self._transport.name == "local" else b""
 
     def reopen(self, wait_seconds: float) -> None:
         """Connect again, as soon as there is a server, and open the session anew: it holds nothing.
@@ -139,7 +139,7 @@ class FrameChannel:
         self._check(reply)
         if memory is None:
             raise InternalError("the server opened a region, and no memory came; has this process descriptors left?")
-        return reply.region.region_id, memory
+        return reply.region_opened.region_id, memory
 
     def send(self, frame: processing_pb2.SessionRequest) -> None:
         """Send a frame; the next thing to do is to `receive` its reply."""
@@ -181,9 +181,9 @@ class FrameChannel:
     def _try_lane(self) -> None:
         """Move to the local lane, if the server offers one and it can be reached from here."""
         try:
-            if not self.opened.HasField("lane"):
+            if not self.opened.HasField("local_transport"):
                 raise ConnectionRefusedError("the server offers none")
-            self._transport = LocalLane.connect(self.opened.lane, self._transport, self._timeout)
+            self._transport = LocalLane.connect(self.opened.local_transport, self._transport, self._timeout)
         except OSError as error:
             if self._lane == "local":
                 raise ServerUnavailable(f"no local lane to {self._transport.target}: {error}") from error

@@ -168,7 +168,7 @@ class DeviceMemory(Memory):
         shared.open_at_server = True
         frame = processing_pb2.SessionRequest(share_device_memory=shared.frame(size_bytes))
         try:
-            return self._channel.exchange(frame).region.region_id
+            return self._channel.exchange(frame).region_opened.region_id
         except LogitportError as error:
             shared.open_at_server = isinstance(error, _CONNECTION_LOST)
             raise

@@ -75,7 +75,7 @@ class Registrations:
         with self._lock:
             names = [name for name, bound in self._digests.items() if bound == digest]
         for name in ("", *names):
-            again = registry_pb2.RegisterRequest(serialized=asked.serialized, name=name, shared=asked.shared)
+            again = registry_pb2.RegisterRequest(payload=asked.payload, name=name, shared=asked.shared)
             try:
                 self._call(self._registry.Register, again)
             except NameTaken:  # somebody has bound it since

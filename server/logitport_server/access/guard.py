@@ -38,7 +38,7 @@ _SCOPES = {
     "/logitport.v1.ProcessorRegistry/Get": (APPLY, REGISTER, ADMIN),
     "/logitport.v1.ProcessorRegistry/List": (APPLY, REGISTER, ADMIN),
     "/logitport.v1.ProcessorRegistry/Delete": (REGISTER, ADMIN),
-    "/logitport.v1.ProcessorRegistry/Release": (ADMIN,),
+    "/logitport.v1.ProcessorRegistry/Unquarantine": (ADMIN,),
 }
 _ANY_SCOPE = "/grpc.reflection."
 # Load balancers and orchestrators ask for it, and have no token.

@@ -84,12 +84,12 @@ class Registry:
                     "(a registered name has a namespace, as in team/ban-french)"
                 )
             return Source(processor.builtin, installed=self._installed[processor.builtin])
-        if by == "serialized":
+        if by == "payload":
             principal.check(REGISTER, "ship a processor with a request")
-            shipped = self._policy.accept(processor.serialized)
+            shipped = self._policy.accept(processor.payload)
             return Source(shipped.digest, payload=shipped, domain=Domain(principal.name, tenant))
         if by is None:
-            raise InvalidArgument("a ProcessorCall names no processor: set one of builtin, name, digest, serialized")
+            raise InvalidArgument("a ProcessorCall names no processor: set one of builtin, name, digest, payload")
         with self._lock:
             entry = self._catalog.find(
                 getattr(processor, by), principal.name, names=by == "name", digests=by == "digest"

@@ -313,4 +313,4 @@ def _pinned(chain: list[ChainEntry], place: int, label: str) -> bool:
 
 def _label(processor: common_pb2.Processor) -> str:
     by = processor.WhichOneof("by")
-    return _INLINE if by == "serialized" else getattr(processor, by)[:_LONGEST_LABEL] if by else "(none)"
+    return _INLINE if by == "payload" else getattr(processor, by)[:_LONGEST_LABEL] if by else "(none)"

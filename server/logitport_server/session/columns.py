@@ -198,6 +198,6 @@ def write_outcome(
     if applied := outcome.applied:
         names = outcome.names
         for key, rows in applied.items():
-            reply.applied.add(processor=key, rows=rows, title=names[key] if names[key] != key else "")
+            reply.applied.add(processor=key, rows=rows, display_name=names[key] if names[key] != key else "")
     if all_denied_rows:
         reply.all_denied_rows = pack_int32(all_denied_rows)

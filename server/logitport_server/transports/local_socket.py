@@ -82,12 +82,14 @@ class LaneListener:
         self._threads: set[threading.Thread] = set()
         threading.Thread(target=self._accept, name="logitport-lanes", daemon=True).start()
 
-    def invite(self, stream: FrameHandler) -> processing_pb2.LocalLane:
+    def invite(self, stream: FrameHandler) -> processing_pb2.LocalTransport:
         """A token for this stream's engine; `withdraw` it when the stream ends."""
         token = secrets.token_bytes(_TOKEN_BYTES)
         with self._lock:
             self._invited[token] = stream
-        return processing_pb2.LocalLane(socket_path=self.path, token=token, max_message_bytes=self._max_message_bytes)
+        return processing_pb2.LocalTransport(
+            socket_path=self.path, access_token=token, max_message_bytes=self._max_message_bytes
+        )
 
     def withdraw(self, token: bytes) -> None:
         """The token admits nobody any more."""

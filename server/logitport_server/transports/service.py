@@ -52,7 +52,7 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
         principal = current_call.get().principal
         register = partial(
             self._registry.register,
-            request.serialized,
+            request.payload,
             request.name,
             principal,
             replace=request.replace,
@@ -87,9 +87,11 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
         logger.info("%s deleted %s", principal.title, request.processor)
         return registry_pb2.DeleteResponse(names=names)
 
-    async def Release(self, request: registry_pb2.ReleaseRequest, context: Context) -> registry_pb2.ReleaseResponse:
+    async def Unquarantine(
+        self, request: registry_pb2.UnquarantineRequest, context: Context
+    ) -> registry_pb2.UnquarantineResponse:
         release = partial(self._registry.release, request.processor, current_call.get().principal)
-        return registry_pb2.ReleaseResponse(processor=await _on_thread(self._threads, release))
+        return registry_pb2.UnquarantineResponse(processor=await _on_thread(self._threads, release))
 
 
 class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):

@@ -183,10 +183,10 @@ class SessionStream:
         self, session: Session, frame: processing_pb2.SessionRequest, reply: processing_pb2.SessionResponse
     ) -> None:
         if frame.HasField("open_region"):
-            reply.region.region_id, region = session.open_region(frame.open_region)
+            reply.region_opened.region_id, region = session.open_region(frame.open_region)
             self.descriptors = [region.fd]
         elif frame.HasField("share_device_memory"):
-            reply.region.region_id = session.regions.share(frame.share_device_memory)
+            reply.region_opened.region_id = session.regions.share(frame.share_device_memory)
         else:
             session.regions.give_up(frame.close_region.region_id)
             reply.region_closed.SetInParent()
@@ -200,9 +200,9 @@ class SessionStream:
         opened.max_requests = self._session.max_requests
         opened.server_version = VERSION
         if self._lanes is not None:
-            opened.lane.CopyFrom(self._lanes.invite(self))
-            opened.lane.device_uuid = self._session.regions.device_uuid
-            self._token = opened.lane.token
+            opened.local_transport.CopyFrom(self._lanes.invite(self))
+            opened.local_transport.device_uuid = self._session.regions.device_uuid
+            self._token = opened.local_transport.access_token
 
 
 def _once_only(reply: processing_pb2.SessionResponse) -> processing_pb2.SessionResponse:

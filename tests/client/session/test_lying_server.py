@@ -77,7 +77,7 @@ def test_memory_that_does_not_come(opened: Any) -> None:
     session, script = opened()
     script.shares_memory = True
     script.receive_region = lambda size_bytes: (
-        processing_pb2.SessionResponse(seq=script.frames[-1].seq, region={"region_id": 1}),
+        processing_pb2.SessionResponse(seq=script.frames[-1].seq, region_opened={"region_id": 1}),
         None,
     )
     with pytest.raises(InternalError, match="no memory came"):

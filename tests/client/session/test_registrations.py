@@ -26,7 +26,7 @@ class Server:
         self.calls: list[tuple[str, str]] = []
 
     def call(self, method: str, message: Any) -> Any:
-        what = message.processor if method == "Get" else message.serialized
+        what = message.processor if method == "Get" else message.payload
         self.calls.append((method, what))
         if what in self.raises:
             raise self.raises[what]
@@ -48,13 +48,13 @@ def registrations(server: Server, *asked: tuple[str, str], shared: bool = False)
     """Of a client that has registered payloads under names."""
     remembered = Registrations(server, server.call)  # type: ignore[arg-type]
     for serialized, name in asked:
-        message = registry_pb2.RegisterRequest(serialized=serialized, name=name, shared=shared, replace=True)
+        message = registry_pb2.RegisterRequest(payload=serialized, name=name, shared=shared, replace=True)
         remembered.remember(message, registry_pb2.ProcessorInfo(digest=serialized, owner="us"))
     return remembered
 
 
 def test_a_server_that_knows_everything_is_asked_and_told_nothing(server: Server) -> None:
-    server.call("Register", registry_pb2.RegisterRequest(serialized="a"))
+    server.call("Register", registry_pb2.RegisterRequest(payload="a"))
     server.calls.clear()
     assert registrations(server, ("a", "team/a")).restore() == {}
     assert server.calls == [("Get", "a")]
@@ -82,7 +82,7 @@ def test_a_name_is_not_stolen(server: Server) -> None:
 
 def test_what_is_another_principals_is_not_ours(server: Server) -> None:
     server.owner = "others"
-    server.call("Register", registry_pb2.RegisterRequest(serialized="a"))
+    server.call("Register", registry_pb2.RegisterRequest(payload="a"))
     server.owner = "us"
     registrations(server, ("a", "")).restore()
     assert server.owners == {"a": "us"}

@@ -177,7 +177,7 @@ def test_unknown_everywhere(processor: str) -> None:
 
 
 def test_a_processor_that_is_not_named() -> None:
-    with pytest.raises(InvalidArgument, match="set one of builtin, name, digest, serialized"):
+    with pytest.raises(InvalidArgument, match="set one of builtin, name, digest, payload"):
         registry().resolve(common_pb2.Processor())
 
 
@@ -200,7 +200,7 @@ def test_payloads_that_are_none(serialized: str) -> None:
     with pytest.raises(MalformedPayload):
         kept.register(serialized, "", replace=False)
     with pytest.raises(MalformedPayload):
-        kept.resolve(named(serialized=serialized))
+        kept.resolve(named(payload=serialized))
 
 
 def test_code_of_another_python_is_not_registered() -> None:
@@ -214,7 +214,7 @@ def test_without_the_flag_nothing_that_is_shipped_is_looked_at(serialized: str) 
     with pytest.raises(PayloadNotAllowed, match="--enable-custom-logit-processor"):
         kept.register(serialized, "", replace=False)
     with pytest.raises(PayloadNotAllowed):
-        kept.resolve(named(serialized=serialized))
+        kept.resolve(named(payload=serialized))
     assert kept.resolve(named(builtin="disallowed_tokens")).installed is BUILTINS["disallowed_tokens"]
 
 
@@ -236,7 +236,7 @@ class Bomb:
 serialized = json.dumps({"callable": pickle.dumps(Bomb()).hex()})
 registry = Registry(PayloadPolicy(allow_shipped=True, max_bytes=1 << 20), max_registered=8, max_owned=8)
 digest = registry.register(serialized, "team/bomb", replace=False).digest
-for processor in ({"serialized": serialized}, {"name": "team/bomb"}, {"digest": digest}):
+for processor in ({"payload": serialized}, {"name": "team/bomb"}, {"digest": digest}):
     assert registry.resolve(common_pb2.Processor(**processor)).key == digest
 print("alive")
 """
@@ -350,9 +350,9 @@ def test_an_admin_sees_and_deletes_everything_and_uses_nothing_of_it() -> None:
 
 def test_shipping_with_a_request_takes_the_scope() -> None:
     kept = registry()
-    assert kept.resolve(named(serialized=ONE), ALICE, "tenant").domain == Domain("alice", "tenant")
+    assert kept.resolve(named(payload=ONE), ALICE, "tenant").domain == Domain("alice", "tenant")
     with pytest.raises(NotPermitted, match=r"'engine' may not ship a processor .* scope 'register'"):
-        kept.resolve(named(serialized="not JSON"), ENGINE)
+        kept.resolve(named(payload="not JSON"), ENGINE)
 
 
 def test_a_principal_has_a_share_of_the_registry() -> None:
@@ -380,7 +380,7 @@ def test_a_payload_that_is_too_long() -> None:
     kept.register(ONE, "", replace=False)
     for refused in (
         lambda: kept.register(ONE + " ", "", replace=False),
-        lambda: kept.resolve(named(serialized=ONE + " ")),
+        lambda: kept.resolve(named(payload=ONE + " ")),
     ):
         with pytest.raises(LimitExceeded, match=rf"{len(ONE) + 1} characters .* {len(ONE)}: .* --max-payload-bytes"):
             refused()

@@ -74,12 +74,12 @@ def test_what_is_refused(registry: Registry, refused: str, told: str) -> None:
         registry.register(refused, "team/one", replace=False)
     if "to be registered" not in told:
         with pytest.raises(SignatureRefused, match=told):
-            registry.resolve(common_pb2.Processor(serialized=refused))
+            registry.resolve(common_pb2.Processor(payload=refused))
 
 
 def test_what_is_accepted(registry: Registry) -> None:
     digest = registry.register(SIGNED, "team/one", replace=False).digest
-    for processor in ({"serialized": SIGNED}, {"name": "team/one"}, {"digest": digest}):
+    for processor in ({"payload": SIGNED}, {"name": "team/one"}, {"digest": digest}):
         assert registry.resolve(common_pb2.Processor(**processor)).key == digest
     assert registry.register(payload.sign(ONE, KEY), "", replace=False).digest == digest
 

@@ -86,7 +86,7 @@ def logits() -> dict[str, Any]:
 
 def test_a_conversation(stream: SessionStream) -> None:
     opened = answer(stream, 1, **OPEN).opened
-    assert (opened.max_requests, len(opened.session_id), opened.HasField("lane")) == (4, 32, False)
+    assert (opened.max_requests, len(opened.session_id), opened.HasField("local_transport")) == (4, 32, False)
     assert opened.server_version
     assert answer(stream, 2, **add("DenyHistory")).added.reads_logits == b"\0"
     assert answer(stream, 3, **step(2)).edits.edits.ids == int32(1, 2)

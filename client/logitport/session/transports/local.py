@@ -60,7 +60,7 @@ class LocalLane(Transport):
         self._watch: ReplyWatch | None = None
 
     @classmethod
-    def connect(cls, lane: processing_pb2.LocalLane, stream: Transport, timeout: float) -> Self:
+    def connect(cls, lane: processing_pb2.LocalTransport, stream: Transport, timeout: float) -> Self:
         """Take the lane. Raises OSError if that is impossible from here, as from another host or container."""
         if not hasattr(socket, "AF_UNIX"):
             raise OSError("this platform's Python has no Unix sockets")
@@ -68,7 +68,7 @@ class LocalLane(Transport):
         try:
             connection.settimeout(_HANDSHAKE_SECONDS)
             connection.connect(lane.socket_path)
-            connection.sendall(lane.token)
+            connection.sendall(lane.access_token)
             if connection.recv(1) != _WELCOME:
                 raise ConnectionRefusedError(f"{lane.socket_path} is another server's")
         except OSError:

@@ -50,7 +50,7 @@ def connect(
     opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
     transport.send(processing_pb2.SessionRequest(seq=1, open=opening))
     opened = transport.receive().opened
-    return transport if kind == "grpc" else LocalLane.connect(opened.lane, transport, timeout)
+    return transport if kind == "grpc" else LocalLane.connect(opened.local_transport, transport, timeout)
 
 
 def frame(seq: int, prompt_length: int = 0) -> processing_pb2.SessionRequest:
