@@ -1,7 +1,7 @@
-"""The floor of the local lane: a Unix socket that brings bytes and takes bytes back, with nothing parsed at either end.
+"""Floor of the local transport: a Unix socket that echoes bytes, without parsing at either end.
 
-Run as a script it is the server: a Python thread that reads and writes as that of logitport's lane does. Every
-connection says in its first frame what to answer to all later ones.
+Run as a script, it is the server: a Python thread that reads and writes as the local transport's thread does. The first
+frame of a connection sets the reply to all later frames.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SocketEchoStream:
         self._connection.close()
 
 
-class _Lane(socketserver.StreamRequestHandler):
+class _LocalTransport(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         reply = _read(self.rfile)
         self.connection.sendall(_LENGTH.pack(len(reply)) + reply)
@@ -62,6 +62,6 @@ def _address(name: str) -> str:
 
 if __name__ == "__main__":
     own = f"logitport-benchmarks-{os.getpid()}"
-    with socketserver.ThreadingUnixStreamServer(_address(own), _Lane) as server:
+    with socketserver.ThreadingUnixStreamServer(_address(own), _LocalTransport) as server:
         print(f"echo listening on {own}", flush=True)
         server.serve_forever()

@@ -71,8 +71,8 @@ class AsyncClient:
             (await self._call(self._registry.Delete, calls.message(registry_pb2.DeleteRequest, processor=name))).names
         )
 
-    async def release(self, name: str) -> ProcessorRef:
-        """See `Client.release`."""
+    async def unquarantine(self, name: str) -> ProcessorRef:
+        """See `Client.unquarantine`."""
         message = calls.message(registry_pb2.UnquarantineRequest, processor=name)
         return calls.refs([(await self._call(self._registry.Unquarantine, message)).processor])[0]
 

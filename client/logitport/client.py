@@ -113,7 +113,7 @@ class Client:
         self._registrations.forget(name)
         return tuple(names)
 
-    def release(self, name: str) -> ProcessorRef:
+    def unquarantine(self, name: str) -> ProcessorRef:
         """Have a registered name, or a digest, called again that is quarantined: it failed too often.
 
         Raises:
@@ -175,7 +175,7 @@ class Client:
 
         Raises:
             InvalidArgument, InvalidLogits: what the engine says about itself is wrong.
-            ServerUnavailable: there is no server, or transport is "local" and it offers no lane from here.
+            ServerUnavailable: there is no server, or transport is "local" and it offers no local transport from here.
         """
         opening = calls.open_session(
             vocab_size, dtype, device, model_name, tokenizer_id, eos_token_ids, max_requests, max_draft_tokens, engine
@@ -199,7 +199,7 @@ class Client:
             opening,
             restore=self._registrations.restore,
             with_torch=tensors.is_torch(dtype),
-            lane=transport,
+            local=transport,
             timeout=self.timeout,
             reconnect_seconds=self.timeout if reconnect_seconds is None else reconnect_seconds,
         )

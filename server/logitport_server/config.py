@@ -170,7 +170,7 @@ class ServerConfig(BaseSettings):
     keepalive_seconds: float = Field(
         30.0, ge=1, description="how often idle connections are asked, and how long they have to answer, in seconds"
     )
-    local_lane: bool = Field(True, description="offer engines on this host a Unix socket and shared memory")
+    local_transport: bool = Field(True, description="offer engines on this host a Unix socket and shared memory")
     share_device_memory: bool = Field(
         True, description="edit the logits of engines on this host and on the server's GPU where they lie (CUDA IPC)"
     )

@@ -34,7 +34,7 @@ from logitport_server.registry.store import NoStore, Store
 from logitport_server.registry.trusted_keys import TrustedKeys
 from logitport_server.session.session import Session
 from logitport_server.transports import endpoint
-from logitport_server.transports.local_socket import LANES_AVAILABLE, LaneListener
+from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
 from logitport_server.transports.service import ProcessingService, RegistryService
 from logitport_server.transports.threads import Threads
 from logitport_server.version import VERSION
@@ -96,10 +96,10 @@ class Server:
         if isinstance(self._executor, ProcessExecutor):
             self._metrics.watch_workers(self._executor)
         self._guard = Guard(authenticator, Quotas(config), config.stall_seconds, self._metrics)
-        self._lanes = open_lanes(config) if config.local_lane and LANES_AVAILABLE else None
+        self._local_socket = open_local_socket(config) if config.local_transport and LOCAL_TRANSPORT_AVAILABLE else None
         self._threads = Threads()
         self._processing = ProcessingService(
-            self._open_session, self._threads, self._metrics, self._lanes, config.stall_seconds
+            self._open_session, self._threads, self._metrics, self._local_socket, config.stall_seconds
         )
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
@@ -145,7 +145,7 @@ class Server:
         await self._health.enter_graceful_shutdown()
         self._processing.drain()
         await self._grpc.stop(self._config.drain_seconds)
-        running = self._lanes.close(deadline - time.monotonic()) if self._lanes is not None else 0
+        running = self._local_socket.close(deadline - time.monotonic()) if self._local_socket is not None else 0
         running += self._threads.close()
         self._executor.close()
         self._store.close()
@@ -155,14 +155,14 @@ class Server:
         return Session(opening, self._registry, self._executor, self.device, self._config, principal)
 
 
-def open_lanes(config: ServerConfig) -> LaneListener:
-    """The socket for local lanes. Raises StartupError if it cannot be had."""
+def open_local_socket(config: ServerConfig) -> LocalSocketListener:
+    """The socket for local transports. Raises StartupError if it cannot be had."""
     try:
-        return LaneListener(config.max_message_bytes, config.stall_seconds)
+        return LocalSocketListener(config.max_message_bytes, config.stall_seconds)
     except OSError as error:
         raise StartupError(
-            f"no local lane below {tempfile.gettempdir()}: {error}; set TMPDIR to a folder that may be written and has "
-            "a shorter name, or serve with --no-local-lane"
+            f"no local transport below {tempfile.gettempdir()}: {error}; set TMPDIR to a folder that may be written "
+            "and has a shorter name, or serve with --no-local-transport"
         ) from error
 
 

@@ -89,14 +89,14 @@ class Peak:
         return self._read() - self._before
 
 
-class LaneSocket:
-    """A local lane, byte by byte."""
+class LocalTransportSocket:
+    """A local transport, byte by byte."""
 
-    def __init__(self, lane: processing_pb2.LocalTransport, token: bytes | None = None) -> None:
+    def __init__(self, local: processing_pb2.LocalTransport, token: bytes | None = None) -> None:
         self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.connection.settimeout(SECONDS)
-        self.connection.connect(lane.socket_path)
-        self.connection.sendall(lane.access_token if token is None else token)
+        self.connection.connect(local.socket_path)
+        self.connection.sendall(local.access_token if token is None else token)
 
     def welcomed(self) -> bool:
         return self.connection.recv(1) == b"\1"
@@ -118,11 +118,11 @@ class LaneSocket:
 
 
 class RawEngine:
-    """An engine that sends what it likes, over the gRPC stream, or over its lane once that is taken.
+    """An engine that sends what it likes, over the gRPC stream, or over its local transport once that is taken.
 
     Attributes:
         opened: the reply to the first frame.
-        lane: the lane, once it is taken.
+        local transport: the local transport, once it is taken.
     """
 
     def __init__(self, target: str, *, metadata: Any = (), **opening: Any) -> None:
@@ -133,36 +133,36 @@ class RawEngine:
         self._watchdog = threading.Timer(SECONDS, self._replies.cancel)
         self._watchdog.daemon = True
         self._watchdog.start()
-        self.lane: LaneSocket | None = None
+        self.local: LocalTransportSocket | None = None
         self.seq = 0
         self.opened = self.send(open={"vocab_size": VOCAB, "datatype": "FP32", **opening}).opened
 
-    def take_lane(self) -> LaneSocket:
-        self.lane = LaneSocket(self.opened.local_transport)
-        assert self.lane.welcomed()
-        return self.lane
+    def attach(self) -> LocalTransportSocket:
+        self.local = LocalTransportSocket(self.opened.local_transport)
+        assert self.local.welcomed()
+        return self.local
 
     def send(self, **frame: Any) -> processing_pb2.SessionResponse:
         """The reply to a frame, numbered as it should be unless it has a `seq`."""
         self.seq = frame.pop("seq", self.seq + 1)
         message = processing_pb2.SessionRequest(seq=self.seq, **frame)
-        if self.lane is not None:
-            return self.lane.say(message)
+        if self.local is not None:
+            return self.local.say(message)
         self._frames.put(message)
         return next(self._replies)
 
     def open_region(self, size_bytes: int, replaces: int = 0) -> tuple[int, int]:
         """A region's number, and the descriptor that came with it."""
-        assert self.lane is not None
+        assert self.local is not None
         reply = self.send(open_region={"size_bytes": size_bytes, "replaces": replaces})
         assert reply.WhichOneof("frame") == "region_opened", reply.error.message
-        (descriptor,) = self.lane.descriptors
+        (descriptor,) = self.local.descriptors
         return reply.region_opened.region_id, descriptor
 
     def close(self) -> None:
         self._watchdog.cancel()
-        if self.lane is not None:
-            self.lane.close()
+        if self.local is not None:
+            self.local.close()
         self._frames.put(None)
         self._replies.cancel()
         self._channel.close()
@@ -225,12 +225,12 @@ def raw_engine(attacked: Any) -> Iterator[Callable[..., RawEngine]]:
 
 
 @pytest.fixture
-def lane_socket() -> Iterator[Callable[..., LaneSocket]]:
-    """Connects to a lane by hand, with any token."""
-    sockets: list[LaneSocket] = []
+def local_transport_socket() -> Iterator[Callable[..., LocalTransportSocket]]:
+    """Connects to a local transport by hand, with any token."""
+    sockets: list[LocalTransportSocket] = []
 
-    def connected(lane: processing_pb2.LocalTransport, token: bytes | None = None) -> LaneSocket:
-        sockets.append(LaneSocket(lane, token))
+    def connected(local: processing_pb2.LocalTransport, token: bytes | None = None) -> LocalTransportSocket:
+        sockets.append(LocalTransportSocket(local, token))
         return sockets[-1]
 
     yield connected

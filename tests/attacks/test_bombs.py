@@ -77,7 +77,7 @@ JSON_BOMBS = {
 def test_json_of_parameters(raw_engine: Any, code: Any, name: str, transport: str) -> None:
     engine = raw_engine()
     if transport == "local":
-        engine.take_lane()
+        engine.attach()
     call = {"processor": {"builtin": "disallowed_tokens"}, "params": JSON_BOMBS[name]}
     (failure,) = engine.send(add={"requests": [{"request": {"processors": [call]}}]}).added.failures
     assert code(failure.error) in ("INVALID_PARAMS", "INVALID_TOKEN_ID", "LIMIT_EXCEEDED")

@@ -82,7 +82,7 @@ def engine(raw_engine: Any, request: pytest.FixtureRequest) -> Any:
     """With two requests."""
     opened = raw_engine(max_draft_tokens=4)
     if request.param == "local":
-        opened.take_lane()
+        opened.attach()
     message = Request(PROMPT, processors=[("no_repeat_ngram", {"ngram_size": 1})]).to_proto()
     asked = [{"slot": slot, "request": message} for slot in range(2)]
     assert not opened.send(add={"requests": asked}).added.failures

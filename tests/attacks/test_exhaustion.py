@@ -30,7 +30,7 @@ def test_sessions_that_come_and_go_do_not_wear_out_their_worker(attacked: Any) -
 
 def test_a_request_that_has_failed_is_failed_at_no_cost(raw_engine: Any, peak: Any) -> None:
     engine = raw_engine()
-    engine.take_lane()
+    engine.attach()
     engine.send(add={"requests": [{}]})
     columns = {
         "slots": bytes(4),

@@ -55,19 +55,19 @@ def test_metadata(channel: grpc.Channel) -> None:
 
 
 @pytest.mark.parametrize("length", [2**32 - 1, 2**31, 257 * MIB])
-def test_a_frame_that_is_announced_on_the_lane(raw_engine: Any, peak: Any, length: int) -> None:
+def test_a_frame_that_is_announced_on_the_local_transport(raw_engine: Any, peak: Any, length: int) -> None:
     engine = raw_engine()
-    lane = engine.take_lane()
-    lane.connection.sendall(struct.pack("<I", length))
+    local = engine.attach()
+    local.connection.sendall(struct.pack("<I", length))
     with contextlib.suppress(ConnectionResetError):
-        assert lane.connection.recv(1) == b"", "the lane is still open"
+        assert local.connection.recv(1) == b"", "the local transport is still open"
     assert peak.growth_bytes < 64 * MIB
 
 
 def test_a_frame_that_is_announced_and_never_comes_takes_no_memory(raw_engine: Any, peak: Any) -> None:
     engines = [raw_engine() for _ in range(8)]
     for engine in engines:
-        engine.take_lane().connection.sendall(struct.pack("<I", 255 * MIB) + bytes(1000))
+        engine.attach().connection.sendall(struct.pack("<I", 255 * MIB) + bytes(1000))
     time.sleep(0.5)
     assert peak.growth_bytes < 64 * MIB
 
@@ -105,7 +105,7 @@ def test_a_request(channel: grpc.Channel, raw_engine: Any, code: Any, name: str,
 def test_columns(raw_engine: Any, code: Any, peak: Any, column: str, transport: str) -> None:
     engine = raw_engine()
     if transport == "local":
-        engine.take_lane()
+        engine.attach()
     assert code(engine.send(step={column: bytes(8 * MIB)}).error) == "LIMIT_EXCEEDED"
     assert peak.growth_bytes < 64 * MIB
 

@@ -181,7 +181,7 @@ def test_in_any_field_of_any_frame(
             continue
         engine = raw_engine()
         if transport == "local":
-            engine.take_lane()
+            engine.attach()
         before = [name for name in ("add", "step") if kind in ("step", "logits", "remove") and name != kind]
         for name in before:
             assert engine.send(**{name: FRAMES[name]}).WhichOneof("frame") != "error"

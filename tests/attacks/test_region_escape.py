@@ -40,8 +40,8 @@ def engine(raw_engine: Callable[..., Any]) -> Any:
 
 
 def reading(engine: Any) -> Any:
-    """With one request, whose processor reads logits, on its lane."""
-    engine.take_lane()
+    """With one request, whose processor reads logits, on its local transport."""
+    engine.attach()
     added = engine.send(add={"requests": [{"request": Request(processors=[(AddOne, {})]).to_proto()}]}).added
     assert added.reads_logits == b"\1"
     return engine
@@ -113,14 +113,14 @@ def test_a_region_of_a_size_that_cannot_be(engine: Any, code: Any, size_bytes: i
     held = len(os.listdir("/proc/self/fd"))
     reply = engine.send(open_region={"size_bytes": size_bytes})
     assert code(reply.error) in ("INVALID_ARGUMENT", "LIMIT_EXCEEDED")
-    assert not engine.lane.descriptors
+    assert not engine.local.descriptors
     assert len(os.listdir("/proc/self/fd")) == held
 
 
 def test_many_small_regions_are_held_to_the_same_limit_of_bytes(engine: Any, code: Any) -> None:
     for _ in range(3):
         reply = engine.send(open_region={"size_bytes": 2**30 - 1})
-        for descriptor in engine.lane.descriptors:
+        for descriptor in engine.local.descriptors:
             os.close(descriptor)
     assert code(reply.error) == "LIMIT_EXCEEDED"
 
@@ -128,7 +128,7 @@ def test_many_small_regions_are_held_to_the_same_limit_of_bytes(engine: Any, cod
 def test_tiny_regions_do_not_use_up_the_descriptors_of_the_server(engine: Any, code: Any) -> None:
     for _ in range(100):
         reply = engine.send(open_region={"size_bytes": 1})
-        for descriptor in engine.lane.descriptors:
+        for descriptor in engine.local.descriptors:
             os.close(descriptor)
     assert code(reply.error) == "LIMIT_EXCEEDED"
 
@@ -229,10 +229,10 @@ def test_descriptors_that_a_client_sends_are_not_taken(attacked: Any, engine: An
     before = len(os.listdir(held))
     frame = processing_pb2.SessionRequest(seq=engine.seq + 1, open_region={"size_bytes": ROW}).SerializeToString()
     octets = struct.pack("<I", len(frame)) + frame
-    socket.send_fds(engine.lane.connection, [octets], [own] * 200)
-    reply = engine.lane.read()
+    socket.send_fds(engine.local.connection, [octets], [own] * 200)
+    reply = engine.local.read()
     engine.seq += 1
-    (descriptor,) = engine.lane.descriptors
+    (descriptor,) = engine.local.descriptors
     assert len(os.listdir(held)) <= before + 2  # the region's own, and its mapping's
     step(engine)
     sound(engine, reply.region_opened.region_id, descriptor)
@@ -241,10 +241,12 @@ def test_descriptors_that_a_client_sends_are_not_taken(attacked: Any, engine: An
     os.close(descriptor)
 
 
-def test_descriptors_that_come_with_the_token_are_not_taken(attacked: Any, raw_engine: Any, lane_socket: Any) -> None:
+def test_descriptors_that_come_with_the_token_are_not_taken(
+    attacked: Any, raw_engine: Any, local_transport_socket: Any
+) -> None:
     engine = raw_engine()
     held = Path(f"/proc/{attacked.process.pid}/fd")
-    connection = lane_socket(engine.opened.local_transport, b"")
+    connection = local_transport_socket(engine.opened.local_transport, b"")
     before = len(os.listdir(held))
     socket.send_fds(connection.connection, [engine.opened.local_transport.access_token], [0] * 200)
     assert connection.welcomed()

@@ -40,7 +40,7 @@ def opened(raw_engine: Any, transport: str, *prompt: int) -> Any:
     """A session with one request."""
     engine = raw_engine(vocab_size=VOCAB)
     if transport == "local":
-        engine.take_lane()
+        engine.attach()
     message = Request(prompt, processors=[("no_repeat_ngram", {"ngram_size": 1})]).to_proto()
     assert not engine.send(add={"requests": [{"request": message}]}).added.failures
     return engine
@@ -94,27 +94,27 @@ def test_another_stream_does_not_see_the_requests_of_this_one(raw_engine: Any, c
     assert denied(victim.send(step=step((1, 2), 3))) == [1, 2, 3]
 
 
-def test_frames_by_grpc_while_the_lane_is_taken_change_nothing(raw_engine: Any, code: Any) -> None:
+def test_frames_by_grpc_while_the_local_transport_is_taken_change_nothing(raw_engine: Any, code: Any) -> None:
     engine = opened(raw_engine, "local", 1)
-    lane, engine.lane = engine.lane, None
+    local, engine.local = engine.local, None
     assert code(engine.send(step=step((1,), 9)).error) == "INVALID_ARGUMENT"
     assert code(engine.send(open_region={"size_bytes": 8}).error) == "INVALID_ARGUMENT"
-    engine.lane = lane
+    engine.local = local
     assert denied(engine.send(step=step((1,), 2))) == [1, 2]
 
 
-def test_a_lane_ends_with_its_session(raw_engine: Any) -> None:
+def test_a_local_transport_ends_with_its_session(raw_engine: Any) -> None:
     engine = opened(raw_engine, "local", 1)
     engine._replies.cancel()
     with pytest.raises((ConnectionError, struct.error)):  # frames in flight may still be answered
         wait_until(lambda: engine.send(step=step((1,))) is None)
 
 
-def test_a_token_ends_with_its_session(raw_engine: Any, lane_socket: Any) -> None:
+def test_a_token_ends_with_its_session(raw_engine: Any, local_transport_socket: Any) -> None:
     engine = raw_engine()
     ticket = engine.opened.local_transport
     engine.close()
-    wait_until(lambda: not lane_socket(ticket).welcomed())
+    wait_until(lambda: not local_transport_socket(ticket).welcomed())
 
 
 def test_a_stream_that_was_never_opened_does_nothing(attacked: Any, raw_engine: Any, code: Any) -> None:

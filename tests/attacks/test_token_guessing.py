@@ -1,4 +1,4 @@
-"""Guessing what admits: a lane's token, a caller's token. A wrong guess tells nothing of the right one."""
+"""Guessing what admits: a local transport's token, a caller's token. A wrong guess tells nothing of the right one."""
 
 from __future__ import annotations
 
@@ -36,34 +36,34 @@ def changed(token: bytes) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("guess", changed(bytes(32)))
-def test_a_lane_closes_without_a_word(raw_engine: Any, lane_socket: Any, guess: str) -> None:
+def test_a_local_transport_closes_without_a_word(raw_engine: Any, local_transport_socket: Any, guess: str) -> None:
     engine = raw_engine()
     ticket = engine.opened.local_transport
-    wrong = lane_socket(ticket, changed(ticket.access_token)[guess])
+    wrong = local_transport_socket(ticket, changed(ticket.access_token)[guess])
     assert wrong.connection.recv(100) == b""
-    assert lane_socket(ticket).welcomed(), "a wrong guess must not use up the right token"
+    assert local_transport_socket(ticket).welcomed(), "a wrong guess must not use up the right token"
 
 
 @pytest.mark.parametrize("length", [0, 1, 31])
-def test_a_token_that_is_too_short_is_no_token(raw_engine: Any, lane_socket: Any, length: int) -> None:
+def test_a_token_that_is_too_short_is_no_token(raw_engine: Any, local_transport_socket: Any, length: int) -> None:
     engine = raw_engine()
-    short = lane_socket(engine.opened.local_transport, engine.opened.local_transport.access_token[:length])
+    short = local_transport_socket(engine.opened.local_transport, engine.opened.local_transport.access_token[:length])
     short.connection.shutdown(socket.SHUT_WR)
     assert short.connection.recv(100) == b""
-    assert lane_socket(engine.opened.local_transport).welcomed()
+    assert local_transport_socket(engine.opened.local_transport).welcomed()
 
 
-def test_tokens_of_lanes_have_nothing_in_common(raw_engine: Any) -> None:
+def test_tokens_of_local_transports_have_nothing_in_common(raw_engine: Any) -> None:
     tokens = [raw_engine().opened.local_transport.access_token for _ in range(16)]
     assert all(len(token) == 32 for token in tokens)
     assert len(set(tokens)) == 16
     assert len({token[:4] for token in tokens}) == 16
 
 
-def test_who_never_shows_a_token_is_sent_away(raw_engine: Any, lane_socket: Any) -> None:
+def test_who_never_shows_a_token_is_sent_away(raw_engine: Any, local_transport_socket: Any) -> None:
     ticket = raw_engine().opened.local_transport
-    silent = [lane_socket(ticket, b"") for _ in range(32)]
-    assert lane_socket(ticket).welcomed(), "those who wait must not hold up the others"
+    silent = [local_transport_socket(ticket, b"") for _ in range(32)]
+    assert local_transport_socket(ticket).welcomed(), "those who wait must not hold up the others"
     for waiting in silent:
         assert waiting.connection.recv(1) == b""
 

@@ -67,6 +67,6 @@ def opened() -> Callable[..., tuple[Session, Script]]:
     def open_session(script: Script | None = None) -> tuple[Session, Script]:
         script = script or Script()
         opening = processing_pb2.OpenSession(vocab_size=4, datatype="FP32")
-        return Session(lambda _: script, opening, timeout=5, lane="grpc", with_torch=False), script
+        return Session(lambda _: script, opening, timeout=5, local="grpc", with_torch=False), script
 
     return open_session

@@ -46,8 +46,8 @@ IN_PLACE = [
 ]
 
 
-class OneLane:
-    """In place of a listener: a lane is what the engine has already."""
+class OneLocalTransport:
+    """In place of a listener: a local transport is what the engine has already."""
 
     def invite(self, stream: SessionStream) -> processing_pb2.LocalTransport:
         return processing_pb2.LocalTransport(socket_path="/nowhere")
@@ -56,7 +56,7 @@ class OneLane:
         """There is none to withdraw."""
 
 
-class LaneInMemory(Transport):
+class LocalTransportInMemory(Transport):
     """Answers each frame as it is sent."""
 
     name = "local"
@@ -76,7 +76,7 @@ class LaneInMemory(Transport):
         self._reply = self.stream.answer(frame, "local")
         self.stream.record()
         if kind == self.breaks_at:
-            self._end(ServerUnavailable("the lane broke"))
+            self._end(ServerUnavailable("the local transport broke"))
 
     def receive(self) -> processing_pb2.SessionResponse:
         self._check_open()
@@ -88,7 +88,7 @@ class LaneInMemory(Transport):
         return reply, mmap.mmap(self.stream.descriptors[0], size_bytes) if self.stream.descriptors else None
 
     def close(self) -> None:
-        self.stream.leave_lane()
+        self.stream.detach()
         self.stream.close()
 
 
@@ -106,7 +106,7 @@ class House:
 
     Attributes:
         engine, server: CUDA as each of them sees it.
-        lanes: of the sessions that were opened.
+        local transports: of the sessions that were opened.
     """
 
     gpu: RecordedGpu
@@ -114,12 +114,12 @@ class House:
     server: Any
     metrics: Metrics = field(default_factory=lambda: Metrics(Loader(1)))
     max_region_bytes: int = 1 << 20
-    lanes: list[LaneInMemory] = field(default_factory=list)
+    local_socket: list[LocalTransportInMemory] = field(default_factory=list)
     sessions: list[Session] = field(default_factory=list)
 
     def session(self) -> Session:
         opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32", device="cuda:0")
-        session = Session(self._connect, opening, timeout=10, reconnect_seconds=10, lane="grpc")
+        session = Session(self._connect, opening, timeout=10, reconnect_seconds=10, local="grpc")
         self.sessions.append(session)
         return session
 
@@ -130,14 +130,16 @@ class House:
             for memory in ("device", "host", "inline")
         }
 
-    def _connect(self, wait_seconds: float) -> LaneInMemory:
+    def _connect(self, wait_seconds: float) -> LocalTransportInMemory:
         def open_session(opening: processing_pb2.OpenSession, *_: Any) -> Any:
             session = Engine(opening.vocab_size, self.half, Raises).session
             session.regions = Regions(self.max_region_bytes, self.server)
             return session
 
-        self.lanes.append(LaneInMemory(SessionStream(open_session, self.metrics, OneLane()), self.gpu.record))  # type: ignore[arg-type]
-        return self.lanes[-1]
+        self.local_socket.append(
+            LocalTransportInMemory(SessionStream(open_session, self.metrics, OneLocalTransport()), self.gpu.record)
+        )  # type: ignore[arg-type]
+        return self.local_socket[-1]
 
     @property
     def half(self) -> type[CustomLogitProcessor]:
@@ -324,7 +326,7 @@ def test_memory_that_a_lost_server_may_still_edit_is_used_by_nobody(house: House
     with house.session() as session:
         (handle,) = add(session, True)
         logits = session.logits_buffer(1)
-        house.lanes[0].breaks_at = "logits"
+        house.local_socket[0].breaks_at = "logits"
         pending = session.step({handle: ()})
         assert pending.apply(logits, check=False).failures
         session.remove(handle)
@@ -355,10 +357,10 @@ def test_work_that_never_ends_keeps_the_memory_open(house: House) -> None:
     device_regions._kept.clear()
 
 
-def test_what_a_lane_shared_goes_with_it(house: House) -> None:
+def test_what_a_local_transport_shared_goes_with_it(house: House) -> None:
     session = house.session()
     run(session, add(session, True), session.logits_buffer(1))
-    house.lanes[0].stream.leave_lane()
+    house.local_socket[0].stream.detach()
     assert house.gpu.record[-1] == "server: gives a stream back"
 
 

@@ -229,10 +229,10 @@ class Batch:
 
 
 @contextmanager
-def working(server: RunningServer, lane: Literal["grpc", "local"]) -> Iterator[Batch]:
+def working(server: RunningServer, local: Literal["grpc", "local"]) -> Iterator[Batch]:
     with (
         Client(server.target) as client,
-        client.session(vocab_size=VOCAB, dtype=torch.float32, transport=lane) as session,
+        client.session(vocab_size=VOCAB, dtype=torch.float32, transport=local) as session,
     ):
         yield Batch(session)
 

@@ -258,7 +258,7 @@ def test_quarantine_and_release(strict: RunningServer, client: Client) -> None:
         assert isinstance(result.skipped[admitted], ProcessorQuarantined)
         (described,) = [ref for ref in client.processors() if "team/leaves" in ref.names]
         assert "ended with status 1" in described.quarantined
-        command = [COMMAND, "release", strict.target, "team/leaves"]
+        command = [COMMAND, "unquarantine", strict.target, "team/leaves"]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (0, "released team/leaves\n"), done.stderr
         (described,) = [ref for ref in client.processors() if "team/leaves" in ref.names]
@@ -267,6 +267,6 @@ def test_quarantine_and_release(strict: RunningServer, client: Client) -> None:
         session.step({admitted: []}).apply(logits)
         assert logits.all()
     assert client.apply(zeros, [good]).logits.all()
-    assert client.release(kept.digest).digest == kept.digest
+    assert client.unquarantine(kept.digest).digest == kept.digest
     with pytest.raises(UnknownProcessor):
-        client.release("team/nobody")
+        client.unquarantine("team/nobody")

@@ -248,18 +248,18 @@ def test_a_client_that_does_not_read(limited: RunningServer) -> None:
         outgoing.put(None)
 
 
-def test_an_engine_that_does_not_read_its_lane(limited: RunningServer) -> None:
+def test_an_engine_that_does_not_read_its_local_transport(limited: RunningServer) -> None:
     outgoing: queue.SimpleQueue[processing_pb2.SessionRequest | None] = queue.SimpleQueue()
     with grpc.insecure_channel(limited.target) as channel:
         stub = processing_pb2_grpc.LogitProcessingStub(channel)
         replies = stub.Session(iter(outgoing.get, None), metadata=metadata("alice"))
         opening, *rest = frames()
         outgoing.put(opening)
-        lane = next(replies).opened.local_transport
+        local = next(replies).opened.local_transport
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(60)
-            connection.connect(lane.socket_path)
-            connection.sendall(lane.access_token)
+            connection.connect(local.socket_path)
+            connection.sendall(local.access_token)
             assert connection.recv(1) == b"\1"
             for frame in rest:
                 octets = frame.SerializeToString()

@@ -96,7 +96,7 @@ def test_logits_in_shared_memory_have_no_such_limit(small: Any) -> None:
         assert (logits == 1).all()
 
 
-def test_on_a_local_lane_the_client_knows_the_servers_limit(small: Any) -> None:
+def test_on_a_local_transport_the_client_knows_the_servers_limit(small: Any) -> None:
     with Client(small.target) as client, client.session(vocab_size=WIDE, transport="local") as session:
         with pytest.raises(LimitExceeded, match=ADVICE):
             session.add(Request([1] * SMALL_LIMIT))

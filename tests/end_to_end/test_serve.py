@@ -25,7 +25,7 @@ FLAG = (
     "--isolation",
     "none",
 )  # these wait for files, and for longer than a call may take
-Lane = Literal["grpc", "local"]
+LocalConnection = Literal["grpc", "local"]
 
 
 class Slow(CustomLogitProcessor):
@@ -64,7 +64,7 @@ def test_the_line_that_tells_that_it_is_ready(server: RunningServer, client: Cli
 def three_calls(
     client: Client, pool: ThreadPoolExecutor, folder: Path, seconds: float
 ) -> Iterator[Future[torch.Tensor]]:
-    """An Apply and a step on each lane, all begun, that take so long."""
+    """An Apply and a step on each local transport, all begun, that take so long."""
     for name in ("apply", "grpc", "local"):
         request = Request([1], processors=[(Slow, {"begun": str(folder / name), "seconds": seconds})])
         if name == "apply":
@@ -119,9 +119,10 @@ def test_a_second_signal_ends_it_at_once(
 def test_idle_sessions_are_ended(start_server: Callable[..., RunningServer]) -> None:
     running = start_server("--drain-seconds", "3600")
     with Client(running.target) as client:
-        lanes: list[Lane] = ["grpc", "local"]
+        local_socket: list[LocalConnection] = ["grpc", "local"]
         sessions = [
-            client.session(vocab_size=VOCAB, dtype=torch.float32, transport=lane, reconnect_seconds=0) for lane in lanes
+            client.session(vocab_size=VOCAB, dtype=torch.float32, transport=local, reconnect_seconds=0)
+            for local in local_socket
         ]
         handles = [session.add(Request([1])) for session in sessions]
         assert running.stop() == 0
@@ -146,8 +147,8 @@ def test_there_is_no_server() -> None:
 
 def test_many_clients_at_once_in_threads(server: RunningServer, pool: ThreadPoolExecutor) -> None:
     def generate(seed: int) -> bool:
-        lane: Lane = "grpc" if seed % 2 else "local"
-        with Client(server.target) as client, client.session(vocab_size=VOCAB, dtype="float32", transport=lane) as s:
+        local: LocalConnection = "grpc" if seed % 2 else "local"
+        with Client(server.target) as client, client.session(vocab_size=VOCAB, dtype="float32", transport=local) as s:
             handle = s.add(Request([seed], processors=[("no_repeat_ngram", {"ngram_size": 1, "window_size": 99})]))
             for token_id in range(8, 14):
                 logits = torch.zeros(1, VOCAB)

@@ -161,7 +161,7 @@ def test_a_server_forgets_sessions_that_end(server: Any, client: Client) -> None
         return gauge("logitport_sessions") == 0
 
     wait_until(ended, lambda: "there are sessions of other tests")
-    sessions = [client.session(vocab_size=VOCAB, transport=lane) for lane in ("grpc", "local")]
+    sessions = [client.session(vocab_size=VOCAB, transport=local) for local in ("grpc", "local")]
     for session in sessions:
         session.add(Request([1]))
         session.add(Request([1]))

@@ -46,7 +46,7 @@ def corpora() -> dict[str, list[bytes]]:
     """By the target's name."""
     payloads = [Scale.to_str(), Ban.to_str(), *_of_other_pythons()]
     return {
-        "frames": _lanes(),
+        "frames": _local_socket(),
         "serialized_payload": [text.encode() for text in payloads],
         "pickle": [bytes.fromhex(json.loads(text)["callable"]) for text in payloads],
         "edits": [message.SerializeToString() for message in _edits()],
@@ -74,7 +74,7 @@ class _Known:
         self.history = [*self.request.prompt_token_ids, *self.request.output_token_ids]
 
 
-def _lanes() -> list[bytes]:
+def _local_socket() -> list[bytes]:
     known = [
         _Known(0, 0, Request([1, 2, 1], processors=[("no_repeat_ngram", {"ngram_size": 2})])),
         _Known(1, 3, Request([5], [6], processors=[("disallowed_tokens", {"token_ids": [3, 4]})], on_error="skip")),
@@ -91,11 +91,11 @@ def _lanes() -> list[bytes]:
     inline = {"datatype": "FP32", "shape": [1, VOCAB], "raw": bytes(4 * VOCAB)}
     placed = {"datatype": "FP32", "shape": [1, VOCAB], "region": {"region_id": 1, "byte_offset": 400}}
     return [
-        _lane(opening),
-        _lane(opening, adding, first, told, drafted, removing),
-        _lane(opening, region, adding, first, {"logits": {"logits": placed}}),
-        _lane(opening, adding, first, {"logits": {"logits": inline}}),
-        _lane(opening, region, {"open_region": {"size_bytes": 64, "replaces": 1}}, adding, adding),
+        _local(opening),
+        _local(opening, adding, first, told, drafted, removing),
+        _local(opening, region, adding, first, {"logits": {"logits": placed}}),
+        _local(opening, adding, first, {"logits": {"logits": inline}}),
+        _local(opening, region, {"open_region": {"size_bytes": 64, "replaces": 1}}, adding, adding),
     ]
 
 
@@ -122,7 +122,7 @@ def _int32(*values: int) -> bytes:
     return struct.pack(f"<{len(values)}i", *values)
 
 
-def _lane(*frames: dict[str, Any]) -> bytes:
+def _local(*frames: dict[str, Any]) -> bytes:
     octets = [
         processing_pb2.SessionRequest(seq=seq, **frame).SerializeToString() for seq, frame in enumerate(frames, 1)
     ]

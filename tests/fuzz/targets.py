@@ -47,7 +47,7 @@ _LENGTH = struct.Struct("<I")
 
 
 def frames(octets: bytes) -> None:
-    """What travels on a local lane: each frame is answered by its number, and none finds a defect."""
+    """What travels on a local transport: each frame is answered by its number, and none finds a defect."""
     stream = SessionStream(
         lambda opening: Session(opening, _REGISTRY, _EXECUTOR, torch.device("cpu"), _CONFIG), _METRICS, None
     )

@@ -40,7 +40,7 @@ _PARAMS = {
 def write(folder: Path) -> None:
     """Writes every fixture; the folder must not exist."""
     folder.mkdir(parents=True)
-    with run_server(_SHIPPING, "--no-local-lane") as server:
+    with run_server(_SHIPPING, "--no-local-transport") as server:
         with Client(server.target) as client:
             _write_payloads(folder / "payloads", client)
         _write_sessions(folder / "sessions", server.target)

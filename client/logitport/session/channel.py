@@ -46,12 +46,12 @@ class FrameChannel:
         opening: processing_pb2.OpenSession,
         *,
         timeout: float,
-        lane: Literal["auto", "grpc", "local"],
+        local: Literal["auto", "grpc", "local"],
     ) -> None:
         self._connect = connect
         self._opening = opening
         self._timeout = timeout
-        self._lane = lane
+        self._local = local
         # Held while a reply is awaited: by the engine's thread, or by the one that takes in replies early.
         self._receiving = threading.RLock()
         self._take_reply: Callable[[processing_pb2.SessionResponse | Exception], None] | None = None
@@ -169,8 +169,8 @@ class FrameChannel:
         try:
             self.send(processing_pb2.SessionRequest(open=self._opening))
             self.opened = self.receive().opened
-            if self._lane != "grpc":
-                self._try_lane()
+            if self._local != "grpc":
+                self._try_local_transport()
             self.connections += 1
             take_in = WeakMethod(self._take_in)  # the transport's thread must not keep a session alive
             self._transport.on_readable(lambda: (call := take_in()) is not None and call())
@@ -178,15 +178,15 @@ class FrameChannel:
             self._transport.close()
             raise
 
-    def _try_lane(self) -> None:
-        """Move to the local lane, if the server offers one and it can be reached from here."""
+    def _try_local_transport(self) -> None:
+        """Move to the local transport, if the server offers one and it can be reached from here."""
         try:
             if not self.opened.HasField("local_transport"):
                 raise ConnectionRefusedError("the server offers none")
             self._transport = LocalLane.connect(self.opened.local_transport, self._transport, self._timeout)
         except OSError as error:
-            if self._lane == "local":
-                raise ServerUnavailable(f"no local lane to {self._transport.target}: {error}") from error
+            if self._local == "local":
+                raise ServerUnavailable(f"no local transport to {self._transport.target}: {error}") from error
 
     def _check(self, reply: processing_pb2.SessionResponse) -> None:
         kind = reply.WhichOneof("frame")

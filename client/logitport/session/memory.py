@@ -49,7 +49,7 @@ class Memory(ABC):
 
 
 class HostMemory(Memory):
-    """Regions that the server makes, and passes over a local lane."""
+    """Regions that the server makes, and passes over a local transport."""
 
     name = "host"
 

@@ -42,12 +42,12 @@ class Session:
         timeout: float,
         reconnect_seconds: float = 0.0,
         restore: Callable[[], dict[str, LogitportError]] = dict,
-        lane: Literal["auto", "grpc", "local"] = "auto",
+        local: Literal["auto", "grpc", "local"] = "auto",
         with_torch: bool = True,
     ) -> None:
         self.vocab_size = opening.vocab_size
         self.datatype = opening.datatype
-        self._channel = FrameChannel(connect, opening, timeout=timeout, lane=lane)
+        self._channel = FrameChannel(connect, opening, timeout=timeout, local=local)
         self._requests = SessionRequests(self._channel, restore, reconnect_seconds)
         self._transfer = LogitsTransfer(
             self._channel, self.vocab_size, self.datatype, with_torch=with_torch, device=opening.device

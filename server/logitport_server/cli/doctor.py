@@ -52,7 +52,7 @@ class Doctor(BaseModel):
 def _machine() -> Table:
     import torch
 
-    from logitport_server.transports.local_socket import LANES_AVAILABLE
+    from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE
 
     cuda = f"{torch.cuda.device_count()} devices, CUDA {torch.version.cuda}" if torch.cuda.is_available() else "none"
     table = Table("this machine", "", show_header=False)
@@ -61,7 +61,7 @@ def _machine() -> Table:
     table.add_row("torch", torch.__version__)
     table.add_row("CUDA", cuda)
     table.add_row("for authors with cuda", ", ".join(device_nodes()) or "no device node of a GPU")
-    table.add_row("local lane", "yes" if LANES_AVAILABLE else "no: this system has no memfd_create")
+    table.add_row("local transport", "yes" if LOCAL_TRANSPORT_AVAILABLE else "no: this system has no memfd_create")
     return table
 
 

@@ -17,7 +17,7 @@ from logitport_server.cli.ops import Ops
 from logitport_server.cli.serve import Serve
 from logitport_server.cli.sign import Sign
 from logitport_server.cli.token import Token
-from logitport_server.cli.unquarantine import Release
+from logitport_server.cli.unquarantine import Unquarantine
 from logitport_server.config import StartupError
 from logitport_server.version import VERSION
 
@@ -36,7 +36,7 @@ class Logitport(BaseSettings):
     serve: CliSubCommand[Serve] = Field(description="run the service")
     doctor: CliSubCommand[Doctor] = Field(description="tell what contains shipped processors here, and try it")
     ops: CliSubCommand[Ops] = Field(description="list the ops that edits run on, and what runs where")
-    release: CliSubCommand[Release] = Field(description="have a processor called again that failed too often")
+    unquarantine: CliSubCommand[Unquarantine] = Field(description="lift the quarantine of a processor")
     keygen: CliSubCommand[Keygen] = Field(description="make keys to sign payloads with")
     sign: CliSubCommand[Sign] = Field(description="sign a payload")
     inspect: CliSubCommand[Inspect] = Field(description="tell what a payload would do, without running it")

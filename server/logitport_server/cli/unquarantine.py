@@ -1,4 +1,4 @@
-"""`logitport release`."""
+"""`logitport unquarantine`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from logitport.client import Client
 from logitport.connection import Tls
 
 
-class Release(BaseModel):
+class Unquarantine(BaseModel):
     """Have a processor called again that failed too often. A token is taken from LOGITPORT_TOKEN."""
 
     target: CliPositionalArg[str] = Field(description="the server: HOST:PORT, or unix:PATH")
@@ -27,5 +27,5 @@ class Release(BaseModel):
         files = (self.tls_ca, self.tls_cert, self.tls_key)
         tls = Tls(*files) if any(files) else None
         with Client(self.target, tls=tls) as client:
-            released = client.release(self.processor)
-        print(f"released {', '.join(released.names) or released.title}")  # noqa: T201
+            was_quarantined = client.unquarantine(self.processor)
+        print(f"released {', '.join(was_quarantined.names) or was_quarantined.title}")  # noqa: T201

@@ -52,7 +52,7 @@ class Quarantine:
         if record is not None and record.reason:
             raise ProcessorQuarantined(
                 f"processor {name} is quarantined: {record.reason}; correct it, or have an operator release it "
-                f"(logitport release TARGET {digest}, or Client.release)",
+                f"(logitport unquarantine TARGET {digest}, or Client.unquarantine)",
                 processor=name,
             )
 
@@ -86,11 +86,11 @@ class Quarantine:
                 return record.reason
         return ""
 
-    def release(self, digest: str) -> bool:
+    def lift(self, digest: str) -> bool:
         """Let the processor be called again, in every domain; whether it had been quarantined."""
         with self._lock:
             held = [self._records.pop(key) for key in list(self._records) if key[1] == digest]
-        released = any(record.reason for record in held)
-        if released:
+        was_quarantined = any(record.reason for record in held)
+        if was_quarantined:
             logger.info("processor %s was released from quarantine", digest)
-        return released
+        return was_quarantined

@@ -163,7 +163,7 @@ class Registry:
             going = [owners[principal.name]] if principal.name in owners else list(owners.values())
             return sorted(name for one in going for name in self._catalog.forget(one))
 
-    def release(self, processor: str, principal: Principal = ANYONE) -> registry_pb2.ProcessorInfo:
+    def unquarantine(self, processor: str, principal: Principal = ANYONE) -> registry_pb2.ProcessorInfo:
         """Have a processor called again that failed too often, in whichever trust domain.
 
         Args:
@@ -175,15 +175,15 @@ class Registry:
             UnknownProcessor: there is none, or it is not quarantined either.
         """
         principal.check(ADMIN, "release a processor from quarantine")
-        released = self._quarantine.release(processor)
+        was_quarantined = self._quarantine.lift(processor)
         with self._lock:
             try:
                 entry = self._catalog.find(processor, principal.name, everyones=True)
             except UnknownProcessor:
-                if not released:
+                if not was_quarantined:
                     raise
                 return registry_pb2.ProcessorInfo(digest=processor)
-            self._quarantine.release(entry.payload.digest)
+            self._quarantine.lift(entry.payload.digest)
             return self._describe(entry)
 
     def _describe(self, entry: Entry) -> registry_pb2.ProcessorInfo:

@@ -1,4 +1,4 @@
-"""The local lane: frames over a Unix socket, for engines on the server's host."""
+"""The local transport: frames over a Unix socket, for engines on the server's host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Unix sockets pass descriptors wherever there are any; sealed memory is Linux's.
-LANES_AVAILABLE = hasattr(os, "memfd_create")
+LOCAL_TRANSPORT_AVAILABLE = hasattr(os, "memfd_create")
 
 _TOKEN_BYTES = 32
 _WELCOME = b"\1"
@@ -44,14 +44,14 @@ class FrameHandler(Protocol):
     def record(self) -> None:
         """Update the metrics of the last reply, after it was sent."""
 
-    def take_lane(self, lane: Lane) -> bool:
+    def attach(self, local: LocalConnection) -> bool:
         """Attach a connection; False if the session has ended."""
 
-    def leave_lane(self) -> None:
+    def detach(self) -> None:
         """Detach the connection, and release the memory that the session shares."""
 
 
-class LaneListener:
+class LocalSocketListener:
     """Accepts connections that bring the token of a session, and serves each on a thread of its own.
 
     Args:
@@ -67,7 +67,7 @@ class LaneListener:
         # The kernel keeps the deadline: Python's own timeouts cost a second system call at each read.
         self._send_limit = struct.pack("ll", int(stall_seconds), int(stall_seconds % 1 * 1e6))
         self._folder = RuntimeFolder()
-        self.path = str(self._folder.path / "lane.sock")
+        self.path = str(self._folder.path / "session.sock")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.bind(self.path)
@@ -80,7 +80,7 @@ class LaneListener:
         self._invited: dict[bytes, FrameHandler] = {}
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
-        threading.Thread(target=self._accept, name="logitport-lanes", daemon=True).start()
+        threading.Thread(target=self._accept, name="logitport-local-transport-accept", daemon=True).start()
 
     def invite(self, stream: FrameHandler) -> processing_pb2.LocalTransport:
         """A token for this stream's engine; `withdraw` it when the stream ends."""
@@ -97,9 +97,9 @@ class LaneListener:
             self._invited.pop(token, None)
 
     def close(self, seconds: float) -> int:
-        """Accept no more connections, and let the lanes end, which takes as long as the frames that they have in hand.
+        """Accept no more connections, and wait for the frames that are being processed.
 
-        Returns how many are still running after `seconds`.
+        Returns the number of connections that are still running after `seconds`.
         """
         self._closed = True
         self._socket.shutdown(socket.SHUT_RDWR)
@@ -117,10 +117,12 @@ class LaneListener:
                 connection, _ = self._socket.accept()
             except OSError:
                 if not self._closed:
-                    logger.exception("a local lane could not be accepted")
+                    logger.exception("a local transport could not be accepted")
                     time.sleep(_PAUSE_SECONDS)
                 continue
-            threading.Thread(target=self._serve, args=(connection,), name="logitport-lane", daemon=True).start()
+            threading.Thread(
+                target=self._serve, args=(connection,), name="logitport-local-transport", daemon=True
+            ).start()
 
     def _serve(self, connection: socket.socket) -> None:
         thread = threading.current_thread()
@@ -139,22 +141,22 @@ class LaneListener:
                     stream = self._invited.pop(token, None)
                 if stream is None:
                     return
-                lane = Lane(connection, stream, self._max_message_bytes)
-                if stream.take_lane(lane):
+                local = LocalConnection(connection, stream, self._max_message_bytes)
+                if stream.attach(local):
                     try:
                         connection.sendall(_WELCOME)
                         connection.settimeout(None)
                         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, self._send_limit)
-                        lane.run()
+                        local.run()
                     finally:
-                        stream.leave_lane()
+                        stream.detach()
             except BlockingIOError:
-                logger.warning("a local lane's engine does not take its replies: closed")
+                logger.warning("a local transport's engine does not take its replies: closed")
             except (OSError, struct.error, DecodeError):
-                logger.debug("a local lane ended", exc_info=True)
+                logger.debug("a local transport ended", exc_info=True)
 
 
-class Lane:
+class LocalConnection:
     """One engine's connection."""
 
     def __init__(self, connection: socket.socket, stream: FrameHandler, max_message_bytes: int) -> None:
@@ -168,7 +170,7 @@ class Lane:
             while header := incoming.read(_LENGTH.size):
                 (length,) = _LENGTH.unpack(header)
                 if length > self._max_message_bytes:
-                    logger.warning("a local lane sent a frame of %d bytes, over max_message_bytes: closed", length)
+                    logger.warning("a local transport sent a frame of %d bytes, over max_message_bytes: closed", length)
                     return
                 octets = incoming.read(length)
                 if len(octets) < length:
@@ -190,4 +192,4 @@ class Lane:
         try:
             self._connection.shutdown(socket.SHUT_RD)
         except OSError:
-            logger.debug("the engine had closed the lane already")
+            logger.debug("the engine had closed the local transport already")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from logitport_server.principals import Principal
     from logitport_server.registry.registry import Registry
     from logitport_server.session.session import Session
-    from logitport_server.transports.local_socket import LaneListener
+    from logitport_server.transports.local_socket import LocalSocketListener
     from logitport_server.transports.threads import Threads
 
     class OpenSession(Protocol):
@@ -90,8 +90,8 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
     async def Unquarantine(
         self, request: registry_pb2.UnquarantineRequest, context: Context
     ) -> registry_pb2.UnquarantineResponse:
-        release = partial(self._registry.release, request.processor, current_call.get().principal)
-        return registry_pb2.UnquarantineResponse(processor=await _on_thread(self._threads, release))
+        unquarantine = partial(self._registry.unquarantine, request.processor, current_call.get().principal)
+        return registry_pb2.UnquarantineResponse(processor=await _on_thread(self._threads, unquarantine))
 
 
 class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
@@ -102,13 +102,13 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         open_session: OpenSession,
         threads: Threads,
         metrics: Metrics,
-        lanes: LaneListener | None,
+        local_socket: LocalSocketListener | None,
         stall_seconds: float,
     ) -> None:
         self._open_session = open_session
         self._threads = threads
         self._metrics = metrics
-        self._lanes = lanes
+        self._local_socket = local_socket
         self._stall_seconds = stall_seconds
         self._idle: set[asyncio.Task[None]] = set()
         self._draining = False
@@ -124,7 +124,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         task, call = asyncio.current_task(), current_call.get()
         assert task is not None  # noqa: S101 - a coroutine always runs in one
         open_session = partial(self._open_session, principal=call.principal)
-        stream = SessionStream(open_session, self._metrics, self._lanes)
+        stream = SessionStream(open_session, self._metrics, self._local_socket)
         try:
             while not self._draining:
                 self._idle.add(task)

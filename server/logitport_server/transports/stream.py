@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from logitport_server.metrics import Metrics
     from logitport_server.session.session import Session
-    from logitport_server.transports.local_socket import Lane, LaneListener
+    from logitport_server.transports.local_socket import LocalConnection, LocalSocketListener
 
 logger = logging.getLogger(__name__)
 
@@ -36,14 +36,14 @@ class SessionStream:
         self,
         open_session: Callable[[processing_pb2.OpenSession], Session],
         metrics: Metrics,
-        lanes: LaneListener | None,
+        local_socket: LocalSocketListener | None,
     ) -> None:
         self._open_session = open_session
         self._metrics = metrics
-        self._lanes = lanes
-        self._lane: Lane | None = None
+        self._local_socket = local_socket
+        self._local: LocalConnection | None = None
         self._lock = threading.Lock()
-        # Held while a frame is answered: one that came by gRPC may be in hand when the lane is taken.
+        # Held while a frame is answered: one that came by gRPC may be in hand when the local transport is taken.
         self._answering = threading.Lock()
         self._closed = False
         self._token = b""
@@ -61,9 +61,9 @@ class SessionStream:
 
     def answer(self, frame: processing_pb2.SessionRequest, transport: str) -> processing_pb2.SessionResponse:
         """The reply to one frame, which came by `transport`; a frame that is refused as a whole changes nothing."""
-        # Only the lane's own thread may wait.
+        # Only the local transport's own thread may wait.
         if not self._answering.acquire(blocking=transport == "local"):
-            error = InvalidArgument("this session's frames travel on its local lane, and one of them is in hand")
+            error = InvalidArgument("this session's frames travel on its local transport, and one of them is in hand")
             return processing_pb2.SessionResponse(seq=frame.seq, error=to_proto(error))
         try:
             return self._answer(frame, transport)
@@ -77,31 +77,31 @@ class SessionStream:
             counting()
 
     def close(self) -> None:
-        """The gRPC stream has ended, and the session with it; the frame that its lane has in hand is still answered."""
-        if self._lanes is not None:
-            self._lanes.withdraw(self._token)
+        """End the session when its gRPC stream ends; a frame that the local transport is processing is still answered."""
+        if self._local_socket is not None:
+            self._local_socket.withdraw(self._token)
         with self._lock:
             self._closed = True
-            lane = self._lane
-        if lane is not None:
-            lane.close()
+            local = self._local
+        if local is not None:
+            local.close()
         else:
             self._forget()
 
-    def take_lane(self, lane: Lane) -> bool:
-        """From now on frames come by this lane, and by gRPC no more; False if the session has ended."""
+    def attach(self, local: LocalConnection) -> bool:
+        """From now on frames come by this local transport, and by gRPC no more; False if the session has ended."""
         with self._lock:
             if not self._closed:
-                self._lane = lane
+                self._local = local
             return not self._closed
 
-    def leave_lane(self) -> None:
-        """The lane has ended, and what it shared goes with it; to wait for a GPU is for this thread."""
+    def detach(self) -> None:
+        """The local transport has ended, and what it shared goes with it; to wait for a GPU is for this thread."""
         with self._answering:
             if self._session is not None:
                 self._session.regions.close()
         with self._lock:
-            self._lane = None
+            self._local = None
             ended = self._closed
         if ended:
             self._forget()
@@ -143,8 +143,8 @@ class SessionStream:
         session = self._session
         if session is None:
             raise SessionClosed("the first frame of a session must be OpenSession")
-        if self._lane is not None and transport != "local":
-            raise InvalidArgument("this session's frames travel on its local lane")
+        if self._local is not None and transport != "local":
+            raise InvalidArgument("this session's frames travel on its local transport")
         if kind == "step":
             session.step(frame.step, reply.edits)
             self._answered(reply.edits, time.perf_counter() - started, transport)
@@ -159,7 +159,7 @@ class SessionStream:
             reply.removed.SetInParent()
         elif kind in ("open_region", "share_device_memory", "close_region"):
             if transport != "local":
-                raise InvalidArgument(f"{kind}: memory is shared on a local lane only")
+                raise InvalidArgument(f"{kind}: memory is shared on a local transport only")
             self._share(session, frame, reply)
         else:
             kinds = ", ".join(option.name for option in frame.DESCRIPTOR.oneofs_by_name["frame"].fields)
@@ -199,8 +199,8 @@ class SessionStream:
         opened.session_id = uuid.uuid4().hex
         opened.max_requests = self._session.max_requests
         opened.server_version = VERSION
-        if self._lanes is not None:
-            opened.local_transport.CopyFrom(self._lanes.invite(self))
+        if self._local_socket is not None:
+            opened.local_transport.CopyFrom(self._local_socket.invite(self))
             opened.local_transport.device_uuid = self._session.regions.device_uuid
             self._token = opened.local_transport.access_token
 

@@ -39,7 +39,9 @@ class Servers:
         self.scripts = [script() for _ in range(count)]
         self._left: Iterator[Any] = iter(self.scripts)
         opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
-        self.session = Session(lambda _: next(self._left), opening, timeout=5, lane="grpc", with_torch=False, **options)
+        self.session = Session(
+            lambda _: next(self._left), opening, timeout=5, local="grpc", with_torch=False, **options
+        )
 
     def answer_steps(self, answer: dict[str, Any]) -> None:
         for script in self.scripts:

@@ -92,9 +92,9 @@ def test_a_folder_with_too_long_a_name_for_a_socket(
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     message, _ = logitport("serve", "--device", "cpu", "--listen", "127.0.0.1:0")
-    assert message.startswith(f"logitport: no local lane below {folder}")
+    assert message.startswith(f"logitport: no local transport below {folder}")
     assert "TMPDIR" in message
-    assert "--no-local-lane" in message
+    assert "--no-local-transport" in message
     assert not any(folder.iterdir())
 
 

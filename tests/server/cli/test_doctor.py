@@ -30,7 +30,7 @@ def test_a_machine_that_has_everything():
     active = {row[1].strip() for row in rows if row[2].strip() == "active"}
     assert active == set(LAYER_NAMES)
     tried = {row[1].strip(): row[2].strip() for row in rows if row[2].strip() in ("yes", "no")}
-    assert tried.pop("local lane") == "yes"
+    assert tried.pop("local transport") == "yes"
     assert len(tried) > 20
     assert set(tried.values()) == {"yes"}
 

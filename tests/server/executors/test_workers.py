@@ -258,7 +258,7 @@ def test_answers_that_make_no_sense_cost_the_worker_and_its_requests(
     workers: ProcessExecutor, ship: Ship, monkeypatch: pytest.MonkeyPatch, reply: dict[str, Any], columns: list[bytes]
 ) -> None:
     source = ship(TellsPid, tenant="liar")
-    workers.quarantine.release(source.key)
+    workers.quarantine.lift(source.key)
     dialect = workers.host(source)
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
     genuine = zygote.WorkerProcess.receive

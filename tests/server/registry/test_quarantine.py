@@ -58,10 +58,10 @@ def test_only_a_release_lifts_it() -> None:
         held.failed(domain, DIGEST, "")
         held.went_well(domain, DIGEST)
         assert is_held(held, domain)
-    assert held.release(DIGEST)
+    assert held.lift(DIGEST)
     assert not is_held(held, ONE)
     assert not is_held(held, OTHER)
-    assert not held.release(DIGEST)
+    assert not held.lift(DIGEST)
 
 
 def test_ever_new_processors_do_not_pile_up() -> None:

@@ -27,7 +27,7 @@ def test_it_is_its_owners_alone_and_goes(temporary: Path) -> None:
     folder = RuntimeFolder()
     assert folder.path.parent == temporary
     assert folder.path.stat().st_mode & 0o777 == 0o700
-    (folder.path / "lane.sock").touch()
+    (folder.path / "session.sock").touch()
     folder.close()
     assert list(temporary.iterdir()) == []
 
@@ -45,7 +45,7 @@ def test_those_of_the_dead_are_cleared_away(temporary: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", killed], env={**os.environ, "TMPDIR": str(temporary)}, check=False)
     (left,) = temporary.iterdir()
-    (left / "lane.sock").touch()
+    (left / "session.sock").touch()
     folder = RuntimeFolder()
     assert list(temporary.iterdir()) == [folder.path]
     folder.close()

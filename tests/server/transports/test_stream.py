@@ -200,8 +200,8 @@ def test_steps_that_run_shipped_or_slow_code_must_not_either(stream: SessionStre
     assert stream.may_take_long(Frame(**step()))
 
 
-class Lane:
-    """A lane that is asked to close."""
+class LocalConnection:
+    """A local transport that is asked to close."""
 
     closed = False
 
@@ -221,33 +221,35 @@ def test_a_session_ends_with_its_stream(stream: SessionStream) -> None:
     assert not alive()
 
 
-def test_a_session_is_not_ended_under_the_feet_of_its_lane(stream: SessionStream) -> None:
-    alive, lane = opened(stream), Lane()
-    assert stream.take_lane(lane)  # type: ignore[arg-type]
-    assert "on its local lane" in str(refusal(answer(stream, 2, **add("DenyHistory"))))
+def test_a_session_is_not_ended_under_the_feet_of_its_local_transport(stream: SessionStream) -> None:
+    alive, local = opened(stream), LocalConnection()
+    assert stream.attach(local)  # type: ignore[arg-type]
+    assert "on its local transport" in str(refusal(answer(stream, 2, **add("DenyHistory"))))
     stream.close()
-    assert lane.closed
+    assert local.closed
     assert alive()
-    stream.leave_lane()
+    stream.detach()
     assert not alive()
 
 
-def test_a_lane_may_end_before_the_stream(stream: SessionStream) -> None:
+def test_a_local_transport_may_end_before_the_stream(stream: SessionStream) -> None:
     alive = opened(stream)
-    stream.take_lane(Lane())  # type: ignore[arg-type]
-    stream.leave_lane()
+    stream.attach(LocalConnection())  # type: ignore[arg-type]
+    stream.detach()
     assert alive()
     stream.close()
     assert not alive()
 
 
-def test_a_lane_that_comes_too_late_is_not_taken(stream: SessionStream) -> None:
+def test_a_local_transport_that_comes_too_late_is_not_taken(stream: SessionStream) -> None:
     opened(stream)
     stream.close()
-    assert not stream.take_lane(Lane())  # type: ignore[arg-type]
+    assert not stream.attach(LocalConnection())  # type: ignore[arg-type]
 
 
-def test_a_frame_of_the_lane_waits_for_the_one_in_hand(stream: SessionStream, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_of_the_local_transport_waits_for_the_one_in_hand(
+    stream: SessionStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answer(stream, 1, **OPEN)
     answer(stream, 2, **add("DenyHistory"))
     begun, finish, calls = threading.Event(), threading.Event(), []
@@ -264,12 +266,12 @@ def test_a_frame_of_the_lane_waits_for_the_one_in_hand(stream: SessionStream, mo
     with ThreadPoolExecutor(2) as threads:
         by_grpc = threads.submit(stream.answer, frame, "grpc")
         assert begun.wait(60)
-        by_lane = threads.submit(stream.answer, frame, "local")
+        by_local_transport = threads.submit(stream.answer, frame, "local")
         # The event loop must not wait for it.
         assert type(refusal(stream.answer(frame, "grpc"))) is InvalidArgument
-        assert not by_lane.done()
+        assert not by_local_transport.done()
         finish.set()
-        assert by_grpc.result(60) == by_lane.result(60)
+        assert by_grpc.result(60) == by_local_transport.result(60)
     assert len(calls) == 1
 
 

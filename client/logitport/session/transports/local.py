@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 _WELCOME = b"\1"
 _LENGTH = struct.Struct("<I")
 _HANDSHAKE_SECONDS = 10.0
-_CLOSED_BY_SERVER = "the server closed the lane"
+_CLOSED_BY_SERVER = "the server closed the local transport"
 
 
 class LocalLane(Transport):
-    """The lane that a server offered when it opened the session; made by `connect`.
+    """The local transport that a server offered when it opened the session; made by `connect`.
 
     The gRPC stream on which the session was opened stays open beside it: its end is the session's.
 
@@ -60,21 +60,21 @@ class LocalLane(Transport):
         self._watch: ReplyWatch | None = None
 
     @classmethod
-    def connect(cls, lane: processing_pb2.LocalTransport, stream: Transport, timeout: float) -> Self:
-        """Take the lane. Raises OSError if that is impossible from here, as from another host or container."""
+    def connect(cls, local: processing_pb2.LocalTransport, stream: Transport, timeout: float) -> Self:
+        """Connect to the local transport. Raises OSError where it is out of reach, as from another host."""
         if not hasattr(socket, "AF_UNIX"):
             raise OSError("this platform's Python has no Unix sockets")
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.settimeout(_HANDSHAKE_SECONDS)
-            connection.connect(lane.socket_path)
-            connection.sendall(lane.access_token)
+            connection.connect(local.socket_path)
+            connection.sendall(local.access_token)
             if connection.recv(1) != _WELCOME:
-                raise ConnectionRefusedError(f"{lane.socket_path} is another server's")
+                raise ConnectionRefusedError(f"{local.socket_path} is another server's")
         except OSError:
             connection.close()
             raise
-        return cls(connection, stream, timeout, min(stream.max_message_bytes, lane.max_message_bytes))
+        return cls(connection, stream, timeout, min(stream.max_message_bytes, local.max_message_bytes))
 
     def send(self, frame: processing_pb2.SessionRequest) -> None:
         self._check_open()
@@ -112,7 +112,7 @@ class LocalLane(Transport):
         return reply, memory
 
     def on_readable(self, take_in: Callable[[], object]) -> None:
-        from logitport.session.transports.watch import ReplyWatch  # needs epoll: Linux's, as the lane is
+        from logitport.session.transports.watch import ReplyWatch  # needs epoll: Linux's, as the local transport is
 
         self._watch = ReplyWatch(self._connection, take_in)
 
@@ -153,7 +153,7 @@ class LocalLane(Transport):
             return DeadlineExceeded(
                 f"{self.target} did not answer a frame within {self._timeout} s; the session is closed"
             )
-        broken = ServerUnavailable(f"the local lane to {self.target} broke: {error}")
+        broken = ServerUnavailable(f"the local transport to {self.target} broke: {error}")
         self._end(broken)
         self._release()
         return broken

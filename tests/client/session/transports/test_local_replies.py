@@ -1,4 +1,4 @@
-"""The local lane against a server that stops in the middle of a reply."""
+"""The local transport against a server that stops in the middle of a reply."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 OCTETS = processing_pb2.SessionResponse(seq=300).SerializeToString()
 REPLY = struct.pack("<I", len(OCTETS)) + OCTETS
-READS: list[Callable[[LocalLane], Any]] = [lambda lane: lane.receive(), lambda lane: lane.receive_region(8)]
+READS: list[Callable[[LocalLane], Any]] = [lambda local: local.receive(), lambda local: local.receive_region(8)]
 
 
 class Beside:
-    """The gRPC stream beside a lane."""
+    """The gRPC stream beside a local transport."""
 
     target = "nowhere:1"
 
@@ -30,7 +30,7 @@ class Beside:
 
 
 @pytest.fixture
-def lane() -> Iterator[tuple[LocalLane, socket.socket]]:
+def local() -> Iterator[tuple[LocalLane, socket.socket]]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     opened = LocalLane(ours, Beside(), 0.2, 1000)  # type: ignore[arg-type]
     yield opened, theirs
@@ -40,8 +40,8 @@ def lane() -> Iterator[tuple[LocalLane, socket.socket]]:
 
 @pytest.mark.parametrize("read", READS, ids=["receive", "receive_region"])
 @pytest.mark.parametrize("sent", range(len(REPLY)))
-def test_a_reply_that_does_not_come_in_time(lane: Any, sent: int, read: Callable[[LocalLane], Any]) -> None:
-    opened, server = lane
+def test_a_reply_that_does_not_come_in_time(local: Any, sent: int, read: Callable[[LocalLane], Any]) -> None:
+    opened, server = local
     server.sendall(REPLY[:sent])
     with pytest.raises(DeadlineExceeded, match=r"did not answer a frame within 0\.2 s"):
         read(opened)
@@ -51,15 +51,15 @@ def test_a_reply_that_does_not_come_in_time(lane: Any, sent: int, read: Callable
 
 @pytest.mark.parametrize("read", READS, ids=["receive", "receive_region"])
 @pytest.mark.parametrize("sent", range(len(REPLY)))
-def test_a_server_that_goes_in_the_middle_of_a_reply(lane: Any, sent: int, read: Callable[[LocalLane], Any]) -> None:
-    opened, server = lane
+def test_a_server_that_goes_in_the_middle_of_a_reply(local: Any, sent: int, read: Callable[[LocalLane], Any]) -> None:
+    opened, server = local
     server.sendall(REPLY[:sent])
     server.close()
-    with pytest.raises(ServerUnavailable, match="the server closed the lane"):
+    with pytest.raises(ServerUnavailable, match="the server closed the local transport"):
         read(opened)
 
 
-def test_a_whole_reply(lane: Any) -> None:
-    opened, server = lane
+def test_a_whole_reply(local: Any) -> None:
+    opened, server = local
     server.sendall(REPLY)
     assert opened.receive().seq == 300

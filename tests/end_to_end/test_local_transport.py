@@ -1,4 +1,4 @@
-"""The local lane: who may take it, what travels there, and what a client that lies or leaves costs."""
+"""The local transport: who may take it, what travels there, and what a client that lies or leaves costs."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Half(CustomLogitProcessor):
 
 
 class RawSession:
-    """A session opened by hand over gRPC, whose lane is there to be taken."""
+    """A session opened by hand over gRPC, whose local transport is there to be taken."""
 
     def __init__(self, target: str) -> None:
         self._channel = grpc.insecure_channel(target)
         self._end = threading.Event()
         self._replies = processing_pb2_grpc.LogitProcessingStub(self._channel).Session(self._frames())
-        self.lane = next(self._replies).opened.local_transport
+        self.local = next(self._replies).opened.local_transport
 
     def _frames(self) -> Iterator[processing_pb2.SessionRequest]:
         yield processing_pb2.SessionRequest(seq=1, open=OPEN)
@@ -60,10 +60,10 @@ def raw(server: Any) -> Iterator[RawSession]:
     session.close()
 
 
-def connect(lane: processing_pb2.LocalTransport, token: bytes) -> socket.socket:
+def connect(local: processing_pb2.LocalTransport, token: bytes) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(SECONDS)
-    connection.connect(lane.socket_path)
+    connection.connect(local.socket_path)
     connection.sendall(token)
     return connection
 
@@ -136,21 +136,21 @@ def test_arrays_of_bfloat16(client: Client, transport: Any, placed: str) -> None
 
 
 def test_a_token_admits_one_connection(raw: RawSession) -> None:
-    with connect(raw.lane, raw.lane.access_token) as first:
+    with connect(raw.local, raw.local.access_token) as first:
         assert first.recv(1) == b"\1"
-        with connect(raw.lane, raw.lane.access_token) as second:
+        with connect(raw.local, raw.local.access_token) as second:
             assert second.recv(1) == b""
 
 
 @pytest.mark.parametrize("token", [bytes(32), b"\xff" * 32, b"short"])
 def test_a_wrong_token_admits_nobody(raw: RawSession, token: bytes) -> None:
-    with connect(raw.lane, token) as connection:
+    with connect(raw.local, token) as connection:
         connection.shutdown(socket.SHUT_WR)
         assert connection.recv(1) == b""
 
 
 def test_the_socket_is_its_owners_alone(raw: RawSession) -> None:
-    assert Path(raw.lane.socket_path).parent.stat().st_mode & 0o077 == 0
+    assert Path(raw.local.socket_path).parent.stat().st_mode & 0o077 == 0
 
 
 def test_memory_is_not_shared_over_grpc(server: Any) -> None:
@@ -158,7 +158,7 @@ def test_memory_is_not_shared_over_grpc(server: Any) -> None:
         stub = processing_pb2_grpc.LogitProcessingStub(channel)
         asking = processing_pb2.SessionRequest(seq=2, open_region=processing_pb2.OpenRegion(size_bytes=8))
         replies = list(stub.Session(iter([processing_pb2.SessionRequest(seq=1, open=OPEN), asking])))
-        assert "on a local lane only" in replies[1].error.message
+        assert "on a local transport only" in replies[1].error.message
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_memory_is_not_shared_over_grpc(server: Any) -> None:
 def test_a_client_that_lies_or_leaves_hurts_itself_alone(client: Client, raw: RawSession, garbage: bytes) -> None:
     with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
         handle = session.add(Request(processors=[("disallowed_tokens", {"token_ids": [7]})]))
-        with connect(raw.lane, raw.lane.access_token) as liar:
+        with connect(raw.local, raw.local.access_token) as liar:
             assert liar.recv(1) == b"\1"
             liar.sendall(garbage)
             liar.shutdown(socket.SHUT_WR)
@@ -183,7 +183,7 @@ def test_a_client_that_lies_or_leaves_hurts_itself_alone(client: Client, raw: Ra
 
 
 def test_bounds_are_checked_on_the_wire(raw: RawSession) -> None:
-    with connect(raw.lane, raw.lane.access_token) as connection:
+    with connect(raw.local, raw.local.access_token) as connection:
         assert connection.recv(1) == b"\1"
         request = Request(processors=[(Half, {})]).to_proto()
         adding = processing_pb2.AddRequests(requests=[processing_pb2.SlottedRequest(request=request)])
@@ -209,12 +209,12 @@ def test_bounds_are_checked_on_the_wire(raw: RawSession) -> None:
 
 def test_frames_travel_one_way_only(client: Client) -> None:
     with client.session(vocab_size=VOCAB, transport="local") as session:
-        lane = session._channel._transport
-        assert isinstance(lane, LocalLane)
+        local = session._channel._transport
+        assert isinstance(local, LocalLane)
         frame = processing_pb2.SessionRequest(seq=2)
         frame.remove.SetInParent()
-        lane._stream.send(frame)
-        assert "local lane" in lane._stream.receive().error.message
+        local._stream.send(frame)
+        assert "local transport" in local._stream.receive().error.message
 
 
 def test_more_memory_than_allowed(start_server: Any) -> None:
@@ -229,7 +229,7 @@ def test_more_memory_than_allowed(start_server: Any) -> None:
 
 
 def test_a_server_may_offer_none(start_server: Any) -> None:
-    server = start_server("--no-local-lane")
+    server = start_server("--no-local-transport")
     with Client(server.target) as client:
         with client.session(vocab_size=VOCAB) as session:
             assert session.transport == "grpc"
