@@ -77,7 +77,7 @@ class SessionStream:
             counting()
 
     def close(self) -> None:
-        """End the session when its gRPC stream ends; a frame that the local transport is processing is still answered."""
+        """End the session with its gRPC stream; a frame that the local transport is processing is still answered."""
         if self._local_socket is not None:
             self._local_socket.withdraw(self._token)
         with self._lock:

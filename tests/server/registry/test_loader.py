@@ -83,5 +83,5 @@ def test_nobody_else_unpickles() -> None:
                 names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
                 if any(name.split(".")[0] in ("pickle", "dill", "cloudpickle", "marshal") for name in names):
                     picklers.append(place)
-    assert sorted(callers) == ["logitport/processors.py", "logitport_server/loader.py"]
+    assert sorted(callers) == ["logitport/processors.py", "logitport_server/registry/loader.py"]
     assert all(place.startswith("logitport/payload/") for place in picklers)
