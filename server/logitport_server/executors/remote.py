@@ -13,10 +13,10 @@ import orjson
 from logitport.core.edits import Edits
 from logitport.errors import LogitportError, ProcessorFailed, ProcessorTimedOut, StateLost
 from logitport_server.dialects import Dialect, RequestContext
+from logitport_server.dialects.base import States
 from logitport_server.dialects.failures import WorkerLost
 from logitport_server.executors.remote_state import RemoteState, drain_events, numbers
 from logitport_server.executors.shared_rows import SharedRows
-from logitport_server.session.grouping import States
 from logitport_server.worker import messages
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ import pytest
 
 from logitport import EditProcessor, History, ProcessorFailed
 from logitport_server.dialects import RequestContext
-from logitport_server.dialects.base import by_row
-from logitport_server.session.grouping import States
+from logitport_server.dialects.base import States, by_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
