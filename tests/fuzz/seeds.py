@@ -15,6 +15,7 @@ from logitport import CustomLogitProcessor, EditProcessor, EditRequest, Request,
 from logitport.core.edits import Edits, pack_bits
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.worker import frames as worker_frames
+from logitport_server.worker import messages
 from tests.fuzz.targets import ROWS, VOCAB
 
 if TYPE_CHECKING:
@@ -140,13 +141,14 @@ def _edits() -> list[common_pb2.Edits]:
 
 
 def _replies() -> list[bytes]:
-    error = {"code": common_pb2.ERROR_CODE_PROCESSOR_FAILED, "message": "raised", "trace": "Traceback"}
+    error = messages.Error(common_pb2.ERROR_CODE_PROCESSOR_FAILED, "raised", "Traceback")
     edited = Edits.from_proto(_edits()[-1], ROWS, VOCAB).to_columns()
-    return [
-        worker_frames.pack({"call": 1, "failed": {}}, edited),
-        worker_frames.pack({"call": 2, "failed": {"1": error}}, edited),
-        worker_frames.pack({"call": 3, "failed": {}, "kept": [1, 2]}),
-        worker_frames.pack({"call": 4, "reads_logits": True, "unpickled": False}),
-        worker_frames.pack({"call": 5, "error": error}),
-        worker_frames.pack({"call": 6}, [b"", b"x", edited[0]]),
+    replies: list[tuple[messages.Reply, Sequence[bytes]]] = [
+        (messages.EditReply(), edited),
+        (messages.EditReply({1: error}), edited),
+        (messages.ProcessReply({2: error}, [1, 2]), ()),
+        (messages.HostReply(reads_logits=True, gpu_error="no driver"), ()),
+        (messages.ErrorReply(error), ()),
+        (messages.EmptyReply(), [b"", b"x", edited[0]]),
     ]
+    return [worker_frames.pack(1, messages.encode(reply), columns) for reply, columns in replies]

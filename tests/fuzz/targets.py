@@ -32,6 +32,7 @@ from logitport_server.registry.source import Source
 from logitport_server.session.session import Session
 from logitport_server.transports.stream import SessionStream
 from logitport_server.worker import frames as worker_frames
+from logitport_server.worker import messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,17 +132,19 @@ class _Answers:
     holds_gpu = uses_gpu = False
 
     def __init__(self, octets: bytes, reads_logits: bool) -> None:
-        self._begun: deque[dict[str, object]] = deque([{"reads_logits": reads_logits}, *[{}] * ROWS])
+        hosted = messages.HostReply(reads_logits=reads_logits)
+        self._begun: deque[messages.Reply] = deque([hosted, *[messages.StartReply()] * ROWS])
         self._left = deque(octets[at : at + 1000] for at in range(0, len(octets), 1000))
 
     def send(self, *_: object) -> None:
         pass
 
-    def receive(self) -> tuple[dict[str, object], list[memoryview]]:
+    def receive(self) -> tuple[messages.Reply, list[memoryview]]:
         if self._begun:
             return self._begun.popleft(), []
         try:
-            return worker_frames.read(self._receive, 1 << 20)
+            _, message, columns = worker_frames.read(self._receive, 1 << 20)
+            return messages.decode_reply(message), columns
         except worker_frames.BadFrame as error:
             raise WorkerGone(str(error)) from error
 

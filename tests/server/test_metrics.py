@@ -118,9 +118,9 @@ def test_which_way_rows_of_a_gpu_go_to_workers(metrics: Metrics) -> None:
     gpu = Gpu(RecordedCuda(RecordedGpu(), "server"), ["/dev/nvidia0"], lambda _: True)  # type: ignore[arg-type]
     workers: Any = SimpleNamespace(running=1, quarantine=Quarantine(1), gpu=gpu)
     metrics.watch_workers(workers)
-    gpu.handed("device")
-    gpu.handed("device")
-    gpu.refused(None, SimpleNamespace(uses_gpu=True), "no driver")  # type: ignore[arg-type]
+    gpu.record_call("device")
+    gpu.record_call("device")
+    gpu.disable(None, SimpleNamespace(uses_gpu=True), "no driver")  # type: ignore[arg-type]
     assert value(metrics, "logitport_worker_logits", memory="device") == 2
     assert value(metrics, "logitport_worker_logits", memory="host") == 0
     assert value(metrics, "logitport_worker_gpus_refused") == 1

@@ -63,6 +63,12 @@ class RequestContext:
     device: str = "cpu"
 
 
+class States(list[Any]):
+    """The states of the rows of a call. It never changes, so a dialect can recognize a list by its identity."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Dialect(ABC):
     """Calls one processor for many requests. A request's state is opaque to everyone else.
 

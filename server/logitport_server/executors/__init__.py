@@ -1,4 +1,4 @@
-"""Where processors run: one file an executor, one seam (`Executor`)."""
+"""Executors: where processors run. One file an executor; `Executor` is their interface."""
 
 from logitport_server.executors.base import Executor
 from logitport_server.executors.gpu import Gpu

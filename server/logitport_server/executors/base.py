@@ -1,4 +1,4 @@
-"""The seam that every executor implements."""
+"""The interface of executors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class Executor(ABC):
-    """Turns a source into a processor that can be called, wherever that is. What is installed runs in this process.
+    """Turns a source into a callable processor. Installed processors always run in this process.
 
     Attributes:
-        hits: loads of shipped processors that a cache answered.
+        hits: loads of shipped processors that the cache served.
         misses: loads that unpickled.
-        quarantine: processors that are not called any more.
+        quarantine: processors that must not be called.
     """
 
     hits: int
@@ -29,11 +29,11 @@ class Executor(ABC):
     quarantine: Quarantine
 
     def host(self, source: Source) -> Dialect:
-        """A new instance of the processor, of which the session that asked is the only user.
+        """Create an instance of the processor for one session.
 
         Raises:
             PythonMismatch, LoadFailed: the payload is refused.
-            ProcessorFailed: it cost a worker its process, or is quarantined.
+            ProcessorFailed: loading it terminated a worker, or it is quarantined.
         """
         installed = source.installed is not None
         dialect = speak(source.installed, source.title, shipped=False) if installed else self.host_shipped(source)
@@ -42,14 +42,14 @@ class Executor(ABC):
 
     @abstractmethod
     def host_shipped(self, source: Source) -> Dialect:
-        """As `host`, for a source that is a payload."""
+        """Do the same as `host`, for a source with a payload."""
 
     def ready(self) -> None:
-        """Wait until processors can be hosted. Raises RuntimeError, which says why they cannot."""
+        """Wait until processors can be hosted. Raises RuntimeError with the reason if they cannot."""
 
     def check_python(self, shipped: Payload) -> None:
-        """Raises PythonMismatch if the payload has code of a Python that runs nowhere here. Does not unpickle."""
+        """Raise PythonMismatch if no configured Python can run the payload. Does not unpickle."""
         payload.check_python(shipped)
 
     def close(self) -> None:
-        """Let go of what the executor holds; nothing that it hosts may be called afterwards."""
+        """Release all resources. Hosted processors must not be called afterwards."""

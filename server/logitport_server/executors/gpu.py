@@ -1,4 +1,4 @@
-"""The server's GPU, as far as workers have to do with it."""
+"""The server's GPU, as its workers use it."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_REASON = 500
+_MAX_REASON = 500
 
 
 class Gpu:
-    """The server's GPU, whose workers hold it, and how their rows went.
+    """The server's GPU, the permission to hold it, and counts of its use by workers.
 
     Args:
         cuda: the GPU.
-        nodes: device nodes that those workers are given.
-        grants: whether the principal of this name has the scope `cuda`, at present.
+        nodes: device nodes for the workers that hold the GPU.
+        grants: whether the principal of this name currently has the scope `cuda`.
 
     Attributes:
-        calls: how often a worker was handed rows of this GPU, in memory of it ("device") or of the host.
-        refusals: worker processes that hold the GPU and could not use it.
+        calls: number of calls with logits of this GPU, by the memory shared with the worker: "device" or "host".
+        refusals: number of worker processes that hold the GPU but cannot use it.
     """
 
     def __init__(self, cuda: Cuda, nodes: Sequence[str], grants: Callable[[str], bool]) -> None:
@@ -47,35 +47,35 @@ class Gpu:
         self._lock = threading.Lock()
 
     def granted(self, domain: Domain | None) -> bool:
-        """Whether the worker of this trust domain may hold the GPU: its author has the scope."""
+        """Return whether the worker of this trust domain may hold the GPU: its owner has the scope."""
         return domain is not None and self._grants(domain.owner)
 
-    def handed(self, where: str) -> None:
-        """A worker is handed rows there."""
+    def record_call(self, memory: str) -> None:
+        """Count a call with logits of this GPU."""
         with self._lock:
-            self.calls[where] += 1
+            self.calls[memory] += 1
 
-    def refused(self, domain: Domain | None, process: WorkerProcess, reason: object) -> None:
-        """A worker that holds the GPU cannot use it: from now on its rows go by the host's memory.
+    def disable(self, domain: Domain | None, process: WorkerProcess, reason: object) -> None:
+        """Stop sharing GPU memory with a worker process that cannot use it. Host memory is used instead.
 
         Args:
-            domain: whose worker it is.
-            process: the worker.
-            reason: as the server or the worker tells it; what the latter tells may be anything.
+            domain: trust domain of the worker.
+            process: the worker process.
+            reason: for the log. It may be arbitrary text of an untrusted worker.
         """
         process.uses_gpu = False
         with self._lock:
             self.refusals += 1
         logger.warning(
-            "the worker of %s holds %s and cannot use it, so that its rows go by the host's memory: %r",
+            "the worker of %s holds %s but cannot use it; its rows are copied through host memory: %r",
             domain,
             self.cuda.device,
-            str(reason)[:_LONGEST_REASON],
+            str(reason)[:_MAX_REASON],
         )
 
 
 class GpuMemory:
-    """Memory of the GPU that a worker opens by a descriptor; as `Region` is for the host's.
+    """GPU memory that a worker opens by a file descriptor; the counterpart of `Region` for host memory.
 
     Attributes:
         fd: the descriptor.
@@ -84,27 +84,27 @@ class GpuMemory:
     """
 
     def __init__(self, cuda: Cuda, size_bytes: int) -> None:
-        self._octets, self.fd = cuda.share(size_bytes)
+        self._data, self.fd = cuda.share(size_bytes)
 
     @property
     def size_bytes(self) -> int:
-        """How large it is, which may be more than was asked for."""
-        return self._octets.numel()
+        """The allocated size, which may be larger than requested."""
+        return self._data.numel()
 
     def tensor(self, byte_offset: int, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
-        """A view; the caller has checked that it lies inside."""
-        return self._octets[byte_offset : byte_offset + shape[0] * shape[1] * dtype.itemsize].view(dtype).view(shape)
+        """Return a view. The caller must check the bounds."""
+        return self._data[byte_offset : byte_offset + shape[0] * shape[1] * dtype.itemsize].view(dtype).view(shape)
 
     def close(self) -> None:
-        """Give up the descriptor; the memory goes with the last tensor that is a view of it."""
+        """Close the descriptor. The memory is freed with the last tensor that views it."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-            self._octets = torch.empty(0, dtype=torch.uint8)
+            self._data = torch.empty(0, dtype=torch.uint8)
 
 
-def give_up(memory: GpuMemory | Region, stream: torch.cuda.Stream | None) -> None:
-    """Close memory to and from which this stream may still copy; if it never ends, the memory is kept."""
+def release_memory(memory: GpuMemory | Region, stream: torch.cuda.Stream | None) -> None:
+    """Close memory once copies on this stream have ended. If they never end, keep the memory open."""
     if stream is not None and not wait_until_idle(stream):
         keep(memory, memory.size_bytes, "a worker's memory")
     else:

@@ -1,4 +1,4 @@
-"""Runs shipped processors in the server's own process, for an operator who trusts their authors."""
+"""Runs shipped processors in the server's own process, for operators that trust all authors."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class InlineExecutor(Executor):
-    """No isolation at all."""
+    """Runs processors without isolation."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
-        self.quarantine = Quarantine(after=sys.maxsize)  # nothing here can cost a worker
+        self.quarantine = Quarantine(after=sys.maxsize)  # there are no workers to lose
 
     @property
     def hits(self) -> int:  # type: ignore[override]
@@ -35,22 +35,22 @@ class InlineExecutor(Executor):
         return self._loader.misses
 
     def host_shipped(self, source: Source) -> Dialect:
-        assert source.payload is not None  # noqa: S101 - a built-in is not shipped
+        assert source.payload is not None  # noqa: S101 - only payloads come here
         try:
             processor = self._loader.load(source.payload)
         except LoadFailed as error:
-            raise _advised(error, source.payload) from error
+            raise _with_advice(error, source.payload) from error
         return speak(processor, source.title, shipped=True)
 
 
-def _advised(error: LoadFailed, shipped: Payload) -> LoadFailed:
-    """The same error; if an engine is missing that a worker would have a stand-in for, with what to do about that."""
+def _with_advice(error: LoadFailed, shipped: Payload) -> LoadFailed:
+    """Add the fix to the error if the payload uses an engine that is missing here but stubbed in workers."""
     for reference in sorted(read(shipped.data).globals, key=lambda reference: (reference.module, reference.name)):
         engine = reference.module.partition(".")[0]
         if engine in stubs.ENGINES and find_spec(engine) is None:
             return LoadFailed(
-                f"the processor uses {reference.module}.{reference.name}, and {engine} is not installed on the server, "
-                f"which runs what is shipped in its own process: install {engine} there, or serve with --isolation "
-                f"process, whose workers have what processors use of {engine}"
+                f"the processor uses {reference.module}.{reference.name}, but {engine} is not installed on the server, "
+                f"which runs shipped processors in its own process: install {engine} there, or serve with --isolation "
+                f"process, whose workers have stubs of {engine}"
             )
     return error

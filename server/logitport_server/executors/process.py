@@ -1,4 +1,4 @@
-"""Runs shipped processors in sandboxed processes, one a trust domain."""
+"""Runs shipped processors in sandboxed processes, one for each trust domain."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -35,21 +34,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A worker without processors is kept for a while: the next request of its domain finds it warm.
+# A worker without processors is kept warm for the next request of its trust domain.
 _IDLE_SECONDS = 60.0
 
 
 class ProcessExecutor(Executor):
-    """One zygote a Python, and one worker for each trust domain and Python, forked when a request needs it.
+    """Has one zygote for each Python, and forks one worker for each trust domain and Python on demand.
 
     Args:
         deadlines: how long a worker may take.
-        quarantine_after: so many failures in a row that cost a worker, and a processor is not called any more.
-        max_workers: workers at once.
+        quarantine_after: number of consecutive failures that terminate a worker, after which the processor is
+            quarantined.
+        max_workers: maximum number of workers.
         pythons: paths of further interpreters by their minor version, such as {"3.12": "/usr/bin/python3.12"}.
         limits: what one worker may use.
-        without: names of the layers of the sandbox to do without.
-        gpu: the server's GPU, which workers hold whose author has the scope `cuda`.
+        without: names of the sandbox layers to leave out.
+        gpu: the server's GPU. A worker holds it if its owner has the scope `cuda`.
 
     Raises:
         SandboxError: the machine lacks a layer of the sandbox.
@@ -73,36 +73,38 @@ class ProcessExecutor(Executor):
         self._limits = limits or Limits()
         self.gpu = gpu
         self._without = frozenset(without)
-        # What a zygote is launched by must outlive it, a thread too.
+        # A zygote dies with the thread that launched it, so that thread must live as long as the executor.
         self._launcher = ThreadPoolExecutor(1, "logitport-launcher")
         self._paths = {RUNNING: sys.executable, **(pythons or {})}
         self._lock = threading.Lock()
-        # By their Python, and whether their workers hold the GPU.
+        # By Python version, and whether the workers hold the GPU.
         kinds = (False, True) if gpu is not None and gpu.nodes else (False,)
         self._zygotes = {kind: self._launch(*kind) for kind in product(self._paths, kinds)}
         self._max_workers = max_workers
         self._workers: dict[tuple[Domain | None, str], Worker] = {}
         self._closed = threading.Event()
-        threading.Thread(target=self._reap, name="logitport-reaper", daemon=True).start()
+        threading.Thread(target=self._close_unused, name="logitport-idle-workers", daemon=True).start()
 
     @property
     def pythons(self) -> frozenset[str]:
-        """The Python minor versions whose code can be run."""
+        """The Python minor versions whose payloads can run."""
         return frozenset(self._paths)
 
     @property
     def running(self) -> int:
-        """Workers that are kept."""
+        """The number of workers."""
         return len(self._workers)
 
     def ready(self) -> None:
-        """Wait until workers can be forked. Raises RuntimeError, which says why they cannot."""
+        """Wait until workers can be forked. Raises RuntimeError with the reason if they cannot."""
         for (python, holds_gpu), zygote in list(self._zygotes.items()):
             try:
                 zygote.ready()
             except RuntimeError as error:
                 if holds_gpu:
-                    logger.warning("no worker of Python %s will hold the GPU, whoever has the scope: %s", python, error)
+                    logger.warning(
+                        "no worker of Python %s can hold the GPU, even with the scope cuda: %s", python, error
+                    )
                     self._zygotes.pop((python, holds_gpu)).close()
                     continue
                 raise RuntimeError(f"no workers of Python {python} ({self._paths[python]}): {error}") from error
@@ -112,7 +114,7 @@ class ProcessExecutor(Executor):
 
     def host_shipped(self, source: Source) -> Dialect:
         self.quarantine.check(source.domain, source.key, source.title)
-        assert source.payload is not None  # noqa: S101 - a built-in is not shipped
+        assert source.payload is not None  # noqa: S101 - only payloads come here
         python, *others = self._candidates(source.payload)
         while True:
             try:
@@ -138,19 +140,19 @@ class ProcessExecutor(Executor):
         self._launcher.shutdown()
 
     def _candidates(self, shipped: Payload) -> list[str]:
-        """The Pythons that may be the author's, most likely first. Raises PythonMismatch if there is none."""
+        """Return the Pythons that may match the payload, the likeliest first. Raises PythonMismatch if none does."""
         others = [python for python in self._paths if python != RUNNING]
         try:
             payload.check_python(shipped)
         except PythonMismatch:
-            likely = [python for python in others if shipped.python in ("", python)]
-            if not likely:
+            candidates = [python for python in others if shipped.python in ("", python)]
+            if not candidates:
                 raise
-            return likely
+            return candidates
         return [RUNNING, *others]
 
     def _worker(self, domain: Domain | None, python: str) -> Worker:
-        """The worker of a trust domain. Raises LimitExceeded."""
+        """Return the worker of a trust domain; create it if there is none. Raises LimitExceeded."""
         with self._lock:
             worker = self._workers.get((domain, python))
             if worker is None:
@@ -158,7 +160,7 @@ class ProcessExecutor(Executor):
                     self._end_idle(0.0)
                 if len(self._workers) >= self._max_workers:
                     raise LimitExceeded(
-                        f"{self._max_workers} workers are in use, each by another author or tenant; try again when "
+                        f"{self._max_workers} workers are in use, one for each author or tenant; try again when "
                         "requests have ended, or raise --max-workers"
                     )
                 worker = Worker(
@@ -168,8 +170,8 @@ class ProcessExecutor(Executor):
             worker.idle_since = time.monotonic()
             return worker
 
-    def _reap(self) -> None:
-        """End workers that nobody uses or that hold what was revoked, as long as the executor is there."""
+    def _close_unused(self) -> None:
+        """Periodically end idle workers, and processes that hold a revoked GPU, until the executor is closed."""
         while not self._closed.wait(_IDLE_SECONDS / 2):
             with self._lock:
                 self._end_idle(_IDLE_SECONDS)
@@ -185,6 +187,7 @@ class ProcessExecutor(Executor):
                 worker.lock.release()
 
     def _zygote(self, domain: Domain | None, python: str) -> Zygote:
+        """Return the zygote for this trust domain's workers; launch it again if it has ended."""
         kind = (python, self.gpu is not None and self.gpu.granted(domain))
         if kind not in self._zygotes:
             kind = (python, False)
@@ -201,15 +204,15 @@ class ProcessExecutor(Executor):
 
         def launch(descriptor: int) -> subprocess.Popen[bytes]:
             arguments = ["-m", "logitport_server.worker", str(descriptor)]
-            starting = self._launcher.submit(
+            launched = self._launcher.submit(
                 sandbox.launch,
                 self._paths[python],
                 arguments,
                 pass_fds=[descriptor],
                 without=self._without,
                 devices=nodes,
-                threads=self._limits.threads // 2,  # torch takes so many; the author may want some too
+                threads=self._limits.threads // 2,  # for torch; the rest is for the processor's own threads
             )
-            return starting.result()
+            return launched.result()
 
-        return Zygote(python, launch, asdict(self._limits), holds_gpu=holds_gpu)
+        return Zygote(python, launch, self._limits, holds_gpu=holds_gpu)

@@ -1,4 +1,4 @@
-"""A processor in a worker, as the session that uses it sees it."""
+"""A processor in a worker, as the session that uses it calls it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import orjson
 from logitport.core.edits import Edits
 from logitport.errors import LogitportError, ProcessorFailed, ProcessorTimedOut, StateLost
 from logitport_server.dialects import Dialect, RequestContext
+from logitport_server.dialects.base import States
 from logitport_server.dialects.failures import WorkerLost
-from logitport_server.executors.remote_state import RemoteState, numbers, take_told
+from logitport_server.executors.remote_state import RemoteState, drain_events, numbers
 from logitport_server.executors.shared_rows import SharedRows
-from logitport_server.session.grouping import States
+from logitport_server.worker import messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,44 +29,46 @@ if TYPE_CHECKING:
     from logitport_server.registry.source import Source
     from logitport_server.shared_memory.regions import Region
 
-_Taken = TypeVar("_Taken")
+_Reply = TypeVar("_Reply", bound=messages.Reply)
+_StepReply = TypeVar("_StepReply", messages.EditReply, messages.ProcessReply)
+_Result = TypeVar("_Result")
 
-# A worker sends millions in a reply, and each takes this process microseconds, and memory, to go through.
-_MOST_EDITS_A_ROW = 64
+# A reply could hold millions of edits, and each takes this process microseconds and memory.
+_MAX_EDITS_PER_ROW = 64
 
 
-def _nobody() -> None:
+def _no_states() -> None:
     pass
 
 
 class RemoteDialect(Dialect):
     """Calls a processor in the worker of its trust domain.
 
-    A worker that ended is another process at the next call: it is given the processor again, and the state of every
-    request is built from its history. A state that had kept something is lost with the process.
+    A worker process that ended is replaced at the next call: the new process loads the processor again and builds the
+    state of every request from its history. A state that is not a function of the history is lost with the process.
 
     Attributes:
-        unpickled: whether the worker had to, or had the class already.
+        unpickled: whether the worker unpickled the class; False if it had the class already.
     """
 
     isolated = True
 
     def __init__(self, source: Source, worker: Worker) -> None:
         super().__init__(None, source.title, shipped=True)
-        assert source.payload is not None  # noqa: S101 - a built-in has no worker
+        assert source.payload is not None  # noqa: S101 - an installed processor has no worker
         self._source, self._payload = source, source.payload
         self._worker = worker
         self.domain = worker.domain
         self._number = next(numbers)
         self._process: WorkerProcess | None = None
-        # Whom the process was last told that calls are for, if it has the states of them all.
-        self._called: Callable[[], States | None] = _nobody
+        # Weak reference to the state list that the process already holds. The list is resent only when it changes.
+        self._sent_states: Callable[[], States | None] = _no_states
         self._memory = SharedRows(worker.gpu, worker.domain)
         self.unpickled = False
-        # Whether a call was begun, and what was raised instead of it.
+        # Whether `begin` has begun a call, and the exception that prevented it.
         self._begun = False
-        self._not_begun: BaseException | None = None
-        self._handed: torch.Tensor | None = None
+        self._begin_error: BaseException | None = None
+        self._shared_logits: torch.Tensor | None = None
         with worker.reserved(source, worker.deadlines.load):
             self._host(worker.deadlines.load)
         worker.dialects.add(self)
@@ -74,36 +77,37 @@ class RemoteDialect(Dialect):
         seconds = self._worker.deadlines.load
         columns = [orjson.dumps(params), orjson.dumps(sampling_params)]
         with self._worker.reserved(self._source, seconds):
-            self._exchange(self._host(seconds), {"do": "validate"}, columns, seconds)
+            process = self._host(seconds)
+            self._exchange(process, messages.Validate(processor=self._number), columns, messages.EmptyReply, seconds)
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> RemoteState:
-        state = RemoteState(self, context, orjson.dumps(params))
+        state = RemoteState(context, orjson.dumps(params), on_release=self._release)
         seconds = self._worker.deadlines.load
         with self._worker.reserved(self._source, seconds):
             self._start(state, self._host(seconds), seconds)
         return state
 
     def advancer(self, state: RemoteState) -> Callable[[int], object]:
-        return state.told.append
+        return state.history_events.append
 
     def rewind(self, state: RemoteState) -> None:
         self.check_rebuildable(state)
-        state.told.append(-1 - len(state.context.history))
+        state.history_events.append(-1 - len(state.context.history))
 
     def rebuild(self, state: RemoteState) -> None:
         self.check_rebuildable(state)
         state.process = None
-        self._called = _nobody
+        self._sent_states = _no_states
 
     def check_rebuildable(self, state: RemoteState) -> None:
-        if state.kept:
+        if not state.rebuildable:
             raise StateLost(
                 f"request {state.context.request_id!r}: {self.name} keeps state of its own that does not follow from "
-                "the history, and it is gone or cannot follow; remove the request and add it again"
+                "the history, and this state is lost or outdated; remove the request and add it again"
             )
 
     def begin(self, states: Sequence[RemoteState], logits: torch.Tensor | None) -> bool:
-        # Who waits for a worker while it holds others, waits for one who waits for it.
+        # Never block on a second worker while holding one: that deadlocks.
         self._begun = self._worker.lock.acquire(blocking=False)
         if self._begun:
             self._begin(states, logits)
@@ -112,30 +116,32 @@ class RemoteDialect(Dialect):
     def abandon(self) -> None:
         if self._begun:
             self._begun = False
-            self._worker.misunderstood(self._source, "an answer that nobody waits for")
+            self._worker.protocol_error(self._source, "an answer to an abandoned call")
             self._worker.lock.release()
 
     def edit(self, states: Sequence[RemoteState]) -> Edits:
-        def take(_: dict[str, Any], columns: Sequence[memoryview]) -> Edits:
+        def decode(_: messages.EditReply, columns: Sequence[memoryview]) -> Edits:
             edits = Edits.from_columns(columns, len(states), states[0].context.vocab_size)
-            most = _MOST_EDITS_A_ROW * len(states)
-            if len(edits) > most and len(edits := edits.merged()) > most:
-                message = f"processor {self.name}: {len(edits)} edits in a call of which {most} are taken"
-                advice = f"{_MOST_EDITS_A_ROW} a row; say in one edit what is to be allowed"
-                raise ProcessorFailed(f"{message}, {advice}", processor=self.name)
+            limit = _MAX_EDITS_PER_ROW * len(states)
+            if len(edits) > limit and len(edits := edits.merged()) > limit:
+                raise ProcessorFailed(
+                    f"processor {self.name}: {len(edits)} edits in a call, the limit is {limit} "
+                    f"({_MAX_EDITS_PER_ROW} a row); combine them, for example all allowed ids in one edit",
+                    processor=self.name,
+                )
             return edits
 
-        return self._call(states, None, take)
+        return self._call(states, None, messages.EditReply, decode)
 
     def process(self, states: Sequence[RemoteState], logits: torch.Tensor) -> torch.Tensor:
-        def take(header: dict[str, Any], _: Sequence[memoryview]) -> None:
-            if kept := set(header["kept"]):
+        def decode(reply: messages.ProcessReply, _: Sequence[memoryview]) -> None:
+            if lost := set(reply.not_rebuildable):
                 for state in states:
-                    state.kept = state.kept or state.number in kept
+                    state.rebuildable = state.rebuildable and state.number not in lost
 
-        self._call(states, logits, take)
-        assert self._handed is not None  # noqa: S101 - it was begun
-        return self._handed
+        self._call(states, logits, messages.ProcessReply, decode)
+        assert self._shared_logits is not None  # noqa: S101 - set by `_begin`
+        return self._shared_logits
 
     def scratch(self, rows: int, like: torch.Tensor) -> torch.Tensor:
         return self._memory.rows(rows, like) if like.device.type == "cpu" else super().scratch(rows, like)
@@ -143,162 +149,174 @@ class RemoteDialect(Dialect):
     def borrow(self, region: Region | None) -> None:
         self._memory.borrow(region)
 
-    def forget(self, state: RemoteState) -> None:
-        """The request is gone."""
-        if state.process is not None:
-            self._worker.forget(self._number, state.number)
-
     def __del__(self) -> None:
         if getattr(self, "_process", None) is not None:
-            self._worker.forget(self._number, None)
+            self._worker.release(self._number, None)
+
+    def _release(self, state: RemoteState) -> None:
+        if state.process is not None:
+            self._worker.release(self._number, state.number)
 
     def _host(self, seconds: float) -> WorkerProcess:
-        """The worker's process, which has the processor, or is given it within these seconds."""
+        """Return the worker's process. A process without the processor loads it within these seconds."""
         self._worker.quarantine.check(self._worker.domain, self._source.key, self.name)
         process = self._worker.process()
         if process is not self._process:
-            shipped = self._payload
-            header: dict[str, Any] = {
-                "do": "host",
-                "digest": shipped.digest,
-                "python": shipped.python,
-                "dill": shipped.dill,
-            }
             gpu = self._worker.gpu
-            if gpu is not None and process.uses_gpu:
-                header["gpu"] = [gpu.cuda.device.index, gpu.cuda.uuid.hex()]
-            reply, _ = self._exchange(process, header, [shipped.data], seconds)
-            if gpu is not None and process.uses_gpu and "no_gpu" in reply:
-                gpu.refused(self.domain, process, reply["no_gpu"])
-            self.reads_logits, self.unpickled = bool(reply.get("reads_logits")), bool(reply.get("unpickled"))
-            self.argmax_invariant = bool(reply.get("argmax_invariant"))
-            self.takes_drafts = bool(reply.get("takes_drafts"))
+            uses_gpu = gpu is not None and process.uses_gpu
+            shipped = self._payload
+            call = messages.Host(
+                processor=self._number,
+                name=self.name,
+                digest=shipped.digest,
+                python=shipped.python,
+                dill=shipped.dill,
+                gpu=(str(gpu.cuda.device), gpu.cuda.uuid.hex()) if gpu is not None and uses_gpu else None,
+            )
+            reply, _ = self._exchange(process, call, [shipped.data], messages.HostReply, seconds)
+            if gpu is not None and uses_gpu and reply.gpu_error:
+                gpu.disable(self.domain, process, reply.gpu_error)
+            self.reads_logits, self.unpickled = reply.reads_logits, reply.unpickled
+            self.argmax_invariant, self.takes_drafts = reply.argmax_invariant, reply.takes_drafts
             self._process = process
-            self._called = _nobody
+            self._sent_states = _no_states
         return process
 
     def _start(self, state: RemoteState, process: WorkerProcess, seconds: float) -> None:
-        """Have the state built from the history, within these seconds."""
+        """Build the state in the process, from the history, within these seconds."""
         self.check_rebuildable(state)
         context = state.context
-        header = {
-            "do": "start",
-            "state": state.number,
-            "request_id": context.request_id,
-            "vocab_size": context.vocab_size,
-            "tokenizer_id": context.tokenizer_id,
-            "eos_token_ids": context.eos_token_ids,
-            "max_requests": context.max_requests,
-            "prompt": context.history.prompt_length,
-        }
+        call = messages.Start(
+            processor=self._number,
+            state=state.number,
+            request_id=context.request_id,
+            prompt_length=context.history.prompt_length,
+            vocab_size=context.vocab_size,
+            tokenizer_id=context.tokenizer_id,
+            eos_token_ids=context.eos_token_ids,
+            max_requests=context.max_requests,
+        )
         token_ids = context.history.token_ids.astype("<i4", copy=False).tobytes()
         columns = [state.params, orjson.dumps(context.sampling_params), token_ids]
-        reply, _ = self._exchange(process, header, columns, seconds)
-        self.argmax_invariant = bool(reply.get("argmax_invariant"))  # which an instance may tell, that is made now
+        reply, _ = self._exchange(process, call, columns, messages.StartReply, seconds)
+        self.argmax_invariant = reply.argmax_invariant  # an instance made now may know better
         state.process = process
-        state.told.clear()
+        state.history_events.clear()
 
     def _exchange(
         self,
         process: WorkerProcess,
-        header: dict[str, Any],
+        call: messages.Call,
         columns: Sequence[bytes],
+        expected: type[_Reply],
         seconds: float,
         descriptors: Sequence[int] = (),
-    ) -> tuple[dict[str, Any], list[memoryview]]:
-        header["processor"] = self._number
-        self._worker.send(process, self._source, header, columns, descriptors, seconds=seconds)
-        return self._worker.receive(process, self._source, seconds=seconds)
+    ) -> tuple[_Reply, list[memoryview]]:
+        self._worker.send(process, self._source, call, columns, descriptors, seconds=seconds)
+        return self._worker.receive(process, self._source, expected, seconds=seconds)
 
-    def _ask(self, process: WorkerProcess, header: dict[str, Any], descriptors: Sequence[int]) -> None:
-        self._exchange(process, header, (), self._worker.deadlines.call, descriptors)
+    def _open_on_gpu(self, process: WorkerProcess, memory: messages.Memory, descriptor: int) -> None:
+        call = messages.OpenGpuMemory(processor=self._number, memory=memory)
+        self._exchange(process, call, (), messages.EmptyReply, self._worker.deadlines.call, [descriptor])
 
     def _begin(self, states: Sequence[RemoteState], logits: torch.Tensor | None) -> None:
-        """Begin a call; what is raised is raised by `_call`."""
-        self._not_begun, self._handed, self.failed = None, None, {}
+        """Begin a call. `_call` raises the exception if that fails."""
+        self._begin_error, self._shared_logits, self.failed = None, None, {}
         try:
-            # What a new process must be given first is not to keep the step waiting any longer than a call.
-            until = time.monotonic() + self._worker.deadlines.call
+            # Loading and starting in a new process share the deadline of the call: a step must not wait longer.
+            deadline = time.monotonic() + self._worker.deadlines.call
             process = self._host(self._worker.deadlines.call)
-            header: dict[str, Any] = {"do": "edit" if logits is None else "process", "processor": self._number}
-            if self._called() is not states:
-                self._called = _nobody  # until the process has answered
-                self._restart(states, process, until)
-                header["states"] = [state.number if state.process is process else 0 for state in states]
-            descriptors: Sequence[int] = ()
+            state_numbers = self._numbers_to_send(states, process, deadline)
+            call, descriptors = self._step_call(states, logits, process)
+            call.states = state_numbers
             drafts = [state.context.history.draft_tokens for state in states]
             if any(drafts):
-                header["drafts"] = drafts
-            if self.drafts:
-                header["drafts_before"] = [list(before) for before in self.drafts]
-            if logits is None:
-                header["vocab_size"] = states[0].context.vocab_size
-            else:
-                ask = partial(self._ask, process)
-                self._handed, descriptors = self._memory.hand_over(logits, process, header, ask)
-            counts, told = take_told(states)
+                call.drafts = drafts
+            counts, events = drain_events(states)
             if counts.count(1) != len(counts):
-                header["counts"] = counts
-            column = struct.pack(f"<{len(told)}i", *told)
+                call.counts = counts
+            column = struct.pack(f"<{len(events)}i", *events)
             seconds = self._worker.deadlines.call
-            self._worker.send(process, self._source, header, [column], descriptors, seconds=seconds)
-        except BaseException as error:  # noqa: BLE001 - raised again where the call ends
-            self._not_begun = error
+            self._worker.send(process, self._source, call, [column], descriptors, seconds=seconds)
+        except BaseException as error:  # noqa: BLE001 - raised by `_call`
+            self._begin_error = error
 
-    def _restart(self, states: Sequence[RemoteState], process: WorkerProcess, until: float) -> None:
-        """Build what the process does not have; `failed` tells which states could not be built."""
+    def _step_call(
+        self, states: Sequence[RemoteState], logits: torch.Tensor | None, process: WorkerProcess
+    ) -> tuple[messages.StepCall, Sequence[int]]:
+        """Return the message of a call, without the fields that edits and logits share, and its descriptors."""
+        if logits is None:
+            return messages.Edit(processor=self._number, vocab_size=states[0].context.vocab_size), ()
+        shared, placement, descriptors = self._memory.share(logits, process, partial(self._open_on_gpu, process))
+        self._shared_logits = shared
+        before = [list(token_ids) for token_ids in self.drafts]
+        return messages.Process(processor=self._number, logits=placement, drafts_before=before), descriptors
+
+    def _numbers_to_send(
+        self, states: Sequence[RemoteState], process: WorkerProcess, deadline: float
+    ) -> list[int] | None:
+        """Return the states' numbers after building what the process lacks; None if it already holds this list."""
+        if self._sent_states() is states:
+            return None
+        self._sent_states = _no_states  # until the process has answered
+        self._restart(states, process, deadline)
+        return [state.number if state.process is process else 0 for state in states]
+
+    def _restart(self, states: Sequence[RemoteState], process: WorkerProcess, deadline: float) -> None:
+        """Build the states that the process lacks. Sets `failed` for those that fail."""
         failed: dict[int, BaseException] = {}
         late = ProcessorTimedOut(
             f"processor {self.name}: its worker was lost, and there was no time to rebuild all states"
         )
-        for place, state in enumerate(states):
+        for row, state in enumerate(states):
             if state.process is process:
                 continue
             try:
-                if (seconds := until - time.monotonic()) <= 0:
+                if (seconds := deadline - time.monotonic()) <= 0:
                     raise late
                 self._start(state, process, seconds)
             except LogitportError as error:
                 if error is not late and isinstance(error, (WorkerLost, ProcessorTimedOut)):
                     raise
                 state.process = None
-                state.told.clear()
-                failed[place] = error.with_traceback(None)  # or it keeps this, and its memory
+                state.history_events.clear()
+                failed[row] = error.with_traceback(None)  # its frames would keep this object and its memory alive
         self.failed = failed
 
     def _call(
         self,
         states: Sequence[RemoteState],
         logits: torch.Tensor | None,
-        take: Callable[[dict[str, Any], Sequence[memoryview]], _Taken],
-    ) -> _Taken:
-        """Take the worker's answer to a call, which is begun unless it was. What makes no sense costs the worker."""
+        expected: type[_StepReply],
+        decode: Callable[[_StepReply, Sequence[memoryview]], _Result],
+    ) -> _Result:
+        """Begin a call unless `begin` did, and take its reply. An invalid reply ends the worker's process."""
         if not self._begun:
             self._worker.reserve(self._source, self._worker.deadlines.call)
             self._begin(states, logits)
         try:
-            if self._not_begun is not None:
-                raise self._not_begun
-            assert self._process is not None  # noqa: S101 - it was begun
-            header, columns = self._worker.receive(self._process, self._source, seconds=self._worker.deadlines.call)
-            self._worker.quarantine.went_well(self._worker.domain, self._source.key)
+            if self._begin_error is not None:
+                raise self._begin_error
+            assert self._process is not None  # noqa: S101 - set by `_begin`
+            seconds = self._worker.deadlines.call
+            reply, columns = self._worker.receive(self._process, self._source, expected, seconds=seconds)
+            self._worker.quarantine.record_success(self._worker.domain, self._source.key)
             if not self.failed and isinstance(states, States):
-                self._called = ref(states)
+                self._sent_states = ref(states)
             try:
-                self._take_failed(header["failed"], len(states))
-                return take(header, columns)
-            except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
-                raise self._worker.misunderstood(self._source, f"an answer that is none: {error}") from None
+                self._record_failed(reply.failed, len(states))
+                return decode(reply, columns)
+            except (IndexError, TypeError, ValueError) as error:
+                raise self._worker.protocol_error(self._source, f"an invalid reply: {error}") from None
         finally:
             self._begun = False
-            self._not_begun = None
+            self._begin_error = None
             self._worker.lock.release()
 
-    def _take_failed(self, told: dict[str, Any], rows: int) -> None:
+    def _record_failed(self, errors: dict[int, messages.Error], rows: int) -> None:
         failed = dict(self.failed)
-        for key, error in told.items():
-            place = int(key)
-            if not 0 <= place < rows:
-                raise ValueError(f"row {place} of {rows} failed")
-            failed[place] = self._worker.error(self._source, error)
+        for row, error in errors.items():
+            if row >= rows:
+                raise ValueError(f"row {row} of {rows} failed")
+            failed[row] = self._worker.processor_error(self._source, error)
         self.failed = failed

@@ -1,4 +1,4 @@
-"""What the server keeps of a request whose state is in a worker."""
+"""What the server keeps for a request whose state is in a worker."""
 
 from __future__ import annotations
 
@@ -6,49 +6,56 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from logitport_server.dialects import RequestContext
-    from logitport_server.executors.remote import RemoteDialect
     from logitport_server.executors.zygote import WorkerProcess
 
-# Of processors and states: in a worker each has one of its own, which none gets again.
+# Numbers of processors and states in workers. No number is used twice.
 numbers = count(1)
 
 
 class RemoteState:
-    """One request, and what its worker must still be told of it.
+    """One request of a processor in a worker.
+
+    Args:
+        context: the request.
+        params: its parameters, as JSON.
+        on_release: called with this object when nothing uses it any more.
 
     Attributes:
-        number: how the worker knows it.
-        context: the request; its history is live.
+        number: the worker's number for the state.
+        context: the request. Its history is live.
         params: JSON.
-        told: what has happened to the history since the last call: an id joined it, or -1 - length: it was cut back.
+        history_events: what the worker must apply before its next call. An id was appended to the history;
+            -1 - length means a rewind to that length.
         process: the process that has the state; None if none has.
-        kept: whether the state is not a function of the history.
+        rebuildable: whether the state is a function of the history.
     """
 
-    __slots__ = ("__weakref__", "context", "dialect", "kept", "number", "params", "process", "told")
+    __slots__ = (
+        *("__weakref__", "_on_release", "context", "history_events", "number", "params", "process", "rebuildable"),
+    )
 
-    def __init__(self, dialect: RemoteDialect, context: RequestContext, params: bytes) -> None:
-        self.dialect = dialect
+    def __init__(self, context: RequestContext, params: bytes, on_release: Callable[[RemoteState], object]) -> None:
         self.number = next(numbers)
         self.context = context
         self.params = params
-        self.told: list[int] = []
+        self.history_events: list[int] = []
         self.process: WorkerProcess | None = None
-        self.kept = False
+        self.rebuildable = True
+        self._on_release = on_release
 
     def __del__(self) -> None:
-        self.dialect.forget(self)
+        self._on_release(self)
 
 
-def take_told(states: Sequence[RemoteState]) -> tuple[list[int], list[int]]:
-    """How much has happened to each history since the last call, and what, of all."""
+def drain_events(states: Sequence[RemoteState]) -> tuple[list[int], list[int]]:
+    """Clear the history events of these states. Returns the number of each state's events, and all events."""
     counts: list[int] = []
-    told: list[int] = []
+    events: list[int] = []
     for state in states:
-        counts.append(len(state.told))
-        told += state.told
-        state.told.clear()
-    return counts, told
+        counts.append(len(state.history_events))
+        events += state.history_events
+        state.history_events.clear()
+    return counts, events

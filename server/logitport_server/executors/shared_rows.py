@@ -1,16 +1,17 @@
-"""The memory in which a worker finds the logits of its rows."""
+"""Memory shared with a worker, for the logits of its rows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from logitport.core.cuda_ipc import CudaError
 from logitport.errors import LogitportError
 from logitport_server.dialects.failures import COSTLY
-from logitport_server.executors.gpu import GpuMemory, give_up
+from logitport_server.executors.gpu import GpuMemory, release_memory
 from logitport_server.shared_memory.regions import Region
+from logitport_server.worker import messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,161 +22,171 @@ if TYPE_CHECKING:
     from logitport_server.executors.zygote import WorkerProcess
     from logitport_server.principals import Domain
 
-    # Has the worker do what a header says, with these descriptors, before the call; raises LogitportError.
-    Ask = Callable[[dict[str, Any], Sequence[int]], object]
+    # Makes the worker open GPU memory, whose descriptor is passed along. Raises LogitportError.
+    OpenOnGpu = Callable[[messages.Memory, int], object]
 
 _numbers = count(1)
 
 
 @dataclass(frozen=True)
 class _Mapping:
-    """A region, and the number by which the worker knows it, which none gets again."""
+    """Memory, and the worker's number for it. No number is used twice."""
 
     number: int
     region: Region | GpuMemory
 
+    @property
+    def message(self) -> messages.Memory:
+        return messages.Memory(self.number, self.region.size_bytes)
+
 
 @dataclass(frozen=True)
 class _Rows:
-    """Memory of one processor's own, float[rows, vocab_size] in it."""
+    """Memory of one processor, with a tensor float[rows, vocab_size] in it."""
 
     mapping: _Mapping
     tensor: torch.Tensor
 
     def fit(self, rows: int, like: torch.Tensor) -> bool:
-        here = self.tensor
-        return len(here) >= rows and here.dtype == like.dtype and here.shape[1] == like.shape[1]
+        own = self.tensor
+        return len(own) >= rows and own.dtype == like.dtype and own.shape[1] == like.shape[1]
 
 
 class SharedRows:
-    """A region of one processor's own, into which its rows are copied, and which grows on demand.
+    """A region of one processor, which grows on demand. Rows are copied into it.
 
-    Where a session's region holds no other rows, it may be lent: rows that lie there stay there. Rows of a GPU are
-    copied to memory of that GPU which the worker opens, if it holds the GPU; else to pinned memory of the host.
+    Rows in a borrowed region of a session are shared in place. A region may only be borrowed while it holds no other
+    rows. Rows of a GPU are copied to GPU memory that the worker opens, if it uses the GPU; otherwise to pinned host
+    memory.
 
     Args:
-        gpu: the server's, if it can share memory of it.
-        domain: whose worker it is.
+        gpu: the server's GPU, if it can share memory.
+        domain: trust domain of the worker.
     """
 
     def __init__(self, gpu: Gpu | None = None, domain: Domain | None = None) -> None:
         self._gpu = gpu
         self._domain = domain
-        self._own: _Rows | None = None
+        self._on_host: _Rows | None = None
         self._on_gpu: _Rows | None = None
-        self._lent: _Mapping | None = None
-        # What copies between a GPU and this memory.
+        self._borrowed: _Mapping | None = None
+        # The stream of copies between a GPU and this memory.
         self._stream: torch.cuda.Stream | None = None
-        # The process that maps some of this; what of it; and what it need not keep.
-        self._holder: WorkerProcess | None = None
-        self._held: set[int] = set()
-        self._gone: list[int] = []
+        # The process that `_mapped` and `_unmapped` refer to: numbers of the memory that it has mapped, and of the
+        # memory that it must unmap at its next call.
+        self._process: WorkerProcess | None = None
+        self._mapped: set[int] = set()
+        self._unmapped: list[int] = []
 
     def rows(self, rows: int, like: torch.Tensor) -> torch.Tensor:
-        """float[rows, vocab_size] in the host's memory, uninitialised, of the width and dtype of `like`."""
-        if self._own is None or not self._own.fit(rows, like):
-            self._drop(self._own)
-            self._own = None
+        """Return float[rows, vocab_size] in host memory, uninitialized, with the width and dtype of `like`."""
+        return self._rows_on_host(rows, like).tensor[:rows]
+
+    def borrow(self, region: Region | None) -> None:
+        """Share rows in this region in place from now on; None ends it."""
+        if region is None or self._borrowed is None or self._borrowed.region is not region:
+            if self._borrowed is not None:
+                self._unmapped.append(self._borrowed.number)
+            self._borrowed = None if region is None else _Mapping(next(_numbers), region)
+
+    def share(
+        self, logits: torch.Tensor, process: WorkerProcess, open_on_gpu: OpenOnGpu
+    ) -> tuple[torch.Tensor, messages.LogitsPlacement, Sequence[int]]:
+        """Make the logits accessible to the worker. They are copied unless they are in shared memory.
+
+        Returns:
+            The logits in the memory that the worker writes to, the placement for the message of the call, and the
+            descriptors that must travel with that message.
+
+        Raises:
+            LogitportError: the worker was lost while it opened GPU memory.
+        """
+        if self._process is not process:
+            self._process, self._mapped, self._unmapped = process, set(), []
+            self._drop_gpu_rows()  # work of a killed process may still run in this memory
+        mapping, shared, offset = self._place(logits, process, open_on_gpu)
+        placement = messages.LogitsPlacement(
+            memory=mapping.number,
+            offset=offset,
+            rows=shared.shape[0],
+            vocab_size=shared.shape[1],
+            dtype=str(shared.dtype).removeprefix("torch."),
+            unmapped=self._unmapped,
+        )
+        self._unmapped = []
+        if mapping.number in self._mapped:
+            return shared, placement, ()
+        self._mapped.add(mapping.number)
+        placement.mapped = mapping.message
+        return shared, placement, [mapping.region.fd]
+
+    def _place(
+        self, logits: torch.Tensor, process: WorkerProcess, open_on_gpu: OpenOnGpu
+    ) -> tuple[_Mapping, torch.Tensor, int]:
+        """Choose the memory, and copy the logits into it unless they are there. Returns their offset, too."""
+        if self._borrowed is not None and isinstance(self._borrowed.region, Region):
+            offset = self._borrowed.region.offset_of(logits)
+            if offset is not None:
+                return self._borrowed, logits, offset
+        on_gpu = self._gpu is not None and logits.device == self._gpu.cuda.device
+        own = self._rows_on_gpu(logits, process, open_on_gpu) if on_gpu and process.uses_gpu else None
+        memory = "host" if own is None else "device"
+        own = own or self._rows_on_host(len(logits), logits)
+        shared = own.tensor[: len(logits)]
+        if on_gpu:
+            self._copy_from_gpu(logits, shared, memory)
+        elif shared.data_ptr() != logits.data_ptr():
+            shared.copy_(logits)
+        return own.mapping, shared, 0
+
+    def _rows_on_host(self, rows: int, like: torch.Tensor) -> _Rows:
+        if self._on_host is None or not self._on_host.fit(rows, like):
+            self._drop(self._on_host)
+            self._on_host = None
             region = Region(_size_bytes(rows, like))
             if self._gpu is not None:
                 region.pin(self._gpu.cuda)
-            self._own = _rows_in(region, rows, like)
-        return self._own.tensor[:rows]
+            self._on_host = _rows_in(region, rows, like)
+        return self._on_host
 
-    def borrow(self, region: Region | None) -> None:
-        """From now on rows that lie in this region are handed over in place; None: no more."""
-        if region is None or self._lent is None or self._lent.region is not region:
-            if self._lent is not None:
-                self._gone.append(self._lent.number)
-            self._lent = None if region is None else _Mapping(next(_numbers), region)
-
-    def hand_over(
-        self, logits: torch.Tensor, process: WorkerProcess, header: dict[str, Any], ask: Ask
-    ) -> tuple[torch.Tensor, Sequence[int]]:
-        """Make the header of a call name the logits, which are copied unless the worker can reach them.
-
-        Returns:
-            The logits in the memory that the worker writes to, and the descriptors that must travel with the header.
-
-        Raises:
-            LogitportError: the worker was lost when it was asked to open memory.
-        """
-        if self._holder is not process:
-            self._holder, self._held, self._gone = process, set(), []
-            self._forget_gpu()  # where work of a process that was ended may go on for a while
-        mapping, handed, offset = self._place(logits, process, ask)
-        header |= {
-            "in": mapping.number,
-            "offset": offset,
-            "shape": list(handed.shape),
-            "dtype": str(handed.dtype).removeprefix("torch."),
-        }
-        if self._gone:
-            header["memory_gone"], self._gone = self._gone, []
-        if mapping.number in self._held:
-            return handed, ()
-        self._held.add(mapping.number)
-        header["memory"] = [[mapping.number, mapping.region.size_bytes]]
-        return handed, [mapping.region.fd]
-
-    def _place(self, logits: torch.Tensor, process: WorkerProcess, ask: Ask) -> tuple[_Mapping, torch.Tensor, int]:
-        if self._lent is not None and isinstance(self._lent.region, Region):
-            offset = self._lent.region.offset_of(logits)
-            if offset is not None:
-                return self._lent, logits, offset
-        of_gpu = self._gpu is not None and logits.device == self._gpu.cuda.device
-        own = self._rows_on_gpu(logits, process, ask) if of_gpu and process.uses_gpu else None
-        where = "host" if own is None else "device"
-        if own is None:
-            self.rows(len(logits), logits)
-            own = self._own
-        assert own is not None  # noqa: S101 - it has the rows
-        handed = own.tensor[: len(logits)]
-        if of_gpu:
-            self._copy_from_gpu(logits, handed, where)
-        elif handed.data_ptr() != logits.data_ptr():
-            handed.copy_(logits)
-        return own.mapping, handed, 0
-
-    def _rows_on_gpu(self, like: torch.Tensor, process: WorkerProcess, ask: Ask) -> _Rows | None:
-        """Memory of the GPU that the worker has open; None if that cannot be, which is so until its process ends."""
-        assert self._gpu is not None  # noqa: S101 - asked before
+    def _rows_on_gpu(self, like: torch.Tensor, process: WorkerProcess, open_on_gpu: OpenOnGpu) -> _Rows | None:
+        """Return GPU memory that the worker has open. None if that fails, which disables the GPU for the process."""
+        assert self._gpu is not None  # noqa: S101 - checked by the caller
         try:
             if self._on_gpu is None or not self._on_gpu.fit(len(like), like):
-                self._forget_gpu()
+                self._drop_gpu_rows()
                 memory = GpuMemory(self._gpu.cuda, _size_bytes(len(like), like))
                 self._on_gpu = _rows_in(memory, len(like), like)
             mapping = self._on_gpu.mapping
-            if mapping.number not in self._held:
-                opening = {"do": "open_on_gpu", "memory": [[mapping.number, mapping.region.size_bytes]]}
-                ask(opening, [mapping.region.fd])
-                self._held.add(mapping.number)
+            if mapping.number not in self._mapped:
+                open_on_gpu(mapping.message, mapping.region.fd)
+                self._mapped.add(mapping.number)
         except (CudaError, LogitportError) as error:
             if isinstance(error, COSTLY):
                 raise
-            self._forget_gpu()
-            self._gpu.refused(self._domain, process, error)
+            self._drop_gpu_rows()
+            self._gpu.disable(self._domain, process, error)
         return self._on_gpu
 
-    def _copy_from_gpu(self, logits: torch.Tensor, handed: torch.Tensor, where: str) -> None:
-        """And wait until the copy is there, with all that was to come before: the worker has no event of ours."""
-        assert self._gpu is not None  # noqa: S101 - asked before
-        self._gpu.handed(where)
+    def _copy_from_gpu(self, logits: torch.Tensor, shared: torch.Tensor, memory: str) -> None:
+        """Copy and wait for the copy and all earlier work: the worker cannot wait for an event of this process."""
+        assert self._gpu is not None  # noqa: S101 - checked by the caller
+        self._gpu.record_call(memory)
         self._stream = self._gpu.cuda.current_stream()
-        handed.copy_(logits, non_blocking=True)
+        shared.copy_(logits, non_blocking=True)
         self._stream.synchronize()
 
-    def _forget_gpu(self) -> None:
+    def _drop_gpu_rows(self) -> None:
         self._drop(self._on_gpu)
         self._on_gpu = None
 
     def _drop(self, rows: _Rows | None) -> None:
         if rows is not None:
-            self._gone.append(rows.mapping.number)
-            give_up(rows.mapping.region, self._stream)
+            self._unmapped.append(rows.mapping.number)
+            release_memory(rows.mapping.region, self._stream)
 
     def __del__(self) -> None:
-        for rows in (self._own, self._on_gpu):
+        for rows in (self._on_host, self._on_gpu):
             self._drop(rows)
 
 

@@ -1,4 +1,4 @@
-"""The server's end of one trust domain's worker: whichever process that is at present."""
+"""The server's end of one trust domain's worker. Its process is replaced whenever it ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from logitport.errors import ProcessorTimedOut, from_proto
@@ -16,6 +16,7 @@ from logitport_proto import common_pb2
 from logitport_server.dialects import failures
 from logitport_server.dialects.failures import WorkerLost
 from logitport_server.executors.zygote import NoAnswer, WorkerGone, WorkerProcess
+from logitport_server.worker import messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,13 +29,19 @@ if TYPE_CHECKING:
     from logitport_server.registry.quarantine import Quarantine
     from logitport_server.registry.source import Source
 
+_Reply = TypeVar("_Reply", bound=messages.Reply)
+
 logger = logging.getLogger(__name__)
 
-# What a worker is asked, as its author may be told of it; all else is a call.
-_ASKED = {"host": "loading it", "validate": "checking its parameters", "start": "its start"}
+# Names of calls that have the time of a load, for error messages.
+_LOADING_CALLS: dict[type[messages.Call], str] = {
+    messages.Host: "loading it",
+    messages.Validate: "checking its parameters",
+    messages.Start: "its start",
+}
 
-# To have a worker of a zygote that is there takes milliseconds; one that must be started first imports torch.
-_FORK_SECONDS = 60.0
+# A ready zygote forks a worker in milliseconds. One that must be launched first imports torch.
+_FORK_TIMEOUT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -51,14 +58,15 @@ class Deadlines:
 
 
 class Worker:
-    """Runs what one trust domain has shipped, in a process that is replaced when it ends.
+    """Runs one trust domain's processors in a process that is replaced when it ends.
 
     Attributes:
-        domain: whose code it runs.
-        lock: held from the beginning of a call to its end; all methods but `forget`, `close` and `end_revoked` need it.
+        domain: the trust domain.
+        lock: held from the beginning of a call to its end. All methods but `release`, `close` and `end_revoked` need
+            it.
         dialects: the processors that sessions hold.
-        idle_since: when a call ended last, as time.monotonic() tells it.
-        gpu: the server's, if it can share memory of it.
+        idle_since: when the last call ended, in time.monotonic() seconds.
+        gpu: the server's GPU, if it can share memory.
     """
 
     def __init__(
@@ -79,22 +87,22 @@ class Worker:
         self._zygote = zygote
         self._forked: Future[WorkerProcess] | None = None
         self._process: WorkerProcess | None = None
-        # What the process need not keep any more: processors (state None), and states of processors.
-        self._gone: deque[tuple[int, int | None]] = deque()
-        self._asked = ""  # last, in the header's words
+        # What the process can drop: processors (state None), and states of processors.
+        self._released: deque[tuple[int, int | None]] = deque()
+        self._last_call: type[messages.Call] = messages.Call
 
     def reserve(self, source: Source, seconds: float) -> None:
-        """Take the lock. Raises ProcessorTimedOut if others of the trust domain hold it all this time."""
+        """Acquire the lock. Raises ProcessorTimedOut if other calls of the trust domain hold it for so long."""
         if not self.lock.acquire(timeout=seconds):
             raise ProcessorTimedOut(
-                f"processor {source.title}: the worker of its trust domain was busy for {seconds:g} s; call again, or "
+                f"processor {source.title}: the worker of its trust domain was busy for {seconds:g} s; try again, or "
                 "give slow processors a tenant of their own",
                 processor=source.title,
             )
 
     @contextmanager
     def reserved(self, source: Source, seconds: float) -> Iterator[None]:
-        """`reserve` for as long as the context lasts."""
+        """Hold the lock, as `reserve`, for the duration of the context."""
         self.reserve(source, seconds)
         try:
             yield
@@ -102,17 +110,17 @@ class Worker:
             self.lock.release()
 
     def process(self) -> WorkerProcess:
-        """The process, forked if there is none. Raises WorkerLost if it cannot be had."""
-        if self._process is not None and not (self._process.alive and self._may_live(self._process)):
-            self._let_go()
+        """Return the process; fork one if there is none. Raises WorkerLost if that fails."""
+        if self._process is not None and not (self._process.alive and self._is_permitted(self._process)):
+            self._close_process()
         if self._process is None:
             forked, self._forked = self._forked or self._zygote().fork(), None
             try:
-                self._process = forked.result(_FORK_SECONDS)
+                self._process = forked.result(_FORK_TIMEOUT_SECONDS)
             except Exception as error:
-                forked.add_done_callback(_close_process)
-                raise WorkerLost(f"there is no worker for {self.domain}: it {error}") from error
-            if not self._may_live(self._process):  # it was forked before the author lost the scope
+                forked.add_done_callback(_close_forked)
+                raise WorkerLost(f"no worker for {self.domain}: it {error}") from error
+            if not self._is_permitted(self._process):  # forked before the owner lost the scope
                 return self.process()
         return self._process
 
@@ -120,106 +128,100 @@ class Worker:
         self,
         process: WorkerProcess,
         source: Source,
-        header: dict[str, Any],
+        call: messages.Call,
         columns: Sequence[bytes] = (),
         descriptors: Sequence[int] = (),
         *,
         seconds: float,
     ) -> None:
-        """Begin a call of a processor; `receive` ends it. Raises ProcessorTimedOut, WorkerLost."""
-        if self._gone:
-            header["gone"] = [self._gone.popleft() for _ in range(len(self._gone))]
-        header["name"] = source.title
-        self._asked = header["do"]
+        """Begin a call of a processor. `receive` ends it. Raises ProcessorTimedOut, WorkerLost."""
+        if self._released:
+            call.released = [self._released.popleft() for _ in range(len(self._released))]
+        self._last_call = type(call)
         try:
-            process.send(header, columns, descriptors, seconds)
+            process.send(call, columns, descriptors, seconds)
         except (WorkerGone, NoAnswer) as error:
-            raise self._lost(source, error, seconds) from None
+            raise self._replace_process(source, error, seconds) from None
 
     def receive(
-        self, process: WorkerProcess, source: Source, *, seconds: float
-    ) -> tuple[dict[str, Any], list[memoryview]]:
+        self, process: WorkerProcess, source: Source, expected: type[_Reply], *, seconds: float
+    ) -> tuple[_Reply, list[memoryview]]:
         """End a call.
 
         Raises:
-            ProcessorTimedOut: no answer within the seconds that the call was begun with; the process is killed.
-            WorkerLost: the process ended, or sent what cannot be understood.
-            LogitportError: what the processor raised, or was refused for.
+            ProcessorTimedOut: no reply within the seconds given to `send`. The process is killed.
+            WorkerLost: the process ended, or its reply is invalid.
+            LogitportError: the processor raised, or was refused.
         """
         try:
-            header, columns = process.receive()
+            reply, columns = process.receive()
         except (WorkerGone, NoAnswer) as error:
-            raise self._lost(source, error, seconds) from None
+            raise self._replace_process(source, error, seconds) from None
         self.idle_since = time.monotonic()
-        if "error" in header:
-            raise self.error(source, header["error"])
-        return header, columns
+        if isinstance(reply, messages.ErrorReply):
+            raise self.processor_error(source, reply.error)
+        if not isinstance(reply, expected):
+            raise self.protocol_error(source, f"{type(reply).__name__} instead of {expected.__name__}")
+        return reply, columns
 
-    def error(self, source: Source, told: object) -> LogitportError:
-        """An error as the worker tells it. Raises WorkerLost if that is none."""
-        if not isinstance(told, dict):
-            raise self.misunderstood(source, "an error that is no object")
-        message = common_pb2.Error()
-        try:
-            message.code = told["code"]
-            message.message, message.remote_traceback = told["message"], told["trace"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise self.misunderstood(source, f"an error that is none: {error}") from None
-        return failures.of_processor(from_proto(message), source.title)
+    def processor_error(self, source: Source, error: messages.Error) -> LogitportError:
+        """Convert an error that the worker sent."""
+        proto = common_pb2.Error(code=error.code, message=error.message, remote_traceback=error.trace)  # type: ignore[arg-type]
+        return failures.of_processor(from_proto(proto), source.title)
 
-    def misunderstood(self, source: Source, what: str) -> LogitportError:
-        """The worker sent what cannot be used, and is ended."""
-        return self._lost(source, WorkerGone(f"sent {what}"), 0.0)
+    def protocol_error(self, source: Source, what: str) -> LogitportError:
+        """Kill the worker because it sent something invalid. Returns the error to raise."""
+        return self._replace_process(source, WorkerGone(f"sent {what}"), 0.0)
 
     def end_revoked(self) -> None:
-        """End the process if its author has lost the scope for what it holds, unless it is in a call."""
+        """End an idle process whose owner has lost the scope for what it holds. A busy one is left alone."""
         if self.lock.acquire(blocking=False):
-            if self._process is not None and not self._may_live(self._process):
-                self._let_go()
+            if self._process is not None and not self._is_permitted(self._process):
+                self._close_process()
             self.lock.release()
 
-    def forget(self, processor: int, state: int | None) -> None:
-        """The process may forget a state, or a processor; it is told with the next call. Needs no lock."""
-        self._gone.append((processor, state))
+    def release(self, processor: int, state: int | None) -> None:
+        """Let the process drop a state, or a processor, at its next call. Does not need the lock."""
+        self._released.append((processor, state))
 
     def close(self) -> None:
         """End the process."""
-        self._let_go()
+        self._close_process()
         if self._forked is not None:
-            self._forked.add_done_callback(_close_process)
+            self._forked.add_done_callback(_close_forked)
             self._forked = None
 
-    def _may_live(self, process: WorkerProcess) -> bool:
-        """Whether its author still has the scope for what it holds."""
+    def _is_permitted(self, process: WorkerProcess) -> bool:
+        """Return whether the owner still has the scope for what the process holds."""
         return not process.holds_gpu or (self.gpu is not None and self.gpu.granted(self.domain))
 
-    def _lost(self, source: Source, error: WorkerGone | NoAnswer, seconds: float) -> LogitportError:
-        """Replace the process at once; what to tell of it."""
+    def _replace_process(self, source: Source, error: WorkerGone | NoAnswer, seconds: float) -> LogitportError:
+        """Kill the process, record the failure and fork another process at once. Returns the error to raise."""
         failure: LogitportError
         if isinstance(error, NoAnswer):
-            what = _ASKED.get(self._asked, "its call")
-            # What a new process is given within a step has the time of a call, or what is left of it.
-            loads = self._asked in _ASKED and seconds >= self.deadlines.load
-            option = "--load-timeout-seconds" if loads else "--processor-timeout-seconds"
+            what = _LOADING_CALLS.get(self._last_call, "its call")
+            # Within a step, even loading calls have only the time of a call, or the rest of it.
+            is_load = self._last_call in _LOADING_CALLS and seconds >= self.deadlines.load
+            option = "--load-timeout-seconds" if is_load else "--processor-timeout-seconds"
             reason = f"{what} took over {seconds:.3g} s ({option}), and its worker was ended: look for a loop"
             failure = ProcessorTimedOut(f"processor {source.title}: {reason}", processor=source.title)
         else:
             reason = f"its worker {error}"
             failure = WorkerLost(f"processor {source.title}: {reason}", processor=source.title)
         logger.warning("processor %s of %s: %s", source.title, self.domain, reason)
-        self._let_go()
-        self.quarantine.failed(self.domain, source.key, reason)
-        with suppress(Exception):  # told to the next call, if it lasts
+        self._close_process()
+        self.quarantine.record_failure(self.domain, source.key, reason)
+        with suppress(Exception):  # if it persists, the next call reports it
             self._forked = self._zygote().fork()
         return failure
 
-    def _let_go(self) -> None:
+    def _close_process(self) -> None:
         if self._process is not None:
             self._process.close()
             self._process = None
-        self._gone.clear()
+        self._released.clear()
 
 
-def _close_process(forked: Future[WorkerProcess]) -> None:
+def _close_forked(forked: Future[WorkerProcess]) -> None:
     if not forked.cancelled() and forked.exception() is None:
         forked.result().close()

@@ -1,4 +1,4 @@
-"""The server's end of a zygote: a process of one Python that has everything imported, and forks workers on demand."""
+"""The server's end of a zygote: a preloaded process of one Python that forks workers on request."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ import threading
 import time
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import orjson
-
-from logitport_server.worker import frames
+from logitport_server.worker import frames, messages
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Sequence
 
+    from logitport_server.sandbox import Limits
+
 logger = logging.getLogger(__name__)
 
-_LONGEST_MESSAGE = 1 << 16
-_READY_SECONDS = 180.0
-# How long to wait for the zygote to tell how a worker ended, which it has seen to end.
-_BURIAL_SECONDS = 0.5
-# What one reply may bring, in bytes: biases of many rows over a large vocabulary fit in.
-_LONGEST_REPLY = 64 << 20
+_MAX_MESSAGE_BYTES = 1 << 16
+_READY_TIMEOUT_SECONDS = 180.0
+# How long to wait for the zygote's report of the exit status of a worker that has ended.
+_EXIT_TIMEOUT_SECONDS = 0.5
+# Limit for the columns of one reply. Biases of many rows over a large vocabulary fit.
+_MAX_REPLY_BYTES = 64 << 20
 
 
 class WorkerGone(Exception):
-    """The process has ended, or does not speak our language; the message says how, as in "it …"."""
+    """The process has ended, or violated the protocol. The message is a predicate, such as "ended with status 1"."""
 
 
 class NoAnswer(Exception):
-    """The process did not answer in time."""
+    """The process did not answer before the deadline."""
 
 
 class WorkerProcess:
-    """A forked worker. One call at a time.
+    """A forked worker. It runs one call at a time.
 
     Attributes:
-        holds_gpu: whether it was given the device nodes of a GPU.
+        holds_gpu: whether it has the device nodes of a GPU.
         uses_gpu: whether it can use them, as far as is known.
     """
 
@@ -62,16 +62,14 @@ class WorkerProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it has not ended, as far as is known."""
+        """Whether the process has not ended, as far as is known."""
         return not self._ended.done()
 
-    def send(
-        self, header: dict[str, Any], columns: Sequence[bytes], descriptors: Sequence[int], seconds: float
-    ) -> None:
+    def send(self, call: messages.Call, columns: Sequence[bytes], descriptors: Sequence[int], seconds: float) -> None:
         """Begin a call. Raises WorkerGone, NoAnswer."""
         self._calls += 1
         self._deadline = time.monotonic() + seconds
-        frame = memoryview(frames.pack({**header, "call": self._calls}, columns))
+        frame = memoryview(frames.pack(self._calls, messages.encode(call), columns))
         try:
             if descriptors:
                 frame = frame[socket.send_fds(self._connection, [frame], descriptors) :]
@@ -79,56 +77,57 @@ class WorkerProcess:
                 try:
                     frame = frame[self._connection.send(frame) :]
                 except BlockingIOError:
-                    self._await(select.POLLOUT)
+                    self._wait(select.POLLOUT)
         except OSError as error:
-            raise WorkerGone(self._how_it_ended()) from error
+            raise WorkerGone(self._describe_end()) from error
 
-    def receive(self) -> tuple[dict[str, Any], list[memoryview]]:
-        """End a call, within the seconds that it was begun with. Raises WorkerGone, NoAnswer."""
+    def receive(self) -> tuple[messages.Reply, list[memoryview]]:
+        """End a call, before the deadline set at its beginning. Raises WorkerGone, NoAnswer."""
         try:
-            header, columns = frames.read(self._receive, _LONGEST_REPLY)
+            call, message, columns = frames.read(self._receive, _MAX_REPLY_BYTES)
+            reply = messages.decode_reply(message)
         except frames.BadFrame as error:
-            raise WorkerGone(f"sent what is no frame of its own: {error}") from error
-        if header.get("call") != self._calls:
-            raise WorkerGone("answered another call than the one that it was asked")
-        return header, columns
+            raise WorkerGone(f"sent an invalid frame: {error}") from error
+        if call != self._calls:
+            raise WorkerGone("sent the reply to another call")
+        return reply, columns
 
     def kill(self) -> None:
-        """End it, and all that it has started. May be called twice."""
+        """Kill the process and all that it has started. Idempotent."""
         self._killed = True
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill it, and give up its descriptors; nothing may be called afterwards."""
+        """Kill the process and close its descriptors. No method may be called afterwards."""
         self.kill()
         self._connection.close()
         os.close(self._pidfd)
 
-    def _receive(self, most: int) -> bytes:
+    def _receive(self, max_bytes: int) -> bytes:
         while True:
             try:
-                octets = self._connection.recv(most)
+                data = self._connection.recv(max_bytes)
             except BlockingIOError:
-                self._await(select.POLLIN)
+                self._wait(select.POLLIN)
             except OSError as error:
-                raise WorkerGone(self._how_it_ended()) from error
+                raise WorkerGone(self._describe_end()) from error
             else:
-                if not octets:
-                    raise WorkerGone(self._how_it_ended())
-                return octets
+                if not data:
+                    raise WorkerGone(self._describe_end())
+                return data
 
-    def _await(self, event: int) -> None:
-        """Until the socket is ready; or raise."""
+    def _wait(self, event: int) -> None:
+        """Wait until the socket is ready. Raises WorkerGone, NoAnswer."""
         self._poll.modify(self._connection, event)
         ready = self._poll.poll(max(0.0, self._deadline - time.monotonic()) * 1000)
         if not ready:
             raise NoAnswer
         if all(descriptor == self._pidfd for descriptor, _ in ready):
-            raise WorkerGone(self._how_it_ended())
+            raise WorkerGone(self._describe_end())
 
-    def _how_it_ended(self) -> str:
-        wait([self._ended], _BURIAL_SECONDS)
+    def _describe_end(self) -> str:
+        wait([self._ended], _EXIT_TIMEOUT_SECONDS)
         if not self._ended.done():
             return "closed its connection to the server"
         status = self._ended.result()
@@ -139,31 +138,38 @@ class WorkerProcess:
 
 
 class Zygote:
-    """Launched when it is made; `ready` waits until it can fork.
+    """Launched by the constructor; `ready` waits until it can fork.
+
+    Args:
+        python: minor version of its Python.
+        launch: starts the process, given the descriptor of its control socket.
+        limits: what each worker may use.
+        holds_gpu: whether the workers have the device nodes of a GPU.
 
     Attributes:
-        python: its minor version, such as "3.11".
-        holds_gpu: whether its workers are given the device nodes of a GPU.
+        python: such as "3.11".
+        holds_gpu: as above.
     """
 
     def __init__(
         self,
         python: str,
         launch: Callable[[int], subprocess.Popen[bytes]],
-        limits: dict[str, Any],
+        limits: Limits,
         *,
         holds_gpu: bool = False,
     ) -> None:
         self.python = python
         self.holds_gpu = holds_gpu
         self._limits = limits
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = launch(theirs.fileno())
+        self._control, zygote_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with zygote_end:
+            self._process = launch(zygote_end.fileno())
         self._ready: Future[None] = Future()
+        # By the number of the worker.
         self._forking: dict[int, tuple[socket.socket, Future[WorkerProcess]]] = {}
         self._ended: dict[int, Future[int]] = {}
-        self._last = 0
+        self._last_worker = 0
         self._lock = threading.Lock()
         self._closed = False
         threading.Thread(target=self._listen, name=f"logitport-zygote-{python}", daemon=True).start()
@@ -174,31 +180,32 @@ class Zygote:
         return not self._closed and self._process.poll() is None
 
     def ready(self) -> None:
-        """Wait until everything is imported. Raises RuntimeError, which says why it is not."""
-        wait([self._ready], _READY_SECONDS)
+        """Wait until its imports are done. Raises RuntimeError with the reason if they fail."""
+        wait([self._ready], _READY_TIMEOUT_SECONDS)
         if not self._ready.done():
-            raise RuntimeError(f"it was not ready within {_READY_SECONDS:.0f} s")
+            raise RuntimeError(f"it was not ready within {_READY_TIMEOUT_SECONDS:.0f} s")
         self._ready.result()
 
     def fork(self) -> Future[WorkerProcess]:
-        """Ask for a worker; whoever needs it waits. The result may raise WorkerGone."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        """Request a worker without waiting for it. The future may raise WorkerGone."""
+        server_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         forked: Future[WorkerProcess] = Future()
-        with theirs, self._lock:
-            self._last += 1
-            self._forking[self._last] = ours, forked
-            self._ended[self._last] = Future()
-            message = orjson.dumps({"worker": self._last, "limits": self._limits})
+        with worker_end, self._lock:
+            self._last_worker += 1
+            worker = self._last_worker
+            self._forking[worker] = server_end, forked
+            self._ended[worker] = Future()
             try:
-                socket.send_fds(self._control, [message], [theirs.fileno()])
+                request = messages.encode(messages.Fork(worker, self._limits))
+                socket.send_fds(self._control, [request], [worker_end.fileno()])
             except OSError as error:
-                del self._forking[self._last], self._ended[self._last]
-                ours.close()
+                del self._forking[worker], self._ended[worker]
+                server_end.close()
                 forked.set_exception(WorkerGone(f"could not be forked: {error}"))
         return forked
 
     def close(self) -> None:
-        """End it, and every worker with it."""
+        """Kill the process. Its workers end with it."""
         self._closed = True
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
@@ -209,45 +216,46 @@ class Zygote:
         with self._control:
             while True:
                 try:
-                    octets, descriptors, _, _ = socket.recv_fds(self._control, _LONGEST_MESSAGE, 1)
+                    data, descriptors, _, _ = socket.recv_fds(self._control, _MAX_MESSAGE_BYTES, 1)
                 except OSError:
-                    octets, descriptors = b"", []
-                if not octets:
+                    data, descriptors = b"", []
+                if not data:
                     break
-                self._take(orjson.loads(octets), descriptors)
-        self._bury_all()
+                self._handle(messages.decode_event(data), descriptors)
+        self._handle_end()
 
-    def _take(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        if "ready" in message:
+    def _handle(self, event: messages.ZygoteEvent, descriptors: list[int]) -> None:
+        if isinstance(event, messages.Ready):
             self._ready.set_result(None)
-        elif "forked" in message:
+        elif isinstance(event, messages.Forked):
             with self._lock:
-                ours, forked = self._forking.pop(message["forked"])
-                ended = self._ended[message["forked"]]
-            forked.set_result(WorkerProcess(ours, descriptors[0], ended, holds_gpu=self.holds_gpu))
-        elif "failed" in message:
+                connection, forked = self._forking.pop(event.worker)
+                ended = self._ended[event.worker]
+            forked.set_result(WorkerProcess(connection, descriptors[0], ended, holds_gpu=self.holds_gpu))
+        elif isinstance(event, messages.ForkFailed):
             with self._lock:
-                ours, forked = self._forking.pop(message["failed"])
-                del self._ended[message["failed"]]
-            ours.close()
-            forked.set_exception(WorkerGone(f"could not be forked: {message['reason']}"))
-        elif "ended" in message:
+                connection, forked = self._forking.pop(event.worker)
+                del self._ended[event.worker]
+            connection.close()
+            forked.set_exception(WorkerGone(f"could not be forked: {event.reason}"))
+        else:
             with self._lock:
-                self._ended.pop(message["ended"]).set_result(message["status"])
+                self._ended.pop(event.worker).set_result(event.status)
 
-    def _bury_all(self) -> None:
+    def _handle_end(self) -> None:
+        """Complete all futures: the workers have ended with their zygote."""
         if not self._closed:
-            logger.error("the parent of the workers of Python %s has ended, and they with it", self.python)
-        gone = WorkerGone("could not be forked: the parent of the workers has ended")
+            logger.error("the zygote of Python %s has ended, and all its workers with it", self.python)
+        gone = WorkerGone("could not be forked: the zygote has ended")
         with self._lock:
             forking, ended = list(self._forking.values()), list(self._ended.values())
             self._forking.clear()
             self._ended.clear()
-        for ours, forked in forking:
-            ours.close()
+        for connection, forked in forking:
+            connection.close()
             forked.set_exception(gone)
         for future in ended:
             future.set_result(-signal.SIGKILL)
         if not self._ready.done():
             status = self._process.wait()
-            self._ready.set_exception(RuntimeError(f"it ended with status {status} while it was starting"))
+            self._ready.set_exception(RuntimeError(f"it ended with status {status} during start-up"))

@@ -1,4 +1,4 @@
-"""A circuit breaker: processors that keep ending or blocking their workers are not called any more."""
+"""A circuit breaker for processors that repeatedly terminate or block their workers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Failures further apart than this are no series; seconds.
-_SERIES_SECONDS = 600.0
+# Only failures within this time count as consecutive.
+_WINDOW_SECONDS = 600.0
 
-# Authors can ship ever new ones. The one that failed first for the first time is forgotten.
-_MOST_RECORDS = 1024
+# Bounds memory: authors can ship any number of processors. The oldest record is evicted.
+_MAX_RECORDS = 1024
 
 
 @dataclass
@@ -29,12 +29,13 @@ class _Record:
 
 
 class Quarantine:
-    """Counts, for each processor of each trust domain, the failures in a row that cost a worker.
+    """Counts consecutive worker failures for each processor of each trust domain. Thread-safe.
 
-    Safe to use from several threads.
+    Args:
+        after: number of consecutive failures after which a processor is quarantined.
 
     Attributes:
-        failures: how many there have been, of all processors.
+        failures: total of all processors.
     """
 
     def __init__(self, after: int) -> None:
@@ -47,32 +48,32 @@ class Quarantine:
         return sum(bool(record.reason) for record in tuple(self._records.values()))
 
     def check(self, domain: Domain | None, digest: str, name: str) -> None:
-        """Raises ProcessorQuarantined, which tells of it by its name, if the processor must not be called."""
+        """Raise ProcessorQuarantined if the processor must not be called. The message has the given name."""
         record = self._records.get((domain, digest))
         if record is not None and record.reason:
             raise ProcessorQuarantined(
-                f"processor {name} is quarantined: {record.reason}; correct it, or have an operator release it "
+                f"processor {name} is quarantined: {record.reason}; fix it, or have an operator lift the quarantine "
                 f"(logitport unquarantine TARGET {digest}, or Client.unquarantine)",
                 processor=name,
             )
 
-    def failed(self, domain: Domain | None, digest: str, reason: str) -> None:
-        """The processor has cost a worker."""
+    def record_failure(self, domain: Domain | None, digest: str, reason: str) -> None:
+        """Record that a worker was terminated because of the processor."""
         now = time.monotonic()
         with self._lock:
             self.failures += 1
             record = self._records.setdefault((domain, digest), _Record())
-            record.failures = [then for then in record.failures if now - then < _SERIES_SECONDS]
+            record.failures = [failed_at for failed_at in record.failures if now - failed_at < _WINDOW_SECONDS]
             record.failures.append(now)
-            if len(self._records) > _MOST_RECORDS:
+            if len(self._records) > _MAX_RECORDS:
                 del self._records[next(iter(self._records))]
             if len(record.failures) < self._after or record.reason:
                 return
-            record.reason = f"{len(record.failures)} failures in a row, of which the last: {reason}"
+            record.reason = f"{len(record.failures)} failures in a row, the last one: {reason}"
         logger.error("processor %s of %r is quarantined: %s", digest, domain, record.reason)
 
-    def went_well(self, domain: Domain | None, digest: str) -> None:
-        """A call of the processor was answered: a series of failures has ended. That it can be loaded ends none."""
+    def record_success(self, domain: Domain | None, digest: str) -> None:
+        """Record an answered call, which resets the count of failures. Loading alone does not reset it."""
         if self._records:
             with self._lock:
                 record = self._records.get((domain, digest))
@@ -80,17 +81,17 @@ class Quarantine:
                     del self._records[domain, digest]
 
     def reason(self, digest: str, owner: str | None = None) -> str:
-        """Why the processor is quarantined, in whichever domain of this owner (any, if None); "" if it is not."""
+        """Return why the processor is quarantined in a domain of this owner (None: any owner), or ""."""
         for (domain, found), record in tuple(self._records.items()):
             if found == digest and record.reason and (owner is None or (domain is not None and domain.owner == owner)):
                 return record.reason
         return ""
 
     def lift(self, digest: str) -> bool:
-        """Let the processor be called again, in every domain; whether it had been quarantined."""
+        """Lift the quarantine of the processor in every domain. Returns whether it was quarantined."""
         with self._lock:
-            held = [self._records.pop(key) for key in list(self._records) if key[1] == digest]
-        was_quarantined = any(record.reason for record in held)
+            records = [self._records.pop(key) for key in list(self._records) if key[1] == digest]
+        was_quarantined = any(record.reason for record in records)
         if was_quarantined:
-            logger.info("processor %s was released from quarantine", digest)
+            logger.info("the quarantine of processor %s was lifted", digest)
         return was_quarantined

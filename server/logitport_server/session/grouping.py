@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from logitport_server.dialects.base import States
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,12 +30,6 @@ class Row:
     index: int
     request: ActiveRequest
     draft_offset: int = 0
-
-
-class States(list[Any]):
-    """The states of a group's rows, which never change: a dialect may know a list again that it has seen."""
-
-    __slots__ = ("__weakref__",)
 
 
 @dataclass(slots=True)

@@ -10,9 +10,10 @@ import torch
 from logitport.core.tensors import even_span, put_rows, take_rows
 from logitport.errors import ProcessorFailed, ProcessorTimedOut
 from logitport.ops import PipelineStage, apply_edits
+from logitport_server.dialects.base import States
 from logitport_server.dialects.failures import COSTLY, of_dialect
 from logitport_server.dialects.results import check_result, rows_with_nan
-from logitport_server.session.grouping import Group, Row, Rows, States
+from logitport_server.session.grouping import Group, Row, Rows
 from logitport_server.session.ordering import in_order
 from logitport_server.session.outcome import StepOutcome
 

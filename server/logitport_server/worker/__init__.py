@@ -1,4 +1,5 @@
-"""The other side of `executors.process`: the process in which one trust domain's processors run.
+"""The sandboxed side of `executors.process`: the process that runs one trust domain's processors.
 
-It must import neither gRPC nor the service, and run on every Python that logitport supports, with or without torch.
+Modules here must not import gRPC or the service. They must run on every Python that logitport supports, with or
+without torch.
 """

@@ -1,4 +1,4 @@
-"""`python -m logitport_server.worker FD`: a zygote that is spoken to on the socket FD."""
+"""`python -m logitport_server.worker FD`: run a zygote that is controlled over the socket FD."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU, in a worker that holds one."""
+"""The GPU of a worker that holds one."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import importlib
 from logitport.core.cuda_ipc import Cuda, CudaError
 
 
-def open_gpu(index: int, uuid: bytes) -> Cuda:
-    """The server's GPU, which CUDA is started for: a fraction of a second.
+def open_gpu(name: str, uuid: bytes) -> Cuda:
+    """Initialize CUDA for the server's GPU. This takes a fraction of a second.
 
     Args:
-        index: as the server counts GPUs, and CUDA does here.
-        uuid: the GPU's.
+        name: the GPU as a torch device, such as "cuda:0". It has the same index in the server and in this process.
+        uuid: the GPU's UUID.
 
     Raises:
-        CudaError: there is no driver or no `cuda-bindings` here, torch has no CUDA, or it is another GPU.
+        CudaError: the driver, `cuda-bindings` or torch's CUDA support is missing, or the UUID differs.
     """
     import torch
 
-    device = torch.device("cuda", index)
+    device = torch.device(name)
     try:
         cuda = Cuda(device, importlib.import_module("cuda.bindings.driver"))
         torch.zeros(1, device=device)
     except Exception as error:
         raise CudaError(f"CUDA cannot be used: {error}") from error
     if cuda.uuid != uuid:
-        raise CudaError(f"{device} is the GPU {cuda.uuid.hex()} here, and {uuid.hex()} in the server")
+        raise CudaError(f"{device} is the GPU {cuda.uuid.hex()} in the worker, but {uuid.hex()} in the server")
     return cuda

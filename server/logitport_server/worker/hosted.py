@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Request:
-    """A request as one processor knows it.
+    """A request of one processor.
 
     Attributes:
-        history: the server's, mirrored.
-        state: the dialect's.
-        advance: what to call with each id that joins the history; None if nothing.
-        behind: whether the state is behind the history, for the processor failed as it was told of an id.
-        kept: whether the state is not a function of the history.
+        history: mirror of the server's history.
+        state: the dialect's state.
+        token_callback: called with each id appended to the history; None if the dialect needs no call.
+        stale: whether the state lags behind the history because the processor failed on an earlier event.
+        rebuildable: whether the state is a function of the history.
     """
 
     history: History
     state: Any
-    advance: Callable[[int], object] | None
-    behind: bool = False
-    kept: bool = False
+    token_callback: Callable[[int], object] | None
+    stale: bool = False
+    rebuildable: bool = True
 
 
-class Hosted:
-    """Follows the histories of its requests as the server tells of them, and calls the processor.
+class HostedProcessor:
+    """Mirrors the histories of its requests from the server's events, and calls the processor.
 
     Attributes:
         dialect: the processor.
-        memory: where it finds logits, as the server numbered it, of the host or of a GPU; given up with the processor.
-        device: where it is handed them.
+        memory: mapped memory with logits, of the host or of a GPU, by the server's number for it.
+        device: the torch device of the logits that the processor receives.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -53,107 +53,107 @@ class Hosted:
         self.device = "cpu"
         self._requests: dict[int, _Request] = {}
         self._numbers: Sequence[int] = ()
-        self._called: list[_Request | None] = []
+        self._selected: list[_Request | None] = []
 
     def start(self, number: int, context: RequestContext, params: dict[str, Any]) -> None:
         """Build the state of a request."""
         state = self.dialect.start(context, params)
         self._requests[number] = _Request(context.history, state, self.dialect.advancer(state))
 
-    def forget(self, number: int) -> None:
-        """The request is gone."""
+    def drop(self, number: int) -> None:
+        """Drop the state of a request."""
         self._requests.pop(number, None)
 
-    def call_for(self, numbers: Sequence[int]) -> None:
-        """The states that this call and the next ones are for, 0 for a row to be left out; one may stand twice."""
+    def select(self, numbers: Sequence[int]) -> None:
+        """Set the states of this call and the following ones, 0 for a row to leave out. A state may occur twice."""
         self._numbers = numbers
-        self._called = [self._requests[number] if number else None for number in numbers]
+        self._selected = [self._requests[number] if number else None for number in numbers]
 
-    def follow(self, counts: Sequence[int] | None, told: Sequence[int]) -> dict[int, LogitportError]:
-        """Bring the states in line with what the server told since their last call.
+    def update(self, counts: Sequence[int] | None, events: Sequence[int]) -> dict[int, LogitportError]:
+        """Apply the history events since the previous call.
 
         Args:
-            counts: how much was told of each; None if one thing of each.
-            told: of all; an id that joined the history, or -1 - length where it was cut back to a length.
+            counts: number of events of each row; None if each row has one.
+            events: those of all rows. An id was appended to the history; -1 - length means a rewind to that length.
 
         Returns:
-            By place, what the processor raised: it is not to be called for these.
+            By row, the processor's errors. These rows must be left out of the call.
         """
         failed: dict[int, LogitportError] = {}
-        at = 0
-        called = self._called
-        for place, (request, count) in enumerate(zip(called, counts or repeat(1, len(called)), strict=True)):
+        begin = 0
+        selected = self._selected
+        for row, (request, count) in enumerate(zip(selected, counts or repeat(1, len(selected)), strict=True)):
             if request is None:
                 continue
             try:
-                if request.behind:
-                    self._catch_up(request, told[at : at + count])
-                elif count == 1 and told[at] >= 0:  # the usual step
-                    request.history.append(told[at])
-                    if request.advance is not None:
-                        request.advance(told[at])
+                if request.stale:
+                    self._rebuild(request, events[begin : begin + count])
+                elif count == 1 and events[begin] >= 0:  # fast path: one new id
+                    request.history.append(events[begin])
+                    if request.token_callback is not None:
+                        request.token_callback(events[begin])
                 elif count:
-                    self._tell(request, told[at : at + count])
-            except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
-                request.behind = True
-                failed[place] = failures.of_sandboxed(error, self.dialect.name)
-            at += count
+                    self._apply(request, events[begin : begin + count])
+            except BaseException as error:  # noqa: BLE001 - shipped code may raise anything
+                request.stale = True
+                failed[row] = failures.of_sandboxed(error, self.dialect.name)
+            begin += count
         return failed
 
     def mark_drafts(self, draft_tokens: Sequence[int]) -> None:
-        """Take note of how many ids at the end of each history are draft tokens; none of any where nothing is said."""
-        for request, drafts in zip(self._called, draft_tokens, strict=False):
+        """Set how many ids at the end of each history are draft tokens. An empty sequence changes none."""
+        for request, drafts in zip(self._selected, draft_tokens, strict=False):
             if request is not None:
                 request.history.draft_tokens = drafts
 
-    def present(self, failed: Container[int]) -> Sequence[int]:
-        """The places of the call but for rows to be left out, and these that failed."""
-        called = self._called
-        if not failed and None not in called:
-            return range(len(called))
-        return [place for place, request in enumerate(called) if request is not None and place not in failed]
+    def active_rows(self, failed: Container[int]) -> Sequence[int]:
+        """Return the rows to call: all but those left out and those that failed."""
+        selected = self._selected
+        if not failed and None not in selected:
+            return range(len(selected))
+        return [row for row, request in enumerate(selected) if request is not None and row not in failed]
 
-    def states(self, places: Sequence[int]) -> list[Any]:
-        """What the dialect keeps of the requests at these places."""
-        called: Sequence[Any] = self._called
-        return [called[place].state for place in places]
+    def states(self, rows: Sequence[int]) -> list[Any]:
+        """Return the dialect's state of each of these rows."""
+        selected: Sequence[Any] = self._selected
+        return [selected[row].state for row in rows]
 
-    def newly_kept(self, places: Sequence[int]) -> list[int]:
-        """The numbers, at these places, whose state has ceased to be a function of the history."""
-        kept = []
-        for place in places:
-            request = self._called[place]
-            if request is not None and not request.kept:
+    def newly_not_rebuildable(self, rows: Sequence[int]) -> list[int]:
+        """Return the numbers of the states, among these rows, that have ceased to be a function of the history."""
+        numbers = []
+        for row in rows:
+            request = self._selected[row]
+            if request is not None and request.rebuildable:
                 try:
                     self.dialect.check_rebuildable(request.state)
-                except BaseException:  # noqa: BLE001 - it compares what a processor left there
-                    request.kept = True
-                    kept.append(self._numbers[place])
-        return kept
+                except BaseException:  # noqa: BLE001 - the check compares objects of shipped code
+                    request.rebuildable = False
+                    numbers.append(self._numbers[row])
+        return numbers
 
-    def _tell(self, request: _Request, told: Sequence[int]) -> None:
-        for at, said in enumerate(told):
+    def _apply(self, request: _Request, events: Sequence[int]) -> None:
+        for position, event in enumerate(events):
             try:
-                if said < 0:
-                    request.history.rewind(-1 - said)
+                if event < 0:
+                    request.history.rewind(-1 - event)
                     self.dialect.rewind(request.state)
                 else:
-                    request.history.append(said)
-                    if request.advance is not None:
-                        request.advance(said)
+                    request.history.append(event)
+                    if request.token_callback is not None:
+                        request.token_callback(event)
             except BaseException:
-                _write(request.history, told[at + 1 :])
+                _apply_to_history(request.history, events[position + 1 :])
                 raise
 
-    def _catch_up(self, request: _Request, told: Sequence[int]) -> None:
-        _write(request.history, told)
+    def _rebuild(self, request: _Request, events: Sequence[int]) -> None:
+        _apply_to_history(request.history, events)
         self.dialect.rebuild(request.state)
-        request.behind = False
+        request.stale = False
 
 
-def _write(history: History, told: Sequence[int]) -> None:
-    for said in told:
-        if said < 0:
-            history.rewind(-1 - said)
+def _apply_to_history(history: History, events: Sequence[int]) -> None:
+    for event in events:
+        if event < 0:
+            history.rewind(-1 - event)
         else:
-            history.append(said)
+            history.append(event)

@@ -1,4 +1,4 @@
-"""What a worker does: answer one frame after the other, until the server closes the connection."""
+"""The worker's loop: answer calls until the server closes the connection."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from logitport.core.history import History
 from logitport.errors import LoadFailed, LogitportError, to_proto
 from logitport_server.dialects import RequestContext, failures, speak
 from logitport_server.registry.loader import Loader
-from logitport_server.worker import frames
-from logitport_server.worker.hosted import Hosted
+from logitport_server.worker import frames, messages
+from logitport_server.worker.hosted import HostedProcessor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,195 +27,216 @@ if TYPE_CHECKING:
 
     from logitport.core.cuda_ipc import Cuda
 
-    Reply = tuple[dict[str, Any], Sequence[bytes]]
+    Answer = tuple[messages.Reply, Sequence[bytes]]
+    Columns = Sequence[memoryview]
 
-_MOST_PROCESSORS = 128
+_MAX_PROCESSORS = 128
 
 
 def serve(connection: socket.socket) -> None:
-    """Answer frames."""
-    worker, own = _Worker(), os.getpid()
+    """Answer calls until the connection is closed."""
+    worker, own_pid = _Worker(), os.getpid()
     descriptors: list[int] = []
 
-    def receive(most: int) -> bytes:
-        octets, came, _, _ = socket.recv_fds(connection, most, 1)
-        descriptors.extend(came)
-        if not octets:
+    def receive(max_bytes: int) -> bytes:
+        data, received, _, _ = socket.recv_fds(connection, max_bytes, 1)
+        descriptors.extend(received)
+        if not data:
             raise EOFError
-        return octets
+        return data
 
     while True:
         try:
-            header, columns = frames.read(receive, frames.LONGEST_BODY)
+            call, message, columns = frames.read(receive, frames.MAX_BODY_BYTES)
         except EOFError:
             return
-        reply, answer = worker.answer(header, columns, descriptors)
-        if os.getpid() != own:  # a processor has forked; there is one worker
+        reply, reply_columns = worker.answer(messages.decode_call(message), columns, descriptors)
+        if os.getpid() != own_pid:  # a processor has forked; only the original process may answer
             os._exit(1)
         descriptors.clear()
-        connection.sendall(frames.pack({**reply, "call": header["call"]}, answer))
+        connection.sendall(frames.pack(call, messages.encode(reply), reply_columns))
 
 
 class _Worker:
     def __init__(self) -> None:
-        self._loader = Loader(_MOST_PROCESSORS)
-        self._hosted: dict[int, Hosted] = {}
+        self._loader = Loader(_MAX_PROCESSORS)
+        self._hosted: dict[int, HostedProcessor] = {}
         self._cuda: Cuda | None = None
 
-    def answer(self, header: dict[str, Any], columns: Sequence[memoryview], descriptors: Sequence[int]) -> Reply:
-        """The reply to a frame; an error of a processor is a reply, too.
+    def answer(self, call: messages.Call, columns: Columns, descriptors: Sequence[int]) -> Answer:
+        """Run a call. An error of a processor becomes an `ErrorReply`.
 
         Raises:
-            CudaError: what was done has broken CUDA for this process, which is to end.
+            CudaError: the call has broken CUDA for this process, which must exit.
         """
-        reply = self._answer(header, columns, descriptors)
-        if self._cuda is not None:
-            self._cuda.synchronize()  # the server takes it that all work on the logits is done
-        return reply
-
-    def _answer(self, header: dict[str, Any], columns: Sequence[memoryview], descriptors: Sequence[int]) -> Reply:
-        for number, state in header.get("gone", ()):
-            if state is None:
-                self._hosted.pop(number, None)
-            elif number in self._hosted:
-                self._hosted[number].forget(state)
-        do = {"host": self._host, "validate": self._validate, "start": self._start}
-        do |= {"edit": self._edit, "process": self._process, "open_on_gpu": lambda *_: ({}, ())}
+        self._drop(call.released)
         try:
-            if descriptors or "memory_gone" in header:
-                self._map(header, descriptors)
-            return do[header["do"]](header, columns)
-        except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
-            return {"error": _told(failures.of_sandboxed(error, header["name"]))}, ()
+            answer = self._run(call, columns, descriptors)
+        except BaseException as error:  # noqa: BLE001 - shipped code may raise anything
+            answer = messages.ErrorReply(_to_message(failures.of_sandboxed(error, self._name(call)))), ()
+        if self._cuda is not None:
+            self._cuda.synchronize()  # the server relies on all work on the logits being done
+        return answer
 
-    def _map(self, header: dict[str, Any], descriptors: Sequence[int]) -> None:
-        memory = self._hosted[header["processor"]].memory
-        for gone in header.get("memory_gone", ()):
-            memory.pop(gone, None)
-        for descriptor, (number, size_bytes) in zip(descriptors, header.get("memory", ()), strict=True):
-            try:
-                memory[number] = self._opened(descriptor, size_bytes, on_gpu=header["do"] == "open_on_gpu")
-            finally:
-                os.close(descriptor)
+    def _drop(self, released: Sequence[tuple[int, int | None]]) -> None:
+        for processor, state in released:
+            if state is None:
+                self._hosted.pop(processor, None)
+            elif processor in self._hosted:
+                self._hosted[processor].drop(state)
 
-    def _opened(self, descriptor: int, size_bytes: int, *, on_gpu: bool) -> mmap.mmap | torch.Tensor:
-        if not on_gpu:
-            return mmap.mmap(descriptor, size_bytes)
-        if self._cuda is None:
-            raise RuntimeError("this worker uses no GPU")
-        return self._cuda.open_shared(descriptor, size_bytes)
+    def _name(self, call: messages.Call) -> str:
+        if isinstance(call, messages.Host):
+            return call.name
+        hosted = self._hosted.get(call.processor)
+        return hosted.dialect.name if hosted is not None else ""
 
-    def _host(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:
-        shipped = payload.Payload(bytes(columns[0]), header["digest"], header["python"], header["dill"])
+    def _run(self, call: messages.Call, columns: Columns, descriptors: Sequence[int]) -> Answer:
+        if isinstance(call, messages.Host):
+            return self._host(call, columns), ()
+        hosted = self._hosted[call.processor]
+        if isinstance(call, messages.Edit):
+            return _edit(hosted, call, columns)
+        if isinstance(call, messages.Process):
+            _map(hosted, call.logits, descriptors)
+            return _process(hosted, call, columns), ()
+        if isinstance(call, messages.Start):
+            return _start(hosted, call, columns), ()
+        if isinstance(call, messages.Validate):
+            hosted.dialect.validate(orjson.loads(columns[0]), orjson.loads(columns[1]))
+        elif isinstance(call, messages.OpenGpuMemory):
+            self._open_gpu_memory(hosted, call.memory, descriptors)
+        return messages.EmptyReply(), ()
+
+    def _host(self, call: messages.Host, columns: Columns) -> messages.HostReply:
+        shipped = payload.Payload(bytes(columns[0]), call.digest, call.python, call.dill)
         misses = self._loader.misses
         processor = self._loader.load(shipped)
         if dialects.recognise(processor)[1] != dialects.EDITS:
             _check_torch()
-        dialect = speak(processor, header["name"], shipped=True)
-        self._hosted[header["processor"]] = hosted = Hosted(dialect)
-        unpickled = self._loader.misses > misses
-        told: dict[str, Any] = {"reads_logits": dialect.reads_logits, "argmax_invariant": dialect.argmax_invariant}
-        told["takes_drafts"] = dialect.takes_drafts
-        if dialect.reads_logits and "gpu" in header:
+        dialect = speak(processor, call.name, shipped=True)
+        self._hosted[call.processor] = hosted = HostedProcessor(dialect)
+        reply = messages.HostReply(
+            reads_logits=bool(dialect.reads_logits),
+            argmax_invariant=bool(dialect.argmax_invariant),
+            takes_drafts=bool(dialect.takes_drafts),
+            unpickled=self._loader.misses > misses,
+        )
+        if dialect.reads_logits and call.gpu is not None:
             try:
-                hosted.device = self._start_gpu(*header["gpu"])
+                hosted.device = self._start_gpu(*call.gpu)
             except Exception as error:  # noqa: BLE001 - the processor then runs on the CPU
-                told["no_gpu"] = str(error)
-        return {**told, "unpickled": unpickled}, ()
+                reply.gpu_error = str(error) or type(error).__name__
+        return reply
 
-    def _start_gpu(self, index: int, uuid: str) -> str:
+    def _start_gpu(self, device: str, uuid: str) -> str:
         from logitport_server.worker.gpu import open_gpu
 
-        self._cuda = self._cuda or open_gpu(index, bytes.fromhex(uuid))
+        self._cuda = self._cuda or open_gpu(device, bytes.fromhex(uuid))
         return str(self._cuda.device)
 
-    def _validate(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:
-        self._hosted[header["processor"]].dialect.validate(orjson.loads(columns[0]), orjson.loads(columns[1]))
-        return {}, ()
-
-    def _start(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:
-        params, sampling_params, token_ids = orjson.loads(columns[0]), orjson.loads(columns[1]), columns[2]
-        ids, prompt = np.frombuffer(token_ids, "<i4"), header["prompt"]
-        history = History(ids[:prompt], ids[prompt:])
-        hosted = self._hosted[header["processor"]]
-        context = RequestContext(
-            header["request_id"],
-            history,
-            sampling_params,
-            header["vocab_size"],
-            header["tokenizer_id"],
-            tuple(header["eos_token_ids"]),
-            header["max_requests"],
-            hosted.device,
-        )
-        hosted.start(header["state"], context, params)
-        return {"argmax_invariant": hosted.dialect.argmax_invariant}, ()
-
-    def _edit(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:
-        hosted = self._hosted[header["processor"]]
-        failed, places = _follow(hosted, header, columns)
-        said: Any = hosted.dialect.edit(hosted.states(places)) if places else ()
-        edits = Edits.pack(zip(places, said, strict=True), header["vocab_size"])
-        return {"failed": failed}, edits.to_columns()
-
-    def _process(self, header: dict[str, Any], columns: Sequence[memoryview]) -> Reply:
-        hosted = self._hosted[header["processor"]]
-        failed, places = _follow(hosted, header, columns)
-        if places:
-            before = header.get("drafts_before")
-            hosted.dialect.drafts = [before[place] for place in places] if before else ()
-            _call(hosted, places, _logits(hosted, header))
-            for at, error in hosted.dialect.failed.items():
-                failed[str(places[at])] = _told(failures.of_sandboxed(error, header["name"]))
-        return {"failed": failed, "kept": hosted.newly_kept(places)}, ()
+    def _open_gpu_memory(self, hosted: HostedProcessor, memory: messages.Memory, descriptors: Sequence[int]) -> None:
+        (descriptor,) = descriptors
+        try:
+            if self._cuda is None:
+                raise RuntimeError("this worker uses no GPU")
+            hosted.memory[memory.number] = self._cuda.open_shared(descriptor, memory.size_bytes)
+        finally:
+            os.close(descriptor)
 
 
-def _logits(hosted: Hosted, header: dict[str, Any]) -> torch.Tensor:
-    """float[rows, vocab_size] in the memory that the frame names."""
+def _start(hosted: HostedProcessor, call: messages.Start, columns: Columns) -> messages.StartReply:
+    params, sampling_params = orjson.loads(columns[0]), orjson.loads(columns[1])
+    token_ids = np.frombuffer(columns[2], "<i4")
+    context = RequestContext(
+        call.request_id,
+        History(token_ids[: call.prompt_length], token_ids[call.prompt_length :]),
+        sampling_params,
+        call.vocab_size,
+        call.tokenizer_id,
+        call.eos_token_ids,
+        call.max_requests,
+        hosted.device,
+    )
+    hosted.start(call.state, context, params)
+    return messages.StartReply(bool(hosted.dialect.argmax_invariant))
+
+
+def _edit(hosted: HostedProcessor, call: messages.Edit, columns: Columns) -> Answer:
+    failed, rows = _update(hosted, call, columns)
+    row_edits: Any = hosted.dialect.edit(hosted.states(rows)) if rows else ()
+    edits = Edits.pack(zip(rows, row_edits, strict=True), call.vocab_size)
+    return messages.EditReply(failed), edits.to_columns()
+
+
+def _process(hosted: HostedProcessor, call: messages.Process, columns: Columns) -> messages.ProcessReply:
+    failed, rows = _update(hosted, call, columns)
+    if rows:
+        before = call.drafts_before
+        hosted.dialect.drafts = [before[row] for row in rows] if before else ()
+        _process_rows(hosted, rows, _logits(hosted, call.logits))
+        for position, error in hosted.dialect.failed.items():
+            failed[rows[position]] = _to_message(failures.of_sandboxed(error, hosted.dialect.name))
+    return messages.ProcessReply(failed, hosted.newly_not_rebuildable(rows))
+
+
+def _update(
+    hosted: HostedProcessor, call: messages.StepCall, columns: Columns
+) -> tuple[dict[int, messages.Error], Sequence[int]]:
+    """Apply the history events. Returns the errors by row, and the rows to call."""
+    if call.states is not None:
+        hosted.select(call.states)
+    events = struct.unpack(f"<{len(columns[0]) // 4}i", columns[0])
+    failed = hosted.update(call.counts, events)
+    hosted.mark_drafts(call.drafts)
+    return {row: _to_message(error) for row, error in failed.items()}, hosted.active_rows(failed)
+
+
+def _map(hosted: HostedProcessor, logits: messages.LogitsPlacement, descriptors: Sequence[int]) -> None:
+    for number in logits.unmapped:
+        hosted.memory.pop(number, None)
+    if logits.mapped is not None:
+        (descriptor,) = descriptors
+        try:
+            hosted.memory[logits.mapped.number] = mmap.mmap(descriptor, logits.mapped.size_bytes)
+        finally:
+            os.close(descriptor)
+
+
+def _logits(hosted: HostedProcessor, placement: messages.LogitsPlacement) -> torch.Tensor:
+    """Return float[rows, vocab_size], a view of the memory that the call names."""
     import torch
 
-    rows, width = header["shape"]
-    dtype = getattr(torch, header["dtype"])
-    memory = hosted.memory[header["in"]]
+    shape = placement.rows, placement.vocab_size
+    dtype = getattr(torch, placement.dtype)
+    memory = hosted.memory[placement.memory]
     if isinstance(memory, torch.Tensor):
-        size_bytes = rows * width * dtype.itemsize
-        return memory[header["offset"] : header["offset"] + size_bytes].view(dtype).view(rows, width)
-    return torch.frombuffer(memory, dtype=dtype, count=rows * width, offset=header["offset"]).view(rows, width)
+        size_bytes = shape[0] * shape[1] * dtype.itemsize
+        return memory[placement.offset : placement.offset + size_bytes].view(dtype).view(shape)
+    return torch.frombuffer(memory, dtype=dtype, count=shape[0] * shape[1], offset=placement.offset).view(shape)
 
 
-def _call(hosted: Hosted, places: Sequence[int], logits: torch.Tensor) -> None:
-    """Call the processor for the rows at these places, and put what it returns in the place of the logits."""
+def _process_rows(hosted: HostedProcessor, rows: Sequence[int], logits: torch.Tensor) -> None:
+    """Call the processor for these rows, and write its result over their logits."""
     import torch
 
     from logitport_server.dialects.results import check_result
 
-    every = len(places) == len(logits)
-    handed = (logits if every else logits[list(places)]).to(hosted.device)
-    shape = handed.shape  # the processor may reshape its tensor in place
+    all_rows = len(rows) == len(logits)
+    selected = (logits if all_rows else logits[list(rows)]).to(hosted.device)
+    shape = selected.shape  # the processor may reshape its tensor in place
     with torch.no_grad():
-        result = hosted.dialect.process(hosted.states(places), handed)
+        result = hosted.dialect.process(hosted.states(rows), selected)
         check_result(result, shape, hosted.dialect.name)
-        if not every:
-            logits[list(places)] = result.to(logits)
+        if not all_rows:
+            logits[list(rows)] = result.to(logits)
         elif not result.is_set_to(logits):
             logits.copy_(result)
 
 
-def _follow(
-    hosted: Hosted, header: dict[str, Any], columns: Sequence[memoryview]
-) -> tuple[dict[str, Any], Sequence[int]]:
-    """What failed, by place, as it travels; and the places that are left."""
-    if "states" in header:
-        hosted.call_for(header["states"])
-    told = struct.unpack(f"<{len(columns[0]) // 4}i", columns[0])
-    failed = hosted.follow(header.get("counts"), told)
-    hosted.mark_drafts(header.get("drafts", ()))
-    return {str(place): _told(error) for place, error in failed.items()}, hosted.present(failed)
-
-
-def _told(error: LogitportError) -> dict[str, Any]:
-    told = to_proto(error)
-    return {"code": told.code, "message": told.message, "trace": told.remote_traceback}
+def _to_message(error: LogitportError) -> messages.Error:
+    proto = to_proto(error)
+    return messages.Error(proto.code, proto.message, proto.remote_traceback)
 
 
 def _check_torch() -> None:

@@ -1,7 +1,7 @@
-"""The preloaded parent of all workers of one Python: it forks one when the server asks, and tells how each one ended.
+"""The zygote: the preloaded process of one Python that forks workers on request and reports their exit.
 
-It starts no thread, reads nothing that a client sent, and holds no descriptor but its socket, so that what it forks
-is clean.
+It starts no thread, reads no client data and holds no descriptor but its socket, so that a forked worker inherits
+nothing else.
 """
 
 from __future__ import annotations
@@ -12,30 +12,32 @@ import os
 import selectors
 import socket
 from contextlib import suppress
-from typing import Any
-
-import orjson
+from typing import TYPE_CHECKING
 
 from logitport.payload import wire_names
 from logitport_server import stubs
-from logitport_server.sandbox import Limits, SandboxError, WorkerForker
+from logitport_server.sandbox import SandboxError, WorkerForker
+from logitport_server.worker import messages
 from logitport_server.worker.malloc import keep_large_blocks
 
-_LONGEST_MESSAGE = 1 << 16
+if TYPE_CHECKING:
+    from logitport_server.worker.messages import Fork, ZygoteEvent
+
+_MAX_MESSAGE_BYTES = 1 << 16
 
 
 def run(control: socket.socket) -> None:
-    """Fork workers until the server closes its end of the socket; the workers end with it."""
-    parent = WorkerForker()  # first of all: it gives up root
+    """Fork workers until the server closes its end of the socket. The workers end with this process."""
+    forker = WorkerForker()  # must come first: it drops root
     keep_large_blocks()
     _preload()
-    zygote = _Zygote(control, parent)
-    zygote.tell({"ready": True})
+    zygote = _Zygote(control, forker)
+    zygote.send(messages.Ready())
     zygote.run()
 
 
 def _preload() -> None:
-    """Import what a worker needs, so that a fork has it at once."""
+    """Import what workers need, so that a fork starts with it."""
     import logitport_server.worker.serve  # noqa: F401
 
     wire_names.load_entry_points()
@@ -43,65 +45,64 @@ def _preload() -> None:
     if importlib.util.find_spec("torch") is not None:
         import torch
 
-        torch.zeros(1).half()  # looks up in /proc what the CPU can do; workers have no /proc
+        torch.zeros(1).half()  # reads the CPU's features from /proc, which workers do not have
         _preload_transformers()
     gc.collect()
-    gc.freeze()  # a collection in a worker must not touch, and so copy, the pages that all share
+    gc.freeze()  # a collection in a worker would write to, and so copy, the shared pages
 
 
 def _preload_transformers() -> None:
-    """Import what transformers' processors are defined in: a second, and 20 MB, of every worker that wants it."""
+    """Import the module of transformers' processors: it would take each worker a second and 20 MB."""
     found = importlib.util.find_spec("transformers")
     if found is None or found.origin is None or stubs.are_in(found.origin):
         return
-    with suppress(Exception):  # a worker that wants it will tell why it cannot have it
+    with suppress(Exception):  # a worker that imports it again reports the error
         import transformers.generation.logits_process  # noqa: F401
 
 
 class _Zygote:
-    def __init__(self, control: socket.socket, parent: WorkerForker) -> None:
+    def __init__(self, control: socket.socket, forker: WorkerForker) -> None:
         self._control = control
-        self._parent = parent
+        self._forker = forker
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ)
-        # By pidfd: the number that the server gave the worker, and its process.
+        # By pidfd: the server's number for the worker, and its pid.
         self._workers: dict[int, tuple[int, int]] = {}
 
-    def tell(self, message: dict[str, Any], *descriptors: int) -> None:
-        """Tell the server."""
-        socket.send_fds(self._control, [orjson.dumps(message)], descriptors)
+    def send(self, event: ZygoteEvent, *descriptors: int) -> None:
+        """Send an event to the server."""
+        socket.send_fds(self._control, [messages.encode(event)], descriptors)
 
     def run(self) -> None:
-        """Do what the server asks, and see workers end, until the server is gone."""
+        """Fork and reap workers until the server closes the socket."""
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj is not self._control:
-                    self._bury(key.fd)
+                    self._reap(key.fd)
                     continue
-                message, descriptors, _, _ = socket.recv_fds(self._control, _LONGEST_MESSAGE, 1)
+                message, descriptors, _, _ = socket.recv_fds(self._control, _MAX_MESSAGE_BYTES, 1)
                 if not message:
                     return
-                self._fork(orjson.loads(message), descriptors[0])
+                self._fork(messages.decode_fork(message), descriptors[0])
 
-    def _fork(self, message: dict[str, Any], descriptor: int) -> None:
-        worker = message["worker"]
+    def _fork(self, request: Fork, descriptor: int) -> None:
         try:
-            contained = self._parent.fork(lambda: _serve(descriptor), Limits(**message["limits"]), [descriptor])
+            process = self._forker.fork(lambda: _serve(descriptor), request.limits, [descriptor])
         except (OSError, SandboxError) as error:
-            self.tell({"failed": worker, "reason": str(error)})
+            self.send(messages.ForkFailed(request.worker, str(error)))
         else:
-            self._workers[contained.pidfd] = worker, contained.pid
-            self._selector.register(contained.pidfd, selectors.EVENT_READ)
-            self.tell({"forked": worker}, contained.pidfd)
+            self._workers[process.pidfd] = request.worker, process.pid
+            self._selector.register(process.pidfd, selectors.EVENT_READ)
+            self.send(messages.Forked(request.worker), process.pidfd)
         finally:
             os.close(descriptor)
 
-    def _bury(self, pidfd: int) -> None:
+    def _reap(self, pidfd: int) -> None:
         worker, pid = self._workers.pop(pidfd)
         self._selector.unregister(pidfd)
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
-        self.tell({"ended": worker, "status": os.waitstatus_to_exitcode(status)})
+        self.send(messages.Ended(worker, os.waitstatus_to_exitcode(status)))
 
 
 def _serve(descriptor: int) -> None:

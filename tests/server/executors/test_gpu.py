@@ -28,6 +28,7 @@ from logitport_server.principals import Domain
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.sandbox import LAYERS
 from logitport_server.worker import gpu as in_worker
+from logitport_server.worker import messages
 from logitport_server.worker.serve import _Worker, serve
 from tests.recorded_cuda import RecordedCuda, RecordedGpu
 
@@ -108,7 +109,7 @@ class House:
 def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     house = House()
 
-    def open_gpu(index: int | None, uuid: bytes) -> RecordedCuda:
+    def open_gpu(name: str, uuid: bytes) -> RecordedCuda:
         house.worker.asked("open_gpu")
         assert uuid == house.recorded.uuid
         return house.worker
@@ -154,9 +155,9 @@ def test_the_worker_comes_after_the_server_and_the_server_after_it(
 ) -> None:
     send, receive = Worker.send, Worker.receive
 
-    def sends(self: Worker, process: Any, name: str, header: dict[str, Any], *rest: Any, **options: Any) -> None:
-        house.record.append(f"send {header['do']}")
-        send(self, process, name, header, *rest, **options)
+    def sends(self: Worker, process: Any, source: Source, call: messages.Call, *rest: Any, **options: Any) -> None:
+        house.record.append(f"send {type(call).__name__}")
+        send(self, process, source, call, *rest, **options)
 
     def receives(self: Worker, *rest: Any, **options: Any) -> Any:
         answer = receive(self, *rest, **options)
@@ -170,7 +171,7 @@ def test_the_worker_comes_after_the_server_and_the_server_after_it(
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
     house.record.clear()
     dialect.process([state], torch.ones(1, VOCAB))
-    assert house.record == ["server: waits for its stream", "send process", "worker: synchronize", "receive"]
+    assert house.record == ["server: waits for its stream", "send Process", "worker: synchronize", "receive"]
 
 
 def test_not_granted_its_rows_go_to_pinned_memory_of_the_host(house: House, ship: Callable[..., Source]) -> None:
@@ -266,7 +267,7 @@ def test_who_loses_the_scope_and_calls_no_more_loses_the_gpu_too(house: House, s
 
 def test_what_a_worker_says_is_logged_in_one_line(house: House, caplog: pytest.LogCaptureFixture) -> None:
     holder: Any = type("Process", (), {"uses_gpu": True})()
-    house.gpu.refused(Domain("alice"), holder, "\x1b[2J a forged\nline " + "x" * 10_000)
+    house.gpu.disable(Domain("alice"), holder, "\x1b[2J a forged\nline " + "x" * 10_000)
     assert not holder.uses_gpu
     assert caplog.messages[0].isprintable()
     assert len(caplog.messages[0]) < 1000
@@ -274,7 +275,7 @@ def test_what_a_worker_says_is_logged_in_one_line(house: House, caplog: pytest.L
 
 def test_a_worker_forked_ahead_holds_nothing_that_was_revoked(house: House, ship: Callable[..., Source]) -> None:
     dialect = house.dialect(ship(Double))
-    dialect._worker.misunderstood(dialect._source, "nonsense")  # a process is forked at once, for the next call
+    dialect._worker.protocol_error(dialect._source, "nonsense")  # a process is forked at once, for the next call
     house.granted.clear()
     process(dialect)
     assert [process.holds_gpu for process in house.processes] == [True, True, False]
@@ -284,7 +285,7 @@ def test_another_process_gets_other_memory(house: House, ship: Callable[..., Sou
     """What a process that was ended had begun on the GPU may go on there."""
     dialect = house.dialect(ship(Double))
     process(dialect)
-    dialect._worker.misunderstood(dialect._source, "nonsense")
+    dialect._worker.protocol_error(dialect._source, "nonsense")
     process(dialect)
     assert house.record.count("server: share") == 2
 
@@ -305,22 +306,26 @@ def test_a_worker_without_a_gpu_opens_no_memory_of_one(ship: Callable[..., Sourc
     shipped = ship(Double).payload
     assert shipped is not None
     worker = _Worker()
-    hosting = {"do": "host", "processor": 1, "digest": shipped.digest, "python": shipped.python, "dill": shipped.dill}
-    reply, _ = worker.answer({**hosting, "name": "x"}, [memoryview(shipped.data)], [])
-    assert "no_gpu" not in reply
+    host = messages.Host(
+        processor=1, name="x", digest=shipped.digest, python=shipped.python, dill=shipped.dill, gpu=None
+    )
+    reply, _ = worker.answer(host, [memoryview(shipped.data)], [])
+    assert isinstance(reply, messages.HostReply)
+    assert not reply.gpu_error
     descriptor = os.memfd_create("x")
-    frame = {"do": "open_on_gpu", "processor": 1, "memory": [[1, 4096]], "name": "x"}
-    reply, _ = worker.answer(frame, [], [descriptor])
-    assert "this worker uses no GPU" in reply["error"]["message"]
+    call = messages.OpenGpuMemory(processor=1, memory=messages.Memory(1, 4096))
+    reply, _ = worker.answer(call, [], [descriptor])
+    assert isinstance(reply, messages.ErrorReply)
+    assert "this worker uses no GPU" in reply.error.message
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
 
 
 def test_logits_of_another_device_are_none_of_the_gpus(house: House) -> None:
     house.server.device = torch.device("meta")
-    shared, header = SharedRows(house.gpu, Domain("alice")), {}
+    shared = SharedRows(house.gpu, Domain("alice"))
     holder: Any = type("Process", (), {"uses_gpu": True})()
-    shared.hand_over(torch.ones(1, VOCAB), holder, header, lambda *_: pytest.fail("nothing is asked"))
+    shared.share(torch.ones(1, VOCAB), holder, lambda *_: pytest.fail("no memory of the GPU is opened"))
     assert house.gpu.calls == {"device": 0, "host": 0}
 
 
@@ -356,7 +361,7 @@ def test_a_real_worker_holds_the_nodes_of_its_author_alone(
             state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
             assert dialect.process([state], torch.zeros(1, VOCAB)).tolist() == [[added] * VOCAB]
         assert gpu.refusals == 1
-        assert "holds cuda:0 and cannot use it" in caplog.text
+        assert "holds cuda:0 but cannot use it" in caplog.text
         assert "CUDA cannot be used" in caplog.text
     finally:
         executor.close()

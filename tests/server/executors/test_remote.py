@@ -9,8 +9,7 @@ import pytest
 
 from logitport import EditProcessor, History, ProcessorFailed
 from logitport_server.dialects import RequestContext
-from logitport_server.dialects.base import by_row
-from logitport_server.session.grouping import States
+from logitport_server.dialects.base import States, by_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +84,9 @@ def test_how_much_a_worker_may_say_of_a_row(workers: ProcessExecutor, ship: Call
     assert said(deny=[*range(40)] * 5, allow=0) == [[*range(40)] * 5]
     assert said(deny=[5], allow=60) == [[5, *[1, 2] * 60]]
     first = dialect._process  # type: ignore[attr-defined]
-    with pytest.raises(ProcessorFailed, match=r"^processor SaysMuch \(sha256:.*: 1000 edits in a call of which 64 "):
+    with pytest.raises(
+        ProcessorFailed, match=r"^processor SaysMuch \(sha256:.*: 1000 edits in a call, the limit is 64 "
+    ):
         said(deny=[], allow=1000)
     assert said(deny=[], allow=0) == [[]]
     assert dialect._process is first  # type: ignore[attr-defined]

@@ -31,12 +31,12 @@ from logitport import (
 from logitport_server.dialects import RequestContext
 from logitport_server.dialects.base import by_row
 from logitport_server.dialects.failures import WorkerLost
-from logitport_server.executors import Deadlines, ProcessExecutor, zygote
+from logitport_server.executors import Deadlines, ProcessExecutor
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.zygote import NoAnswer, WorkerGone, WorkerProcess
 from logitport_server.registry import loader
 from logitport_server.sandbox import LAYERS
-from logitport_server.worker import frames
+from logitport_server.worker import frames, messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +47,21 @@ if TYPE_CHECKING:
     Ship = Callable[..., Source]
 
 VOCAB = 64
+
+EDIT = messages.Edit(processor=1, vocab_size=VOCAB)
+HOST = messages.Host(processor=1, name="", digest="", python="", dill="")
+START = messages.Start(
+    processor=1,
+    state=2,
+    request_id="r",
+    prompt_length=0,
+    vocab_size=VOCAB,
+    tokenizer_id="",
+    eos_token_ids=(),
+    max_requests=1,
+)
+REPLY = messages.encode(messages.EditReply())
+ERROR = {"code": 13, "message": "", "trace": ""}
 
 
 class TellsPid(EditProcessor):
@@ -185,7 +200,7 @@ class Stranger:
         self.process.kill = lambda: None  # type: ignore[method-assign]
 
     def answer(self, octets: bytes) -> Any:
-        self.process.send({"do": "edit"}, [], [], 60.0)
+        self.process.send(EDIT, [], [], 60.0)
         self.end.sendall(octets)
         return self.process.receive()
 
@@ -202,10 +217,15 @@ def stranger() -> Any:
     "octets",
     [
         b"\xff" * 64,
-        frames.pack({"call": 2}),
-        frames.pack({"call": "1"}),
-        frames.pack({}),
-        frames.pack({"call": 1}) + frames.pack({"call": 1}),
+        frames.pack(2, REPLY),
+        frames.pack(1, b""),
+        frames.pack(1, b"{}"),
+        frames.pack(1, b"[" * 100_000),
+        frames.pack(1, b'{"type":"EditReply","x":' + b"[" * 100_000),
+        frames.pack(1, b'{"type":"Edit","processor":1,"vocab_size":8}'),
+        frames.pack(1, b'{"type":"EditReply","failed":{"-1":{"code":1,"message":"","trace":""}}}'),
+        frames.pack(1, b'{"type":"ErrorReply","error":{"code":1,"message":"\xff","trace":""}}'),
+        frames.pack(1, REPLY) + frames.pack(1, REPLY),
         pickle.dumps({"call": 1}),
     ],
 )
@@ -215,8 +235,8 @@ def test_what_is_no_answer_ends_the_worker(stranger: Stranger, octets: bytes) ->
 
 
 def test_the_deadline_holds_whatever_trickles_in(stranger: Stranger) -> None:
-    frame, over = frames.pack({"call": 1}, [bytes(1 << 16)]), threading.Event()
-    stranger.process.send({"do": "edit"}, [], [], 0.3)
+    frame, over = frames.pack(1, REPLY, [bytes(1 << 16)]), threading.Event()
+    stranger.process.send(EDIT, [], [], 0.3)
 
     def trickle() -> None:  # for twenty minutes
         for octet in frame:
@@ -236,22 +256,25 @@ def test_the_deadline_holds_whatever_trickles_in(stranger: Stranger) -> None:
 
 def test_a_worker_that_does_not_read(stranger: Stranger) -> None:
     with pytest.raises(NoAnswer):
-        stranger.process.send({"do": "host"}, [bytes(1 << 24)], [], 0.2)
+        stranger.process.send(HOST, [bytes(1 << 24)], [], 0.2)
 
 
 @pytest.mark.parametrize(
     ("reply", "columns"),
     [
         ({}, []),
-        ({"failed": []}, [b""]),
-        ({"failed": {"9": {}}}, [b""]),
-        ({"failed": {"x": {}}}, [b""]),
-        ({"failed": {"0": {"code": 13}}}, [b""]),
-        ({"failed": {"0": {"code": "x", "message": 1, "trace": []}}}, [b""]),
-        ({"failed": {}}, []),
-        ({"failed": {}}, [b"\xff\xff\xff"]),
-        ({"error": 3}, []),
-        ({"error": {"code": 1 << 40, "message": "", "trace": ""}}, []),
+        ({"type": "EditReply", "failed": []}, [b""]),
+        ({"type": "EditReply", "failed": {"9": ERROR}}, [b""] * 5),
+        ({"type": "EditReply", "failed": {"x": ERROR}}, [b""]),
+        ({"type": "EditReply", "failed": {"0": {"code": 13}}}, [b""]),
+        ({"type": "EditReply", "failed": {"0": {"code": "x", "message": 1, "trace": []}}}, [b""]),
+        ({"type": "EditReply", "failed": {}}, []),
+        ({"type": "EditReply", "failed": {}}, [b"\xff\xff\xff"]),
+        ({"type": "EditReply", "failed": {}}, [b"\xff\xff\xff"] * 5),
+        ({"type": "ProcessReply"}, [b""] * 5),
+        ({"type": "ErrorReply", "error": 3}, []),
+        ({"type": "ErrorReply", "error": {**ERROR, "code": 1 << 40}}, []),
+        ({"type": "ErrorReply", "error": {**ERROR, "code": -1}}, []),
     ],
 )
 def test_answers_that_make_no_sense_cost_the_worker_and_its_requests(
@@ -261,17 +284,18 @@ def test_answers_that_make_no_sense_cost_the_worker_and_its_requests(
     workers.quarantine.lift(source.key)
     dialect = workers.host(source)
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
-    genuine = zygote.WorkerProcess.receive
-    told = orjson.loads(orjson.dumps(reply))
+    process = dialect._process  # type: ignore[attr-defined]
+    genuine = frames.read
 
-    def lie(process: WorkerProcess) -> Any:
-        genuine(process)
-        return told, [memoryview(column) for column in columns]
+    def lie(*arguments: Any) -> frames.Frame:
+        call, _, _ = genuine(*arguments)
+        return frames.Frame(call, memoryview(orjson.dumps(reply)), [memoryview(column) for column in columns])
 
     with monkeypatch.context() as patched:
-        patched.setattr(zygote.WorkerProcess, "receive", lie)
-        with pytest.raises(LogitportError):
+        patched.setattr(frames, "read", lie)
+        with pytest.raises(WorkerLost, match="its worker sent "):
             dialect.edit([state])
+    assert dialect._worker._process is not process  # type: ignore[attr-defined]
     said = by_row(dialect.edit([state]), 1)
     assert said[0]
 
@@ -313,16 +337,18 @@ def test_a_zygote_that_ends_is_launched_again(ship: Ship) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "seconds", "told"),
+    ("call", "seconds", "told"),
     [
-        ("host", 10.0, r"loading it took over 10 s \(--load-timeout-seconds\)"),
-        ("host", 2.0, r"loading it took over 2 s \(--processor-timeout-seconds\)"),  # within a step
-        ("start", 1.5, r"its start took over 1\.5 s \(--processor-timeout-seconds\)"),
-        ("edit", 2.0, r"its call took over 2 s \(--processor-timeout-seconds\), and its worker was ended: look for a"),
+        (HOST, 10.0, r"loading it took over 10 s \(--load-timeout-seconds\)"),
+        (HOST, 2.0, r"loading it took over 2 s \(--processor-timeout-seconds\)"),  # within a step
+        (START, 1.5, r"its start took over 1\.5 s \(--processor-timeout-seconds\)"),
+        (EDIT, 2.0, r"its call took over 2 s \(--processor-timeout-seconds\), and its worker was ended: look for a"),
     ],
 )
-def test_what_took_too_long_is_named_with_the_option(ship: Ship, asked: str, seconds: float, told: str) -> None:
+def test_what_took_too_long_is_named_with_the_option(
+    ship: Ship, call: messages.Call, seconds: float, told: str
+) -> None:
     worker = Worker(None, Mock(), Deadlines(2.0, 10.0), Mock())
     process = Mock(send=Mock(side_effect=NoAnswer))
     with pytest.raises(ProcessorTimedOut, match=told):
-        worker.send(process, ship(TellsPid), {"do": asked}, seconds=seconds)
+        worker.send(process, ship(TellsPid), call, seconds=seconds)

@@ -25,11 +25,11 @@ def test_so_many_in_a_row() -> None:
     held = Quarantine(3)
     for at in range(3):
         assert not is_held(held, ONE)
-        held.failed(ONE, DIGEST, f"failure {at}")
+        held.record_failure(ONE, DIGEST, f"failure {at}")
     assert is_held(held, ONE)
     assert not is_held(held, OTHER)
     assert len(held) == 1
-    assert held.reason(DIGEST) == held.reason(DIGEST, "one") == "3 failures in a row, of which the last: failure 2"
+    assert held.reason(DIGEST) == held.reason(DIGEST, "one") == "3 failures in a row, the last one: failure 2"
     assert held.reason(DIGEST, "engine") == ""
     assert held.reason("another") == ""
 
@@ -37,8 +37,8 @@ def test_so_many_in_a_row() -> None:
 def test_a_call_that_goes_well_ends_the_series() -> None:
     held = Quarantine(2)
     for _ in range(4):
-        held.failed(ONE, DIGEST, "")
-        held.went_well(ONE, DIGEST)
+        held.record_failure(ONE, DIGEST, "")
+        held.record_success(ONE, DIGEST)
     assert not is_held(held, ONE)
 
 
@@ -47,7 +47,7 @@ def test_what_is_long_ago_is_no_series(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quarantine.time, "monotonic", lambda: now[0])
     held = Quarantine(2)
     for _ in range(4):
-        held.failed(ONE, DIGEST, "")
+        held.record_failure(ONE, DIGEST, "")
         now[0] += 3600
     assert not is_held(held, ONE)
 
@@ -55,8 +55,8 @@ def test_what_is_long_ago_is_no_series(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_a_release_lifts_it() -> None:
     held = Quarantine(1)
     for domain in (ONE, OTHER):
-        held.failed(domain, DIGEST, "")
-        held.went_well(domain, DIGEST)
+        held.record_failure(domain, DIGEST, "")
+        held.record_success(domain, DIGEST)
         assert is_held(held, domain)
     assert held.lift(DIGEST)
     assert not is_held(held, ONE)
@@ -67,7 +67,7 @@ def test_only_a_release_lifts_it() -> None:
 def test_ever_new_processors_do_not_pile_up() -> None:
     held = Quarantine(1)
     for number in range(3000):
-        held.failed(ONE, f"{number}", "")
+        held.record_failure(ONE, f"{number}", "")
     assert len(held) == 1024
     with pytest.raises(ProcessorQuarantined):
         held.check(ONE, "2999", "a name")
@@ -77,8 +77,10 @@ def test_ever_new_processors_do_not_pile_up() -> None:
 @pytest.mark.parametrize("domain", [ONE, OTHER])
 def test_the_message_says_what_to_do(domain: Domain) -> None:
     held = Quarantine(1)
-    held.failed(domain, DIGEST, "its worker ended with status 3")
-    with pytest.raises(ProcessorQuarantined, match=r"status 3; correct it, or have an operator release it") as raised:
+    held.record_failure(domain, DIGEST, "its worker ended with status 3")
+    with pytest.raises(
+        ProcessorQuarantined, match=r"status 3; fix it, or have an operator lift the quarantine"
+    ) as raised:
         held.check(domain, DIGEST, "Ban (sha256:0123)")
     assert raised.value.processor == "Ban (sha256:0123)"
     assert raised.value.message.startswith("processor Ban (sha256:0123) is quarantined: ")

@@ -83,7 +83,7 @@ def test_a_worker_has_them_and_this_process_has_not(workers: Executor, batch_pro
 
 def test_what_is_missing_in_this_process_is_told_by_name(batch_processor: Source) -> None:
     with pytest.raises(
-        LoadFailed, match=r"uses vllm\.\S+, and vllm is not .*install vllm there, or serve with --isolation process"
+        LoadFailed, match=r"uses vllm\.\S+, but vllm is not .*install vllm there, or serve with --isolation process"
     ):
         start(InlineExecutor(Loader(8)), batch_processor, 1)
     assert not [name for name in sys.modules if name.partition(".")[0] == "vllm"]

@@ -9,7 +9,7 @@ import torch
 from logitport import History
 from logitport_server.dialects import RequestContext, speak
 from logitport_server.dialects.vllm import v2
-from logitport_server.worker.hosted import Hosted
+from logitport_server.worker.hosted import HostedProcessor
 from tests.server.dialects.vllm.v2_requests import VOCAB, Requests, fields, notes
 
 if TYPE_CHECKING:
@@ -66,15 +66,15 @@ def test_ten_thousand_requests_through_eight_slots() -> None:
 
 def test_a_worker_that_is_told_of_ten_thousand_requests() -> None:
     cls = notes()
-    hosted = Hosted(speak(cls, "its name", shipped=True))
+    hosted = HostedProcessor(speak(cls, "its name", shipped=True))
     for number in range(1, 10_001):
         history = History([1], [])
         hosted.start(number, RequestContext("r", history, {}, VOCAB, max_requests=8), {})
         if number > 8:
-            hosted.forget(number - 8)
+            hosted.drop(number - 8)
         if number % 4 == 0:
             last = range(max(1, number - 7), number + 1)
-            hosted.call_for(last)
+            hosted.select(last)
             hosted.dialect.process(hosted.states(range(len(last))), torch.zeros(len(last), VOCAB))
     assert cls.told.count("made") == 1
     assert len(cls.contexts) == 2500

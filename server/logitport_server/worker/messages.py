@@ -1,0 +1,291 @@
+"""Messages between the server, its zygotes and their workers. Both ends import this file.
+
+Messages are JSON, and every message type is a tagged `msgspec.Struct`: decoding checks the type and bounds of each
+field and rejects unknown fields. The server decodes replies of untrusted workers with `decode_reply`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Union
+
+import msgspec
+
+from logitport_server.sandbox import Limits  # noqa: TC001 - msgspec evaluates the annotations
+from logitport_server.worker.frames import BadFrame
+
+_MAX_REASON = 160
+
+_Int32 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+_Int64 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class _Message(msgspec.Struct, tag=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A message. Its JSON has the class name as "type"."""
+
+
+# Calls: server to worker.
+
+
+class Call(_Message, kw_only=True):
+    """A call of one processor.
+
+    Attributes:
+        processor: number of the processor in the worker.
+        released: (processor, state) numbers that the worker can drop; with state None, the whole processor.
+    """
+
+    processor: int
+    released: list[tuple[int, int | None]] = []
+
+
+class Host(Call, kw_only=True):
+    """Load a processor. The column is the pickle of its class.
+
+    Attributes:
+        name: display name of the processor, for error messages.
+        digest, python, dill: fields of the payload.
+        gpu: torch device and hexadecimal UUID of the GPU that the worker may use; None without one.
+    """
+
+    name: str
+    digest: str
+    python: str
+    dill: str
+    gpu: tuple[str, str] | None = None
+
+
+class Validate(Call, kw_only=True):
+    """Check parameters. The columns are the parameters and the sampling parameters, as JSON."""
+
+
+class Start(Call, kw_only=True):
+    """Build the state of a request. The columns are those of `Validate`, and the token ids as int32.
+
+    Attributes:
+        state: number of the new state.
+        prompt_length: how many of the token ids are the prompt.
+    """
+
+    state: int
+    request_id: str
+    prompt_length: int
+    vocab_size: int
+    tokenizer_id: str
+    eos_token_ids: tuple[int, ...]
+    max_requests: int
+
+
+class Memory(msgspec.Struct, array_like=True):
+    """Memory whose descriptor travels with the message.
+
+    Attributes:
+        number: number of the memory in the worker.
+        size_bytes: how much of it to map.
+    """
+
+    number: int
+    size_bytes: int
+
+
+class OpenGpuMemory(Call, kw_only=True):
+    """Open memory of the GPU.
+
+    Attributes:
+        memory: the memory to open.
+    """
+
+    memory: Memory
+
+
+class StepCall(Call, kw_only=True):
+    """The part of a step's call that `Edit` and `Process` share. The column is the history events as int32.
+
+    Attributes:
+        states: state number of each row, 0 for a row to leave out; None to use those of the previous call.
+        counts: number of history events of each row; None if each row has one.
+        drafts: number of draft tokens at the end of each row's history; empty if there are none.
+    """
+
+    states: list[int] | None = None
+    counts: list[int] | None = None
+    drafts: list[int] = []
+
+
+class Edit(StepCall, kw_only=True):
+    """Compute edits."""
+
+    vocab_size: int
+
+
+class LogitsPlacement(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """Where the logits of a call are.
+
+    Attributes:
+        memory: number of the memory.
+        offset: first byte in it.
+        dtype: name of the torch dtype.
+        mapped: memory to map before the call.
+        unmapped: numbers of memory to unmap before the call.
+    """
+
+    memory: int
+    offset: int
+    rows: int
+    vocab_size: int
+    dtype: str
+    mapped: Memory | None = None
+    unmapped: list[int] = []
+
+
+class Process(StepCall, kw_only=True):
+    """Process logits in shared memory.
+
+    Attributes:
+        logits: where they are.
+        drafts_before: the draft tokens before each row; empty if the processor does not take them.
+    """
+
+    logits: LogitsPlacement
+    drafts_before: list[list[int]] = []
+
+
+# Replies: worker to server. The server does not trust them.
+
+
+class Error(msgspec.Struct, forbid_unknown_fields=True):
+    """A `LogitportError`: the fields of `logitport.v1.Error`."""
+
+    code: _Int32
+    message: str
+    trace: str
+
+
+class ErrorReply(_Message):
+    """The call failed."""
+
+    error: Error
+
+
+class EmptyReply(_Message):
+    """Reply to `Validate` and `OpenGpuMemory`."""
+
+
+class HostReply(_Message):
+    """Reply to `Host`.
+
+    Attributes:
+        reads_logits, argmax_invariant, takes_drafts: attributes of the dialect.
+        unpickled: whether the class was unpickled now; False if it was cached.
+        gpu_error: why the worker cannot use the GPU; "" if it can or has none.
+    """
+
+    reads_logits: bool
+    argmax_invariant: bool = False
+    takes_drafts: bool = False
+    unpickled: bool = False
+    gpu_error: str = ""
+
+
+class StartReply(_Message):
+    """Reply to `Start`.
+
+    Attributes:
+        argmax_invariant: attribute of the dialect; an instance may only know it now.
+    """
+
+    argmax_invariant: bool = False
+
+
+class EditReply(_Message):
+    """Reply to `Edit`. The columns are the edits.
+
+    Attributes:
+        failed: the error of each row that failed.
+    """
+
+    failed: dict[_Int32, Error] = {}
+
+
+class ProcessReply(_Message):
+    """Reply to `Process`. The logits are edited in place.
+
+    Attributes:
+        failed: the error of each row that failed.
+        not_rebuildable: numbers of states that have ceased to be a function of the history.
+    """
+
+    failed: dict[_Int32, Error] = {}
+    not_rebuildable: list[_Int64] = []
+
+
+# Server and zygote.
+
+
+class Fork(_Message):
+    """Fork a worker. The descriptor is its end of the connection.
+
+    Attributes:
+        worker: number of the worker.
+        limits: what it may use.
+    """
+
+    worker: int
+    limits: Limits
+
+
+class Ready(_Message):
+    """The zygote can fork."""
+
+
+class Forked(_Message):
+    """A worker runs. The descriptor is its pidfd."""
+
+    worker: int
+
+
+class ForkFailed(_Message):
+    """A worker could not be forked."""
+
+    worker: int
+    reason: str
+
+
+class Ended(_Message):
+    """A worker has ended.
+
+    Attributes:
+        worker: number of the worker.
+        status: exit status, or the negative signal number.
+    """
+
+    worker: int
+    status: int
+
+
+Reply = Union[ErrorReply, EmptyReply, HostReply, StartReply, EditReply, ProcessReply]
+ZygoteEvent = Union[Ready, Forked, ForkFailed, Ended]
+
+_encoder = msgspec.json.Encoder()
+_call_decoder = msgspec.json.Decoder(Union[Host, Validate, Start, OpenGpuMemory, Edit, Process])
+_reply_decoder = msgspec.json.Decoder(Reply)
+_fork_decoder = msgspec.json.Decoder(Fork)
+_event_decoder: msgspec.json.Decoder[ZygoteEvent] = msgspec.json.Decoder(ZygoteEvent)
+
+encode = _encoder.encode
+decode_call = _call_decoder.decode
+decode_fork = _fork_decoder.decode
+decode_event = _event_decoder.decode
+
+
+def decode_reply(data: memoryview) -> Reply:
+    """Decode what a worker sent.
+
+    Raises:
+        BadFrame: it is not a valid reply.
+    """
+    try:
+        reply: Reply = _reply_decoder.decode(data)
+    # msgspec raises UnicodeDecodeError for text that is not UTF-8 and RecursionError for deep nesting.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadFrame(f"invalid message: {str(error)[:_MAX_REASON]}") from error
+    return reply
