@@ -40,7 +40,7 @@ _Message = TypeVar("_Message", bound=Message)
 
 DEFAULT_TIMEOUT = 30.0
 DEFAULT_MAX_MESSAGE_BYTES = 256 << 20
-_LONGEST_NAME = 80  # characters of what may be one, in a message
+_MAX_NAME_LENGTH = 80  # characters of what may be one, in a message
 
 # What to look at where there is no connection, by whether it would be encrypted: gRPC tells none of this apart.
 _LOOK_AT = {
@@ -59,8 +59,8 @@ class ApplyResult:
         logits: the processed logits, float[rows, vocab_size], of the kind, dtype and device that were passed.
         failures: the error of each failed request, by its index. Its rows of `logits` are unspecified.
         skipped: the error of each request that asked to be skipped, by its index. Its rows are as they were.
-        rows_applied: number of rows by processor, as `ProcessorRef.title` calls it: a built-in's name, or the class of
-            one that was shipped and the beginning of its digest.
+        rows_applied: number of rows by processor: a built-in's name, or the `ProcessorRef.display_name` of a shipped
+            one (its class and the beginning of its digest).
         all_denied_rows: rows in which edits left no id allowed.
     """
 
@@ -117,7 +117,7 @@ def register_request(
             raise InvalidArgument(f"dialect={dialect!r}: what is serialized says its dialect itself; leave it out")
         processor = InDialect(processor, dialect)
     if isinstance(processor, str) and not processor.lstrip().startswith("{"):
-        told = repr(processor if len(processor) <= _LONGEST_NAME else f"{processor[:_LONGEST_NAME]}...")
+        told = repr(processor if len(processor) <= _MAX_NAME_LENGTH else f"{processor[:_MAX_NAME_LENGTH]}...")
         raise MalformedPayload(f"{told} is no serialized processor: pass a class, or what to_str() made")
     serialized = serialize_anew(processor)
     if signing_key is not None:

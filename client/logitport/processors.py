@@ -19,7 +19,7 @@ from logitport.ops import apply_edits
 from logitport.payload.wire_names import SGLANG_MODULE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     import torch
 
@@ -84,10 +84,11 @@ class EditRequest:
         vocab_size: width of the logits; token ids are valid below it.
         tokenizer_id: what the engine calls its tokenizer; "" if it has not said.
         eos_token_ids: the ids that end a sequence, as the engine has them; empty if it has not said.
+        caller: identity of the party that the request belongs to; equal for all its requests. None if it is unknown.
         state: the processor's own, None at first; lives as long as the request.
     """
 
-    __slots__ = ("eos_token_ids", "history", "params", "state", "tokenizer_id", "vocab_size")
+    __slots__ = ("caller", "eos_token_ids", "history", "params", "state", "tokenizer_id", "vocab_size")
 
     def __init__(
         self,
@@ -97,12 +98,14 @@ class EditRequest:
         *,
         tokenizer_id: str = "",
         eos_token_ids: tuple[int, ...] = (),
+        caller: Hashable = None,
     ) -> None:
         self.params = params
         self.history = history
         self.vocab_size = vocab_size
         self.tokenizer_id = tokenizer_id
         self.eos_token_ids = eos_token_ids
+        self.caller = caller
         self.state: Any = None
 
 
@@ -119,6 +122,20 @@ class EditProcessor(CustomLogitProcessor):
     """
 
     takes_long: ClassVar[bool] = False
+
+    def validate_for(self, caller: Hashable, params: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """Check a request's parameters when it is admitted; by default `validate_params`.
+
+        Override where the check is expensive, to divide the work fairly between callers.
+
+        Args:
+            caller: see `EditRequest.caller`.
+            params: the request's parameters for this processor.
+
+        Raises:
+            InvalidParams: the parameters cannot be used; only that request fails.
+        """
+        self.validate_params(params)
 
     def start(self, request: EditRequest) -> None:
         """Build `request.state` from a history of any length."""

@@ -59,9 +59,9 @@ class ProcessorRef:
     dialect: str = ""
 
     @property
-    def title(self) -> str:
+    def display_name(self) -> str:
         """What it is called in errors, in `rows_applied` and in metrics: a built-in's name, or class and digest."""
-        return self.names[0] if self.builtin else payload.title_of(self.class_name, self.digest)
+        return self.names[0] if self.builtin else payload.display_name_of(self.class_name, self.digest)
 
     @classmethod
     def from_proto(cls, info: registry_pb2.ProcessorInfo) -> ProcessorRef:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Seconds: from a tenth of a logits-free step to a batch of logits sent inline.
 _BUCKETS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5)
 
-_MOST_LABELS = 1024
+_MAX_LABELS = 1024
 
 _PARTS = {
     processing_pb2.StepEdits: "edits",
@@ -177,13 +177,13 @@ class Metrics:
         counter = self._counters.get(processor)
         if counter is None:
             counter = self._applied.labels(self._label(processor))
-            if len(self._counters) < _MOST_LABELS:
+            if len(self._counters) < _MAX_LABELS:
                 self._counters[processor] = counter
         return counter
 
     def _label(self, processor: str) -> str:
         """The processor's label: a client that ships ever new processors must not make ever new time series."""
-        if processor in self._labels or len(self._labels) < _MOST_LABELS:
+        if processor in self._labels or len(self._labels) < _MAX_LABELS:
             self._labels.add(processor)
             return processor
         return "(others)"

@@ -24,7 +24,7 @@ class Principal:
     scopes: frozenset[str]
 
     @property
-    def title(self) -> str:
+    def display_name(self) -> str:
         """What messages call it."""
         return repr(self.name) if self.name else "the caller"
 
@@ -36,14 +36,15 @@ class Principal:
         """Raises NotPermitted if it lacks the scope that `what` takes."""
         if scope not in self.scopes:
             raise NotPermitted(
-                f"{self.title} may not {what}, which takes the scope {scope!r}; the server's operator grants scopes"
+                f"{self.display_name} may not {what}, which takes the scope {scope!r}; the server's operator "
+                "grants scopes"
             )
 
 
-ANYONE = Principal("", frozenset(SCOPES))
+ANONYMOUS = Principal("", frozenset(SCOPES))
 
 
-class Domain(NamedTuple):
+class TrustDomain(NamedTuple):
     """A trust domain: code of one domain may see and disturb its own, and nothing of another.
 
     Attributes:

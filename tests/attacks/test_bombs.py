@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 VOCAB = 64
 MIB = 1 << 20
 # What one bomb may make the server take for as long as it is looked at; a message of its size on the wire included.
-_MOST_BYTES = 90 * MIB
+_MAX_BYTES = 90 * MIB
 LARGE: list[Any] = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
 
@@ -28,7 +28,7 @@ def bounded(peak: Any) -> Iterator[None]:
     """Neither long nor large, whatever it was."""
     started = time.monotonic()
     yield
-    assert peak.growth_bytes < _MOST_BYTES
+    assert peak.growth_bytes < _MAX_BYTES
     assert time.monotonic() - started < SECONDS
 
 

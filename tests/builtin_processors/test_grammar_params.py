@@ -76,7 +76,7 @@ BAD = [
     ({"ebnf": 'root ::= "\\ud800"'}, "ebnf: "),
     ({"regex": "a", "tokenizer": 1}, "tokenizer must be a string, not 1"),
     ({"regex": "a", "tokenizer": "../../etc"}, "tokenizer '../../etc' is not configured .there are 'json'."),
-    ({"regex": "a" * (request_spec.LONGEST_TEXT + 1)}, "regex is longer than 131072 bytes"),
+    ({"regex": "a" * (request_spec.MAX_TEXT_LENGTH + 1)}, "regex is longer than 131072 bytes"),
 ]
 
 # Each is small, and would cost gigabytes, minutes or the process.

@@ -181,7 +181,7 @@ def test_ref_from_a_message() -> None:
 def test_what_a_processor_is_called() -> None:
     info = registry_pb2.ProcessorInfo(digest=DIGEST, names=["a/b"], class_name="Ban", dialect="edits")
     ref = ProcessorRef.from_proto(info)
-    assert (ref.class_name, ref.dialect, ref.title) == ("Ban", "edits", f"Ban (sha256:{DIGEST[:12]})")
-    assert ProcessorRef(DIGEST, ("a/b",)).title == DIGEST
+    assert (ref.class_name, ref.dialect, ref.display_name) == ("Ban", "edits", f"Ban (sha256:{DIGEST[:12]})")
+    assert ProcessorRef(DIGEST, ("a/b",)).display_name == DIGEST
     built_in = ProcessorRef("", ("thinking_budget",), builtin=True, class_name="ThinkingBudget")
-    assert built_in.title == "thinking_budget"
+    assert built_in.display_name == "thinking_budget"

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from logitport import History, InvalidParams, dialects
-from logitport_server.dialects import RequestContext, speak
+from logitport_server.dialects import RequestContext, make_dialect
 from logitport_server.dialects.vllm import v2
 from tests.standing_in import standing_in
 
@@ -51,7 +51,7 @@ def test_the_processor_of_batches() -> None:
         made: dict[str, Any] = {"__name__": "here"}
         exec(code("vLLM: batches (V1)"), made)
         assert dialects.recognise(made["ForceToken"])[1] == dialects.VLLM_V1
-        dialect = speak(made["ForceToken"], "its name", shipped=True)
+        dialect = make_dialect(made["ForceToken"], "its name", shipped=True)
         assert process(dialect, {"token_id": 2}, []) == [-INF, -INF, 3, -INF]
         with pytest.raises(InvalidParams, match="token_id must be an id"):
             dialect.validate({}, {})
@@ -60,7 +60,7 @@ def test_the_processor_of_batches() -> None:
 def test_the_function_of_a_row() -> None:
     made: dict[str, Any] = {}
     exec(code("vLLM: single requests").partition("\n\n\n")[0], made)
-    dialect = speak(made["never_twice_in_a_row"], "its name", shipped=True)
+    dialect = make_dialect(made["never_twice_in_a_row"], "its name", shipped=True)
     assert process(dialect, {}, [3, 1]) == [1, -INF, 3, 4]
 
 
@@ -69,9 +69,9 @@ def test_the_processor_of_slots() -> None:
         made: dict[str, Any] = {"__name__": "here"}
         exec(code("vLLM: slots (V2)"), made)
         assert dialects.recognise(made["BanLast"])[1] == dialects.VLLM_V2
-        banned = process(speak(made["BanLast"], "its name", shipped=True), {"ban": True}, [3, 2])
+        banned = process(make_dialect(made["BanLast"], "its name", shipped=True), {"ban": True}, [3, 2])
         assert banned == [1, 2, -INF, 4]
-        assert process(speak(made["BanLast"], "its name", shipped=True), {}, [3, 2]) == [1, 2, 3, 4]
+        assert process(make_dialect(made["BanLast"], "its name", shipped=True), {}, [3, 2]) == [1, 2, 3, 4]
     for told in (f"at first {v2._SLOTS} at most", f"({v2._SLOTS} and {v2._LONGEST} ids at first)"):
         assert told in section("vLLM: slots (V2)")
 
@@ -79,5 +79,7 @@ def test_the_processor_of_slots() -> None:
 def test_the_chain_of_transformers() -> None:
     made: dict[str, Any] = {"__name__": "here"}
     exec(code("transformers"), made)
-    rows = [process(speak(shipped, "its name", shipped=True), params, [3, 1]) for shipped, params in made["chain"]]
+    rows = [
+        process(make_dialect(shipped, "its name", shipped=True), params, [3, 1]) for shipped, params in made["chain"]
+    ]
     assert rows == [[1, -INF, 3, 4], [1, 2, -INF, -INF], [1, 2, -INF, 4], [1, -INF, 3, 4]]

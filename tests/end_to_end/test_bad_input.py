@@ -212,7 +212,7 @@ FAILS = {
 @pytest.mark.parametrize("by", ["apply", "grpc", "local"])
 def test_a_processor_that_fails(client: Client, way: str, on_error: Any, by: Any) -> None:
     ref = client.register(Fails)
-    assert ref.title == f"Fails (sha256:{ref.digest[:12]})"
+    assert ref.display_name == f"Fails (sha256:{ref.digest[:12]})"
     bad = Request([1], processors=[(AddOne, {}), (Fails, {"way": way})], on_error=on_error)
     if by == "apply":
         result: Any = client.apply(torch.zeros(3, VOCAB), [GOOD, bad, GOOD], check=False)
@@ -226,8 +226,8 @@ def test_a_processor_that_fails(client: Client, way: str, on_error: Any, by: Any
     assert list(told[on_error]) == [culprit]
     assert sum(map(len, told.values())) == 1
     error = told[on_error][culprit]
-    check(error, ProcessorFailed, f"processor {re.escape(ref.title)} {FAILS[way]}")
-    assert error.processor == ref.title
+    check(error, ProcessorFailed, f"processor {re.escape(ref.display_name)} {FAILS[way]}")
+    assert error.processor == ref.display_name
     if way == "raises":
         assert "in look_up" in error.remote_traceback
         assert error.remote_traceback.rstrip().endswith("KeyError: 'banned'")

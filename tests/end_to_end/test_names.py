@@ -115,7 +115,7 @@ def test_other_errors_say_nothing_of_the_sandbox(client: Client) -> None:
 
 def test_the_description_tells_class_and_dialect(client: Client) -> None:
     ref = client.register(Ban, name="test-names/ban", replace=True)
-    assert (ref.class_name, ref.dialect, ref.title) == ("Ban", "edits", f"Ban (sha256:{ref.digest[:12]})")
+    assert (ref.class_name, ref.dialect, ref.display_name) == ("Ban", "edits", f"Ban (sha256:{ref.digest[:12]})")
     assert client.processor("test-names/ban") == ref
     assert ref in client.processors()
     assert client.register(Reaches).dialect == "sglang"
@@ -131,7 +131,7 @@ def test_the_asynchronous_client_tells_the_same(server: RunningServer) -> None:
             assert (ref.class_name, ref.dialect) == ("Ban", "edits")
             request = Request([1], processors=[(Ban, {"token_ids": [1]})])
             result = await client.apply(torch.zeros(1, VOCAB), [request])
-        assert result.rows_applied == {ref.title: 1}
+        assert result.rows_applied == {ref.display_name: 1}
 
     asyncio.run(ask())
 
@@ -142,14 +142,14 @@ def test_rows_are_told_by_the_same_name_however_a_request_names_the_processor(cl
     named = {"class": Ban, "digest": ref.digest, "name": "test-names/rows"}[how]
     with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
         handle = session.add(Request([1], processors=[(named, {"token_ids": [1]})]))
-        assert session.step({handle: []}).apply(torch.zeros(1, VOCAB)).rows_applied == {ref.title: 1}
+        assert session.step({handle: []}).apply(torch.zeros(1, VOCAB)).rows_applied == {ref.display_name: 1}
     client.delete(ref.digest)
 
 
 def test_a_string_that_says_no_class_is_told_by_its_digest(client: Client) -> None:
     """As SGLang makes them."""
     ref = client.register(json.dumps({"callable": json.loads(Ban.to_str())["callable"]}))
-    assert (ref.class_name, ref.dialect, ref.title) == ("", "", ref.digest)
+    assert (ref.class_name, ref.dialect, ref.display_name) == ("", "", ref.digest)
     client.delete(ref.digest)
 
 
@@ -168,6 +168,6 @@ def test_metrics_are_labelled_by_it(server: RunningServer, client: Client) -> No
         with urllib.request.urlopen(server.metrics_url, timeout=200) as answer:
             return re.search(pattern, answer.read().decode()) is not None
 
-    wait_until(lambda: told(rf'logitport_rows_applied_total{{processor="{re.escape(ref.title)}"}}'))
+    wait_until(lambda: told(rf'logitport_rows_applied_total{{processor="{re.escape(ref.display_name)}"}}'))
     # What a session was answered is counted a little later.
     wait_until(lambda: told(r'logitport_requests_failed_total{code="\w+_PROCESSOR_FAILED",processor="Falls \(sha256:'))

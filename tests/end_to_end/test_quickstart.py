@@ -79,7 +79,7 @@ def test_register_and_apply(client: Client, names: Any) -> None:
     out = client.apply(logits, [request], num_tokens_in_batch=1)
     assert denied(out.logits[0]) == [1, 2, *DIGITS]
     assert not logits.any(), "what was passed stays as it is"
-    assert out.rows_applied == {"disallowed_tokens": 1, ref.title: 1}
+    assert out.rows_applied == {"disallowed_tokens": 1, ref.display_name: 1}
 
 
 @pytest.mark.parametrize("transport", ["local", "grpc"])
@@ -122,7 +122,7 @@ def test_all_the_ways_to_name_a_processor(client: Client, names: Any) -> None:
     for processor in (name, ref.digest, ref, BanDigits, BanDigits(), BanDigits.to_str()):
         out = client.apply(torch.zeros(1, 32), [Request(processors=[(processor, {})])])
         assert denied(out.logits[0]) == DIGITS
-        assert out.rows_applied == {ref.title: 1}
+        assert out.rows_applied == {ref.display_name: 1}
 
 
 def test_registering_twice_gives_the_same_digest(client: Client, names: Any) -> None:
@@ -139,14 +139,14 @@ def test_a_name_is_rebound_only_on_purpose_and_not_for_who_was_there_before(clie
     hard = client.register(BanDigits, name=name)
     with client.session(vocab_size=32, dtype=torch.float32) as session:
         before = session.add(Request(processors=[(name, {})]))
-        with pytest.raises(NameTaken, match=re.escape(f"'{name}' is bound to {hard.title}")):
+        with pytest.raises(NameTaken, match=re.escape(f"'{name}' is bound to {hard.display_name}")):
             client.register(BanDigitsSoftly, name=name)
         soft = client.register(BanDigitsSoftly, name=name, replace=True)
         after = session.add(Request(processors=[(name, {})]))
         logits = torch.zeros(2, 32)
         result = session.step({before: [], after: []}).apply(logits)
         assert logits[:, DIGITS[0]].tolist() == [-INF, -1]
-        assert result.rows_applied == {hard.title: 1, soft.title: 1}
+        assert result.rows_applied == {hard.display_name: 1, soft.display_name: 1}
 
 
 def test_what_was_deleted_goes_on_for_who_has_it(client: Client) -> None:

@@ -26,7 +26,7 @@ from logitport.errors import LogitportError, from_proto
 from logitport.ops import apply_edits
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.config import ServerConfig
-from logitport_server.dialects import Dialect, RequestContext, speak
+from logitport_server.dialects import Dialect, RequestContext, make_dialect
 from logitport_server.executors import InlineExecutor
 from logitport_server.registry.loader import Loader
 from logitport_server.registry.source import Source
@@ -62,7 +62,9 @@ class Admission:
         context = RequestContext(f"r{self._slots}", history, {}, self.vocab_size)
         links = []
         for processor, params in chain:
-            dialect = self._dialects.setdefault(id(processor), speak(processor, type(processor).__name__, shipped=True))
+            dialect = self._dialects.setdefault(
+                id(processor), make_dialect(processor, type(processor).__name__, shipped=True)
+            )
             links.append(ChainEntry(dialect, dialect.start(context, params)))
         self._slots += 1
         return ActiveRequest(self._slots - 1, 0, history, links, skip=skip)

@@ -5,16 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from logitport.errors import LimitExceeded
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
-
-# On whose behalf a request is admitted just now, as the server tells one caller from another.
-caller: ContextVar[Hashable] = ContextVar("caller", default=None)
 
 
 class _Queue:

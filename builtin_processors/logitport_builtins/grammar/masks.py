@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from logitport_builtins.grammar.matching import Matching
     from logitport_builtins.grammar.tokenizers import Tokenizer
 
-_MOST_THREADS = 16
+_MAX_THREADS = 16
 
 
 def say_allowed(matchings: Sequence[Matching], edits: Sequence[RowEdits], vocab_size: int, *, watch: bool) -> bool:
@@ -89,7 +89,7 @@ def _executor() -> LLExecutor | None:
     from llguidance import LLExecutor
 
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return LLExecutor(min(threads - 1, _MOST_THREADS)) if threads > 2 else None
+    return LLExecutor(min(threads - 1, _MAX_THREADS)) if threads > 2 else None
 
 
 def _take_bit(masks: NDArray[np.uint32], token_id: int) -> list[bool]:

@@ -15,10 +15,11 @@ from logitport_builtins.grammar.trial import definition
 from logitport_builtins.params import check_in_vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from logitport.core.edits import RowEdits
     from logitport.processors import EditRequest
+    from logitport_builtins.grammar.request_spec import GrammarSpec
 
 # After a step that was slow.
 _WATCHED_STEPS = 32
@@ -61,14 +62,15 @@ class Grammar(EditProcessor):
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
         """Reads the grammar, and compiles it if it is new. Raises InvalidParams, LimitExceeded."""
-        spec = read_grammar(params)
-        if spec.tokenizer:
-            tokenizers.choose(spec.tokenizer)
-        definition(spec)
+        _check(read_grammar(params))
+
+    def validate_for(self, caller: Hashable, params: Mapping[str, Any]) -> None:
+        """As `validate_params`; each caller waits for its own grammars to compile. Raises the same."""
+        _check(read_grammar(params, caller))
 
     def start(self, request: EditRequest) -> None:
         """Match the output so far. Raises InvalidParams, InvalidTokenId, LimitExceeded."""
-        spec = read_grammar(request.params)
+        spec = read_grammar(request.params, request.caller)
         tokenizer = tokenizers.choose(spec.tokenizer or request.tokenizer_id)
         check_in_vocabulary("grammar", [tokenizer.vocab_size - 1], request.vocab_size)
         eos_token_ids = request.eos_token_ids or tokenizer.eos_token_ids
@@ -110,6 +112,12 @@ class Grammar(EditProcessor):
         for matchings, said in by_tokenizer.values():
             if say_allowed(matchings, said, requests[0].vocab_size, watch=self._watched_steps > 0):
                 self._watched_steps = _WATCHED_STEPS
+
+
+def _check(spec: GrammarSpec) -> None:
+    if spec.tokenizer:
+        tokenizers.choose(spec.tokenizer)
+    definition(spec)
 
 
 def _check_draft(request: EditRequest, matching: Matching) -> None:

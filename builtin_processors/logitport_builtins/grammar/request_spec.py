@@ -1,8 +1,8 @@
-"""What a request asks for: a grammar, and the tokenizer for which it is wanted."""
+"""The grammar that a request asks for, and its tokenizer."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
@@ -10,12 +10,12 @@ import orjson
 from logitport_builtins.params import Params
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
 
 Kind = Literal["json_schema", "regex", "choice", "ebnf"]
 
-LONGEST_TEXT = 128 << 10  # of a grammar, in bytes
+MAX_TEXT_LENGTH = 128 << 10  # of a grammar, in bytes
 
 _ANY_OBJECT = '{"type":"object"}'
 _FORMS = ("json_schema", "json_object", "regex", "choice", "ebnf")
@@ -31,15 +31,17 @@ class GrammarSpec:
         text: a JSON schema, a regular expression, a JSON list of choices, or EBNF.
         whitespace: between the tokens of JSON: a regular expression; "" for none, None for any.
         tokenizer: the operator's name of a tokenizer; "" for the session's.
+        caller: the party that the request belongs to; two specs of different callers are equal.
     """
 
     kind: Kind
     text: str
     whitespace: str | None = None
     tokenizer: str = ""
+    caller: Hashable = field(default=None, compare=False)
 
 
-def read_grammar(params: Mapping[str, Any]) -> GrammarSpec:
+def read_grammar(params: Mapping[str, Any], caller: Hashable = None) -> GrammarSpec:
     """The grammar that the parameters of `grammar` describe, of which only its form is checked.
 
     Raises:
@@ -55,10 +57,10 @@ def read_grammar(params: Mapping[str, Any]) -> GrammarSpec:
         length = len(text.encode()) + len((whitespace or "").encode())
     except UnicodeEncodeError as error:
         raise given.error(f"{forms[0]} is no text: {error}") from error
-    if length > LONGEST_TEXT:
-        raise given.error(f"{forms[0]} is longer than {LONGEST_TEXT} bytes; write a shorter one")
+    if length > MAX_TEXT_LENGTH:
+        raise given.error(f"{forms[0]} is longer than {MAX_TEXT_LENGTH} bytes; write a shorter one")
     tokenizer = given.string("tokenizer") if "tokenizer" in given else ""
-    return GrammarSpec(kind, text, whitespace, tokenizer)
+    return GrammarSpec(kind, text, whitespace, tokenizer, caller)
 
 
 def _read_schema(given: Params, key: str, value: Any) -> tuple[Kind, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from logitport.errors import InvalidParams, LimitExceeded, LoadFailed
-from logitport_builtins.grammar.fair_limiter import FairLimiter, caller
+from logitport_builtins.grammar.fair_limiter import FairLimiter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +34,7 @@ _WALL_SECONDS = 20.0  # a machine may be busy with other things
 _MEMORY_BYTES = 1 << 30
 _AT_ONCE = 2
 _MAX_WAITING = 16  # of one caller; each holds a thread
-_MAX_ERROR_CHARACTERS = 600
+_MAX_ERROR_LENGTH = 600
 
 _limiter = FairLimiter(_AT_ONCE, _MAX_WAITING)
 
@@ -53,25 +54,25 @@ def definition(spec: GrammarSpec) -> str:
         LimitExceeded: the machine is busy, with other grammars or otherwise.
         LoadFailed: the process in which it is tried does not start, for want of llguidance perhaps.
     """
-    verdict = _try(spec.kind, spec.text, spec.whitespace)
+    verdict = _try(replace(spec, tokenizer=""))
     if verdict.error:
         raise InvalidParams(f"grammar: {spec.kind}: {verdict.error}")
     return verdict.definition
 
 
 @lru_cache(maxsize=256)
-def _try(kind: str, text: str, whitespace: str | None) -> Verdict:
+def _try(spec: GrammarSpec) -> Verdict:
     question = {
-        "kind": kind,
-        "text": text,
-        "whitespace": whitespace,
+        "kind": spec.kind,
+        "text": spec.text,
+        "whitespace": spec.whitespace,
         "limits": dict(PARSER_LIMITS),
         "mask_seconds": MAX_MASK_SECONDS,
         "seconds": _CPU_SECONDS,
         "memory_bytes": _MEMORY_BYTES,
     }
     program = str(Path(__file__).with_name("trial_process.py"))
-    with _limiter.acquire(caller.get(), _WALL_SECONDS):
+    with _limiter.acquire(spec.caller, _WALL_SECONDS):
         try:
             ran = subprocess.run(  # noqa: S603 - our own interpreter, our own file
                 [sys.executable, "-I", program],
@@ -83,7 +84,7 @@ def _try(kind: str, text: str, whitespace: str | None) -> Verdict:
         except subprocess.TimeoutExpired as error:  # which says more of the machine than of the grammar: not cached
             raise LimitExceeded(f"grammar: not compiled within {_WALL_SECONDS:.0f} s; try again later") from error
     if ran.returncode > 0:  # it has not got as far as the grammar: not cached
-        why = ran.stderr.decode(errors="replace").strip().rpartition("\n")[-1][:_MAX_ERROR_CHARACTERS]
+        why = ran.stderr.decode(errors="replace").strip().rpartition("\n")[-1][:_MAX_ERROR_LENGTH]
         raise LoadFailed(f"grammar: the process that is to compile it ends with status {ran.returncode}: {why}")
     if ran.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         return Verdict("", f"it does not compile within {_CPU_SECONDS} s; write a simpler one")
@@ -92,4 +93,4 @@ def _try(kind: str, text: str, whitespace: str | None) -> Verdict:
     except orjson.JSONDecodeError:  # it was ended by what it compiled
         limit = f"{_MEMORY_BYTES >> 20} MiB"
         return Verdict("", f"compiling it takes more than {limit}, or nests too deeply; write a simpler one")
-    return Verdict(answer.get("definition", ""), answer.get("error", "")[:_MAX_ERROR_CHARACTERS])
+    return Verdict(answer.get("definition", ""), answer.get("error", "")[:_MAX_ERROR_LENGTH])

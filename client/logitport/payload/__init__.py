@@ -17,7 +17,7 @@ In the order in which a payload passes through them:
 
 from logitport.payload.decode import instantiate, loads
 from logitport.payload.encode import dumps, refer
-from logitport.payload.envelope import Payload, parse, title_of
+from logitport.payload.envelope import Payload, display_name_of, parse
 from logitport.payload.interpreter import check_python
 from logitport.payload.signature import Signature
 from logitport.payload.signing import sign
@@ -33,6 +33,6 @@ __all__ = [
     "parse",
     "refer",
     "sign",
-    "title_of",
+    "display_name_of",
     "wire_name",
 ]

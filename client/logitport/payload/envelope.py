@@ -16,7 +16,7 @@ from logitport.payload.bytecode import RUNNING
 from logitport.payload.pickle_reader import read
 from logitport.payload.signature import Signature
 
-_LONGEST_LABEL = 64
+_MAX_LABEL_LENGTH = 64
 # No other character: it is shown to people, beside what is not a stranger's, and in terminals.
 _CLASS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
 _DIALECT = re.compile(r"[a-z][a-z0-9_]*")
@@ -47,12 +47,12 @@ class Payload:
     dialect: str = field(default="", compare=False)
 
     @property
-    def title(self) -> str:
+    def display_name(self) -> str:
         """What people are told of it."""
-        return title_of(self.class_name, self.digest)
+        return display_name_of(self.class_name, self.digest)
 
 
-def title_of(class_name: str, digest: str) -> str:
+def display_name_of(class_name: str, digest: str) -> str:
     """What people are told of a shipped processor: its class, and the beginning of its digest, for a name is free.
 
     The whole digest, if its class is not known.
@@ -65,7 +65,7 @@ def seal(data: bytes, qualified_name: str, dialect: str) -> str:
     labels = {"python": RUNNING, "dill": dill.__version__}
     # What it is a local variable of says little, and may be long.
     class_name = qualified_name.rpartition("<locals>.")[2].replace("<lambda>", "lambda")
-    if len(class_name) <= _LONGEST_LABEL and _CLASS_NAME.fullmatch(class_name):
+    if len(class_name) <= _MAX_LABEL_LENGTH and _CLASS_NAME.fullmatch(class_name):
         labels["class"] = class_name
     return json.dumps({"callable": data.hex(), **labels, "dialect": dialect})
 
@@ -106,8 +106,8 @@ def parse(serialized: str) -> Payload:
 
 def _label(content: dict[str, Any], key: str, form: re.Pattern[str] | None = None) -> str:
     label = _string(content, key)
-    if len(label) > _LONGEST_LABEL:
-        raise MalformedPayload(f'"{key}" has {len(label)} characters; a label has {_LONGEST_LABEL} at most')
+    if len(label) > _MAX_LABEL_LENGTH:
+        raise MalformedPayload(f'"{key}" has {len(label)} characters; a label has {_MAX_LABEL_LENGTH} at most')
     if label and form is not None and not form.fullmatch(label):
         raise MalformedPayload(f'"{key}" must be a name, such as Ban or edits, not {label!r}')
     return label

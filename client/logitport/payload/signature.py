@@ -13,7 +13,7 @@ from logitport.errors import MalformedPayload
 
 _VALUE_BYTES = 64
 _KEY = re.compile("[0-9a-f]{64}")
-_LONGEST_NAME = 128
+_MAX_NAME_LENGTH = 128
 _LATEST = 253402300799  # the end of the year 9999, the last that datetime can tell
 
 
@@ -43,7 +43,7 @@ class Signature:
             value = bytes.fromhex(content["value"])
         except ValueError as error:
             raise MalformedPayload(f'"signature": value must hold hexadecimal digits: {error}') from error
-        if not _KEY.fullmatch(content["key"]) or len(value) != _VALUE_BYTES or len(content["name"]) > _LONGEST_NAME:
+        if not _KEY.fullmatch(content["key"]) or len(value) != _VALUE_BYTES or len(content["name"]) > _MAX_NAME_LENGTH:
             raise MalformedPayload(
                 '"signature": key has 64 hexadecimal digits, value 64 bytes, name 128 characters at most; sign again'
             )

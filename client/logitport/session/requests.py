@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 # Between two attempts to bring a session back, with jitter: engines that lost one server must not all come at once.
 _FIRST_BACKOFF_SECONDS = 0.05
-_LONGEST_BACKOFF_SECONDS = 2.0
+_MAX_BACKOFF_SECONDS = 2.0
 
 
 class SessionRequests:
@@ -145,7 +145,7 @@ class SessionRequests:
         # gRPC's own policy lost: it repeats one RPC, and this is several (connect, register, replay, call).
         retrying = Retrying(
             retry=retry_if_exception_type(ServerUnavailable),
-            wait=wait_random_exponential(multiplier=_FIRST_BACKOFF_SECONDS, max=_LONGEST_BACKOFF_SECONDS),
+            wait=wait_random_exponential(multiplier=_FIRST_BACKOFF_SECONDS, max=_MAX_BACKOFF_SECONDS),
             stop=stop_after_delay(self._reconnect_seconds),
             reraise=True,
         )

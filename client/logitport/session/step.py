@@ -36,8 +36,8 @@ class StepResult:
     Attributes:
         failures: the error of each request that failed; the engine ends them. Their rows are unspecified.
         skipped: the error of each request that asked to be skipped; their rows are as they were.
-        rows_applied: number of rows by processor, as `ProcessorRef.title` calls it: a built-in's name, or the class of
-            one that was shipped and the beginning of its digest.
+        rows_applied: number of rows by processor: a built-in's name, or the `ProcessorRef.display_name` of a shipped
+            one (its class and the beginning of its digest).
         all_denied_rows: rows in which edits left no id allowed.
     """
 

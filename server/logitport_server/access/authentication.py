@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from logitport.errors import NotAuthenticated
-from logitport_server.principals import ANYONE, APPLY, REGISTER, Principal
+from logitport_server.principals import ANONYMOUS, APPLY, REGISTER, Principal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ _SCHEME = "bearer "
 
 
 class Authenticator:
-    """Knows callers by their token or their certificate; where it is to ask for neither, all are `ANYONE`.
+    """Knows callers by their token or their certificate; where it is to ask for neither, all are `ANONYMOUS`.
 
     A token, where one is sent, decides; it is never left for the certificate. A certificate that the operator's
     authority signed and that no line of the file names is principal `certificate:<name>` and may apply and register.
@@ -42,7 +42,7 @@ class Authenticator:
     def grants(self, name: str, scope: str) -> bool:
         """Whether the principal of this name has a scope now, whoever calls: code is used by others than its author."""
         if not self.asks:
-            return name == ANYONE.name and ANYONE.may(scope)
+            return name == ANONYMOUS.name and ANONYMOUS.may(scope)
         return self._tokens is not None and scope in self._tokens.scopes_of(name)
 
     def authenticate(
@@ -58,7 +58,7 @@ class Authenticator:
             NotAuthenticated: nobody that the server knows. The message does not tell a wrong token from an old one.
         """
         if not self.asks:
-            return ANYONE
+            return ANONYMOUS
         shown = [value for key, value in metadata if key == "authorization"]
         if shown and self._tokens is not None:
             return self._by_token(shown)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Bytes. gRPC carries 8 KiB of metadata, percent-encodes a status's details, and base64-encodes what is binary.
-_LONGEST_TEXT = 1024
+_MAX_TEXT_LENGTH = 1024
 
 
 @asynccontextmanager
@@ -41,7 +41,7 @@ async def statuses(context: Context) -> AsyncIterator[None]:
 
 async def _abort(context: Context, error: LogitportError) -> None:
     told = to_proto(error)
-    told.message = told.message.encode()[:_LONGEST_TEXT].decode(errors="ignore")
-    told.remote_traceback = told.remote_traceback.encode()[-_LONGEST_TEXT:].decode(errors="ignore")
+    told.message = told.message.encode()[:_MAX_TEXT_LENGTH].decode(errors="ignore")
+    told.remote_traceback = told.remote_traceback.encode()[-_MAX_TEXT_LENGTH:].decode(errors="ignore")
     metadata = ((METADATA_KEY, told.SerializeToString()),)
     await context.abort(grpc.StatusCode[status_name(error)], told.message, metadata)

@@ -113,7 +113,9 @@ class Guard(grpc.aio.ServerInterceptor):
             try:
                 if authenticate() == principal:
                     continue
-                changed: LogitportError = NotAuthenticated(f"what {principal.title} may do has changed; call again")
+                changed: LogitportError = NotAuthenticated(
+                    f"what {principal.display_name} may do has changed; call again"
+                )
             except LogitportError as error:
                 changed = error
             self._ending[task] = changed
@@ -160,7 +162,7 @@ class Guard(grpc.aio.ServerInterceptor):
         scopes = _SCOPES.get(method, ())
         if not method.startswith(_ANY_SCOPE) and principal.scopes.isdisjoint(scopes):
             raise NotPermitted(
-                f"{principal.title} may not call {method.rpartition('/')[2]}, which takes the scope "
+                f"{principal.display_name} may not call {method.rpartition('/')[2]}, which takes the scope "
                 f"{' or '.join(map(repr, scopes))}; the server's operator grants scopes"
             )
         return principal

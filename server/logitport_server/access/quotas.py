@@ -35,8 +35,8 @@ class Quotas:
         """One more call, or session. Raises LimitExceeded if they come too fast."""
         if not await self._limiter.hit(self._rate, principal.name):
             raise LimitExceeded(
-                f"{principal.title} makes more than {self._rate} calls, the most that one principal may: ask more in "
-                "one call, keep a session, or raise --max-call-rate"
+                f"{principal.display_name} makes more than {self._rate} calls, the most that one principal may: ask "
+                "more in one call, keep a session, or raise --max-call-rate"
             )
 
     def begin_call(self, principal: Principal) -> Callable[[], None]:
@@ -45,8 +45,8 @@ class Quotas:
         with self._lock:
             if self._calls[principal.name] >= most:
                 raise LimitExceeded(
-                    f"{principal.title} has {most} calls in flight, the most that one principal may: wait for some, "
-                    "or raise --max-calls-per-principal"
+                    f"{principal.display_name} has {most} calls in flight, the most that one principal may: wait for "
+                    "some, or raise --max-calls-per-principal"
                 )
             self._calls[principal.name] += 1
         return partial(self._end, self._calls, principal.name)
@@ -57,8 +57,8 @@ class Quotas:
         with self._lock:
             if self._sessions[principal.name] >= most:
                 raise LimitExceeded(
-                    f"{principal.title} has {most} sessions open, the most that one principal may: close some, or "
-                    "raise --max-sessions-per-principal"
+                    f"{principal.display_name} has {most} sessions open, the most that one principal may: close some, "
+                    "or raise --max-sessions-per-principal"
                 )
             if self._sessions.total() >= self._config.max_sessions:
                 raise LimitExceeded(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from logitport.payload import Payload
 
 # A small pickle may unfold to more than any machine holds.
-_MOST_MEMORY = 4 << 30
+_MAX_MEMORY = 4 << 30
 
 
 class Inspect(BaseModel):
@@ -82,6 +82,6 @@ def _limit(cpu_seconds: int) -> None:
         raise MalformedPayload(f"it takes more than {cpu_seconds} s of CPU to follow the pickle; do not run it")
 
     signal.signal(signal.SIGXCPU, stop)
-    for kind, most in ((resource.RLIMIT_AS, _MOST_MEMORY), (resource.RLIMIT_CPU, cpu_seconds)):
+    for kind, most in ((resource.RLIMIT_AS, _MAX_MEMORY), (resource.RLIMIT_CPU, cpu_seconds)):
         _, hard = resource.getrlimit(kind)
         resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))

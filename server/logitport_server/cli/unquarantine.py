@@ -28,4 +28,4 @@ class Unquarantine(BaseModel):
         tls = Tls(*files) if any(files) else None
         with Client(self.target, tls=tls) as client:
             was_quarantined = client.unquarantine(self.processor)
-        print(f"released {', '.join(was_quarantined.names) or was_quarantined.title}")  # noqa: T201
+        print(f"released {', '.join(was_quarantined.names) or was_quarantined.display_name}")  # noqa: T201

@@ -9,10 +9,10 @@ from logitport import dialects
 from logitport.errors import LoadFailed
 from logitport_server.dialects.base import Dialect, RequestContext
 
-__all__ = ["Dialect", "RequestContext", "speak"]
+__all__ = ["Dialect", "RequestContext", "make_dialect"]
 
 # Imported when they are first spoken: most want torch, which a worker need not have.
-_SPOKEN = {
+_DIALECTS = {
     dialects.EDITS: "edits.EditDialect",
     dialects.SGLANG: "sglang.SGLangDialect",
     dialects.TRANSFORMERS: "transformers.dialect.TransformersDialect",
@@ -22,7 +22,7 @@ _SPOKEN = {
 }
 
 
-def speak(processor: Any, name: str, *, shipped: bool) -> Dialect:
+def make_dialect(processor: Any, name: str, *, shipped: bool) -> Dialect:
     """The dialect of a processor, ready to call an instance of it.
 
     Args:
@@ -34,8 +34,8 @@ def speak(processor: Any, name: str, *, shipped: bool) -> Dialect:
         LoadFailed: creating the instance raised, or it is of a dialect that is not spoken here.
     """
     inner, dialect = dialects.recognise(processor)
-    if dialect not in _SPOKEN:
-        raise LoadFailed(f"processor {name} is of the dialect {dialect!r}; there are {', '.join(sorted(_SPOKEN))}")
-    module, _, speaker = _SPOKEN[dialect].rpartition(".")
+    if dialect not in _DIALECTS:
+        raise LoadFailed(f"processor {name} is of the dialect {dialect!r}; there are {', '.join(sorted(_DIALECTS))}")
+    module, _, speaker = _DIALECTS[dialect].rpartition(".")
     spoken: type[Dialect] = getattr(import_module(f"{__name__}.{module}"), speaker)
     return spoken(inner, name, shipped=shipped)

@@ -11,13 +11,13 @@ from logitport import payload
 from logitport.core.edits import Edits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     import torch
 
     from logitport.core.edits import RowEdits
     from logitport.core.history import History
-    from logitport_server.principals import Domain
+    from logitport_server.principals import TrustDomain
     from logitport_server.shared_memory.regions import Region
 
 
@@ -51,6 +51,7 @@ class RequestContext:
         eos_token_ids: the ids that end a sequence; empty if the engine has not said.
         max_requests: how many requests its session may hold at once.
         device: where the logits will be that its processors get, as torch names it.
+        caller: identity of the party that the request belongs to; equal for all its requests.
     """
 
     request_id: str
@@ -61,6 +62,7 @@ class RequestContext:
     eos_token_ids: tuple[int, ...] = ()
     max_requests: int = 1024
     device: str = "cpu"
+    caller: Hashable = None
 
 
 class States(list[Any]):
@@ -83,7 +85,7 @@ class Dialect(ABC):
             else once for each offset, with histories that hold the drafts before it.
         drafts: the draft tokens before each row of a call, if it takes them and its step has any; else ().
         processor: the instance; None if it is elsewhere.
-        name: what it is called in messages: a built-in's name, or what `Payload.title` says.
+        name: what it is called in messages: a built-in's name, or what `Payload.display_name` says.
         key: what it is known by: a built-in's name, or a digest.
         shipped: whether a client sent the processor's code.
         takes_long: whether its calls may take milliseconds, so that others are served meanwhile.
@@ -92,7 +94,7 @@ class Dialect(ABC):
     """
 
     isolated: ClassVar[bool] = False
-    domain: Domain | None = None
+    domain: TrustDomain | None = None
     reads_logits: bool
     takes_drafts: bool = False
     drafts: Sequence[Sequence[int]] = ()
@@ -108,7 +110,12 @@ class Dialect(ABC):
         self.takes_long = bool(getattr(self.processor, "takes_long", True))
         self._scratch: torch.Tensor | None = None
 
-    def validate(self, params: dict[str, Any], sampling_params: dict[str, Any]) -> None:  # noqa: ARG002
+    def validate(
+        self,
+        params: dict[str, Any],
+        sampling_params: dict[str, Any],  # noqa: ARG002
+        caller: Hashable = None,  # noqa: ARG002
+    ) -> None:
         """Raises whatever the processor's own `validate_params` raises, if it has one."""
         validate_params = getattr(self.processor, "validate_params", None)
         if validate_params is not None:
@@ -119,7 +126,7 @@ class Dialect(ABC):
         """State for a request, from its history of any length."""
 
     @abstractmethod
-    def advancer(self, state: Any) -> Callable[[int], object] | None:
+    def token_callback(self, state: Any) -> Callable[[int], object] | None:
         """What to call with each id that has just joined the history; None if nothing."""
 
     @abstractmethod

@@ -10,7 +10,7 @@ from logitport.processors import EditProcessor, EditRequest
 from logitport_server.dialects.base import Dialect, RequestContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
 
 class EditDialect(Dialect):
@@ -19,6 +19,14 @@ class EditDialect(Dialect):
     reads_logits = False
     processor: EditProcessor
 
+    def validate(
+        self,
+        params: dict[str, Any],
+        sampling_params: dict[str, Any],  # noqa: ARG002
+        caller: Hashable = None,
+    ) -> None:
+        self.processor.validate_for(caller, params)
+
     def start(self, context: RequestContext, params: dict[str, Any]) -> EditRequest:
         request = EditRequest(
             params,
@@ -26,11 +34,12 @@ class EditDialect(Dialect):
             context.vocab_size,
             tokenizer_id=context.tokenizer_id,
             eos_token_ids=context.eos_token_ids,
+            caller=context.caller,
         )
         self.processor.start(request)
         return request
 
-    def advancer(self, state: EditRequest) -> Callable[[int], object] | None:
+    def token_callback(self, state: EditRequest) -> Callable[[int], object] | None:
         if type(self.processor).advance is EditProcessor.advance:
             return None
         return partial(self.processor.advance, state)

@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_MESSAGE = 1000
-_LONGEST_TRACEBACK = 4000
+_MAX_MESSAGE_BYTES = 1000
+_MAX_TRACEBACK_LENGTH = 4000
 
 # What is said of a file or a network that a processor has not found.
 _SANDBOXED = (
     " (it runs in a sandbox without network and files: put what it needs into the class as a constant, or into a "
     "package beside the server; docs/security.md)"
 )
-_LONGEST_CHAIN = 8
+_MAX_CHAIN_LENGTH = 8
 
 _OUR_PACKAGES = ("logitport_server", "logitport_builtins", "logitport")
 
@@ -60,7 +60,7 @@ class WorkerLost(ProcessorFailed):
 
 
 # What calling again would not mend, and would cost another worker, or as much time again.
-COSTLY = (WorkerLost, ProcessorTimedOut, ProcessorQuarantined)
+NON_RETRYABLE = (WorkerLost, ProcessorTimedOut, ProcessorQuarantined)
 
 
 def of_processor(error: BaseException, processor: str, *, shipped: bool = True) -> LogitportError:
@@ -121,7 +121,7 @@ def _lacks_a_module(error: BaseException) -> bool:
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     """The error and what it came of."""
-    for _ in range(_LONGEST_CHAIN):
+    for _ in range(_MAX_CHAIN_LENGTH):
         if error is None:
             break
         yield error
@@ -145,11 +145,11 @@ def _formatted(error: BaseException, frames: TracebackType | None) -> str:
 
 
 def _start(text: str) -> str:
-    return text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + " [...]\n"
+    return text if len(text) <= _MAX_MESSAGE_BYTES else text[:_MAX_MESSAGE_BYTES] + " [...]\n"
 
 
 def _end(text: str) -> str:
-    return text if len(text) <= _LONGEST_TRACEBACK else "[...]\n" + text[-_LONGEST_TRACEBACK:]
+    return text if len(text) <= _MAX_TRACEBACK_LENGTH else "[...]\n" + text[-_MAX_TRACEBACK_LENGTH:]
 
 
 def _text(value: object) -> str:

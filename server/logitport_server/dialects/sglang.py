@@ -67,7 +67,7 @@ class SGLangDialect(Dialect):
     def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
         return _State(context, params)
 
-    def advancer(self, state: _State) -> Callable[[int], object]:
+    def token_callback(self, state: _State) -> Callable[[int], object]:
         output_ids: array[int] = state.req.output_ids
         return output_ids.append
 

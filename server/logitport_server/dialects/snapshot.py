@@ -21,7 +21,7 @@ _CONTAINERS = {list, tuple, set, frozenset}
 # What is the same as long as it is the same object.
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, enum.Enum)
 # It may be taken once a row and step.
-_MOST_VALUES = 100_000
+_MAX_VALUES = 100_000
 
 
 class Snapshot:
@@ -41,7 +41,7 @@ class Snapshot:
         self._marks: list[object] = []
         self._seen: dict[int, int] = {}
         self._alive: list[object] = []  # as long as their ids are noted
-        self._room = _MOST_VALUES
+        self._room = _MAX_VALUES
         try:
             self._look(value)
             self._whole = True

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from logitport import payload
-from logitport_server.dialects import speak
+from logitport_server.dialects import make_dialect
 
 if TYPE_CHECKING:
     from logitport.payload import Payload
@@ -36,7 +36,11 @@ class Executor(ABC):
             ProcessorFailed: loading it terminated a worker, or it is quarantined.
         """
         installed = source.installed is not None
-        dialect = speak(source.installed, source.title, shipped=False) if installed else self.host_shipped(source)
+        dialect = (
+            make_dialect(source.installed, source.display_name, shipped=False)
+            if installed
+            else self.host_shipped(source)
+        )
         dialect.key = source.key
         return dialect
 

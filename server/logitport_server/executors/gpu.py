@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from logitport.core.cuda_ipc import Cuda
     from logitport_server.executors.zygote import WorkerProcess
-    from logitport_server.principals import Domain
+    from logitport_server.principals import TrustDomain
     from logitport_server.shared_memory.regions import Region
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Gpu:
         self._grants = grants
         self._lock = threading.Lock()
 
-    def granted(self, domain: Domain | None) -> bool:
+    def granted(self, domain: TrustDomain | None) -> bool:
         """Return whether the worker of this trust domain may hold the GPU: its owner has the scope."""
         return domain is not None and self._grants(domain.owner)
 
@@ -55,7 +55,7 @@ class Gpu:
         with self._lock:
             self.calls[memory] += 1
 
-    def disable(self, domain: Domain | None, process: WorkerProcess, reason: object) -> None:
+    def disable(self, domain: TrustDomain | None, process: WorkerProcess, reason: object) -> None:
         """Stop sharing GPU memory with a worker process that cannot use it. Host memory is used instead.
 
         Args:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from logitport.errors import LoadFailed
 from logitport.payload.pickle_reader import read
 from logitport_server import stubs
-from logitport_server.dialects import Dialect, speak
+from logitport_server.dialects import Dialect, make_dialect
 from logitport_server.executors.base import Executor
 from logitport_server.registry.quarantine import Quarantine
 
@@ -40,7 +40,7 @@ class InlineExecutor(Executor):
             processor = self._loader.load(source.payload)
         except LoadFailed as error:
             raise _with_advice(error, source.payload) from error
-        return speak(processor, source.title, shipped=True)
+        return make_dialect(processor, source.display_name, shipped=True)
 
 
 def _with_advice(error: LoadFailed, shipped: Payload) -> LoadFailed:

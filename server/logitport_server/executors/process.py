@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from logitport_server.dialects import Dialect
     from logitport_server.executors.gpu import Gpu
     from logitport_server.executors.worker import Deadlines
-    from logitport_server.principals import Domain
+    from logitport_server.principals import TrustDomain
     from logitport_server.registry.source import Source
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class ProcessExecutor(Executor):
         kinds = (False, True) if gpu is not None and gpu.nodes else (False,)
         self._zygotes = {kind: self._launch(*kind) for kind in product(self._paths, kinds)}
         self._max_workers = max_workers
-        self._workers: dict[tuple[Domain | None, str], Worker] = {}
+        self._workers: dict[tuple[TrustDomain | None, str], Worker] = {}
         self._closed = threading.Event()
         threading.Thread(target=self._close_unused, name="logitport-idle-workers", daemon=True).start()
 
@@ -113,7 +113,7 @@ class ProcessExecutor(Executor):
         self._candidates(shipped)
 
     def host_shipped(self, source: Source) -> Dialect:
-        self.quarantine.check(source.domain, source.key, source.title)
+        self.quarantine.check(source.domain, source.key, source.display_name)
         assert source.payload is not None  # noqa: S101 - only payloads come here
         python, *others = self._candidates(source.payload)
         while True:
@@ -151,7 +151,7 @@ class ProcessExecutor(Executor):
             return candidates
         return [RUNNING, *others]
 
-    def _worker(self, domain: Domain | None, python: str) -> Worker:
+    def _worker(self, domain: TrustDomain | None, python: str) -> Worker:
         """Return the worker of a trust domain; create it if there is none. Raises LimitExceeded."""
         with self._lock:
             worker = self._workers.get((domain, python))
@@ -186,7 +186,7 @@ class ProcessExecutor(Executor):
                 worker.close()
                 worker.lock.release()
 
-    def _zygote(self, domain: Domain | None, python: str) -> Zygote:
+    def _zygote(self, domain: TrustDomain | None, python: str) -> Zygote:
         """Return the zygote for this trust domain's workers; launch it again if it has ended."""
         kind = (python, self.gpu is not None and self.gpu.granted(domain))
         if kind not in self._zygotes:

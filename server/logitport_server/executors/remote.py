@@ -20,7 +20,7 @@ from logitport_server.executors.shared_rows import SharedRows
 from logitport_server.worker import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     import torch
 
@@ -54,7 +54,7 @@ class RemoteDialect(Dialect):
     isolated = True
 
     def __init__(self, source: Source, worker: Worker) -> None:
-        super().__init__(None, source.title, shipped=True)
+        super().__init__(None, source.display_name, shipped=True)
         assert source.payload is not None  # noqa: S101 - an installed processor has no worker
         self._source, self._payload = source, source.payload
         self._worker = worker
@@ -73,7 +73,12 @@ class RemoteDialect(Dialect):
             self._host(worker.deadlines.load)
         worker.dialects.add(self)
 
-    def validate(self, params: dict[str, Any], sampling_params: dict[str, Any]) -> None:
+    def validate(
+        self,
+        params: dict[str, Any],
+        sampling_params: dict[str, Any],
+        caller: Hashable = None,  # noqa: ARG002
+    ) -> None:
         seconds = self._worker.deadlines.load
         columns = [orjson.dumps(params), orjson.dumps(sampling_params)]
         with self._worker.reserved(self._source, seconds):
@@ -87,7 +92,7 @@ class RemoteDialect(Dialect):
             self._start(state, self._host(seconds), seconds)
         return state
 
-    def advancer(self, state: RemoteState) -> Callable[[int], object]:
+    def token_callback(self, state: RemoteState) -> Callable[[int], object]:
         return state.history_events.append
 
     def rewind(self, state: RemoteState) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from logitport.core.cuda_ipc import CudaError
 from logitport.errors import LogitportError
-from logitport_server.dialects.failures import COSTLY
+from logitport_server.dialects.failures import NON_RETRYABLE
 from logitport_server.executors.gpu import GpuMemory, release_memory
 from logitport_server.shared_memory.regions import Region
 from logitport_server.worker import messages
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from logitport_server.executors.gpu import Gpu
     from logitport_server.executors.zygote import WorkerProcess
-    from logitport_server.principals import Domain
+    from logitport_server.principals import TrustDomain
 
     # Makes the worker open GPU memory, whose descriptor is passed along. Raises LogitportError.
     OpenOnGpu = Callable[[messages.Memory, int], object]
@@ -64,7 +64,7 @@ class SharedRows:
         domain: trust domain of the worker.
     """
 
-    def __init__(self, gpu: Gpu | None = None, domain: Domain | None = None) -> None:
+    def __init__(self, gpu: Gpu | None = None, domain: TrustDomain | None = None) -> None:
         self._gpu = gpu
         self._domain = domain
         self._on_host: _Rows | None = None
@@ -162,7 +162,7 @@ class SharedRows:
                 open_on_gpu(mapping.message, mapping.region.fd)
                 self._mapped.add(mapping.number)
         except (CudaError, LogitportError) as error:
-            if isinstance(error, COSTLY):
+            if isinstance(error, NON_RETRYABLE):
                 raise
             self._drop_gpu_rows()
             self._gpu.disable(self._domain, process, error)

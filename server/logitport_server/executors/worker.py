@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from logitport.errors import LogitportError
     from logitport_server.executors.gpu import Gpu
     from logitport_server.executors.zygote import Zygote
-    from logitport_server.principals import Domain
+    from logitport_server.principals import TrustDomain
     from logitport_server.registry.quarantine import Quarantine
     from logitport_server.registry.source import Source
 
@@ -71,7 +71,7 @@ class Worker:
 
     def __init__(
         self,
-        domain: Domain | None,
+        domain: TrustDomain | None,
         zygote: Callable[[], Zygote],
         deadlines: Deadlines,
         quarantine: Quarantine,
@@ -95,9 +95,9 @@ class Worker:
         """Acquire the lock. Raises ProcessorTimedOut if other calls of the trust domain hold it for so long."""
         if not self.lock.acquire(timeout=seconds):
             raise ProcessorTimedOut(
-                f"processor {source.title}: the worker of its trust domain was busy for {seconds:g} s; try again, or "
-                "give slow processors a tenant of their own",
-                processor=source.title,
+                f"processor {source.display_name}: the worker of its trust domain was busy for {seconds:g} s; try "
+                "again, or give slow processors a tenant of their own",
+                processor=source.display_name,
             )
 
     @contextmanager
@@ -167,7 +167,7 @@ class Worker:
     def processor_error(self, source: Source, error: messages.Error) -> LogitportError:
         """Convert an error that the worker sent."""
         proto = common_pb2.Error(code=error.code, message=error.message, remote_traceback=error.trace)  # type: ignore[arg-type]
-        return failures.of_processor(from_proto(proto), source.title)
+        return failures.of_processor(from_proto(proto), source.display_name)
 
     def protocol_error(self, source: Source, what: str) -> LogitportError:
         """Kill the worker because it sent something invalid. Returns the error to raise."""
@@ -204,11 +204,11 @@ class Worker:
             is_load = self._last_call in _LOADING_CALLS and seconds >= self.deadlines.load
             option = "--load-timeout-seconds" if is_load else "--processor-timeout-seconds"
             reason = f"{what} took over {seconds:.3g} s ({option}), and its worker was ended: look for a loop"
-            failure = ProcessorTimedOut(f"processor {source.title}: {reason}", processor=source.title)
+            failure = ProcessorTimedOut(f"processor {source.display_name}: {reason}", processor=source.display_name)
         else:
             reason = f"its worker {error}"
-            failure = WorkerLost(f"processor {source.title}: {reason}", processor=source.title)
-        logger.warning("processor %s of %s: %s", source.title, self.domain, reason)
+            failure = WorkerLost(f"processor {source.display_name}: {reason}", processor=source.display_name)
+        logger.warning("processor %s of %s: %s", source.display_name, self.domain, reason)
         self._close_process()
         self.quarantine.record_failure(self.domain, source.key, reason)
         with suppress(Exception):  # if it persists, the next call reports it

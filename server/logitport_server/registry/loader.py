@@ -37,5 +37,5 @@ class Loader:
 
 
 def _unpickle(shipped: Payload) -> Any:
-    logger.info("loading shipped processor %s, %d bytes", shipped.title, len(shipped.data))
+    logger.info("loading shipped processor %s, %d bytes", shipped.display_name, len(shipped.data))
     return payload.loads(shipped)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from logitport.errors import ProcessorQuarantined
 
 if TYPE_CHECKING:
-    from logitport_server.principals import Domain
+    from logitport_server.principals import TrustDomain
 
 logger = logging.getLogger(__name__)
 
@@ -41,13 +41,13 @@ class Quarantine:
     def __init__(self, after: int) -> None:
         self.failures = 0
         self._after = after
-        self._records: dict[tuple[Domain | None, str], _Record] = {}
+        self._records: dict[tuple[TrustDomain | None, str], _Record] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return sum(bool(record.reason) for record in tuple(self._records.values()))
 
-    def check(self, domain: Domain | None, digest: str, name: str) -> None:
+    def check(self, domain: TrustDomain | None, digest: str, name: str) -> None:
         """Raise ProcessorQuarantined if the processor must not be called. The message has the given name."""
         record = self._records.get((domain, digest))
         if record is not None and record.reason:
@@ -57,7 +57,7 @@ class Quarantine:
                 processor=name,
             )
 
-    def record_failure(self, domain: Domain | None, digest: str, reason: str) -> None:
+    def record_failure(self, domain: TrustDomain | None, digest: str, reason: str) -> None:
         """Record that a worker was terminated because of the processor."""
         now = time.monotonic()
         with self._lock:
@@ -72,7 +72,7 @@ class Quarantine:
             record.reason = f"{len(record.failures)} failures in a row, the last one: {reason}"
         logger.error("processor %s of %r is quarantined: %s", digest, domain, record.reason)
 
-    def record_success(self, domain: Domain | None, digest: str) -> None:
+    def record_success(self, domain: TrustDomain | None, digest: str) -> None:
         """Record an answered call, which resets the count of failures. Loading alone does not reset it."""
         if self._records:
             with self._lock:

@@ -19,7 +19,7 @@ from logitport.errors import (
 )
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2, registry_pb2
-from logitport_server.principals import ADMIN, ANYONE, REGISTER, Domain
+from logitport_server.principals import ADMIN, ANONYMOUS, REGISTER, TrustDomain
 from logitport_server.registry.catalog import Catalog, Entry
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.registry.source import Source
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from logitport_server.registry.policy import PayloadPolicy
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)+(:[a-z0-9][a-z0-9._-]*)?")
-_LONGEST_NAME = 128
+_MAX_NAME_LENGTH = 128
 
 
 class Registry:
@@ -64,7 +64,7 @@ class Registry:
         self._catalog = Catalog(store or NoStore())
         self._catalog.load(self._accept)
 
-    def resolve(self, processor: common_pb2.Processor, principal: Principal = ANYONE, tenant: str = "") -> Source:
+    def resolve(self, processor: common_pb2.Processor, principal: Principal = ANONYMOUS, tenant: str = "") -> Source:
         """What a request's processor names. Does not unpickle.
 
         Args:
@@ -87,7 +87,7 @@ class Registry:
         if by == "payload":
             principal.check(REGISTER, "ship a processor with a request")
             shipped = self._policy.accept(processor.payload)
-            return Source(shipped.digest, payload=shipped, domain=Domain(principal.name, tenant))
+            return Source(shipped.digest, payload=shipped, domain=TrustDomain(principal.name, tenant))
         if by is None:
             raise InvalidArgument("a ProcessorCall names no processor: set one of builtin, name, digest, payload")
         with self._lock:
@@ -95,10 +95,10 @@ class Registry:
                 getattr(processor, by), principal.name, names=by == "name", digests=by == "digest"
             )
         self._policy.check_current(entry.payload)
-        return Source(entry.payload.digest, payload=entry.payload, domain=Domain(entry.owner))
+        return Source(entry.payload.digest, payload=entry.payload, domain=TrustDomain(entry.owner))
 
     def register(
-        self, serialized: str, name: str, principal: Principal = ANYONE, *, replace: bool, shared: bool = False
+        self, serialized: str, name: str, principal: Principal = ANONYMOUS, *, replace: bool, shared: bool = False
     ) -> registry_pb2.ProcessorInfo:
         """Keep a payload, and bind a name to it if one is given. Does not unpickle.
 
@@ -108,9 +108,9 @@ class Registry:
             InvalidName, NameTaken, LimitExceeded: the name or the registry's size.
             InternalError: it cannot be stored.
         """
-        if name and not (len(name) <= _LONGEST_NAME and _NAME.fullmatch(name)):
+        if name and not (len(name) <= _MAX_NAME_LENGTH and _NAME.fullmatch(name)):
             raise InvalidName(
-                f"{name!r} is not namespace/name[:tag] of at most {_LONGEST_NAME} characters out of a-z 0-9 . _ -; "
+                f"{name!r} is not namespace/name[:tag] of at most {_MAX_NAME_LENGTH} characters out of a-z 0-9 . _ -; "
                 "write, for example, team/ban-french:v2"
             )
         shipped = self._accept(serialized, name)
@@ -126,21 +126,21 @@ class Registry:
             self._catalog.keep(entry, serialized, name)
             return self._describe(entry)
 
-    def describe(self, processor: str, principal: Principal = ANYONE) -> registry_pb2.ProcessorInfo:
+    def describe(self, processor: str, principal: Principal = ANONYMOUS) -> registry_pb2.ProcessorInfo:
         """Describe a built-in, a registered name or a digest. Raises UnknownProcessor."""
         if processor in self._installed:
             return self._describe_installed(processor)
         with self._lock:
             return self._describe(self._catalog.find(processor, principal.name, everyones=principal.may(ADMIN)))
 
-    def describe_all(self, principal: Principal = ANYONE) -> list[registry_pb2.ProcessorInfo]:
+    def describe_all(self, principal: Principal = ANONYMOUS) -> list[registry_pb2.ProcessorInfo]:
         """Those that are installed by name, then registered processors by first name."""
         with self._lock:
             registered = [self._describe(entry) for entry in self._catalog if self._sees(principal, entry)]
         registered.sort(key=lambda info: (list(info.names), info.digest))
         return [self._describe_installed(name) for name in sorted(self._installed)] + registered
 
-    def delete(self, processor: str, principal: Principal = ANYONE) -> list[str]:
+    def delete(self, processor: str, principal: Principal = ANONYMOUS) -> list[str]:
         """Forget a name, or a digest with all its names; returns those names.
 
         A digest is forgotten for the principal alone that asks; for everyone if that one has not registered it and
@@ -163,7 +163,7 @@ class Registry:
             going = [owners[principal.name]] if principal.name in owners else list(owners.values())
             return sorted(name for one in going for name in self._catalog.forget(one))
 
-    def unquarantine(self, processor: str, principal: Principal = ANYONE) -> registry_pb2.ProcessorInfo:
+    def unquarantine(self, processor: str, principal: Principal = ANONYMOUS) -> registry_pb2.ProcessorInfo:
         """Have a processor called again that failed too often, in whichever trust domain.
 
         Args:
@@ -209,22 +209,23 @@ class Registry:
             raise NameTaken(f"{name!r} is another principal's; choose another name")
         if bound is not None and bound.payload != shipped and not replace:
             raise NameTaken(
-                f"{name!r} is bound to {bound.payload.title}; choose another name or tag, or register with replace"
+                f"{name!r} is bound to {bound.payload.display_name}; choose another name or tag, or register "
+                "with replace"
             )
         # Each name is told by List, and stored.
         own = sum(len(entry.names) for entry in self._catalog if entry.owner == principal.name)
         if bound is None and own >= self._max_owned:
             raise LimitExceeded(
-                f"{principal.title} has bound {self._max_owned} names, the most that one principal may: delete some, "
-                "or raise --max-processors-per-principal"
+                f"{principal.display_name} has bound {self._max_owned} names, the most that one principal may: delete "
+                "some, or raise --max-processors-per-principal"
             )
 
     def _check_room(self, principal: Principal) -> None:
         registered = [entry.owner for entry in self._catalog]
         if registered.count(principal.name) >= self._max_owned:
             raise LimitExceeded(
-                f"{principal.title} has registered {self._max_owned} processors, the most that one principal may: "
-                "delete some, or raise --max-processors-per-principal"
+                f"{principal.display_name} has registered {self._max_owned} processors, the most that one principal "
+                "may: delete some, or raise --max-processors-per-principal"
             )
         if len(registered) >= self._max_registered:
             raise LimitExceeded(

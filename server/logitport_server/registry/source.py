@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from logitport.payload import Payload
-    from logitport_server.principals import Domain
+    from logitport_server.principals import TrustDomain
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Source:
     key: str
     installed: Any = None
     payload: Payload | None = None
-    domain: Domain | None = None
+    domain: TrustDomain | None = None
 
     @property
-    def title(self) -> str:
+    def display_name(self) -> str:
         """What people are told of it."""
-        return self.key if self.payload is None else self.payload.title
+        return self.key if self.payload is None else self.payload.display_name

@@ -24,12 +24,12 @@ from logitport_server.dialects import Dialect, RequestContext, failures
 from logitport_server.dialects.base import is_greedy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from logitport_proto import processing_pb2
 
-_MAX_NAME_BYTES = 256
-_LONGEST_LABEL = 256  # longer than any name or digest there is
+_MAX_NAME_LENGTH = 256
+_MAX_LABEL_LENGTH = 256  # longer than any name or digest there is
 _INLINE = "(shipped inline)"
 
 
@@ -98,7 +98,7 @@ class ActiveRequest:
         self.failure: LogitportError | None = None
         # Whether the next step must look at what this one left: a failure, or state that is behind.
         self._needs_check = False
-        advancers = ((entry.dialect.advancer(entry.state), entry) for entry in chain)
+        advancers = ((entry.dialect.token_callback(entry.state), entry) for entry in chain)
         self._advancers = [(advance, entry) for advance, entry in advancers if advance is not None]
 
     def synchronise(self, base_length: int, history_crc: int, new_token_ids: Sequence[int]) -> None:
@@ -204,6 +204,7 @@ def admit(
     occupant: ActiveRequest | None = None,
     device: str = "cpu",
     seconds: float = math.inf,
+    caller: Hashable = None,
 ) -> ActiveRequest:
     """Check a request, find its processors and build their state.
 
@@ -215,6 +216,7 @@ def admit(
             then they still do, even if nothing is registered under them any more.
         device: where logits are processed that are not sent to workers.
         seconds: when so much has passed, no more of its chain is loaded: the engine waits for the whole chain.
+        caller: identity of the party that the request belongs to, for processors that divide scarce work.
 
     Raises:
         StateLost: the occupant has state that its history does not give back.
@@ -228,8 +230,8 @@ def admit(
             raise failures.of_processor(error, entry.label) from error
     message = addition.request
     for field in ("request_id", "tenant"):
-        if len(getattr(message, field).encode()) > _MAX_NAME_BYTES:
-            raise InvalidArgument(f"{field} is longer than {_MAX_NAME_BYTES} bytes")
+        if len(getattr(message, field).encode()) > _MAX_NAME_LENGTH:
+            raise InvalidArgument(f"{field} is longer than {_MAX_NAME_LENGTH} bytes")
     prompt = check_token_ids(message.prompt_token_ids, engine.vocab_size, "prompt_token_ids")
     output = check_token_ids(message.output_token_ids, engine.vocab_size, "output_token_ids")
     history = History(prompt, output)
@@ -243,6 +245,7 @@ def admit(
         tuple(engine.eos_token_ids),
         engine.max_requests,
         device,
+        caller,
     )
     until = time.monotonic() + seconds
 
@@ -265,7 +268,7 @@ def admit(
             else:
                 dialect = host(call.processor, message.tenant, place)
             check_time()
-            dialect.validate(params, sampling_params)
+            dialect.validate(params, sampling_params, caller)
             check_time()
             chain.append(ChainEntry(dialect, dialect.start(context, params), label))
         except BaseException as error:
@@ -313,4 +316,4 @@ def _pinned(chain: list[ChainEntry], place: int, label: str) -> bool:
 
 def _label(processor: common_pb2.Processor) -> str:
     by = processor.WhichOneof("by")
-    return _INLINE if by == "payload" else getattr(processor, by)[:_LONGEST_LABEL] if by else "(none)"
+    return _INLINE if by == "payload" else getattr(processor, by)[:_MAX_LABEL_LENGTH] if by else "(none)"

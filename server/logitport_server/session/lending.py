@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from logitport_server.dialects import Dialect
-    from logitport_server.principals import Domain
+    from logitport_server.principals import TrustDomain
     from logitport_server.session.active_request import ActiveRequest
     from logitport_server.session.grouping import Row
     from logitport_server.shared_memory.regions import Region
@@ -30,11 +30,11 @@ class _Use:
         borrowers: the processors that it was lent to.
     """
 
-    domains: set[Domain | None] = field(default_factory=set)
+    domains: set[TrustDomain | None] = field(default_factory=set)
     steps: int = 0
     borrowers: WeakSet[Dialect] = field(default_factory=WeakSet)
 
-    def share(self, domain: Domain | None) -> None:
+    def share(self, domain: TrustDomain | None) -> None:
         if len(self.domains) < 2:
             self.domains.add(domain)
 
@@ -80,6 +80,6 @@ class Lending:
                 use.borrowers.add(dialect)
 
 
-def _domain_of(request: ActiveRequest) -> Domain | None:
+def _domain_of(request: ActiveRequest) -> TrustDomain | None:
     domains = {entry.dialect.domain for entry in request.chain}
     return domains.pop() if len(domains) == 1 else None

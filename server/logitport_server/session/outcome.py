@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from logitport.errors import LogitportError
     from logitport_server.dialects.base import EditsResult
-    from logitport_server.principals import Domain
+    from logitport_server.principals import TrustDomain
     from logitport_server.session.active_request import ActiveRequest
     from logitport_server.session.grouping import Group, Row
 
 # How many calls of one trust domain may run out of time in one step: each keeps all others waiting.
-_MOST_TIMEOUTS = 2
+_MAX_TIMEOUTS = 2
 
 
 class Failed(NamedTuple):
@@ -44,7 +44,7 @@ class StepOutcome:
 
     served: list[tuple[Group, EditsResult]] = field(default_factory=list)
     failures: dict[int, Failed] = field(default_factory=dict)
-    timeouts: Counter[Domain | None] = field(default_factory=Counter)
+    timeouts: Counter[TrustDomain | None] = field(default_factory=Counter)
 
     def fail(self, request: ActiveRequest, error: LogitportError) -> None:
         """The request goes no further in this step."""
@@ -54,7 +54,7 @@ class StepOutcome:
 
     def out_of_time(self, group: Group) -> bool:
         """Whether the group's trust domain has kept the others of this step waiting long enough."""
-        return bool(self.timeouts) and self.timeouts[group.dialect.domain] >= _MOST_TIMEOUTS
+        return bool(self.timeouts) and self.timeouts[group.dialect.domain] >= _MAX_TIMEOUTS
 
     @property
     def applied(self) -> Counter[str]:

@@ -16,9 +16,8 @@ from logitport.errors import (
     to_proto,
 )
 from logitport.ops import PipelineStage
-from logitport_builtins.grammar.fair_limiter import caller
 from logitport_proto import common_pb2, processing_pb2
-from logitport_server.principals import ANYONE, Domain
+from logitport_server.principals import ANONYMOUS, TrustDomain
 from logitport_server.session.active_request import ActiveRequest, admit, check_token_ids
 from logitport_server.session.batch import StepBatch
 from logitport_server.session.columns import (
@@ -48,8 +47,8 @@ if TYPE_CHECKING:
     from logitport_server.shared_memory.regions import Region
 
 # They travel to workers with every request.
-_MOST_EOS_TOKEN_IDS = 1024
-_LONGEST_TOKENIZER_ID = 4096  # a path, perhaps
+_MAX_EOS_TOKEN_IDS = 1024
+_MAX_TOKENIZER_ID_LENGTH = 4096  # a path, perhaps
 
 
 class Session:
@@ -65,7 +64,7 @@ class Session:
         executor: Executor,
         device: torch.device,
         limits: ServerConfig,
-        principal: Principal = ANYONE,
+        principal: Principal = ANONYMOUS,
     ) -> None:
         if opening.vocab_size < 1:
             raise InvalidArgument(f"vocab_size is {opening.vocab_size}; it is the width of the logits, 1 or more")
@@ -82,10 +81,10 @@ class Session:
                 "and step: draft fewer, or raise --max-draft-tokens"
             )
         check_token_ids(opening.eos_token_ids, opening.vocab_size, "eos_token_ids")
-        if len(opening.eos_token_ids) > _MOST_EOS_TOKEN_IDS or len(opening.tokenizer_id) > _LONGEST_TOKENIZER_ID:
+        if len(opening.eos_token_ids) > _MAX_EOS_TOKEN_IDS or len(opening.tokenizer_id) > _MAX_TOKENIZER_ID_LENGTH:
             raise InvalidArgument(
                 f"eos_token_ids holds {len(opening.eos_token_ids)} ids and tokenizer_id {len(opening.tokenizer_id)} "
-                f"characters; at most {_MOST_EOS_TOKEN_IDS} and {_LONGEST_TOKENIZER_ID} are taken"
+                f"characters; at most {_MAX_EOS_TOKEN_IDS} and {_MAX_TOKENIZER_ID_LENGTH} are taken"
             )
         self.vocab_size = opening.vocab_size
         self.max_requests = min(
@@ -108,7 +107,9 @@ class Session:
         self._run_chains = PipelineStage.get(RunChains.name)
         # One instance a processor, trust domain, tenant (None: all of them), place in the chain and session, gone with
         # the last request that uses it: what keeps state of a batch, as vLLM's do, sees each request once a step.
-        self._hosted: WeakValueDictionary[tuple[str, Domain | None, str | None, int], Dialect] = WeakValueDictionary()
+        self._hosted: WeakValueDictionary[tuple[str, TrustDomain | None, str | None, int], Dialect] = (
+            WeakValueDictionary()
+        )
         # Of the last step, as long as it can serve another one.
         self._batch: StepBatch | None = None
         self._batch_columns: tuple[bytes, ...] = ()
@@ -130,9 +131,9 @@ class Session:
             try:
                 occupant = self._occupant(addition.slot, addition.generation)
                 self._check_request(addition.request)
-                caller.set(Domain(self._principal.name, addition.request.tenant))
+                caller = TrustDomain(self._principal.name, addition.request.tenant)
                 seconds = self._limits.load_timeout_seconds
-                request = admit(addition, self._engine, self._host, occupant, str(self._device), seconds)
+                request = admit(addition, self._engine, self._host, occupant, str(self._device), seconds, caller)
             except LogitportError as error:
                 reply.failures.append(common_pb2.Failure(slot=addition.slot, error=to_proto(error)))
                 reads_logits.append(False)

@@ -11,7 +11,7 @@ from logitport.core.tensors import even_span, put_rows, take_rows
 from logitport.errors import ProcessorFailed, ProcessorTimedOut
 from logitport.ops import PipelineStage, apply_edits
 from logitport_server.dialects.base import States
-from logitport_server.dialects.failures import COSTLY, of_dialect
+from logitport_server.dialects.failures import NON_RETRYABLE, of_dialect
 from logitport_server.dialects.results import check_result, rows_with_nan
 from logitport_server.session.grouping import Group, Row, Rows
 from logitport_server.session.ordering import in_order
@@ -98,7 +98,7 @@ def _serve(group: Group, vocab_size: int, logits: torch.Tensor | None, outcome: 
         else:
             said = group.dialect.edit(group.states)
     except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
-        if len(group.rows) > 1 and not group.dialect.reads_logits and not isinstance(error, COSTLY):
+        if len(group.rows) > 1 and not group.dialect.reads_logits and not isinstance(error, NON_RETRYABLE):
             for row, state in zip(group.rows, group.states, strict=True):
                 _serve(Group(group.dialect, [row], States([state])), vocab_size, logits, outcome)
             return

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Each takes two of the server's descriptors. An engine's client opens three at most.
-_MOST_REGIONS = 16
+_MAX_REGIONS = 16
 
 
 class Region:
@@ -177,8 +177,8 @@ class Regions:
         return self._last_id
 
     def _check_room(self, size_bytes: int, replaces: int) -> None:
-        if len(self._regions) - (replaces in self._regions) >= _MOST_REGIONS:
-            raise LimitExceeded(f"the session holds {_MOST_REGIONS} regions, the most there can be; replace one")
+        if len(self._regions) - (replaces in self._regions) >= _MAX_REGIONS:
+            raise LimitExceeded(f"the session holds {_MAX_REGIONS} regions, the most there can be; replace one")
         held = sum(region.size_bytes for number, region in self._regions.items() if number != replaces)
         if held + size_bytes > self._max_bytes:
             raise LimitExceeded(

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # What the log says of a refusal, which quotes what the caller sent.
-_LONGEST_REASON = 500
+_MAX_REASON_LENGTH = 500
 
 
 class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
@@ -61,12 +61,12 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
         try:
             info = await _on_thread(self._threads, register)
         except LogitportError as error:
-            kind, message = type(error).__name__, error.message[:_LONGEST_REASON]
-            logger.info("%s was refused a registration: %s: %r", principal.title, kind, message)
+            kind, message = type(error).__name__, error.message[:_MAX_REASON_LENGTH]
+            logger.info("%s was refused a registration: %s: %r", principal.display_name, kind, message)
             raise
         logger.info(
             "%s registered %s, digest %s, named %s",
-            principal.title,
+            principal.display_name,
             info.class_name or "a processor",
             info.digest,
             request.name or "nothing",
@@ -84,7 +84,7 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
     async def Delete(self, request: registry_pb2.DeleteRequest, context: Context) -> registry_pb2.DeleteResponse:
         principal = current_call.get().principal
         names = await _on_thread(self._threads, partial(self._registry.delete, request.processor, principal))
-        logger.info("%s deleted %s", principal.title, request.processor)
+        logger.info("%s deleted %s", principal.display_name, request.processor)
         return registry_pb2.DeleteResponse(names=names)
 
     async def Unquarantine(

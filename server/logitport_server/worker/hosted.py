@@ -58,7 +58,7 @@ class HostedProcessor:
     def start(self, number: int, context: RequestContext, params: dict[str, Any]) -> None:
         """Build the state of a request."""
         state = self.dialect.start(context, params)
-        self._requests[number] = _Request(context.history, state, self.dialect.advancer(state))
+        self._requests[number] = _Request(context.history, state, self.dialect.token_callback(state))
 
     def drop(self, number: int) -> None:
         """Drop the state of a request."""

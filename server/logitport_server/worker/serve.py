@@ -15,7 +15,7 @@ from logitport import dialects, payload
 from logitport.core.edits import Edits
 from logitport.core.history import History
 from logitport.errors import LoadFailed, LogitportError, to_proto
-from logitport_server.dialects import RequestContext, failures, speak
+from logitport_server.dialects import RequestContext, failures, make_dialect
 from logitport_server.registry.loader import Loader
 from logitport_server.worker import frames, messages
 from logitport_server.worker.hosted import HostedProcessor
@@ -114,7 +114,7 @@ class _Worker:
         processor = self._loader.load(shipped)
         if dialects.recognise(processor)[1] != dialects.EDITS:
             _check_torch()
-        dialect = speak(processor, call.name, shipped=True)
+        dialect = make_dialect(processor, call.name, shipped=True)
         self._hosted[call.processor] = hosted = HostedProcessor(dialect)
         reply = messages.HostReply(
             reads_logits=bool(dialect.reads_logits),

@@ -158,14 +158,14 @@ globals().update({LONG.__name__: LONG, FOREIGN.__name__: FOREIGN})
 def test_the_label_tells_what_it_is_called_and_its_dialect(processor, class_name, dialect):
     shipped = payload.parse(payload.dumps(processor))
     assert (shipped.class_name, shipped.dialect) == (class_name, dialect)
-    assert shipped.title == (f"{class_name} (sha256:{shipped.digest[:12]})" if class_name else shipped.digest)
+    assert shipped.display_name == (f"{class_name} (sha256:{shipped.digest[:12]})" if class_name else shipped.digest)
 
 
 def test_what_people_are_told_changes_no_digest():
     shipped = json.loads(payload.dumps(processors.Constant))
     renamed = payload.parse(json.dumps({**shipped, "class": "Other", "dialect": "other"}))
     assert renamed == payload.parse(json.dumps(shipped))
-    assert renamed.title.startswith("Other (sha256:")
+    assert renamed.display_name.startswith("Other (sha256:")
 
 
 def test_no_folder_of_the_client_travels():

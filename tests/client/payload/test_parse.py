@@ -50,9 +50,9 @@ NO_CLASS_NAMES = [
 def test_what_it_says_of_itself():
     parsed = payload.parse(string(REAL, **{"class": "Outer.Ban_2", "dialect": "vllm_v1"}))
     assert (parsed.class_name, parsed.dialect) == ("Outer.Ban_2", "vllm_v1")
-    assert parsed.title == f"Outer.Ban_2 (sha256:{parsed.digest[:12]})"
+    assert parsed.display_name == f"Outer.Ban_2 (sha256:{parsed.digest[:12]})"
     silent = payload.parse(string(REAL))
-    assert (silent.class_name, silent.dialect, silent.title) == ("", "", silent.digest)
+    assert (silent.class_name, silent.dialect, silent.display_name) == ("", "", silent.digest)
 
 
 def test_payloads_are_equal_if_their_bytes_are():

@@ -22,7 +22,7 @@ from vllm.v1.sample.logits_processor import (
 from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 from logitport import History
-from logitport_server.dialects import RequestContext, speak
+from logitport_server.dialects import RequestContext, make_dialect
 from logitport_server.dialects.vllm.persistent_batch import PersistentBatch
 from logitport_server.stubs.vllm import sampling_params as stand_in
 from tests.server.dialects.vllm.test_objects import (  # noqa: F401 - the same, with vLLM's own objects
@@ -106,7 +106,7 @@ class Told:
     def __post_init__(self) -> None:
         context = RequestContext("r", self.history, self.sampling_params, VOCAB, eos_token_ids=(0,))
         self.state = self.dialect.start(context, {})
-        self.advance: Any = self.dialect.advancer(self.state)
+        self.advance: Any = self.dialect.token_callback(self.state)
 
     def append(self, token_id: int) -> None:
         self.history.append(token_id)
@@ -161,7 +161,7 @@ def draw_params(draw: random.Random) -> dict[str, Any]:
 @pytest.mark.parametrize("processor", [MinTokensLogitsProcessor, LogitBiasLogitsProcessor, MinPLogitsProcessor, Forces])
 def test_processors_of_vllm_leave_each_row_as_if_it_were_alone(processor: Any, seed: int) -> None:
     draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
-    dialect, living = speak(processor, "its name", shipped=True), list[Told]()
+    dialect, living = make_dialect(processor, "its name", shipped=True), list[Told]()
     changed = 0
     for _ in range(64):
         living = [told for told in living if draw.random() < 0.9]

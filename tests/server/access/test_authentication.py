@@ -10,7 +10,7 @@ import pytest
 from logitport import NotAuthenticated
 from logitport_server.access import Authenticator, TokenFile, new_token
 from logitport_server.access.tokens import Grant
-from logitport_server.principals import ANYONE, CUDA, SCOPES, Principal
+from logitport_server.principals import ANONYMOUS, CUDA, SCOPES, Principal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ def certificate(*alternatives: str, common: str = "") -> dict[str, list[bytes]]:
 def test_nobody_is_asked_where_nothing_is_configured() -> None:
     authenticator = Authenticator(None, certificates=False)
     assert not authenticator.asks
-    assert authenticator.authenticate(shows("x"), {}) is ANYONE
+    assert authenticator.authenticate(shows("x"), {}) is ANONYMOUS
 
 
 def test_everyone_has_every_scope_where_nobody_is_asked() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, History, InvalidParams, RowEdits
-from logitport_server.dialects import Dialect, RequestContext, speak
+from logitport_server.dialects import Dialect, RequestContext, make_dialect
 from logitport_server.stubs.vllm.v1.sample.logits_processor import AdapterLogitsProcessor, LogitsProcessor
 from logitport_server.stubs.vllm.v1.worker.gpu.sample.logits_processor import (
     LogitsProcessor as SlotLogitsProcessor,
@@ -187,7 +187,7 @@ every_dialect = pytest.mark.parametrize("speaker", SPEAKERS)
 
 
 def dialect_of(speaker: type[Any]) -> Dialect:
-    return speak(speaker, "its name", shipped=True)
+    return make_dialect(speaker, "its name", shipped=True)
 
 
 class Told:
@@ -198,7 +198,7 @@ class Told:
         self.params = params
         self.history = History(prompt, output)
         self.state = dialect.start(RequestContext("r", self.history, {}, VOCAB), params)
-        self.advance = dialect.advancer(self.state)
+        self.advance = dialect.token_callback(self.state)
 
     def append(self, token_id: int) -> None:
         self.history.append(token_id)

@@ -10,7 +10,7 @@ import torch
 
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, History, RowEdits
 from logitport_builtins import BUILTINS
-from logitport_server.dialects import RequestContext, speak
+from logitport_server.dialects import RequestContext, make_dialect
 from tests.server.dialects.lost_state import assert_lost
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Does(CustomLogitProcessor):
 
 def started(processor: CustomLogitProcessor, params: dict[str, Any] | None = None) -> tuple[Dialect, Any, History]:
     history = History([1, 2], [3])
-    dialect = speak(processor, "its name", shipped=True)
+    dialect = make_dialect(processor, "its name", shipped=True)
     return dialect, dialect.start(RequestContext("r-1", history, {}, 8), params or {}), history
 
 
@@ -139,5 +139,5 @@ def test_a_processor_that_does_not_say_that_it_is_quick_is_not_called_on_the_thr
         def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
             return logits
 
-    assert speak(Reading, "its name", shipped=False).takes_long
-    assert not speak(BUILTINS["disallowed_tokens"], "its name", shipped=False).takes_long
+    assert make_dialect(Reading, "its name", shipped=False).takes_long
+    assert not make_dialect(BUILTINS["disallowed_tokens"], "its name", shipped=False).takes_long

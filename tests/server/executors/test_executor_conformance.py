@@ -156,7 +156,7 @@ class Told:
         self.dialect = dialect
         self.history = History(prompt, output or [])
         self.state = dialect.start(RequestContext("r", self.history, {"top_k": 3}, VOCAB), params or {})
-        self.advance = dialect.advancer(self.state)
+        self.advance = dialect.token_callback(self.state)
 
     def append(self, token_id: int) -> None:
         self.history.append(token_id)
@@ -214,7 +214,7 @@ def test_what_the_engine_said_of_itself_and_of_drafts(executor: Executor, ship: 
     dialect = executor.host(ship(TellsWhatItKnows))
     silent, told = Told(dialect, [3]), Told(dialect, [3])
     told.state = dialect.start(RequestContext("r", told.history, {}, VOCAB, "a/tokenizer", (7, 9)), {})
-    told.advance = dialect.advancer(told.state)
+    told.advance = dialect.token_callback(told.state)
     assert denied(dialect, silent, told) == [[0, 0], [11, 7, 9, 0]]
     for drafts in (1, 2):
         told.history.draft_tokens = drafts

@@ -11,7 +11,7 @@ import torch
 from logitport_server import sandbox
 from logitport_server.config import ServerConfig, StartupError
 from logitport_server.executors import InlineExecutor, factory
-from logitport_server.principals import Domain
+from logitport_server.principals import TrustDomain
 from logitport_server.sandbox import LayersMissing
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ def test_the_gpu_goes_with_the_scope(a_gpu: Any) -> None:
     gpu = factory.gpu_for_workers(SANDBOXED, CUDA_0, lambda name, scope: (name, scope) == ("alice", "cuda"))
     assert gpu is not None
     assert (gpu.cuda, gpu.nodes) == (a_gpu, ("/dev/nvidia0", "/dev/nvidiactl"))
-    assert gpu.granted(Domain("alice"))
-    assert gpu.granted(Domain("alice", "a tenant"))
-    assert not gpu.granted(Domain("bob"))
+    assert gpu.granted(TrustDomain("alice"))
+    assert gpu.granted(TrustDomain("alice", "a tenant"))
+    assert not gpu.granted(TrustDomain("bob"))
     assert not gpu.granted(None)
 
 

@@ -24,7 +24,7 @@ from logitport_server.executors import Deadlines, Gpu, ProcessExecutor, remote
 from logitport_server.executors.shared_rows import SharedRows
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.zygote import WorkerProcess
-from logitport_server.principals import Domain
+from logitport_server.principals import TrustDomain
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.sandbox import LAYERS
 from logitport_server.worker import gpu as in_worker
@@ -75,7 +75,7 @@ class House:
         self.processes: list[OnThread] = []
 
     def dialect(self, source: Source, owner: str = "alice") -> Any:
-        domain = Domain(owner)
+        domain = TrustDomain(owner)
         worker = Worker(domain, lambda: self._zygote(domain), DEADLINES, Quarantine(3), self.gpu)
         return remote.RemoteDialect(source, worker)
 
@@ -83,7 +83,7 @@ class House:
     def record(self) -> list[str]:
         return self.recorded.record
 
-    def _zygote(self, domain: Domain) -> Any:
+    def _zygote(self, domain: TrustDomain) -> Any:
         class Zygote:
             fork = staticmethod(lambda: self._fork(holds_gpu=self.gpu.granted(domain)))
 
@@ -267,7 +267,7 @@ def test_who_loses_the_scope_and_calls_no_more_loses_the_gpu_too(house: House, s
 
 def test_what_a_worker_says_is_logged_in_one_line(house: House, caplog: pytest.LogCaptureFixture) -> None:
     holder: Any = type("Process", (), {"uses_gpu": True})()
-    house.gpu.disable(Domain("alice"), holder, "\x1b[2J a forged\nline " + "x" * 10_000)
+    house.gpu.disable(TrustDomain("alice"), holder, "\x1b[2J a forged\nline " + "x" * 10_000)
     assert not holder.uses_gpu
     assert caplog.messages[0].isprintable()
     assert len(caplog.messages[0]) < 1000
@@ -323,7 +323,7 @@ def test_a_worker_without_a_gpu_opens_no_memory_of_one(ship: Callable[..., Sourc
 
 def test_logits_of_another_device_are_none_of_the_gpus(house: House) -> None:
     house.server.device = torch.device("meta")
-    shared = SharedRows(house.gpu, Domain("alice"))
+    shared = SharedRows(house.gpu, TrustDomain("alice"))
     holder: Any = type("Process", (), {"uses_gpu": True})()
     shared.share(torch.ones(1, VOCAB), holder, lambda *_: pytest.fail("no memory of the GPU is opened"))
     assert house.gpu.calls == {"device": 0, "host": 0}
@@ -355,7 +355,7 @@ def test_a_real_worker_holds_the_nodes_of_its_author_alone(
     try:
         executor.ready()
         source = ship(Touches)
-        others = type(source)(source.key, payload=source.payload, domain=Domain("another", "a"))
+        others = type(source)(source.key, payload=source.payload, domain=TrustDomain("another", "a"))
         for asked, added in ((source, 1.0), (others, 0.0)):
             dialect = executor.host(asked)
             state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})

@@ -44,7 +44,7 @@ def test_who_is_called_again_is_named_again_where_others_could_not_be_built_in_b
     dialect = workers.host(ship(DeniesItsLength, tenant="in turn"))
     contexts = [RequestContext(f"r{length}", History([1] * length), {}, VOCAB) for length in (1, 7, 1)]
     states = [dialect.start(context, {}) for context in contexts]
-    tell = [dialect.advancer(state) for state in states]
+    tell = [dialect.token_callback(state) for state in states]
 
     def happens(place: int, token_id: int) -> None:
         contexts[place].history.append(token_id)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from logitport import ProcessorQuarantined
-from logitport_server.principals import Domain
+from logitport_server.principals import TrustDomain
 from logitport_server.registry import quarantine
 from logitport_server.registry.quarantine import Quarantine
 
-ONE, OTHER = Domain("one"), Domain("engine", "other")
+ONE, OTHER = TrustDomain("one"), TrustDomain("engine", "other")
 DIGEST = "0123456789abcdef" * 4
 
 
-def is_held(held: Quarantine, domain: Domain) -> bool:
+def is_held(held: Quarantine, domain: TrustDomain) -> bool:
     try:
         held.check(domain, DIGEST, "a name")
     except ProcessorQuarantined:
@@ -75,7 +75,7 @@ def test_ever_new_processors_do_not_pile_up() -> None:
 
 
 @pytest.mark.parametrize("domain", [ONE, OTHER])
-def test_the_message_says_what_to_do(domain: Domain) -> None:
+def test_the_message_says_what_to_do(domain: TrustDomain) -> None:
     held = Quarantine(1)
     held.record_failure(domain, DIGEST, "its worker ended with status 3")
     with pytest.raises(

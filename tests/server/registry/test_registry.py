@@ -25,7 +25,7 @@ from logitport import (
 )
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2
-from logitport_server.principals import ADMIN, APPLY, REGISTER, Domain, Principal
+from logitport_server.principals import ADMIN, APPLY, REGISTER, Principal, TrustDomain
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
 from logitport_server.registry.store import Store
@@ -271,7 +271,7 @@ def test_what_is_anothers_is_as_if_it_were_not_there() -> None:
     kept = registry()
     digest = kept.register(ONE, "alice/x", ALICE, replace=False).digest
     for by in (named(name="alice/x"), named(digest=digest)):
-        assert kept.resolve(by, ALICE).domain == Domain("alice")
+        assert kept.resolve(by, ALICE).domain == TrustDomain("alice")
         with pytest.raises(UnknownProcessor):
             kept.resolve(by, BOB)
     for processor in ("alice/x", digest):
@@ -305,7 +305,7 @@ def test_the_same_payload_of_two_is_two_registrations() -> None:
     kept = registry()
     digest = kept.register(ONE, "alice/x", ALICE, replace=False).digest
     assert list(kept.register(ONE, "bob/x", BOB, replace=False).names) == ["bob/x"]
-    assert kept.resolve(named(digest=digest), BOB).domain == Domain("bob")
+    assert kept.resolve(named(digest=digest), BOB).domain == TrustDomain("bob")
     assert kept.delete(digest, ALICE) == ["alice/x"]
     assert kept.resolve(named(name="bob/x"), BOB).key == digest
     with pytest.raises(UnknownProcessor):
@@ -316,7 +316,7 @@ def test_what_is_shared_everyone_sees_and_uses_and_its_owner_alone_deletes() -> 
     kept = registry()
     digest = kept.register(ONE, "alice/x", ALICE, replace=False, shared=True).digest
     for by in (named(name="alice/x"), named(digest=digest)):
-        assert kept.resolve(by, BOB).domain == Domain("alice")
+        assert kept.resolve(by, BOB).domain == TrustDomain("alice")
     assert kept.describe("alice/x", BOB).shared
     assert kept.describe_all(BOB)[-1].digest == digest
     for processor in ("alice/x", digest):
@@ -331,8 +331,8 @@ def test_ones_own_comes_before_what_others_share() -> None:
     kept = registry()
     digest = kept.register(ONE, "alice/x", ALICE, replace=False, shared=True).digest
     kept.register(ONE, "", BOB, replace=False)
-    assert kept.resolve(named(digest=digest), BOB).domain == Domain("bob")
-    assert kept.resolve(named(name="alice/x"), BOB).domain == Domain("alice")
+    assert kept.resolve(named(digest=digest), BOB).domain == TrustDomain("bob")
+    assert kept.resolve(named(name="alice/x"), BOB).domain == TrustDomain("alice")
 
 
 def test_an_admin_sees_and_deletes_everything_and_uses_nothing_of_it() -> None:
@@ -350,7 +350,7 @@ def test_an_admin_sees_and_deletes_everything_and_uses_nothing_of_it() -> None:
 
 def test_shipping_with_a_request_takes_the_scope() -> None:
     kept = registry()
-    assert kept.resolve(named(payload=ONE), ALICE, "tenant").domain == Domain("alice", "tenant")
+    assert kept.resolve(named(payload=ONE), ALICE, "tenant").domain == TrustDomain("alice", "tenant")
     with pytest.raises(NotPermitted, match=r"'engine' may not ship a processor .* scope 'register'"):
         kept.resolve(named(payload="not JSON"), ENGINE)
 
@@ -406,6 +406,6 @@ def test_a_name_stays_its_owners_while_its_processor_is_refused(tmp_path: Path) 
                 stricter.register(smaller, "team/x", BOB, replace=replace)
     with ExitStack() as stores:
         again = opened(1 << 20)
-        assert again.resolve(named(name="team/x"), BOB).domain == Domain("alice")
+        assert again.resolve(named(name="team/x"), BOB).domain == TrustDomain("alice")
         again.delete("team/x", ALICE)
         assert again.register(TWO, "team/x", BOB, replace=False).owner == "bob"

@@ -16,9 +16,9 @@ from logitport_proto import processing_pb2
 from logitport_server.session.columns import StepColumns, StepLayout, unpack_int32
 
 VOCAB = 50
-MOST_TOKENS = 1000
-MOST_DRAFTS = 4
-IDS = st.lists(st.integers(0, VOCAB - 1), max_size=MOST_DRAFTS)
+MAX_TOKENS = 1000
+MAX_DRAFTS = 4
+IDS = st.lists(st.integers(0, VOCAB - 1), max_size=MAX_DRAFTS)
 
 
 def int32(*values: int) -> bytes:
@@ -27,8 +27,8 @@ def int32(*values: int) -> bytes:
 
 def read(frame: processing_pb2.Step) -> tuple[StepLayout, StepColumns]:
     arrived = processing_pb2.Step.FromString(frame.SerializeToString())
-    layout = StepLayout.read(arrived, MOST_DRAFTS)
-    return layout, StepColumns.read(arrived, layout, VOCAB, MOST_TOKENS)
+    layout = StepLayout.read(arrived, MAX_DRAFTS)
+    return layout, StepColumns.read(arrived, layout, VOCAB, MAX_TOKENS)
 
 
 @st.composite
@@ -170,7 +170,7 @@ def test_whatever_comes_is_read_or_refused(column: str, octets: bytes) -> None:
     except InvalidArgument:
         return
     n = len(layout.slots)
-    assert all(0 <= place < n and 0 <= offset <= MOST_DRAFTS for place, offset in layout.rows)
+    assert all(0 <= place < n and 0 <= offset <= MAX_DRAFTS for place, offset in layout.rows)
     assert len(columns.new_token_ids) == len(columns.draft_token_ids) == len(columns.invalid) == n
 
 

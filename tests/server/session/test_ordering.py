@@ -36,7 +36,7 @@ class Notes(Dialect):
     def start(self, context: RequestContext, params: dict[str, Any]) -> History:
         return context.history
 
-    def advancer(self, state: History) -> Callable[[int], object] | None:
+    def token_callback(self, state: History) -> Callable[[int], object] | None:
         return None
 
     def rewind(self, state: History) -> None:

@@ -17,7 +17,7 @@ from logitport_server.dialects.transformers.instances import Instances
 from logitport_server.dialects.transformers.stateless import is_stateless, takes_any_history
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +52,12 @@ class TransformersDialect(Dialect):
         self.processor = processor
         self._instances = Instances(processor, name)
 
-    def validate(self, params: dict[str, Any], sampling_params: dict[str, Any]) -> None:  # noqa: ARG002
+    def validate(
+        self,
+        params: dict[str, Any],
+        sampling_params: dict[str, Any],  # noqa: ARG002
+        caller: Hashable = None,  # noqa: ARG002
+    ) -> None:
         validate_params = getattr(author_of(self.processor), "validate_params", None)
         if validate_params is not None:
             validate_params(params)
@@ -62,7 +67,7 @@ class TransformersDialect(Dialect):
         at_first = None if is_stateless(made) else Snapshot(made)
         return _State(context.request_id, InputIds(context.history), made, at_first, takes_any_history(made))
 
-    def advancer(self, state: _State) -> None:  # noqa: ARG002 - a call looks what is new
+    def token_callback(self, state: _State) -> None:  # noqa: ARG002 - a call looks what is new
         return None
 
     def rewind(self, state: _State) -> None:

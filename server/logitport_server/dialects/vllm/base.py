@@ -15,7 +15,7 @@ from logitport_server.dialects.results import check_result
 from logitport_server.dialects.vllm import objects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from logitport.core.history import History
 
@@ -61,7 +61,12 @@ class VllmDialect(Dialect):
         super().__init__(None, name, shipped=shipped)
         self._shipped_as = processor
 
-    def validate(self, params: dict[str, Any], sampling_params: dict[str, Any]) -> None:
+    def validate(
+        self,
+        params: dict[str, Any],
+        sampling_params: dict[str, Any],
+        caller: Hashable = None,  # noqa: ARG002
+    ) -> None:
         """Raises InvalidParams with the processor's message if it refuses them."""
         self._check(objects.sampling_params(sampling_params, params))
 
@@ -74,7 +79,7 @@ class VllmDialect(Dialect):
         self._check(made)  # again: what it changes in them, stays
         return VllmRequest(made, history.prompt_token_ids.tolist(), history.output_token_ids.tolist(), history)
 
-    def advancer(self, state: VllmRequest) -> Callable[[int], object] | None:
+    def token_callback(self, state: VllmRequest) -> Callable[[int], object] | None:
         return state.output_token_ids.append
 
     def rewind(self, state: VllmRequest) -> None:

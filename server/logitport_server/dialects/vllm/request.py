@@ -12,7 +12,7 @@ from logitport_server.dialects.vllm import objects
 from logitport_server.dialects.vllm.base import VllmDialect, VllmRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     import torch
 
@@ -32,9 +32,14 @@ class VllmRequestDialect(VllmDialect):
         if self._is_adapter:
             objects.check_constructor(processor)
 
-    def validate(self, params: dict[str, Any], sampling_params: dict[str, Any]) -> None:
+    def validate(
+        self,
+        params: dict[str, Any],
+        sampling_params: dict[str, Any],
+        caller: Hashable = None,
+    ) -> None:
         if self._is_adapter:
-            super().validate(params, sampling_params)
+            super().validate(params, sampling_params, caller)
         elif params:
             raise InvalidParams(
                 f"processor {self.name} is called with ids and logits alone, and would never see its parameters "

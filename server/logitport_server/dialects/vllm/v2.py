@@ -85,7 +85,7 @@ class VllmV2Dialect(VllmDialect):
         self._check(told)  # again: what it changes in them, stays
         return _Request(told, [], [], context.history)
 
-    def advancer(self, state: VllmRequest) -> Callable[[int], object] | None:  # noqa: ARG002 - a call looks
+    def token_callback(self, state: VllmRequest) -> Callable[[int], object] | None:  # noqa: ARG002 - a call looks
         return None
 
     def rewind(self, state: VllmRequest) -> None:

@@ -14,7 +14,7 @@ from vllm import SamplingParams
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor, LogitsProcRequestState
 
 from logitport import History
-from logitport_server.dialects import RequestContext, speak
+from logitport_server.dialects import RequestContext, make_dialect
 from tests.engines.checkpoint import VOCAB_SIZE
 from tests.engines.vllm.v2.driver import Runner
 from tests.slot_processors import derive
@@ -36,7 +36,7 @@ class ByDialect(LogitsProcessor):
     processor: ClassVar[type[Any]]
 
     def __init__(self, vllm_config: Any, req_states: Any) -> None:
-        self.dialect: Dialect = speak(self.processor, "its name", shipped=False)
+        self.dialect: Dialect = make_dialect(self.processor, "its name", shipped=False)
         self.slots = req_states
         self.held: dict[int, tuple[History, Any]] = {}
 
@@ -101,7 +101,7 @@ class Looks(LogitsProcessor):
 
 
 def test_it_is_given_vllms_own_objects() -> None:
-    dialect = speak(Looks, "its name", shipped=False)
+    dialect = make_dialect(Looks, "its name", shipped=False)
     state = dialect.start(RequestContext("r", History([1, 2]), {}, 4), {"here": 1})
     assert dialect.process([state], torch.zeros(1, 4)).tolist() == [[1.0] * 4]
 

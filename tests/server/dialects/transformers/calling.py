@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from logitport import History
-from logitport_server.dialects import RequestContext, speak
+from logitport_server.dialects import RequestContext, make_dialect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ VOCAB = 16
 
 
 def dialect_of(processor: object) -> Dialect:
-    return speak(processor, "its name", shipped=True)
+    return make_dialect(processor, "its name", shipped=True)
 
 
 def state_of(dialect: Dialect, prompt: list[int], params: dict[str, Any] | None = None) -> tuple[Any, History]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformers import LogitsProcessorList
 
 from logitport import History, StateLost
-from logitport_server.dialects import RequestContext, speak
+from logitport_server.dialects import RequestContext, make_dialect
 from logitport_server.dialects.transformers import stateless
 from tests.transformers_own import CASES, NOT_OF_A_ROW, VOCAB, Case, names_in_transformers
 
@@ -39,7 +39,7 @@ def test_the_table_names_what_there_is() -> None:
 @given(data=st.data())
 def test_rows_are_as_transformers_makes_them(case: Case, data: st.DataObject) -> None:
     processor, params = case.shipped
-    dialect = speak(processor, "its name", shipped=True)
+    dialect = make_dialect(processor, "its name", shipped=True)
     prompts = data.draw(st.lists(IDS, min_size=1, max_size=4))
     histories = [History(prompt) for prompt in prompts]
     contexts = [RequestContext(f"r{at}", history, {}, VOCAB) for at, history in enumerate(histories)]
@@ -96,7 +96,7 @@ def random_scores(seed: int, rows: int, *, with_infinities: bool) -> torch.Tenso
 )
 def test_what_processes_no_row_by_itself_fails_as_a_row(name: str, params: dict[str, Any]) -> None:
     assert name in NOT_OF_A_ROW
-    dialect = speak(getattr(transformers.generation.logits_process, name), "its name", shipped=True)
+    dialect = make_dialect(getattr(transformers.generation.logits_process, name), "its name", shipped=True)
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), params)
     dialect.process([state], random_scores(1, 1, with_infinities=False))
     assert list(dialect.failed) == [0]
@@ -108,7 +108,7 @@ def test_what_processes_no_row_by_itself_fails_as_a_row(name: str, params: dict[
 def test_rows_on_a_gpu(case: Case) -> None:
     """The watermarks' random numbers are others there."""
     processor, params = case.shipped
-    dialect = speak(processor, "its name", shipped=True)
+    dialect = make_dialect(processor, "its name", shipped=True)
     histories = [History([3, 1]), History([1, 2]), History([7])]
     states = [dialect.start(RequestContext("r", one, {}, VOCAB, device="cuda"), params) for one in histories]
     natives = [case.native() for _ in histories]

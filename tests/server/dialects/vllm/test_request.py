@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from logitport import History, InDialect, InvalidParams, LoadFailed
-from logitport_server.dialects import RequestContext, speak
+from logitport_server.dialects import RequestContext, make_dialect
 from logitport_server.stubs.vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
 if TYPE_CHECKING:
@@ -41,14 +41,14 @@ def adapter(make_one: Callable[[dict[str, Any]], Any]) -> type[Adapter]:
 
 
 def speaks(processor: Any) -> Dialect:
-    return speak(processor, "its name", shipped=True)
+    return make_dialect(processor, "its name", shipped=True)
 
 
 class Told:
     def __init__(self, dialect: Dialect, params: dict[str, Any] | None = None, **sampling_params: Any) -> None:
         self.dialect, self.history = dialect, History([1, 2])
         self.state = dialect.start(RequestContext("r", self.history, sampling_params, VOCAB), params or {})
-        self.advance: Any = dialect.advancer(self.state)
+        self.advance: Any = dialect.token_callback(self.state)
 
     def append(self, *token_ids: int) -> None:
         for token_id in token_ids:

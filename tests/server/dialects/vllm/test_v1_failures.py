@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import InvalidParams, LoadFailed, ProcessorFailed
-from logitport_server.dialects import speak
+from logitport_server.dialects import make_dialect
 from logitport_server.stubs.vllm.exceptions import VLLMValidationError
 from logitport_server.stubs.vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from tests.server.dialects.vllm.v1_requests import Counts, Logs, Told, speaks, step
@@ -62,7 +62,7 @@ def test_a_class_that_cannot_be_made() -> None:
         pass
 
     with pytest.raises(LoadFailed, match="abstract"):
-        Told(speak(Abstract, "its name", shipped=True))
+        Told(make_dialect(Abstract, "its name", shipped=True))
 
 
 def test_an_instance_that_raised_is_replaced() -> None:

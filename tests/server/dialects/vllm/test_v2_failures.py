@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from logitport import InvalidParams, LoadFailed, ProcessorFailed
-from logitport_server.dialects import speak
+from logitport_server.dialects import make_dialect
 from tests.server.dialects.vllm.v2_requests import VOCAB, Notes, Requests, notes
 
 if TYPE_CHECKING:
@@ -88,19 +88,19 @@ def test_a_class_without_a_constructor_that_fits() -> None:
             return logits
 
     with pytest.raises(LoadFailed, match=r"creating a .*Bare would fail: .*define __init__\(self, vllm_config, req_st"):
-        speak(Bare, "its name", shipped=True)
+        make_dialect(Bare, "its name", shipped=True)
 
     class ProposedV2(Bare):
         def apply(self, logits: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
             return logits
 
     with pytest.raises(LoadFailed, match=r"define __init__\(self, vllm_config, device, is_pin_memory\)"):
-        speak(ProposedV2, "its name", shipped=True)
+        make_dialect(ProposedV2, "its name", shipped=True)
 
 
 def test_an_instance_is_refused() -> None:
     with pytest.raises(LoadFailed, match=r"an instance of .*Told was shipped, .*ship the class"):
-        speak(notes()(None, None), "its name", shipped=True)
+        make_dialect(notes()(None, None), "its name", shipped=True)
 
 
 def test_parameters_that_validate_params_refuses() -> None:
@@ -110,7 +110,7 @@ def test_parameters_that_validate_params_refuses() -> None:
             if sampling_params.extra_args["n"] < 0:
                 raise ValueError("n is negative")
 
-    dialect = speak(Checks, "its name", shipped=True)
+    dialect = make_dialect(Checks, "its name", shipped=True)
     dialect.validate({"n": 1}, {})
     with pytest.raises(InvalidParams, match="n is negative"):
         dialect.validate({"n": -1}, {})

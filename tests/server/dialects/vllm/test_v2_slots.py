@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from logitport import History
-from logitport_server.dialects import RequestContext, speak
+from logitport_server.dialects import RequestContext, make_dialect
 from logitport_server.dialects.vllm import v2
 from logitport_server.worker.hosted import HostedProcessor
 from tests.server.dialects.vllm.v2_requests import VOCAB, Requests, fields, notes
@@ -66,7 +66,7 @@ def test_ten_thousand_requests_through_eight_slots() -> None:
 
 def test_a_worker_that_is_told_of_ten_thousand_requests() -> None:
     cls = notes()
-    hosted = HostedProcessor(speak(cls, "its name", shipped=True))
+    hosted = HostedProcessor(make_dialect(cls, "its name", shipped=True))
     for number in range(1, 10_001):
         history = History([1], [])
         hosted.start(number, RequestContext("r", history, {}, VOCAB, max_requests=8), {})

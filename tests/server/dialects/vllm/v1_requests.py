@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from logitport import History
-from logitport_server.dialects import RequestContext, speak
+from logitport_server.dialects import RequestContext, make_dialect
 from logitport_server.stubs.vllm.v1.sample.logits_processor import (
     BatchUpdate,
     LogitsProcessor,
@@ -78,7 +78,7 @@ class Told:
         self.prompt, self.output, self.by = list(prompt), list[int](), params.get("by")
         sampling = params.pop("sampling_params", {})
         self.state = dialect.start(RequestContext("r", self.history, sampling, VOCAB), params)
-        self.advance: Any = dialect.advancer(self.state)
+        self.advance: Any = dialect.token_callback(self.state)
 
     def append(self, token_id: int) -> None:
         self.history.append(token_id)
@@ -98,7 +98,7 @@ class Told:
 
 def speaks(processor: Any = Logs) -> Dialect:
     processor.made.clear()
-    return speak(processor, "its name", shipped=True)
+    return make_dialect(processor, "its name", shipped=True)
 
 
 def step(dialect: Dialect, *requests: Told, logits: torch.Tensor | None = None) -> torch.Tensor:

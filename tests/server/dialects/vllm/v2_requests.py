@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from logitport import History
-from logitport_server.dialects import RequestContext, speak
+from logitport_server.dialects import RequestContext, make_dialect
 from logitport_server.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Requests:
     """
 
     def __init__(self, processor: Any, context: dict[str, Any] | None = None) -> None:
-        self.dialect: Dialect = speak(processor, "its name", shipped=True)
+        self.dialect: Dialect = make_dialect(processor, "its name", shipped=True)
         self.states: list[Any] = []
         self.histories: list[History] = []
         self._context = context or {}
