@@ -55,7 +55,8 @@ class Registry:
         installed: Mapping[str, Any] = BUILTINS,
     ) -> None:
         self._policy = policy
-        self._quarantine = quarantine or Quarantine(after=sys.maxsize)
+        # An empty quarantine is false: it has a length.
+        self._quarantine = Quarantine(after=sys.maxsize) if quarantine is None else quarantine
         self._check_python = check_python
         self._max_registered = max_registered
         self._max_owned = max_owned

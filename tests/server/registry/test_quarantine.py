@@ -84,4 +84,4 @@ def test_the_message_says_what_to_do(domain: TrustDomain) -> None:
         held.check(domain, DIGEST, "Ban (sha256:0123)")
     assert raised.value.processor == "Ban (sha256:0123)"
     assert raised.value.message.startswith("processor Ban (sha256:0123) is quarantined: ")
-    assert f"logitport release TARGET {DIGEST}" in raised.value.message
+    assert f"logitport unquarantine TARGET {DIGEST}" in raised.value.message
