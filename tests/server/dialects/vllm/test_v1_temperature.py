@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 
 from logitport_server.session.active_request import ActiveRequest, ChainEntry
-from logitport_server.session.grouping import Row, Rows, group, needs_logits
+from logitport_server.session.grouping import Row, Rows, group_rows, needs_logits
 from tests.server.dialects.vllm.v1_requests import VOCAB, Counts, Logs, Told, speaks, step
 
 
@@ -70,8 +70,8 @@ def test_it_is_skipped_when_every_request_of_a_step_is_greedy_and_only_then() ->
         told = Told(dialect, sampling_params={"temperature": temperature})
         chain = [ChainEntry(dialect, told.state)]
         rows.append(Row(slot, ActiveRequest(slot, 0, told.history, chain, skip=False, greedy=True)))
-    assert group(Rows(rows, greedy=True), 0) == []
-    assert len(group(Rows(rows, greedy=False), 0)[0].rows) == 2
+    assert group_rows(Rows(rows, greedy=True), 0) == []
+    assert len(group_rows(Rows(rows, greedy=False), 0)[0].rows) == 2
 
 
 def test_it_is_not_skipped_before_one_that_is_not_invariant() -> None:
