@@ -167,11 +167,11 @@ import sys
 sys.path.insert(0, sys.argv[1])  # before the real one
 import torch, transformers
 from logitport import History, LoadFailed, payload
-from logitport_server.dialects import RequestContext, speak
+from logitport_server.dialects import RequestContext, make_dialect
 assert transformers.__path__[0].startswith(sys.argv[1])
 for line in sys.stdin:
     try:
-        dialect = speak(payload.loads(payload.parse(line)), "its name", shipped=True)
+        dialect = make_dialect(payload.loads(payload.parse(line)), "its name", shipped=True)
         state = dialect.start(RequestContext("r", History([3, 1]), {}, 6), {})
         print(dialect.process([state], torch.arange(6.0)[None]).tolist())
     except LoadFailed as error:
