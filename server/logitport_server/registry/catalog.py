@@ -59,7 +59,7 @@ class Catalog:
         self._store = store
         self._by_digest: dict[str, dict[str, Entry]] = {}  # by digest, then by owner, in the order of registration
         self._by_name: dict[str, Entry] = {}
-        # Stored names whose processors are refused at present, with their owners. They stay reserved.
+        # Owners of stored names that stay reserved, because the processor is refused at present.
         self._reserved: dict[str, str] = {}
 
     def __iter__(self) -> Iterator[Entry]:

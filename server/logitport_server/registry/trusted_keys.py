@@ -1,4 +1,4 @@
-"""The public keys whose signatures the operator trusts."""
+"""The public keys that the operator trusts for signatures."""
 
 from __future__ import annotations
 

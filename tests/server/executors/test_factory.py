@@ -98,7 +98,7 @@ def test_the_holders_of_the_gpu_are_logged(fake_cuda: Any, tmp_path: Path) -> No
 
 def test_a_missing_layer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def check(without: Any = ()) -> None:
-        raise LayersMissing("this machine lacks what is to contain shipped processors:\n  landlock: not here")
+        raise LayersMissing("this machine lacks layers of the sandbox:\n  landlock: not here")
 
     monkeypatch.setattr(sandbox, "check", check)
     with pytest.raises(
