@@ -1,4 +1,4 @@
-"""Everything an operator can set, validated once, frozen."""
+"""The server's options. They are validated once and then frozen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class StartupError(Exception):
-    """The configuration cannot be served on this machine; the message says what to change."""
+    """The configuration does not work on this machine. The message says what to change."""
 
 
 def _address(value: str) -> str:
@@ -74,7 +74,7 @@ def _processor_path(value: str) -> str:
 
 def _layer(value: str) -> str:
     if value not in LAYER_NAMES:
-        raise ValueError(f"{value!r} is no layer of the sandbox; write one of {', '.join(LAYER_NAMES)}")
+        raise ValueError(f"{value!r} is not a layer of the sandbox; write one of {', '.join(LAYER_NAMES)}")
     return value
 
 
@@ -84,19 +84,19 @@ LayerName = Annotated[str, AfterValidator(_layer)]
 
 WITHOUT_LAYER: list[LayerName] = Field(
     default=[],
-    description=f"a layer of the sandbox ({', '.join(LAYER_NAMES)}) to do without; may be given more than once",
+    description=f"layer of the sandbox to leave out ({', '.join(LAYER_NAMES)}); may be given more than once",
 )
 
 
 CUSTOM_OPS: list[str] = Field(
     default=[],
-    description='which ops run a kernel of their platform: "all" or "none" as a base, "+op" and "-op" on top, as in '
-    '["none","+apply_edits"]',
+    description='ops that use the kernels of their platform: "all" or "none" first, then exceptions as "+op" or "-op", '
+    'for example ["none","+apply_edits"]',
 )
 
 
 class _Variables(EnvSettingsSource):
-    """The environment. What is no JSON is left as it is: checked like the rest, it is told of with its name."""
+    """The environment. A value that is not JSON is kept as text, so that validation reports it with its name."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         try:
@@ -111,130 +111,149 @@ class ServerConfig(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
     listen: Annotated[str, AfterValidator(_address_or_socket)] = Field(
-        "127.0.0.1:50051", description="HOST:PORT of the gRPC service, or unix:PATH; port 0 takes a free one"
+        "127.0.0.1:50051", description="HOST:PORT of the gRPC service, or unix:PATH; port 0 selects a free port"
     )
-    metrics_listen: Address | None = Field(None, description="HOST:PORT of Prometheus metrics; off if not given")
+    metrics_listen: Address | None = Field(None, description="HOST:PORT of the Prometheus metrics; off by default")
     tokens: Path | None = Field(
-        None, description="file of those who may call, by the hash of a token or by certificate; read again on changes"
+        None, description="file of permitted callers, by token hash or certificate; reloaded when it changes"
     )
-    tls_cert: Path | None = Field(None, description="PEM certificate of the gRPC service, and its chain")
+    tls_cert: Path | None = Field(None, description="PEM certificate chain of the gRPC service")
     tls_key: Path | None = Field(None, description="PEM private key of that certificate")
     tls_client_ca: Path | None = Field(
-        None, description="PEM certificates of authorities; clients must show a certificate that one of them signed"
+        None, description="PEM certificates of authorities; clients must present a certificate signed by one of them"
     )
     device: Annotated[str, AfterValidator(_device)] = Field(
         "auto", description="where processors that read logits run: auto, cpu, cuda or cuda:INDEX"
     )
     logits_processors: list[Annotated[str, AfterValidator(_processor_path)]] = Field(
         default=[],
-        description="module.path:Class of a processor that is installed here, by which requests then name it; it is "
+        description="module.path:Class of an installed processor; requests use the same text as its name; it is "
         "trusted and runs in the server's own process; may be given more than once",
     )
     entry_points: bool = Field(
-        True, description="have requests name the processors of installed packages (group logitport.processors), too"
+        True, description="load the processors of installed packages (entry-point group logitport.processors)"
     )
     vllm_entry_points: bool = Field(
-        False, description="the same for those that packages install for vLLM (group vllm.logits_processors)"
+        False,
+        description="load the processors that packages provide for vLLM (entry-point group vllm.logits_processors)",
     )
     enable_custom_logit_processor: bool = Field(
-        False, description="accept shipped processors, which is to run code that clients send"
+        False, description="accept shipped processors; this runs code that clients send"
     )
     max_message_bytes: int = Field(
         256 << 20,
         ge=1 << 16,
         le=(1 << 31) - 1,
-        description="largest gRPC message either way; 256 rows of 152k float32 logits take 156 MB",
+        description="maximum size of a gRPC message in either direction, in bytes; 256 rows of 152k float32 logits "
+        "take 156 MB",
     )
-    max_requests_per_session: int = Field(1024, ge=1, description="requests that one session may hold at once")
-    max_processors_per_request: int = Field(64, ge=1, description="processors in one request's chain")
+    max_requests_per_session: int = Field(1024, ge=1, description="maximum number of requests in one session")
+    max_processors_per_request: int = Field(64, ge=1, description="maximum number of processors in one request's chain")
     max_params_bytes: int = Field(
         1 << 20,
         ge=1,
-        description="JSON that a request may bring, its sampling parameters and those of its processors together",
+        description="maximum size of a request's JSON in bytes: its sampling parameters and its processors' parameters",
     )
-    max_draft_tokens: int = Field(256, ge=0, description="draft tokens that a request may have in one step")
+    max_draft_tokens: int = Field(256, ge=0, description="maximum number of draft tokens of a request in one step")
     max_step_bytes: int = Field(
-        1 << 20, ge=1 << 10, description="largest frame with the columns of a step; 1024 rows of drafts take 40 kB"
+        1 << 20,
+        ge=1 << 10,
+        description="maximum size of the frame with a step's columns, in bytes; 1024 rows of drafts take 40 kB",
     )
-    max_tokens_per_request: int = Field(1 << 20, ge=1, description="token ids, drafts included, of one request")
-    max_connections: int = Field(1024, ge=1, description="connections that are open; those that come then are closed")
-    max_sessions: int = Field(256, ge=1, description="sessions that are open at once")
-    max_sessions_per_principal: int = Field(64, ge=1, description="of those, what one principal may open")
-    max_calls_per_principal: int = Field(64, ge=1, description="other calls that a principal may have in flight")
+    max_tokens_per_request: int = Field(
+        1 << 20, ge=1, description="maximum number of token ids of one request, including drafts"
+    )
+    max_connections: int = Field(
+        1024, ge=1, description="maximum number of open connections; further connections are closed"
+    )
+    max_sessions: int = Field(256, ge=1, description="maximum number of open sessions")
+    max_sessions_per_principal: int = Field(64, ge=1, description="maximum number of open sessions of one principal")
+    max_calls_per_principal: int = Field(
+        64, ge=1, description="maximum number of in-flight calls of one principal, without sessions"
+    )
     max_call_rate: Annotated[str, AfterValidator(_rate)] = Field(
-        "1000/second", description="calls, and openings of sessions, that one principal may make; steps are not counted"
+        "1000/second", description="maximum rate of calls of one principal; opening a session counts, its steps do not"
     )
     stall_seconds: float = Field(
-        60.0, gt=0, description="how long a client may take to send a call's message, or to take a reply, in seconds"
+        60.0, gt=0, description="how long a client may take to send a call's message or to receive a reply, in seconds"
     )
     keepalive_seconds: float = Field(
-        30.0, ge=1, description="how often idle connections are asked, and how long they have to answer, in seconds"
+        30.0, ge=1, description="keepalive ping interval of idle connections, and timeout of a ping, in seconds"
     )
-    local_transport: bool = Field(True, description="offer engines on this host a Unix socket and shared memory")
+    local_transport: bool = Field(True, description="offer a Unix socket and shared memory to engines on this host")
     share_device_memory: bool = Field(
-        True, description="edit the logits of engines on this host and on the server's GPU where they lie (CUDA IPC)"
+        True, description="edit logits in place (CUDA IPC) if the engine is on this host and uses the server's GPU"
     )
-    max_region_bytes: int = Field(2 << 30, ge=0, description="shared memory that one session may ask for, in bytes")
+    max_region_bytes: int = Field(2 << 30, ge=0, description="maximum shared memory of one session, in bytes")
     store: Path | None = Field(
-        None, description="folder, for this server alone, in which registered processors and names outlive it"
+        None,
+        description="folder that keeps registered processors and names across restarts; only one server may use it",
     )
     trusted_keys: Path | None = Field(
-        None, description="folder of public keys, *.pub; accept only shipped processors that one of them has signed"
+        None, description="folder of public keys (*.pub); only shipped processors signed by one of them are accepted"
     )
-    max_registered_processors: int = Field(1024, ge=1, description="processors that the registry keeps")
+    max_registered_processors: int = Field(1024, ge=1, description="maximum number of registered processors")
     max_processors_per_principal: int = Field(
-        256, ge=1, description="of those, what one principal may register, and as many names"
+        256, ge=1, description="maximum number of registered processors of one principal, and of its names"
     )
     max_payload_bytes: int = Field(
         16 << 20,
         ge=1,
-        description="longest string of a shipped processor, whose hexadecimal digits take two bytes each",
+        description="maximum length of a payload in characters; each byte of the pickle takes two hexadecimal digits",
     )
     isolation: Literal["process", "none"] = Field(
         "process",
-        description="where shipped processors run: each author's in a sandboxed process, or all in the server's own, "
-        "which is for code that you would run yourself",
+        description="where shipped processors run: process (one sandboxed process for each author) or none (in the "
+        "server's own process: only for code that you would run yourself)",
     )
     without_layer: list[LayerName] = WITHOUT_LAYER
     tokenizer: list[Annotated[str, AfterValidator(_tokenizer)]] = Field(
         default=[],
-        description="NAME=PATH of a tokenizer.json, or of the folder with it, that grammars are matched with; sessions "
-        "name it as their tokenizer_id, requests as a parameter, and a single one is the default; may be given more "
-        "than once",
+        description="NAME=PATH of a tokenizer.json for grammars, or of its folder; sessions select it by tokenizer_id, "
+        "requests by a parameter; if there is only one, it is the default; may be given more than once",
     )
     worker_python: list[Annotated[str, AfterValidator(_worker_python)]] = Field(
         default=[],
-        description="VERSION=PATH of another Python for processors that were shipped from it, such as "
+        description="VERSION=PATH of another Python, for processors shipped from that version, for example "
         "3.12=/opt/python3.12/bin/python; it needs logitport, and torch for processors that read logits; may be given "
         "more than once",
     )
     max_workers: int = Field(
-        64, ge=1, description="worker processes at once: one for each author or tenant whose processors are in use"
+        64, ge=1, description="maximum number of worker processes; each author or tenant with processors in use has one"
     )
-    worker_memory_bytes: int = Field(2 << 30, ge=64 << 20, description="memory of one author's processors, in bytes")
-    worker_threads: int = Field(32, ge=4, description="threads and processes of one author's processors")
+    worker_memory_bytes: int = Field(2 << 30, ge=64 << 20, description="maximum memory of one worker, in bytes")
+    worker_threads: int = Field(32, ge=4, description="maximum number of threads and processes of one worker")
     processor_timeout_seconds: float = Field(
-        2.0, gt=0, le=3600, description="how long one call of a shipped processor may take, in seconds"
+        2.0, gt=0, le=3600, description="timeout of one call of a shipped processor, in seconds"
     )
     load_timeout_seconds: float = Field(
-        10.0, gt=0, le=3600, description="how long loading a shipped processor, or its start, may take, in seconds"
+        10.0,
+        gt=0,
+        le=3600,
+        description="timeout of loading a shipped processor and of starting a request with it, in seconds",
     )
     quarantine_after: int = Field(
-        3, ge=1, description="failures in a row that cost a worker, after which a processor is not called any more"
+        3, ge=1, description="consecutive failures that end a worker, after which the processor is quarantined"
     )
-    loader_cache_size: int = Field(128, ge=1, description="loaded processor classes that are kept, by digest")
-    drain_seconds: float = Field(5.0, ge=0, description="how long SIGTERM lets steps in flight finish, in seconds")
+    loader_cache_size: int = Field(
+        128, ge=1, description="maximum number of cached processor classes with --isolation none"
+    )
+    drain_seconds: float = Field(
+        5.0, ge=0, description="how long in-flight steps may take to finish after SIGTERM, in seconds"
+    )
     custom_ops: list[str] = CUSTOM_OPS
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="minimum level of logged messages"
+    )
 
     @property
     def asks(self) -> bool:
-        """Whether callers are asked who they are."""
+        """Whether callers must authenticate."""
         return self.tokens is not None or self.tls_client_ca is not None
 
     @classmethod
     def variables(cls) -> list[str]:
-        """What the options are called in the environment."""
+        """Return the names of the environment variables of all options."""
         return [PREFIX + name.upper() for name in cls.model_fields]
 
     @classmethod
@@ -244,17 +263,17 @@ class ServerConfig(BaseSettings):
         return init_settings, _Variables(settings_cls)
 
     @model_validator(mode="after")
-    def _names_are_given_once(self) -> ServerConfig:
+    def _check_unique_names(self) -> ServerConfig:
         for option, given in (("--tokenizer", self.tokenizer), ("--worker-python", self.worker_python)):
             names = [value.partition("=")[0] for value in given]
-            if twice := sorted({name for name in names if names.count(name) > 1}):
-                raise ValueError(f"{option} {twice[0]}=... is given twice; give each name once")
+            if duplicates := sorted({name for name in names if names.count(name) > 1}):
+                raise ValueError(f"{option} {duplicates[0]}=... is given twice; give each name once")
         return self
 
     @model_validator(mode="after")
-    def _tls_is_whole(self) -> ServerConfig:
+    def _check_tls_options(self) -> ServerConfig:
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ValueError("--tls-cert and --tls-key go together; give both")
+            raise ValueError("--tls-cert and --tls-key need each other; give both")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError("--tls-client-ca needs --tls-cert and --tls-key")
         return self

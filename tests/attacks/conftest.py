@@ -1,4 +1,4 @@
-"""A server under attack, what the attackers bring, and a bystander that must not notice."""
+"""Fixtures for attacks: a server, raw clients, and a bystander session that must not be affected."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ import torch
 
 from logitport import Client, CustomLogitProcessor, Request
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc
-from tests.soak.processes import Held
+from tests.soak.processes import Usage
 from tests.waiting import SECONDS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 VOCAB = 64
-# What an allocator may keep of what an attack made it take.
+# Memory that the allocator may keep after an attack.
 _GROWTH_BYTES = 96 << 20
 
 
 class Halve(CustomLogitProcessor):
-    """What the bystander ships."""
+    """The bystander's shipped processor."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
         return logits.mul_(0.5)
 
 
 class Bystander:
-    """An engine in the middle of its work, on both transports."""
+    """An engine with a running request on each transport."""
 
     def __init__(self, target: str, chain: Sequence[tuple[Any, dict[str, Any]]], credentials: dict[str, Any]) -> None:
         self._client = Client(target, **credentials)
@@ -44,17 +44,17 @@ class Bystander:
             for transport in ("grpc", "local")
         ]
         self._handles = [session.add(Request([3], processors=chain)) for session in self._sessions]
-        self._told = 0
+        self._num_steps = 0
 
     def check(self) -> None:
-        """One more step in each session is right, and in good time."""
+        """Run one more step in each session and check its logits."""
         expected = torch.full((1, VOCAB), 0.5 if self._halved else 1.0)
-        expected[0, [3, *map(_sampled, range(self._told))]] = -torch.inf
+        expected[0, [3, *map(_sampled, range(self._num_steps))]] = -torch.inf
         for session, handle in zip(self._sessions, self._handles, strict=True):
             logits = torch.ones(1, VOCAB)
-            session.step({handle: [_sampled(self._told - 1)] if self._told else []}).apply(logits)
+            session.step({handle: [_sampled(self._num_steps - 1)] if self._num_steps else []}).apply(logits)
             assert torch.equal(logits, expected), "the bystander's logits are wrong"
-        self._told += 1
+        self._num_steps += 1
 
     def close(self) -> None:
         self._client.close()
@@ -64,16 +64,16 @@ def _sampled(number: int) -> int:
     return 10 + number % 50
 
 
-def is_within(now: Held, before: Held) -> bool:
+def is_within(usage: Usage, before: Usage) -> bool:
     return (
-        now.descriptors <= before.descriptors
-        and now.regions <= before.regions
-        and now.resident_bytes <= before.resident_bytes + _GROWTH_BYTES
+        usage.descriptors <= before.descriptors
+        and usage.regions <= before.regions
+        and usage.resident_bytes <= before.resident_bytes + _GROWTH_BYTES
     )
 
 
 class Peak:
-    """The most memory that a process has held since this was made."""
+    """The peak memory of a process since the creation of this object."""
 
     def __init__(self, pid: int) -> None:
         self._process = Path(f"/proc/{pid}")
@@ -90,7 +90,7 @@ class Peak:
 
 
 class LocalTransportSocket:
-    """A local transport, byte by byte."""
+    """A raw connection to a local transport."""
 
     def __init__(self, local: processing_pb2.LocalTransport, token: bytes | None = None) -> None:
         self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -98,12 +98,12 @@ class LocalTransportSocket:
         self.connection.connect(local.socket_path)
         self.connection.sendall(local.access_token if token is None else token)
 
-    def welcomed(self) -> bool:
+    def is_accepted(self) -> bool:
         return self.connection.recv(1) == b"\1"
 
-    def say(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
-        octets = frame.SerializeToString()
-        self.connection.sendall(struct.pack("<I", len(octets)) + octets)
+    def exchange(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
+        data = frame.SerializeToString()
+        self.connection.sendall(struct.pack("<I", len(data)) + data)
         return self.read()
 
     def read(self) -> processing_pb2.SessionResponse:
@@ -118,11 +118,11 @@ class LocalTransportSocket:
 
 
 class RawEngine:
-    """An engine that sends what it likes, over the gRPC stream, or over its local transport once that is taken.
+    """An engine that sends arbitrary frames, over gRPC, or over its local transport after `attach`.
 
     Attributes:
         opened: the reply to the first frame.
-        local transport: the local transport, once it is taken.
+        local: the local transport; None before `attach`.
     """
 
     def __init__(self, target: str, *, metadata: Any = (), **opening: Any) -> None:
@@ -139,20 +139,20 @@ class RawEngine:
 
     def attach(self) -> LocalTransportSocket:
         self.local = LocalTransportSocket(self.opened.local_transport)
-        assert self.local.welcomed()
+        assert self.local.is_accepted()
         return self.local
 
     def send(self, **frame: Any) -> processing_pb2.SessionResponse:
-        """The reply to a frame, numbered as it should be unless it has a `seq`."""
+        """Send a frame with the next number, or with `seq`. Returns the reply."""
         self.seq = frame.pop("seq", self.seq + 1)
         message = processing_pb2.SessionRequest(seq=self.seq, **frame)
         if self.local is not None:
-            return self.local.say(message)
+            return self.local.exchange(message)
         self._frames.put(message)
         return next(self._replies)
 
     def open_region(self, size_bytes: int, replaces: int = 0) -> tuple[int, int]:
-        """A region's number, and the descriptor that came with it."""
+        """Open a region. Returns its number and its descriptor."""
         assert self.local is not None
         reply = self.send(open_region={"size_bytes": size_bytes, "replaces": replaces})
         assert reply.WhichOneof("frame") == "region_opened", reply.error.message
@@ -170,81 +170,81 @@ class RawEngine:
 
 @pytest.fixture(scope="session")
 def attacked(serving: Any) -> Iterator[Any]:
-    """A server that accepts shipped processors; what attacks share."""
+    """A server that accepts shipped processors, shared by all attacks."""
     with serving("--enable-custom-logit-processor") as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def chain() -> list[tuple[Any, dict[str, Any]]]:
-    """What the bystander's requests run."""
+    """The chain of the bystander's requests."""
     return [("no_repeat_ngram", {"ngram_size": 1}), (Halve, {})]
 
 
 @pytest.fixture(scope="session")
 def credentials() -> dict[str, Any]:
-    """What the bystander's client shows."""
+    """The credentials of the bystander's client."""
     return {}
 
 
 @pytest.fixture(scope="module")
 def bystander(attacked: Any, chain: Any, credentials: Any) -> Iterator[Bystander]:
-    """Works from before the first attack of a file until after the last."""
-    working = Bystander(attacked.target, chain, credentials)
-    working.check()
-    yield working
-    working.close()
+    """The bystander of all attacks in one file."""
+    bystander = Bystander(attacked.target, chain, credentials)
+    bystander.check()
+    yield bystander
+    bystander.close()
 
 
 @pytest.fixture(autouse=True)
 def unharmed(attacked: Any, bystander: Bystander) -> Iterator[None]:
-    """After the attack: the server is up, the bystander's results are right, nothing is left, no defect was found."""
-    before, logged = Held.by(attacked.process.pid), len(attacked.log.read_text())
+    """Check after each attack: the server runs, the bystander works, nothing leaked, and no error was logged."""
+    before, logged = Usage.of(attacked.process.pid), len(attacked.log.read_text())
     yield
-    assert attacked.process.poll() is None, f"the server is gone: {attacked.log.read_text()[-2000:]}"
+    assert attacked.process.poll() is None, f"the server has ended: {attacked.log.read_text()[-2000:]}"
     bystander.check()
-    wait_until(  # it hears of the end of a stream a little later
-        lambda: is_within(Held.by(attacked.process.pid), before),
-        lambda: f"the server holds {Held.by(attacked.process.pid)}, and held {before} before",
+    wait_until(  # the server notices the end of a stream with a delay
+        lambda: is_within(Usage.of(attacked.process.pid), before),
+        lambda: f"the server uses {Usage.of(attacked.process.pid)}, before the attack it used {before}",
     )
     assert " ERROR logitport" not in attacked.log.read_text()[logged:], attacked.log.read_text()[logged:]
 
 
 @pytest.fixture
 def raw_engine(attacked: Any) -> Iterator[Callable[..., RawEngine]]:
-    """Opens sessions by hand."""
+    """Opens sessions of raw engines."""
     engines: list[RawEngine] = []
 
-    def opened(**opening: Any) -> RawEngine:
+    def open_engine(**opening: Any) -> RawEngine:
         engines.append(RawEngine(attacked.target, **opening))
         return engines[-1]
 
-    yield opened
+    yield open_engine
     for engine in engines:
         engine.close()
 
 
 @pytest.fixture
 def local_transport_socket() -> Iterator[Callable[..., LocalTransportSocket]]:
-    """Connects to a local transport by hand, with any token."""
+    """Connects to a local transport with any token."""
     sockets: list[LocalTransportSocket] = []
 
-    def connected(local: processing_pb2.LocalTransport, token: bytes | None = None) -> LocalTransportSocket:
+    def connect(local: processing_pb2.LocalTransport, token: bytes | None = None) -> LocalTransportSocket:
         sockets.append(LocalTransportSocket(local, token))
         return sockets[-1]
 
-    yield connected
+    yield connect
     for connection in sockets:
         connection.close()
 
 
 @pytest.fixture
 def peak(attacked: Any) -> Peak:
-    """How much memory the server takes from here on."""
+    """The peak memory of the server from here on."""
     return Peak(attacked.process.pid)
 
 
 @pytest.fixture(scope="session")
 def code() -> Callable[[common_pb2.Error], str]:
-    """The name of an error's code."""
+    """Returns the name of an error's code."""
     return lambda error: common_pb2.ErrorCode.Name(error.code).removeprefix("ERROR_CODE_")

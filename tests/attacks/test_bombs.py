@@ -1,4 +1,4 @@
-"""What is small on the wire and large, deep or slow once it is opened: compressed messages, JSON, pickles."""
+"""Inputs that are small on the wire but large, deep or slow to decode: compressed messages, JSON, pickles."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 VOCAB = 64
 MIB = 1 << 20
-# What one bomb may make the server take for as long as it is looked at; a message of its size on the wire included.
+# Limit for the memory that the server takes to handle one bomb, including the message itself.
 _MAX_BYTES = 90 * MIB
 LARGE: list[Any] = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
 
 @pytest.fixture(autouse=True)
 def bounded(peak: Any) -> Iterator[None]:
-    """Neither long nor large, whatever it was."""
+    """Check that the attack took neither long nor much memory."""
     started = time.monotonic()
     yield
     assert peak.growth_bytes < _MAX_BYTES
@@ -33,7 +33,7 @@ def bounded(peak: Any) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
-def test_a_compressed_message_is_refused_before_it_is_opened(attacked: Any, compression: grpc.Compression) -> None:
+def test_a_compressed_message_is_refused_before_decompression(attacked: Any, compression: grpc.Compression) -> None:
     with grpc.insecure_channel(attacked.target, options=LARGE, compression=compression) as channel:
         for method in ("ProcessorRegistry/Register", "LogitProcessing/Apply"):
             with pytest.raises(grpc.RpcError) as raised:
@@ -41,7 +41,7 @@ def test_a_compressed_message_is_refused_before_it_is_opened(attacked: Any, comp
             assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_a_compressed_frame_is_refused_before_it_is_opened(attacked: Any) -> None:
+def test_a_compressed_frame_is_refused_before_decompression(attacked: Any) -> None:
     with grpc.insecure_channel(attacked.target, options=LARGE, compression=grpc.Compression.Gzip) as channel:
         stream = channel.stream_stream("/logitport.v1.LogitProcessing/Session")
         with pytest.raises(grpc.RpcError) as raised:
@@ -65,7 +65,7 @@ JSON_BOMBS = {
     "a token id of 64 bits": b'{"token_ids":[18446744073709551615]}',
     "a token id of more than 64 bits": b'{"token_ids":[18446744073709551616]}',
     "a token id that is one in 32 bits": b'{"token_ids":[4294967299]}',
-    "a key that stands a million times": b"{" + b'"a":1,' * 150_000 + b'"token_ids":["x"]}',
+    "a key that occurs 150,000 times": b"{" + b'"a":1,' * 150_000 + b'"token_ids":["x"]}',
     "half a character": b'{"token_ids":["\xff"]}',
     "half a surrogate": b'{"token_ids":["\\ud800"]}',
     "nothing but space": b" " * MIB,
@@ -109,7 +109,7 @@ def test_numbers_of_built_ins(raw_engine: Any, code: Any, builtin: str, value: b
 
 
 PICKLES = {
-    "a place in the memo beyond the memory": b"\x80\x04Nr\xff\xff\xff\xff.",
+    "a memo index beyond memory": b"\x80\x04Nr\xff\xff\xff\xff.",
     "bytes of 2**62": b"\x80\x04\x8e" + struct.pack("<Q", 2**62) + b".",
     "text of 2**62": b"\x80\x04\x8d" + struct.pack("<Q", 2**62) + b".",
     "a buffer of 2**62": b"\x80\x05\x96" + struct.pack("<Q", 2**62) + b".",
@@ -117,8 +117,8 @@ PICKLES = {
     "an integer of negative length": b"\x80\x04\x8b" + struct.pack("<i", -1) + b".",
     "an integer of a million digits": b"I" + b"9" * MIB + b"\n.",
     "a long of a million digits": b"L" + b"9" * MIB + b"L\n.",
-    "marks alone": b"\x80\x04" + b"(" * 200_000 + b".",
-    "nothing to take": b"\x80\x040.",
+    "only marks": b"\x80\x04" + b"(" * 200_000 + b".",
+    "an empty stack": b"\x80\x040.",
     "no end": b"\x80\x04" + b"N" * 200_000,
 }
 
@@ -134,7 +134,7 @@ def register(target: str, data: bytes) -> str:
 
 
 @pytest.mark.parametrize("name", PICKLES)
-def test_pickles_that_promise_more_than_there_is(attacked: Any, name: str) -> None:
+def test_pickles_that_announce_more_than_they_contain(attacked: Any, name: str) -> None:
     assert register(attacked.target, PICKLES[name]) == "INVALID_ARGUMENT"
 
 
@@ -144,14 +144,14 @@ def test_pickles_that_promise_more_than_there_is(attacked: Any, name: str) -> No
         b"\x80\x04)" + b"\x94h\x00\x86" * 50_000 + b".",  # each pair is twice the one before
         b"\x80\x04)" + b"\x85" * 100_000 + b".",  # tuples in tuples
         b"\x80\x04]" + b"\x94(h\x00h\x00e" * 50_000 + b".",
-        b"\x80\x04\x95" + struct.pack("<Q", 2**63) + b"N.",  # a frame that is not there
+        b"\x80\x04\x95" + struct.pack("<Q", 2**63) + b"N.",  # a missing frame
         b"\x80\x04\x8c\x01aQ.",  # a persistent id
         b"\x80\x04\x84\xff\xff\xff\x7f.",  # an extension
-        b"\x80\xffN.",  # of a protocol that is none
+        b"\x80\xffN.",  # an invalid protocol
     ],
 )
-def test_pickles_that_only_the_unpickler_can_tell(attacked: Any, data: bytes) -> None:
-    """They may be registered, for nobody has opened them; who uses one gets its error."""
+def test_pickles_that_only_the_unpickler_detects(attacked: Any, data: bytes) -> None:
+    """Registration does not unpickle and may accept them. A request that uses one gets its error."""
     register(attacked.target, data)
     call = common_pb2.ProcessorCall(processor={"payload": json.dumps({"callable": data.hex()})})
     message = processing_pb2.ApplyRequest(
@@ -163,7 +163,7 @@ def test_pickles_that_only_the_unpickler_can_tell(attacked: Any, data: bytes) ->
 
 
 @pytest.mark.parametrize("text", ["[" * NESTED, '{"callable":' * NESTED, '{"callable":"' + "0" * (15 * MIB)])
-def test_payloads_that_are_deep_or_never_end(attacked: Any, text: str) -> None:
+def test_payloads_that_are_deep_or_truncated(attacked: Any, text: str) -> None:
     with grpc.insecure_channel(attacked.target, options=LARGE) as channel, pytest.raises(grpc.RpcError) as raised:
         registry_pb2_grpc.ProcessorRegistryStub(channel).Register(
             registry_pb2.RegisterRequest(payload=text), timeout=SECONDS

@@ -1,4 +1,4 @@
-"""One payload's digest claimed for another's bytes: by case, by spelling, by labels, by keys that stand twice."""
+"""Claiming the digest of another payload: by case, spelling, labels and duplicate keys."""
 
 from __future__ import annotations
 
@@ -83,20 +83,20 @@ def test_a_digest_has_one_spelling(registered: Client, claim: str) -> None:
 
 
 @pytest.mark.parametrize("spelling", [str.upper, lambda digits: " ".join([digits[:2], digits[2:]])])
-def test_the_same_bytes_have_one_digest_however_they_are_written(registered: Client, spelling: Any) -> None:
+def test_the_digest_does_not_depend_on_the_hexadecimal_spelling(registered: Client, spelling: Any) -> None:
     assert registered.register(json.dumps({**ONE, "callable": spelling(ONE["callable"])})).digest == DIGEST
     assert len([ref for ref in registered.processors() if not ref.builtin]) == 1
 
 
 @pytest.mark.parametrize("key", ["digest", "sha256", "name", "owner", "callable\0", "Callable"])
-def test_what_a_payload_says_of_itself_is_not_believed(registered: Client, key: str) -> None:
-    lying = json.dumps({**TWO, key: DIGEST})
-    assert registered.register(lying).digest == OTHER
-    assert (added(registered, DIGEST), added(registered, lying), added(registered, OTHER)) == (1, 2, 2)
+def test_a_digest_claimed_in_the_payload_is_ignored(registered: Client, key: str) -> None:
+    forged = json.dumps({**TWO, key: DIGEST})
+    assert registered.register(forged).digest == OTHER
+    assert (added(registered, DIGEST), added(registered, forged), added(registered, OTHER)) == (1, 2, 2)
 
 
-def test_a_key_that_stands_twice_is_read_one_way(registered: Client) -> None:
-    """What has been digested is what is loaded, and what json.loads sees, with which SGLang reads payloads."""
+def test_a_duplicate_key_is_read_one_way(registered: Client) -> None:
+    """The digested bytes are those that are loaded, and those that json.loads returns, which SGLang uses."""
     one, two = ONE["callable"], TWO["callable"]
     labels = json.dumps({"python": ONE["python"], "dill": ONE["dill"]})[1:]
     for first, last, digest, value in ((one, two, OTHER, 2), (two, one, DIGEST, 1)):
@@ -108,13 +108,13 @@ def test_a_key_that_stands_twice_is_read_one_way(registered: Client) -> None:
 
 @pytest.mark.parametrize("label", ["python", "dill"])
 @pytest.mark.parametrize("value", ["x" * 65, "x" * (1 << 20), 3, None, ["3.11"], {"a": 1}])
-def test_labels_that_are_no_versions(registered: Client, label: str, value: Any) -> None:
+def test_invalid_version_labels(registered: Client, label: str, value: Any) -> None:
     with pytest.raises(MalformedPayload):
         registered.register(json.dumps({**TWO, label: value}))
 
 
 @pytest.mark.parametrize("name", [DIGEST, OTHER, DIGEST.upper(), "thinking_budget", "no_repeat_ngram"])
-def test_a_name_can_be_neither_a_digest_nor_a_built_in(registered: Client, name: str) -> None:
+def test_a_name_cannot_be_a_digest_or_a_built_in(registered: Client, name: str) -> None:
     with pytest.raises(InvalidName):
         registered.register(AddTwo, name=name)
     assert added(registered, DIGEST) == 1
@@ -131,6 +131,6 @@ def test_a_name_can_be_neither_a_digest_nor_a_built_in(registered: Client, name:
         "",
     ],
 )
-def test_digits_that_are_not_quite_hexadecimal(registered: Client, data: str) -> None:
+def test_invalid_hexadecimal_digits(registered: Client, data: str) -> None:
     with pytest.raises(MalformedPayload):
         registered.register(json.dumps({**ONE, "callable": data}))

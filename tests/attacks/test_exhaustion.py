@@ -1,4 +1,4 @@
-"""Using up the server or a worker bit by bit: what is done a thousand times takes no more than what is done once."""
+"""Exhaustion by repetition: repeated actions must not accumulate resources in the server or a worker."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class AddOne(CustomLogitProcessor):
         return logits.add_(1.0)
 
 
-def test_sessions_that_come_and_go_do_not_wear_out_their_worker(attacked: Any) -> None:
-    """A worker may have a few dozen descriptors open, and each session brings memory of its own."""
+def test_many_sessions_do_not_exhaust_their_worker(attacked: Any) -> None:
+    """A worker may open a few dozen descriptors, and each session shares its own memory with it."""
     with Client(attacked.target) as client:
         for _ in range(150):
             with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
@@ -28,7 +28,7 @@ def test_sessions_that_come_and_go_do_not_wear_out_their_worker(attacked: Any) -
     assert "its worker ended" not in attacked.log.read_text()
 
 
-def test_a_request_that_has_failed_is_failed_at_no_cost(raw_engine: Any, peak: Any) -> None:
+def test_repeated_failures_of_a_request_use_no_memory(raw_engine: Any, peak: Any) -> None:
     engine = raw_engine()
     engine.attach()
     engine.send(add={"requests": [{}]})

@@ -1,4 +1,4 @@
-"""Grammars are written by whoever sends a request: one that explodes must cost nobody else anything."""
+"""Grammars come from untrusted requests: one that grows exponentially must not affect other requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.conftest import RunningServer
 
 VOCAB = 352
-# Admitted, for it begins harmlessly; it explodes after six letters.
+# Accepted because it is small at first; it grows exponentially after six letters.
 LATER = {"regex": "[a-z]{6}((a{1000}){1000}){1000}"}
 
 
@@ -34,7 +34,7 @@ def target(
         yield server.target
 
 
-def test_steps_go_on_while_bombs_are_refused(target: str) -> None:
+def test_steps_continue_while_bombs_are_refused(target: str) -> None:
     refused: list[LogitportError] = []
 
     def attack() -> None:
@@ -45,24 +45,24 @@ def test_steps_go_on_while_bombs_are_refused(target: str) -> None:
                 except LogitportError as error:
                     refused.append(error)
 
-    attacking = threading.Thread(target=attack)
+    attacker = threading.Thread(target=attack)
     longest = 0.0
     with Client(target) as client, client.session(vocab_size=VOCAB, transport="grpc") as session:
         handle = session.add(Request([1, 2], processors=[("disallowed_tokens", {"token_ids": [5]})]))
         session.step({handle: []}).apply(np.zeros((1, VOCAB), np.float32))
-        attacking.start()
-        while attacking.is_alive():
+        attacker.start()
+        while attacker.is_alive():
             began = time.monotonic()
             session.step({handle: [3]}).apply(logits := np.zeros((1, VOCAB), np.float32))
             longest = max(longest, time.monotonic() - began)
             assert np.flatnonzero(np.isneginf(logits[0])).tolist() == [5]
     assert len(refused) == len(BOMBS)
     assert {type(error) for error in refused} == {InvalidParams}
-    assert longest < 20.0  # a busy machine schedules as it likes; some of the bombs would never end
+    assert longest < 20.0  # generous for a busy machine; some of the bombs would never end
 
 
-def test_what_explodes_later_fails_alone(target: str) -> None:
-    """Beside it, in the same batch, is a grammar that means no harm."""
+def test_a_grammar_that_grows_later_fails_alone(target: str) -> None:
+    """A harmless grammar in the same batch is unaffected."""
     with Client(target) as client, client.session(vocab_size=VOCAB) as session:
         harmless = {"regex": "[0-9]+"}
         first, other = (session.add(Request(processors=[("grammar", grammar)])) for grammar in (LATER, harmless))

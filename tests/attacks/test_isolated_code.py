@@ -1,4 +1,4 @@
-"""Code in a worker that is out to harm others: through the worker's own checks, and by keeping the server waiting."""
+"""Malicious code in a worker: it disables the worker's checks, or blocks the server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VOCAB = 64
 SECONDS = 1.0
 
 
-class SwitchesChecksOff(CustomLogitProcessor):
+class DisablesChecks(CustomLogitProcessor):
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         from logitport_server.dialects import results
         from logitport_server.worker import serve
@@ -29,13 +29,13 @@ class SwitchesChecksOff(CustomLogitProcessor):
 def test_a_worker_without_checks_sends_no_nan(start_server: Any, transport: Any) -> None:
     with Client(start_server("--enable-custom-logit-processor").target) as client:
         session = client.session(vocab_size=VOCAB, dtype=torch.float32, transport=transport)
-        handles = [session.add(Request([1], processors=[(SwitchesChecksOff, {})])) for _ in range(3)]
-        for told in ([], [2]):
-            result = session.step(dict.fromkeys(handles[1:] if told else handles, told)).apply(
-                torch.zeros(2 if told else 3, VOCAB), check=False
+        handles = [session.add(Request([1], processors=[(DisablesChecks, {})])) for _ in range(3)]
+        for new in ([], [2]):
+            result = session.step(dict.fromkeys(handles[1:] if new else handles, new)).apply(
+                torch.zeros(2 if new else 3, VOCAB), check=False
             )
             (failed,) = result.failures
-            assert failed is handles[bool(told)]
+            assert failed is handles[bool(new)]
             assert isinstance(result.failures[failed], ProcessorFailed)
             assert "NaN" in result.failures[failed].message
 
@@ -49,7 +49,7 @@ def sleeper(number: int) -> type[EditProcessor]:
     return Sleeps
 
 
-def test_many_that_hang_keep_nobody_waiting_for_each(start_server: Any) -> None:
+def test_hanging_processors_wait_in_parallel(start_server: Any) -> None:
     server = start_server("--enable-custom-logit-processor", "--processor-timeout-seconds", str(SECONDS))
     with Client(server.target) as client, client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
         good = session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})]))

@@ -1,4 +1,4 @@
-"""What is one principal's, wanted by another: to see, use, rename, replace or delete it, or to stand in for it."""
+"""Attempts of a principal to see, use, rename, replace, delete or impersonate another principal's processors."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def credentials() -> dict[str, Any]:
 
 
 @pytest.fixture
-def people(attacked: Any) -> Iterator[dict[str, Client]]:
-    """A client of each, who leave nothing behind."""
+def clients(attacked: Any) -> Iterator[dict[str, Client]]:
+    """A client for each principal. Their registrations are deleted afterwards."""
     with ExitStack() as stack:
         clients = {name: stack.enter_context(Client(attacked.target, token=token_of(name))) for name in PRINCIPALS}
         yield clients
@@ -81,13 +81,13 @@ def people(attacked: Any) -> Iterator[dict[str, Client]]:
 
 
 @pytest.fixture
-def alice(people: dict[str, Client]) -> Client:
-    return people["alice"]
+def alice(clients: dict[str, Client]) -> Client:
+    return clients["alice"]
 
 
 @pytest.fixture
-def mallory(people: dict[str, Client]) -> Client:
-    return people["mallory"]
+def mallory(clients: dict[str, Client]) -> Client:
+    return clients["mallory"]
 
 
 def added(client: Client, processor: Any, **fields: Any) -> float:
@@ -103,26 +103,26 @@ def refusal(client: Client, processor: Any, **fields: Any) -> LogitportError:
     return error
 
 
-def test_what_is_not_shared_is_not_there(alice: Client, mallory: Client) -> None:
+def test_unshared_processors_are_invisible(alice: Client, mallory: Client) -> None:
     digest = alice.register(AddOne, name=NAME).digest
     assert NAME not in {name for ref in mallory.processors() for name in ref.names}
     assert digest not in {ref.digest for ref in mallory.processors()}
-    nothing = pytest.raises(UnknownProcessor)
+    unknown = pytest.raises(UnknownProcessor)
     for processor in (NAME, digest):
         for call in (mallory.processor, mallory.delete):
-            with nothing as raised:
+            with unknown as raised:
                 call(processor)
-            with nothing as other:
-                call("team/nobody")
-            # What is hidden is answered in the words for what does not exist.
-            assert str(raised.value).replace(processor, "") == str(other.value).replace("team/nobody", "")
+            with unknown as other:
+                call("team/unknown")
+            # The error for a hidden processor equals the error for one that does not exist.
+            assert str(raised.value).replace(processor, "") == str(other.value).replace("team/unknown", "")
         assert isinstance(refusal(mallory, processor), UnknownProcessor)
     assert added(alice, NAME) == 1
 
 
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_name_stays_its_owners(alice: Client, mallory: Client, replace: bool, shared: bool) -> None:
+def test_a_name_cannot_be_taken_over(alice: Client, mallory: Client, replace: bool, shared: bool) -> None:
     alice.register(AddOne, name=NAME, shared=shared)
     for processor in (AddTwo, AddOne):
         with pytest.raises((NameTaken, NotPermitted)):
@@ -131,7 +131,7 @@ def test_a_name_stays_its_owners(alice: Client, mallory: Client, replace: bool, 
     assert alice.processor(NAME).owner == "alice"
 
 
-def test_what_is_shared_can_be_used_and_nothing_else(alice: Client, mallory: Client) -> None:
+def test_shared_processors_can_only_be_used(alice: Client, mallory: Client) -> None:
     digest = alice.register(AddOne, name=NAME, shared=True).digest
     assert (added(mallory, NAME), added(mallory, digest)) == (1, 1)
     for processor in (NAME, digest):
@@ -140,7 +140,7 @@ def test_what_is_shared_can_be_used_and_nothing_else(alice: Client, mallory: Cli
     assert added(alice, NAME) == 1
 
 
-def test_the_same_payload_registered_first_by_another_gives_no_hold_over_it(alice: Client, mallory: Client) -> None:
+def test_registering_the_same_payload_first_gives_no_control_over_it(alice: Client, mallory: Client) -> None:
     digest = mallory.register(AddOne, name="evil/add", shared=True).digest
     assert alice.register(AddOne, name=NAME).digest == digest
     assert alice.processor(digest).owner == "alice"
@@ -150,7 +150,7 @@ def test_the_same_payload_registered_first_by_another_gives_no_hold_over_it(alic
         alice.processor("evil/add")
 
 
-def test_sharing_a_payload_does_not_share_what_another_keeps_for_herself(alice: Client, mallory: Client) -> None:
+def test_sharing_a_payload_does_not_share_other_registrations_of_it(alice: Client, mallory: Client) -> None:
     alice.register(AddOne, name=NAME)
     mallory.register(AddOne, shared=True)
     with pytest.raises(UnknownProcessor):
@@ -158,7 +158,7 @@ def test_sharing_a_payload_does_not_share_what_another_keeps_for_herself(alice: 
     assert alice.processor(NAME).shared is False
 
 
-def test_a_name_that_was_given_up_may_be_taken_but_moves_nobody_who_is_there(alice: Client, mallory: Client) -> None:
+def test_a_deleted_name_can_be_taken_but_running_requests_keep_their_processor(alice: Client, mallory: Client) -> None:
     alice.register(AddOne, name=NAME, shared=True)
     with alice.session(vocab_size=VOCAB) as session:
         handle = session.add(Request(processors=[(NAME, {})]))
@@ -180,21 +180,21 @@ def test_a_name_that_was_given_up_may_be_taken_but_moves_nobody_who_is_there(ali
         ("operator", lambda client: client.session(vocab_size=VOCAB)),
     ],
 )
-def test_a_scope_that_one_lacks(people: dict[str, Client], name: str, call: Any) -> None:
-    people["alice"].register(AddOne, name=NAME, shared=True)
+def test_missing_scopes(clients: dict[str, Client], name: str, call: Any) -> None:
+    clients["alice"].register(AddOne, name=NAME, shared=True)
     with pytest.raises(NotPermitted, match="takes the scope"):
-        call(people[name])
-    assert added(people["alice"], NAME) == 1
+        call(clients[name])
+    assert added(clients["alice"], NAME) == 1
 
 
-def test_code_forwarded_with_a_request_takes_the_scope_as_well(people: dict[str, Client]) -> None:
-    assert isinstance(refusal(people["reader"], AddTwo), NotPermitted)
-    assert isinstance(refusal(people["reader"], AddTwo, tenant="alice"), NotPermitted)
-    with people["reader"].session(vocab_size=VOCAB) as session, pytest.raises(NotPermitted):
+def test_payloads_in_requests_need_the_scope(clients: dict[str, Client]) -> None:
+    assert isinstance(refusal(clients["reader"], AddTwo), NotPermitted)
+    assert isinstance(refusal(clients["reader"], AddTwo, tenant="alice"), NotPermitted)
+    with clients["reader"].session(vocab_size=VOCAB) as session, pytest.raises(NotPermitted):
         session.add(Request(processors=[(AddTwo, {})]))
 
 
-def test_a_tenant_that_is_called_as_a_principal_is_not_that_principal(alice: Client, mallory: Client) -> None:
+def test_a_tenant_with_the_name_of_a_principal_is_not_that_principal(alice: Client, mallory: Client) -> None:
     digest = alice.register(AddOne, name=NAME).digest
     for processor in (NAME, digest):
         assert isinstance(refusal(mallory, processor, tenant="alice"), UnknownProcessor)

@@ -1,4 +1,4 @@
-"""One of everything that is too large: each is refused by its limit, and costs its own call, frame or request."""
+"""Oversized inputs of every kind: each is refused by its limit, and only its call, frame or request fails."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_metadata(channel: grpc.Channel) -> None:
 
 
 @pytest.mark.parametrize("length", [2**32 - 1, 2**31, 257 * MIB])
-def test_a_frame_that_is_announced_on_the_local_transport(raw_engine: Any, peak: Any, length: int) -> None:
+def test_an_announced_length_on_the_local_transport(raw_engine: Any, peak: Any, length: int) -> None:
     engine = raw_engine()
     local = engine.attach()
     local.connection.sendall(struct.pack("<I", length))
@@ -64,7 +64,7 @@ def test_a_frame_that_is_announced_on_the_local_transport(raw_engine: Any, peak:
     assert peak.growth_bytes < 64 * MIB
 
 
-def test_a_frame_that_is_announced_and_never_comes_takes_no_memory(raw_engine: Any, peak: Any) -> None:
+def test_an_announced_frame_that_never_arrives_takes_no_memory(raw_engine: Any, peak: Any) -> None:
     engines = [raw_engine() for _ in range(8)]
     for engine in engines:
         engine.attach().connection.sendall(struct.pack("<I", 255 * MIB) + bytes(1000))
@@ -89,14 +89,14 @@ REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_request(channel: grpc.Channel, raw_engine: Any, code: Any, name: str, peak: Any) -> None:
-    asked, expected = REQUESTS[name]
-    request = common_pb2.Request(**asked)
+    requests, expected = REQUESTS[name]
+    request = common_pb2.Request(**requests)
     message = processing_pb2.ApplyRequest(
         logits={"datatype": "FP32", "shape": [2, VOCAB], "raw": bytes(8 * VOCAB)}, requests=[request, {}]
     )
     response = processing_pb2_grpc.LogitProcessingStub(channel).Apply(message, timeout=SECONDS)
     assert [(failure.slot, code(failure.error)) for failure in response.failures] == [(0, expected)]
-    assert response.ByteSize() < 100_000, "the error tells all of what was wrong"
+    assert response.ByteSize() < 100_000, "the error repeats the oversized input"
     assert peak.growth_bytes < 200 * MIB
 
 
@@ -110,8 +110,8 @@ def test_columns(raw_engine: Any, code: Any, peak: Any, column: str, transport: 
     assert peak.growth_bytes < 64 * MIB
 
 
-def test_a_step_of_the_greatest_size_holds_up_nobody(raw_engine: Any, code: Any) -> None:
-    """It is slow for who sends it; the bystander, meanwhile, is served."""
+def test_a_step_of_maximum_size_does_not_block_other_sessions(raw_engine: Any, code: Any) -> None:
+    """Only its own session is slow. Another session gets replies meanwhile."""
     engine, other = raw_engine(max_draft_tokens=256), raw_engine()
     engine.send(add={"requests": [{}]})
     rows = 130_000
@@ -140,13 +140,13 @@ def test_a_step_of_the_greatest_size_holds_up_nobody(raw_engine: Any, code: Any)
 
 
 @pytest.mark.parametrize("vocab_size", [2**31 - 1, 2**30])
-def test_a_vocabulary_that_nobody_has(raw_engine: Any, peak: Any, vocab_size: int) -> None:
+def test_an_unrealistic_vocabulary(raw_engine: Any, peak: Any, vocab_size: int) -> None:
     engine = raw_engine(vocab_size=vocab_size)
     chain = [{**CALL, "params": b'{"ngram_size":1}'}, {"processor": {"builtin": "disallowed_tokens"}}]
     chain[1]["params"] = b'{"token_ids":[0,1,2]}'
     n = 64
-    asked = [{"slot": slot, "request": {"processors": chain, "prompt_token_ids": [7]}} for slot in range(n)]
-    assert not engine.send(add={"requests": asked}).added.failures
+    requests = [{"slot": slot, "request": {"processors": chain, "prompt_token_ids": [7]}} for slot in range(n)]
+    assert not engine.send(add={"requests": requests}).added.failures
     step = {
         "slots": struct.pack(f"<{n}i", *range(n)),
         "generations": bytes(4 * n),
@@ -157,22 +157,22 @@ def test_a_vocabulary_that_nobody_has(raw_engine: Any, peak: Any, vocab_size: in
     assert peak.growth_bytes < 64 * MIB
 
 
-def test_more_requests_than_a_session_holds(raw_engine: Any, code: Any) -> None:
+def test_more_requests_than_the_session_limit(raw_engine: Any, code: Any) -> None:
     engine = raw_engine(max_requests=2**31 - 1)
-    asked = [{"slot": slot, "request": {"processors": [CALL]}} for slot in range(2000)]
-    reply = engine.send(add={"requests": asked}).added
+    requests = [{"slot": slot, "request": {"processors": [CALL]}} for slot in range(2000)]
+    reply = engine.send(add={"requests": requests}).added
     assert len(reply.failures) == 2000 - engine.opened.max_requests
     assert {code(failure.error) for failure in reply.failures} == {"INVALID_ARGUMENT"}
 
 
 @pytest.mark.parametrize(
-    "octets", [b"GET / HTTP/1.1\r\n\r\n", bytes(MIB), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * MIB]
+    "data", [b"GET / HTTP/1.1\r\n\r\n", bytes(MIB), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * MIB]
 )
-def test_what_is_not_even_grpc(attacked: Any, octets: bytes) -> None:
+def test_bytes_that_are_not_grpc(attacked: Any, data: bytes) -> None:
     host, _, port = attacked.target.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=SECONDS) as connection:
         try:
-            connection.sendall(octets)
+            connection.sendall(data)
             while connection.recv(1 << 16):
                 pass
         except (ConnectionError, TimeoutError):

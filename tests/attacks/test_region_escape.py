@@ -1,4 +1,4 @@
-"""Reaching beyond a region: by offset, by size, by a number, by its descriptor, after its end, from another session."""
+"""Access beyond a region: by offset, size, number or descriptor, after its end, or from another session."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def engine(raw_engine: Callable[..., Any]) -> Any:
 
 
 def reading(engine: Any) -> Any:
-    """With one request, whose processor reads logits, on its local transport."""
+    """Attach the local transport and add a request with a processor that reads logits."""
     engine.attach()
     added = engine.send(add={"requests": [{"request": Request(processors=[(AddOne, {})]).to_proto()}]}).added
     assert added.reads_logits == b"\1"
@@ -56,8 +56,8 @@ def process(engine: Any, region_id: int, byte_offset: int = 0, **tensor: Any) ->
     return engine.send(logits={"logits": {"datatype": "FP32", "shape": [1, VOCAB], "region": place, **tensor}})  # type: ignore[no-any-return]
 
 
-def sound(engine: Any, region_id: int, descriptor: int, byte_offset: int = 0) -> None:
-    """The region still works, and nothing but the row in it is written."""
+def check_intact(engine: Any, region_id: int, descriptor: int, byte_offset: int = 0) -> None:
+    """Check that the region still works, and that only the row in it is written."""
     with mmap.mmap(descriptor, 0) as memory:
         memory[:] = bytes(len(memory))
         assert process(engine, region_id, byte_offset).WhichOneof("frame") == "logits"
@@ -73,11 +73,11 @@ def sound(engine: Any, region_id: int, descriptor: int, byte_offset: int = 0) ->
         *(2**31 - 4, 2**31, 2**32 - 4, 2**32, 2**62, 2**63 - 4, 2**63, 2**64 - ROW, 2**64 - 4, 2**64 - 1),
     ],
 )
-def test_an_offset_beyond_or_that_wraps_around(engine: Any, code: Any, byte_offset: int) -> None:
+def test_offsets_beyond_the_region_or_with_overflow(engine: Any, code: Any, byte_offset: int) -> None:
     region_id, descriptor = engine.open_region(ROW)
     step(engine)
     assert code(process(engine, region_id, byte_offset).error) == "INVALID_LOGITS"
-    sound(engine, region_id, descriptor)
+    check_intact(engine, region_id, descriptor)
     os.close(descriptor)
 
 
@@ -100,24 +100,24 @@ def test_an_offset_beyond_or_that_wraps_around(engine: Any, code: Any, byte_offs
         {"datatype": ""},
     ],
 )
-def test_a_size_beyond_or_that_wraps_around(engine: Any, code: Any, tensor: dict[str, Any]) -> None:
+def test_sizes_beyond_the_region_or_with_overflow(engine: Any, code: Any, tensor: dict[str, Any]) -> None:
     region_id, descriptor = engine.open_region(ROW)
     step(engine)
     assert code(process(engine, region_id, **tensor).error) == "INVALID_LOGITS"
-    sound(engine, region_id, descriptor)
+    check_intact(engine, region_id, descriptor)
     os.close(descriptor)
 
 
 @pytest.mark.parametrize("size_bytes", [0, -1, -(2**63), 2**63 - 1, 2**63 - PAGE, 2**40])
-def test_a_region_of_a_size_that_cannot_be(engine: Any, code: Any, size_bytes: int) -> None:
-    held = len(os.listdir("/proc/self/fd"))
+def test_invalid_region_sizes(engine: Any, code: Any, size_bytes: int) -> None:
+    before = len(os.listdir("/proc/self/fd"))
     reply = engine.send(open_region={"size_bytes": size_bytes})
     assert code(reply.error) in ("INVALID_ARGUMENT", "LIMIT_EXCEEDED")
     assert not engine.local.descriptors
-    assert len(os.listdir("/proc/self/fd")) == held
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_many_small_regions_are_held_to_the_same_limit_of_bytes(engine: Any, code: Any) -> None:
+def test_the_limit_of_bytes_covers_all_regions(engine: Any, code: Any) -> None:
     for _ in range(3):
         reply = engine.send(open_region={"size_bytes": 2**30 - 1})
         for descriptor in engine.local.descriptors:
@@ -125,7 +125,7 @@ def test_many_small_regions_are_held_to_the_same_limit_of_bytes(engine: Any, cod
     assert code(reply.error) == "LIMIT_EXCEEDED"
 
 
-def test_tiny_regions_do_not_use_up_the_descriptors_of_the_server(engine: Any, code: Any) -> None:
+def test_tiny_regions_do_not_exhaust_the_descriptors_of_the_server(engine: Any, code: Any) -> None:
     for _ in range(100):
         reply = engine.send(open_region={"size_bytes": 1})
         for descriptor in engine.local.descriptors:
@@ -133,38 +133,38 @@ def test_tiny_regions_do_not_use_up_the_descriptors_of_the_server(engine: Any, c
     assert code(reply.error) == "LIMIT_EXCEEDED"
 
 
-def test_the_sum_of_region_sizes_does_not_wrap(engine: Any, code: Any) -> None:
+def test_the_sum_of_region_sizes_does_not_overflow(engine: Any, code: Any) -> None:
     region_id, descriptor = engine.open_region(ROW)
     for size_bytes in (2**63 - ROW, 2**63 - 1):
         assert code(engine.send(open_region={"size_bytes": size_bytes}).error) == "LIMIT_EXCEEDED"
     step(engine)
-    sound(engine, region_id, descriptor)
+    check_intact(engine, region_id, descriptor)
     os.close(descriptor)
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, ROW - 1, PAGE - 1, PAGE + 1, 2**40])
-def test_its_descriptor_can_neither_shrink_nor_grow_it(engine: Any, size_bytes: int) -> None:
+def test_the_descriptor_cannot_resize_the_region(engine: Any, size_bytes: int) -> None:
     region_id, descriptor = engine.open_region(PAGE)
     with pytest.raises(PermissionError):
         os.ftruncate(descriptor, size_bytes)
     assert os.fstat(descriptor).st_size == PAGE
     step(engine)
-    sound(engine, region_id, descriptor, PAGE - ROW)
+    check_intact(engine, region_id, descriptor, PAGE - ROW)
     os.close(descriptor)
 
 
-def test_its_descriptor_cannot_be_unsealed_or_sealed_against_the_server(engine: Any) -> None:
+def test_the_seals_of_the_descriptor_cannot_be_changed(engine: Any) -> None:
     region_id, descriptor = engine.open_region(PAGE)
     assert fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS == SEALS
     for seals in (0, fcntl.F_SEAL_WRITE, 16):  # 16: F_SEAL_FUTURE_WRITE
         with pytest.raises(PermissionError):
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
     step(engine)
-    sound(engine, region_id, descriptor)
+    check_intact(engine, region_id, descriptor)
     os.close(descriptor)
 
 
-def test_writing_past_its_end_and_punching_holes_into_it(engine: Any) -> None:
+def test_writing_past_the_end_and_reopening(engine: Any) -> None:
     region_id, descriptor = engine.open_region(PAGE)
     with pytest.raises(PermissionError):
         os.pwrite(descriptor, b"beyond", PAGE)
@@ -174,17 +174,17 @@ def test_writing_past_its_end_and_punching_holes_into_it(engine: Any) -> None:
     with pytest.raises(PermissionError):
         os.ftruncate(reopened, 0)
     step(engine)
-    sound(engine, region_id, descriptor)
+    check_intact(engine, region_id, descriptor)
     os.close(reopened)
     os.close(descriptor)
 
 
-def test_a_region_that_was_replaced_is_out_of_use(engine: Any, code: Any) -> None:
+def test_a_replaced_region_is_unusable(engine: Any, code: Any) -> None:
     old, old_descriptor = engine.open_region(ROW)
     new, descriptor = engine.open_region(ROW, replaces=old)
     step(engine)
     assert code(process(engine, old).error) == "INVALID_LOGITS"
-    sound(engine, new, descriptor)
+    check_intact(engine, new, descriptor)
     with mmap.mmap(old_descriptor, 0) as memory:
         assert memory[:] == bytes(ROW)
     os.close(old_descriptor)
@@ -199,12 +199,12 @@ def test_a_region_after_the_end_of_its_session(attacked: Any, raw_engine: Any) -
     inode = f" {os.fstat(descriptor).st_ino} "
     wait_until(lambda: inode not in maps.read_text())
     with mmap.mmap(descriptor, 0) as memory:
-        memory[:] = b"\xff" * ROW  # it is the engine's alone now
+        memory[:] = b"\xff" * ROW  # the server has unmapped it
     os.close(descriptor)
 
 
 def test_a_region_of_another_session(raw_engine: Any, code: Any) -> None:
-    owner, thief = reading(raw_engine()), reading(raw_engine())
+    owner, attacker = reading(raw_engine()), reading(raw_engine())
     numbers = []
     for _ in range(3):
         region_id, descriptor = owner.open_region(ROW)
@@ -212,51 +212,53 @@ def test_a_region_of_another_session(raw_engine: Any, code: Any) -> None:
         with mmap.mmap(descriptor, 0) as memory:
             memory[:] = b"\x77" * ROW
         os.close(descriptor)
-    step(thief)
+    step(attacker)
     for region_id in (*numbers, 0, 2**63, 2**64 - 1):
-        assert code(process(thief, region_id).error) == "INVALID_LOGITS"
-    # Nor does naming it as the one that is replaced take it away.
-    _, own = thief.open_region(ROW, replaces=numbers[0])
+        assert code(process(attacker, region_id).error) == "INVALID_LOGITS"
+    # Replacing it from another session does not close it either.
+    _, own = attacker.open_region(ROW, replaces=numbers[0])
     os.close(own)
     step(owner)
     assert process(owner, numbers[0]).WhichOneof("frame") == "logits"
 
 
-def test_descriptors_that_a_client_sends_are_not_taken(attacked: Any, engine: Any, tmp_path: Path) -> None:
-    (tmp_path / "mine").write_bytes(bytes(ROW))
-    own = os.open(tmp_path / "mine", os.O_RDWR)
-    held = Path(f"/proc/{attacked.process.pid}/fd")
-    before = len(os.listdir(held))
+def test_descriptors_sent_by_a_client_are_closed(attacked: Any, engine: Any, tmp_path: Path) -> None:
+    (tmp_path / "own").write_bytes(bytes(ROW))
+    own = os.open(tmp_path / "own", os.O_RDWR)
+    descriptors = Path(f"/proc/{attacked.process.pid}/fd")
+    before = len(os.listdir(descriptors))
     frame = processing_pb2.SessionRequest(seq=engine.seq + 1, open_region={"size_bytes": ROW}).SerializeToString()
-    octets = struct.pack("<I", len(frame)) + frame
-    socket.send_fds(engine.local.connection, [octets], [own] * 200)
+    data = struct.pack("<I", len(frame)) + frame
+    socket.send_fds(engine.local.connection, [data], [own] * 200)
     reply = engine.local.read()
     engine.seq += 1
     (descriptor,) = engine.local.descriptors
-    assert len(os.listdir(held)) <= before + 2  # the region's own, and its mapping's
+    assert len(os.listdir(descriptors)) <= before + 2  # of the region and of its mapping
     step(engine)
-    sound(engine, reply.region_opened.region_id, descriptor)
-    assert (tmp_path / "mine").read_bytes() == bytes(ROW)
+    check_intact(engine, reply.region_opened.region_id, descriptor)
+    assert (tmp_path / "own").read_bytes() == bytes(ROW)
     os.close(own)
     os.close(descriptor)
 
 
-def test_descriptors_that_come_with_the_token_are_not_taken(
+def test_descriptors_sent_with_the_token_are_closed(
     attacked: Any, raw_engine: Any, local_transport_socket: Any
 ) -> None:
     engine = raw_engine()
-    held = Path(f"/proc/{attacked.process.pid}/fd")
+    descriptors = Path(f"/proc/{attacked.process.pid}/fd")
     connection = local_transport_socket(engine.opened.local_transport, b"")
-    before = len(os.listdir(held))
+    before = len(os.listdir(descriptors))
     socket.send_fds(connection.connection, [engine.opened.local_transport.access_token], [0] * 200)
-    assert connection.welcomed()
-    assert len(os.listdir(held)) <= before + 2  # the connection, which may be accepted meanwhile, and its reader
+    assert connection.is_accepted()
+    assert (
+        len(os.listdir(descriptors)) <= before + 2
+    )  # of the connection, which may be accepted meanwhile, and of its reader
 
 
-def test_one_step_is_processed_once_however_often_its_logits_are_sent(engine: Any, code: Any) -> None:
+def test_a_step_is_processed_once_if_its_logits_are_sent_again(engine: Any, code: Any) -> None:
     region_id, descriptor = engine.open_region(ROW)
     step(engine)
-    sound(engine, region_id, descriptor)
+    check_intact(engine, region_id, descriptor)
     assert code(process(engine, region_id).error) == "INVALID_ARGUMENT"
     frame = {"datatype": "FP32", "shape": [1, VOCAB], "region": {"region_id": region_id}}
     assert code(engine.send(seq=engine.seq, logits={"logits": frame}).error) == "INVALID_ARGUMENT"

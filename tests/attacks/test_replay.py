@@ -1,4 +1,4 @@
-"""Frames sent again, out of order, from another session, or to a session that has ended."""
+"""Frames that are repeated, out of order, of another session, or sent to a session that has ended."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def denied(reply: Any) -> list[int]:
     return sorted(struct.unpack(f"<{len(reply.edits.edits.ids) // 4}i", reply.edits.edits.ids))
 
 
-def opened(raw_engine: Any, transport: str, *prompt: int) -> Any:
-    """A session with one request."""
+def open_session(raw_engine: Any, transport: str, *prompt: int) -> Any:
+    """Open a session with one request."""
     engine = raw_engine(vocab_size=VOCAB)
     if transport == "local":
         engine.attach()
@@ -47,20 +47,20 @@ def opened(raw_engine: Any, transport: str, *prompt: int) -> Any:
 
 
 @TRANSPORTS
-def test_a_step_that_comes_again_does_not_advance_again(raw_engine: Any, transport: str) -> None:
-    engine = opened(raw_engine, transport, 1)
+def test_a_repeated_step_does_not_advance_the_history(raw_engine: Any, transport: str) -> None:
+    engine = open_session(raw_engine, transport, 1)
     first = engine.send(step=step((1,), 2))
     for _ in range(3):
         assert engine.send(seq=first.seq, step=step((1,), 2)) == first
-    # What came under the number of the last frame is not looked at, whatever it is.
+    # The content of a frame with the last number is ignored.
     assert engine.send(seq=first.seq, remove={"slots": ZERO, "generations": ZERO}) == first
     assert denied(engine.send(step=step((1, 2), 3))) == [1, 2, 3]
 
 
 @TRANSPORTS
 @pytest.mark.parametrize("seq", [0, 1, 2, 4, 5, 2**32 + 3, 2**63, 2**64 - 1])
-def test_numbers_that_are_not_the_next(raw_engine: Any, code: Any, transport: str, seq: int) -> None:
-    engine = opened(raw_engine, transport, 1)
+def test_numbers_out_of_order(raw_engine: Any, code: Any, transport: str, seq: int) -> None:
+    engine = open_session(raw_engine, transport, 1)
     assert denied(engine.send(step=step((1,), 2))) == [1, 2]
     last = engine.seq
     if seq != last + 1:
@@ -70,32 +70,32 @@ def test_numbers_that_are_not_the_next(raw_engine: Any, code: Any, transport: st
 
 @TRANSPORTS
 def test_frames_of_another_session(raw_engine: Any, code: Any, transport: str) -> None:
-    victim, thief = opened(raw_engine, transport, 1, 2), opened(raw_engine, transport, 7)
+    victim, attacker = open_session(raw_engine, transport, 1, 2), open_session(raw_engine, transport, 7)
     recorded = [step((1, 2), 3), step((1, 2, 3), 4)]
     victim.send(step=recorded[0])
     for frame in recorded:
-        (failure,) = thief.send(step=frame).edits.failures
+        (failure,) = attacker.send(step=frame).edits.failures
         assert code(failure.error) == "NEED_SYNC"
     assert denied(victim.send(step=recorded[1])) == [1, 2, 3, 4]
 
 
 @TRANSPORTS
-def test_a_session_is_opened_once(raw_engine: Any, code: Any, transport: str) -> None:
-    engine = opened(raw_engine, transport, 1)
+def test_a_session_cannot_be_opened_twice(raw_engine: Any, code: Any, transport: str) -> None:
+    engine = open_session(raw_engine, transport, 1)
     assert code(engine.send(open={"vocab_size": 2, "datatype": "FP32"}).error) == "INVALID_ARGUMENT"
     assert denied(engine.send(step=step((1,), 60))) == [1, 60]
 
 
-def test_another_stream_does_not_see_the_requests_of_this_one(raw_engine: Any, code: Any) -> None:
-    victim, thief = opened(raw_engine, "local", 1, 2), raw_engine(vocab_size=VOCAB)
-    (failure,) = thief.send(step=step((1, 2), 3)).edits.failures
+def test_another_stream_has_no_access_to_the_requests(raw_engine: Any, code: Any) -> None:
+    victim, attacker = open_session(raw_engine, "local", 1, 2), raw_engine(vocab_size=VOCAB)
+    (failure,) = attacker.send(step=step((1, 2), 3)).edits.failures
     assert code(failure.error) == "UNKNOWN_REQUEST"
-    thief.send(remove={"slots": ZERO, "generations": ZERO})
+    attacker.send(remove={"slots": ZERO, "generations": ZERO})
     assert denied(victim.send(step=step((1, 2), 3))) == [1, 2, 3]
 
 
-def test_frames_by_grpc_while_the_local_transport_is_taken_change_nothing(raw_engine: Any, code: Any) -> None:
-    engine = opened(raw_engine, "local", 1)
+def test_grpc_frames_are_refused_after_attaching_the_local_transport(raw_engine: Any, code: Any) -> None:
+    engine = open_session(raw_engine, "local", 1)
     local, engine.local = engine.local, None
     assert code(engine.send(step=step((1,), 9)).error) == "INVALID_ARGUMENT"
     assert code(engine.send(open_region={"size_bytes": 8}).error) == "INVALID_ARGUMENT"
@@ -104,9 +104,9 @@ def test_frames_by_grpc_while_the_local_transport_is_taken_change_nothing(raw_en
 
 
 def test_a_local_transport_ends_with_its_session(raw_engine: Any) -> None:
-    engine = opened(raw_engine, "local", 1)
+    engine = open_session(raw_engine, "local", 1)
     engine._replies.cancel()
-    with pytest.raises((ConnectionError, struct.error)):  # frames in flight may still be answered
+    with pytest.raises((ConnectionError, struct.error)):  # in-flight frames may still get replies
         wait_until(lambda: engine.send(step=step((1,))) is None)
 
 
@@ -114,10 +114,10 @@ def test_a_token_ends_with_its_session(raw_engine: Any, local_transport_socket: 
     engine = raw_engine()
     ticket = engine.opened.local_transport
     engine.close()
-    wait_until(lambda: not local_transport_socket(ticket).welcomed())
+    wait_until(lambda: not local_transport_socket(ticket).is_accepted())
 
 
-def test_a_stream_that_was_never_opened_does_nothing(attacked: Any, raw_engine: Any, code: Any) -> None:
+def test_a_stream_that_failed_to_open_refuses_all_frames(attacked: Any, raw_engine: Any, code: Any) -> None:
     engine = raw_engine(vocab_size=0)
     for frame in (
         {"step": step((1,))},

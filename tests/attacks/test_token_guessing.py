@@ -1,4 +1,4 @@
-"""Guessing what admits: a local transport's token, a caller's token. A wrong guess tells nothing of the right one."""
+"""Guessing tokens of local transports and callers. A wrong guess reveals nothing about the correct token."""
 
 from __future__ import annotations
 
@@ -25,52 +25,52 @@ TOKEN = "logitport_" + "k" * 43
 
 
 def changed(token: bytes) -> dict[str, bytes]:
-    """Guesses that come ever closer."""
+    """Return guesses that are increasingly similar to the token."""
     return {
         "nothing of it": bytes(32),
         "half of it": token[:16] + bytes(16),
         "all but the last bit": token[:-1] + bytes([token[-1] ^ 1]),
         "all but the first bit": bytes([token[0] ^ 1]) + token[1:],
-        "its bytes turned round": token[::-1],
+        "its bytes reversed": token[::-1],
     }
 
 
 @pytest.mark.parametrize("guess", changed(bytes(32)))
-def test_a_local_transport_closes_without_a_word(raw_engine: Any, local_transport_socket: Any, guess: str) -> None:
+def test_a_local_transport_closes_without_an_error(raw_engine: Any, local_transport_socket: Any, guess: str) -> None:
     engine = raw_engine()
     ticket = engine.opened.local_transport
     wrong = local_transport_socket(ticket, changed(ticket.access_token)[guess])
     assert wrong.connection.recv(100) == b""
-    assert local_transport_socket(ticket).welcomed(), "a wrong guess must not use up the right token"
+    assert local_transport_socket(ticket).is_accepted(), "a wrong guess must not use up the right token"
 
 
 @pytest.mark.parametrize("length", [0, 1, 31])
-def test_a_token_that_is_too_short_is_no_token(raw_engine: Any, local_transport_socket: Any, length: int) -> None:
+def test_a_token_that_is_too_short(raw_engine: Any, local_transport_socket: Any, length: int) -> None:
     engine = raw_engine()
     short = local_transport_socket(engine.opened.local_transport, engine.opened.local_transport.access_token[:length])
     short.connection.shutdown(socket.SHUT_WR)
     assert short.connection.recv(100) == b""
-    assert local_transport_socket(engine.opened.local_transport).welcomed()
+    assert local_transport_socket(engine.opened.local_transport).is_accepted()
 
 
-def test_tokens_of_local_transports_have_nothing_in_common(raw_engine: Any) -> None:
+def test_tokens_of_local_transports_are_independent(raw_engine: Any) -> None:
     tokens = [raw_engine().opened.local_transport.access_token for _ in range(16)]
     assert all(len(token) == 32 for token in tokens)
     assert len(set(tokens)) == 16
     assert len({token[:4] for token in tokens}) == 16
 
 
-def test_who_never_shows_a_token_is_sent_away(raw_engine: Any, local_transport_socket: Any) -> None:
+def test_connections_without_a_token_are_closed(raw_engine: Any, local_transport_socket: Any) -> None:
     ticket = raw_engine().opened.local_transport
     silent = [local_transport_socket(ticket, b"") for _ in range(32)]
-    assert local_transport_socket(ticket).welcomed(), "those who wait must not hold up the others"
+    assert local_transport_socket(ticket).is_accepted(), "waiting connections must not block others"
     for waiting in silent:
         assert waiting.connection.recv(1) == b""
 
 
 @pytest.fixture(scope="module")
 def guarded(serving: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A server that asks for tokens."""
+    """A server that requires tokens."""
     path: Path = tmp_path_factory.mktemp("tokens") / "tokens"
     others = [f"logitport_{number:043}" for number in range(50)]
     tokens = {TOKEN: "engine"} | {token: f"other{number}" for number, token in enumerate(others)}
@@ -86,39 +86,39 @@ def guarded(serving: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="module")
-def ask(guarded: Any) -> Any:
-    """The status of one call, and what is told."""
+def call_with(guarded: Any) -> Any:
+    """Makes a call with this metadata. Returns the status and the details."""
     with grpc.insecure_channel(guarded.target) as channel:
         stub = registry_pb2_grpc.ProcessorRegistryStub(channel)
 
-        def ask(*shown: tuple[str, str]) -> tuple[str, str]:
+        def call_with(*metadata: tuple[str, str]) -> tuple[str, str]:
             try:
-                stub.List(registry_pb2.ListRequest(), metadata=shown, timeout=SECONDS)
+                stub.List(registry_pb2.ListRequest(), metadata=metadata, timeout=SECONDS)
             except grpc.RpcError as error:
                 return error.code().name, error.details()
             return "OK", ""
 
-        assert ask(("authorization", f"Bearer {TOKEN}")) == ("OK", "")
-        yield ask
+        assert call_with(("authorization", f"Bearer {TOKEN}")) == ("OK", "")
+        yield call_with
 
 
 NEARLY = [
     *(TOKEN[:-1], TOKEN + "k", TOKEN[:-1] + "j", "j" + TOKEN[1:], TOKEN.upper(), TOKEN.swapcase(), TOKEN[::-1]),
     *("", " ", "x", "logitport_", "*", "%", "null", "undefined", "' or '1'='1", "../../tokens", "x" * 5000),
-    hashlib.sha256(TOKEN.encode()).hexdigest(),  # who has read the file has no token
+    hashlib.sha256(TOKEN.encode()).hexdigest(),  # the hash in the file is not a token
 ]
 
 
 @pytest.mark.parametrize("token", NEARLY)
-def test_every_wrong_token_gets_the_same_answer(ask: Callable[..., tuple[str, str]], token: str) -> None:
-    wrong = ask(("authorization", f"Bearer {token}"))
-    assert wrong == ask(("authorization", "Bearer logitport_" + "z" * 43))
+def test_every_wrong_token_gets_the_same_error(call_with: Callable[..., tuple[str, str]], token: str) -> None:
+    wrong = call_with(("authorization", f"Bearer {token}"))
+    assert wrong == call_with(("authorization", "Bearer logitport_" + "z" * 43))
     assert wrong[0] == "UNAUTHENTICATED"
     assert not token or len(token) < 5 or token not in wrong[1]
 
 
 @pytest.mark.parametrize(
-    "shown",
+    "metadata",
     [
         (),
         (("authorization", TOKEN),),
@@ -131,12 +131,12 @@ def test_every_wrong_token_gets_the_same_answer(ask: Callable[..., tuple[str, st
         (("authorization", f"Bearer {TOKEN},Bearer x"),),
     ],
 )
-def test_a_token_in_another_place_or_form_is_none(ask: Callable[..., tuple[str, str]], shown: Any) -> None:
-    assert ask(*shown)[0] == "UNAUTHENTICATED"
+def test_a_token_in_another_place_or_form_is_refused(call_with: Callable[..., tuple[str, str]], metadata: Any) -> None:
+    assert call_with(*metadata)[0] == "UNAUTHENTICATED"
 
 
-def test_no_call_but_health_answers_a_stranger(guarded: Any) -> None:
-    told = {}
+def test_only_health_calls_need_no_token(guarded: Any) -> None:
+    statuses = {}
     with grpc.insecure_channel(guarded.target) as channel:
         for module in (processing_pb2, registry_pb2, health_pb2, reflection_pb2):
             for service in module.DESCRIPTOR.services_by_name.values():
@@ -144,24 +144,24 @@ def test_no_call_but_health_answers_a_stranger(guarded: Any) -> None:
                     call = channel.stream_stream(f"/{service.full_name}/{method.name}")(iter([b""]), timeout=SECONDS)
                     try:
                         next(iter(call))
-                        told[method.full_name] = "OK"
+                        statuses[method.full_name] = "OK"
                     except grpc.RpcError as error:
-                        told[method.full_name] = error.code().name
+                        statuses[method.full_name] = error.code().name
                     call.cancel()
-    answered = {name for name, status in told.items() if status != "UNAUTHENTICATED"}
-    assert answered == {name for name in told if name.startswith("grpc.health.")}
+    answered = {name for name, status in statuses.items() if status != "UNAUTHENTICATED"}
+    assert answered == {name for name in statuses if name.startswith("grpc.health.")}
 
 
-def test_close_guesses_take_as_long_as_far_ones(ask: Callable[..., tuple[str, str]]) -> None:
-    """Of calls that nothing got in the way of, and tried again: what a guess tells, it tells every time."""
-    near, far = TOKEN[:-1] + "j", "x" * len(TOKEN)
+def test_the_time_of_a_refusal_does_not_depend_on_the_guess(call_with: Callable[..., tuple[str, str]]) -> None:
+    """Compares the fastest calls, which had no interference. A real difference shows in every one of ten trials."""
+    similar, different = TOKEN[:-1] + "j", "x" * len(TOKEN)
 
     def differ() -> bool:
-        seconds: dict[str, list[float]] = {near: [], far: []}
+        seconds: dict[str, list[float]] = {similar: [], different: []}
         for _ in range(150):
             for guess, taken in seconds.items():
                 started = time.perf_counter()
-                ask(("authorization", f"Bearer {guess}"))
+                call_with(("authorization", f"Bearer {guess}"))
                 taken.append(time.perf_counter() - started)
         close, distant = (statistics.quantiles(taken, n=10)[0] for taken in seconds.values())
         return abs(close - distant) > 0.25 * max(close, distant)
@@ -169,9 +169,9 @@ def test_close_guesses_take_as_long_as_far_ones(ask: Callable[..., tuple[str, st
     assert not all(differ() for _ in range(10))
 
 
-def test_the_log_tells_no_token(guarded: Any, ask: Callable[..., tuple[str, str]]) -> None:
-    ask(("authorization", f"Bearer {TOKEN}"))
-    ask(("authorization", "Bearer logitport_guessed"))
+def test_tokens_are_not_logged(guarded: Any, call_with: Callable[..., tuple[str, str]]) -> None:
+    call_with(("authorization", f"Bearer {TOKEN}"))
+    call_with(("authorization", "Bearer logitport_guessed"))
     logged = guarded.log.read_text()
     assert TOKEN not in logged
     assert "logitport_guessed" not in logged

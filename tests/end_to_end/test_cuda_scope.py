@@ -176,7 +176,7 @@ class TestOnAGpu:
         pytest.importorskip("cuda.bindings")
         options = ("--enable-custom-logit-processor", "--metrics-listen", "127.0.0.1:0")
         running = start_server("--device", "cuda", *options)
-        assert "those of everyone, for nobody is asked who they are, hold cuda" in running.log.read_text()
+        assert "processes of all authors (authentication is off) hold cuda" in running.log.read_text()
         with Client(running.target) as client, client.session(vocab_size=VOCAB, device="cuda") as session:
             handles = [session.add(Request(processors=[(Double, {})]))]
             logits = session.logits_buffer(1)

@@ -138,7 +138,7 @@ def test_the_command_that_an_operator_types(mutual: RunningServer, authority: Au
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, env=os.environ | {"LOGITPORT_TOKEN": TOKEN}
     )
-    assert (done.returncode, done.stdout) == (0, "released operator.example/plain\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "lifted the quarantine of operator.example/plain\n"), done.stderr
 
 
 def test_certificates_that_are_refused(mutual: RunningServer, authority: Authority, stranger: Authority) -> None:

@@ -1,7 +1,7 @@
-"""Fuzz one target after the other, led by coverage, each in a process of its own: `python -m tests.fuzz`.
+"""Coverage-guided fuzzing, one target after another, each in its own process: `python -m tests.fuzz`.
 
-What libFuzzer found worth keeping lies in .fuzz/<target>; what broke a target lies beside it, and belongs into
-tests/fuzz/findings/<target>, which every run of the test-suite repeats.
+libFuzzer keeps its corpus in .fuzz/<target>. Inputs that broke a target are files .fuzz/<target>-*. Move them to
+tests/fuzz/findings/<target>: every run of the test suite repeats them.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ _FOLDER = Path(".fuzz")
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("targets", nargs="*", help="all of them, if none is given")
-    parser.add_argument("--seconds", type=int, default=60, help="for each target")
-    parser.add_argument("--only", help=argparse.SUPPRESS)  # how this file calls itself
-    given = parser.parse_args()
-    if given.only:
-        return _fuzz(given.only, given.seconds)
+    parser.add_argument("targets", nargs="*", help="targets to fuzz; all by default")
+    parser.add_argument("--seconds", type=int, default=60, help="time for each target, in seconds")
+    parser.add_argument("--only", help=argparse.SUPPRESS)  # this program runs itself with it
+    options = parser.parse_args()
+    if options.only:
+        return _fuzz(options.only, options.seconds)
     import tests.fuzz.targets
 
-    wanted = given.targets or list(tests.fuzz.targets.TARGETS)
+    selected = options.targets or list(tests.fuzz.targets.TARGETS)
     broken = []
-    for target in wanted:
-        print(f"{target}: {given.seconds} s", flush=True)
-        command = [sys.executable, "-m", "tests.fuzz", "--only", target, "--seconds", str(given.seconds)]
+    for target in selected:
+        print(f"{target}: {options.seconds} s", flush=True)
+        command = [sys.executable, "-m", "tests.fuzz", "--only", target, "--seconds", str(options.seconds)]
         if subprocess.run(command, check=False).returncode:
             broken.append(target)
     if broken:
-        print(f"broken: {', '.join(broken)}; what broke them lies in {_FOLDER}/")
+        print(f"broken: {', '.join(broken)}; the inputs are in {_FOLDER}/")
     return len(broken)
 
 
 def _fuzz(target: str, seconds: int) -> int:
     import atheris
 
-    # torch is no part of what is fuzzed, and slow to instrument.
+    # Import torch uninstrumented: it is not fuzzed, and instrumenting it is slow.
     import torch  # noqa: F401
 
     with atheris.instrument_imports(include=["logitport", "logitport_server", "pickletools"]):
@@ -50,8 +50,8 @@ def _fuzz(target: str, seconds: int) -> int:
     logging.disable()
     corpus = _FOLDER / target
     corpus.mkdir(parents=True, exist_ok=True)
-    for octets in seeds.corpora()[target]:
-        (corpus / hashlib.sha256(octets).hexdigest()[:16]).write_bytes(octets)
+    for data in seeds.corpora()[target]:
+        (corpus / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
     options = [
         f"-max_total_time={seconds}",
         "-max_len=65536",

@@ -1,4 +1,4 @@
-"""What fuzzing begins with, by target: messages as engines, authors, the server and its workers make them."""
+"""Seeds for fuzzing, by target: valid messages of engines, authors, the server and its workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.fuzz.targets import ROWS, VOCAB
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MADE_ELSEWHERE = Path(__file__).parents[1] / "client" / "payload" / "data"
+_PAYLOADS = Path(__file__).parents[1] / "client" / "payload" / "data"
 _LENGTH = struct.Struct("<I")
 
 
@@ -37,14 +37,14 @@ class Scale(CustomLogitProcessor):
 
 
 class Ban(EditProcessor):
-    """Reads none."""
+    """Reads no logits."""
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         edits.deny([token_id for token_id in request.params.get("ban", ()) if token_id % 2])
 
 
 def corpora() -> dict[str, list[bytes]]:
-    """By the target's name."""
+    """Return the seeds by name of the target."""
     payloads = [Scale.to_str(), Ban.to_str(), *_of_other_pythons()]
     return {
         "frames": _local_socket(),
@@ -57,15 +57,15 @@ def corpora() -> dict[str, list[bytes]]:
 
 def _of_other_pythons() -> list[str]:
     found = []
-    for file in sorted(_MADE_ELSEWHERE.glob("python*.json")):
+    for file in sorted(_PAYLOADS.glob("python*.json")):
         classes = json.loads(file.read_text())
         found += [classes["Trivial"][0], classes["TryExcept"][0]]
     return found
 
 
 @dataclass(eq=False)
-class _Known:
-    """A request, as an engine keeps it."""
+class _TrackedRequest:
+    """A request and its history, as an engine tracks them."""
 
     slot: int
     generation: int
@@ -77,15 +77,17 @@ class _Known:
 
 def _local_socket() -> list[bytes]:
     known = [
-        _Known(0, 0, Request([1, 2, 1], processors=[("no_repeat_ngram", {"ngram_size": 2})])),
-        _Known(1, 3, Request([5], [6], processors=[("disallowed_tokens", {"token_ids": [3, 4]})], on_error="skip")),
-        _Known(2, 0, Request(sampling_params={"temperature": 0.5}, tenant="t", request_id="r")),
+        _TrackedRequest(0, 0, Request([1, 2, 1], processors=[("no_repeat_ngram", {"ngram_size": 2})])),
+        _TrackedRequest(
+            1, 3, Request([5], [6], processors=[("disallowed_tokens", {"token_ids": [3, 4]})], on_error="skip")
+        ),
+        _TrackedRequest(2, 0, Request(sampling_params={"temperature": 0.5}, tenant="t", request_id="r")),
     ]
     opening = {"open": {"vocab_size": VOCAB, "datatype": "FP32", "max_draft_tokens": 3, "eos_token_ids": [2]}}
-    asked = [{"slot": one.slot, "generation": one.generation, "request": one.request.to_proto()} for one in known]
-    adding = {"add": {"requests": asked}}
+    requests = [{"slot": one.slot, "generation": one.generation, "request": one.request.to_proto()} for one in known]
+    adding = {"add": {"requests": requests}}
     first = _step({one: [] for one in known})
-    told = _step({known[0]: [7], known[2]: [8, 9]})
+    advanced = _step({known[0]: [7], known[2]: [8, 9]})
     drafted = _step({known[1]: []}, drafts=[1, 2])
     removing = {"remove": {"slots": _int32(0, 1), "generations": _int32(0, 3)}}
     region = {"open_region": {"size_bytes": 4 * VOCAB * ROWS}}
@@ -93,29 +95,29 @@ def _local_socket() -> list[bytes]:
     placed = {"datatype": "FP32", "shape": [1, VOCAB], "region": {"region_id": 1, "byte_offset": 400}}
     return [
         _local(opening),
-        _local(opening, adding, first, told, drafted, removing),
+        _local(opening, adding, first, advanced, drafted, removing),
         _local(opening, region, adding, first, {"logits": {"logits": placed}}),
         _local(opening, adding, first, {"logits": {"logits": inline}}),
         _local(opening, region, {"open_region": {"size_bytes": 64, "replaces": 1}}, adding, adding),
     ]
 
 
-def _step(new: dict[_Known, list[int]], drafts: Sequence[int] = ()) -> dict[str, Any]:
-    """What was sampled; drafts, if there are any, are of the one request that takes part."""
+def _step(new: dict[_TrackedRequest, list[int]], drafts: Sequence[int] = ()) -> dict[str, Any]:
+    """Return the frame of a step with these new ids. Drafts are only possible with one request."""
     columns = {
         "slots": _int32(*(one.slot for one in new)),
         "generations": _int32(*(one.generation for one in new)),
         "base_lengths": _int32(*(len(one.history) for one in new)),
         "history_crcs": struct.pack(f"<{len(new)}I", *(zlib.crc32(_int32(*one.history)) for one in new)),
         "new_token_counts": _int32(*map(len, new.values())),
-        "new_token_ids": _int32(*(token_id for told in new.values() for token_id in told)),
+        "new_token_ids": _int32(*(token_id for token_ids in new.values() for token_id in token_ids)),
     }
     if drafts:
         offsets = range(1 + len(drafts))
         columns |= {"draft_counts": _int32(len(drafts)), "draft_token_ids": _int32(*drafts)}
         columns |= {"row_requests": _int32(*[0] * len(offsets)), "row_draft_offsets": _int32(*offsets)}
-    for one, told in new.items():
-        one.history += told
+    for request, token_ids in new.items():
+        request.history += token_ids
     return {"step": columns}
 
 
@@ -124,20 +126,18 @@ def _int32(*values: int) -> bytes:
 
 
 def _local(*frames: dict[str, Any]) -> bytes:
-    octets = [
-        processing_pb2.SessionRequest(seq=seq, **frame).SerializeToString() for seq, frame in enumerate(frames, 1)
-    ]
-    return b"".join(_LENGTH.pack(len(frame)) + frame for frame in octets)
+    data = [processing_pb2.SessionRequest(seq=seq, **frame).SerializeToString() for seq, frame in enumerate(frames, 1)]
+    return b"".join(_LENGTH.pack(len(frame)) + frame for frame in data)
 
 
 def _edits() -> list[common_pb2.Edits]:
-    said = [RowEdits() for _ in range(ROWS)]
-    said[0].deny([1, 2, 3])
-    said[0].bias([4, 5], [1.5, -2.0])
-    said[1].allow([7, 8, 9])
-    said[2].force(11)
-    said[3].bitmask(pack_bits(np.arange(VOCAB) % 3 == 0))
-    return [Edits.pack(list(enumerate(said))[:count], VOCAB).to_proto() for count in range(ROWS + 1)]
+    row_edits = [RowEdits() for _ in range(ROWS)]
+    row_edits[0].deny([1, 2, 3])
+    row_edits[0].bias([4, 5], [1.5, -2.0])
+    row_edits[1].allow([7, 8, 9])
+    row_edits[2].force(11)
+    row_edits[3].bitmask(pack_bits(np.arange(VOCAB) % 3 == 0))
+    return [Edits.pack(list(enumerate(row_edits))[:count], VOCAB).to_proto() for count in range(ROWS + 1)]
 
 
 def _replies() -> list[bytes]:

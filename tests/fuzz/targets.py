@@ -1,4 +1,4 @@
-"""What is fuzzed: each target takes octets as a stranger would send them, and raises if they find a defect."""
+"""Fuzzing targets: each takes untrusted bytes, and raises if they reveal a defect."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ _DEFECTS = (common_pb2.ERROR_CODE_UNSPECIFIED, common_pb2.ERROR_CODE_INTERNAL)
 _LENGTH = struct.Struct("<I")
 
 
-def frames(octets: bytes) -> None:
-    """What travels on a local transport: each frame is answered by its number, and none finds a defect."""
+def frames(data: bytes) -> None:
+    """Frames of a local transport: each reply has the number of its frame, and no frame reveals a defect."""
     stream = SessionStream(
         lambda opening: Session(opening, _REGISTRY, _EXECUTOR, torch.device("cpu"), _CONFIG), _METRICS, None
     )
     try:
-        for frame in _frames_in(octets):
+        for frame in _frames_in(data):
             reply = stream.answer(frame, "local")
             assert reply.seq == frame.seq
             _check_reply(reply)
@@ -61,24 +61,24 @@ def frames(octets: bytes) -> None:
         stream.close()
 
 
-def serialized_payload(octets: bytes) -> None:
-    """A payload is read, and its Python found out, or it is refused."""
+def serialized_payload(data: bytes) -> None:
+    """A payload is parsed and its Python version checked, or it is refused."""
     try:
-        shipped = payload.parse(octets.decode(errors="surrogateescape"))
+        shipped = payload.parse(data.decode(errors="surrogateescape"))
         payload.check_python(shipped)
     except (MalformedPayload, PythonMismatch):
         return
     assert len(shipped.digest) == 64
 
 
-def pickle(octets: bytes) -> None:
-    """As `serialized_payload`, with the octets for a pickle: past the digits, where the reader begins."""
-    serialized_payload(b'{"callable":"' + octets.hex().encode() + b'"}')
+def pickle(data: bytes) -> None:
+    """As `serialized_payload`, with the data as the pickle, so that fuzzing gets past the hexadecimal digits."""
+    serialized_payload(b'{"callable":"' + data.hex().encode() + b'"}')
 
 
-def edits(octets: bytes) -> None:
-    """Edits are applied to the rows that they name, or refused."""
-    message = _parsed(common_pb2.Edits, octets)
+def edits(data: bytes) -> None:
+    """Edits change only the rows that they name, or are refused."""
+    message = _parsed(common_pb2.Edits, data)
     if message is None:
         return
     try:
@@ -88,60 +88,60 @@ def edits(octets: bytes) -> None:
     logits = torch.zeros(ROWS + 2, VOCAB)
     apply_edits(decoded, logits[1:-1])
     assert not logits[0].any(), "the row before the batch was written"
-    assert not logits[-1].any(), "the row behind the batch was written"
+    assert not logits[-1].any(), "the row after the batch was written"
     untouched = np.setdiff1d(np.arange(ROWS), decoded.rows)
     assert not logits[1:-1][untouched].any(), "a row was written that no edit names"
     assert Edits.from_proto(decoded.to_proto(), ROWS, VOCAB).to_proto() == decoded.to_proto()
 
 
-def worker_reply(octets: bytes) -> None:
-    """What a worker answers to a call is understood, or costs the worker; it takes no more memory than it has bytes."""
+def worker_reply(data: bytes) -> None:
+    """A worker's reply is decoded, or raises an error. Memory stays proportional to the bytes received."""
     for reads_logits in (False, True):
-        worker = Worker(None, lambda: _Forks(octets, reads_logits), Deadlines(1.0, 1.0), Quarantine(1 << 30))  # type: ignore[arg-type, return-value] # noqa: B023
+        worker = Worker(None, lambda: _FakeZygote(data, reads_logits), Deadlines(1.0, 1.0), Quarantine(1 << 30))  # type: ignore[arg-type, return-value] # noqa: B023
         dialect = RemoteDialect(_SOURCE, worker)
         states = [dialect.start(RequestContext("r", History([1, 2]), {}, VOCAB), {}) for _ in range(ROWS)]
-        logits, said = torch.zeros(ROWS, VOCAB), Edits.pack([], VOCAB)
+        logits, row_edits = torch.zeros(ROWS, VOCAB), Edits.pack([], VOCAB)
         try:
             if reads_logits:
                 assert dialect.process(states, logits).shape == logits.shape
             else:
-                said = dialect.edit(states)
+                row_edits = dialect.edit(states)
         except LogitportError:
             continue
         assert set(dialect.failed) <= set(range(ROWS))
-        said.check(ROWS, VOCAB)
+        row_edits.check(ROWS, VOCAB)
 
 
-class _Forks:
-    """A zygote whose workers answer a call with these octets."""
+class _FakeZygote:
+    """A zygote. Its workers reply to calls with these bytes."""
 
-    def __init__(self, octets: bytes, reads_logits: bool) -> None:
-        self._octets = octets
+    def __init__(self, data: bytes, reads_logits: bool) -> None:
+        self._data = data
         self._reads_logits = reads_logits
 
-    def fork(self) -> Future[_Answers]:
-        forked: Future[_Answers] = Future()
-        forked.set_result(_Answers(self._octets, self._reads_logits))
+    def fork(self) -> Future[_FakeWorker]:
+        forked: Future[_FakeWorker] = Future()
+        forked.set_result(_FakeWorker(self._data, self._reads_logits))
         return forked
 
 
-class _Answers:
-    """A worker's process, which hosts a processor and starts its requests, and then answers."""
+class _FakeWorker:
+    """A worker process that hosts a processor, starts its requests, and then replies with the given bytes."""
 
     alive = True
     holds_gpu = uses_gpu = False
 
-    def __init__(self, octets: bytes, reads_logits: bool) -> None:
+    def __init__(self, data: bytes, reads_logits: bool) -> None:
         hosted = messages.HostReply(reads_logits=reads_logits)
-        self._begun: deque[messages.Reply] = deque([hosted, *[messages.StartReply()] * ROWS])
-        self._left = deque(octets[at : at + 1000] for at in range(0, len(octets), 1000))
+        self._replies: deque[messages.Reply] = deque([hosted, *[messages.StartReply()] * ROWS])
+        self._unread = deque(data[at : at + 1000] for at in range(0, len(data), 1000))
 
     def send(self, *_: object) -> None:
         pass
 
     def receive(self) -> tuple[messages.Reply, list[memoryview]]:
-        if self._begun:
-            return self._begun.popleft(), []
+        if self._replies:
+            return self._replies.popleft(), []
         try:
             _, message, columns = worker_frames.read(self._receive, 1 << 20)
             return messages.decode_reply(message), columns
@@ -151,13 +151,13 @@ class _Answers:
     def close(self) -> None:
         pass
 
-    def _receive(self, most: int) -> bytes:
-        if not self._left:
+    def _receive(self, max_bytes: int) -> bytes:
+        if not self._unread:
             raise WorkerGone("ended")
-        part = self._left.popleft()
-        if len(part) > most:
-            self._left.appendleft(part[most:])
-        return part[:most]
+        part = self._unread.popleft()
+        if len(part) > max_bytes:
+            self._unread.appendleft(part[max_bytes:])
+        return part[:max_bytes]
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
@@ -165,24 +165,24 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
 }
 
 
-def _frames_in(octets: bytes) -> list[processing_pb2.SessionRequest]:
+def _frames_in(data: bytes) -> list[processing_pb2.SessionRequest]:
     found = []
-    while len(octets) >= _LENGTH.size:
-        (length,) = _LENGTH.unpack_from(octets)
+    while len(data) >= _LENGTH.size:
+        (length,) = _LENGTH.unpack_from(data)
         end = _LENGTH.size + length
-        frame = _parsed(processing_pb2.SessionRequest, octets[_LENGTH.size : end])
+        frame = _parsed(processing_pb2.SessionRequest, data[_LENGTH.size : end])
         if frame is None:
             break
         found.append(frame)
-        octets = octets[end:]
+        data = data[end:]
     return found
 
 
 def _check_reply(reply: processing_pb2.SessionResponse) -> None:
     kind = reply.WhichOneof("frame")
-    assert kind is not None, "a reply says something"
-    told = [reply.error] if kind == "error" else [one.error for one in getattr(getattr(reply, kind), "failures", ())]
-    for error in told:
+    assert kind is not None, "the reply has no frame"
+    errors = [reply.error] if kind == "error" else [one.error for one in getattr(getattr(reply, kind), "failures", ())]
+    for error in errors:
         assert error.code not in _DEFECTS, error.message
         assert error.message
     if kind == "edits":
@@ -190,8 +190,8 @@ def _check_reply(reply: processing_pb2.SessionResponse) -> None:
         assert rows <= 1 << 20
 
 
-def _parsed(kind: type, octets: bytes) -> object:
+def _parsed(kind: type, data: bytes) -> object:
     try:
-        return kind.FromString(octets)  # type: ignore[attr-defined]
+        return kind.FromString(data)  # type: ignore[attr-defined]
     except DecodeError:
         return None

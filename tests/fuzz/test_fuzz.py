@@ -1,4 +1,4 @@
-"""A few seconds of each fuzzing target: messages as they are made, changed at random, and whatever broke it once."""
+"""A few seconds of each fuzzing target: valid messages, random mutations of them, and earlier findings."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ CHANGE = st.one_of(
 )
 
 
-def changed(octets: bytes, changes: list[tuple[str, int, object]]) -> bytes:
-    """Octets after changes, each at a place modulo their length."""
-    data = bytearray(octets)
+def changed(original: bytes, changes: list[tuple[str, int, object]]) -> bytes:
+    """Return the bytes after these changes. Each place is taken modulo their length."""
+    data = bytearray(original)
     for kind, place, by in changes:
         at = place % (len(data) + 1)
         if isinstance(by, bytes):
@@ -57,33 +57,33 @@ def test_each_target_has_seeds() -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_messages_as_they_are_made(name: str) -> None:
-    for octets in CORPORA[name]:
-        TARGETS[name](octets)
+def test_valid_messages(name: str) -> None:
+    for data in CORPORA[name]:
+        TARGETS[name](data)
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_what_broke_it_once(name: str) -> None:
+def test_findings(name: str) -> None:
     for finding in (FINDINGS / name).glob("*"):
         TARGETS[name](finding.read_bytes())
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_messages_that_were_changed(name: str) -> None:
+def test_mutated_messages(name: str) -> None:
     fuzzed(TARGETS[name], CORPORA[name])
 
 
 def fuzzed(target: Callable[[bytes], None], corpus: list[bytes]) -> None:
     @settings(max_examples=EXAMPLES)
     @given(st.sampled_from(corpus), st.lists(CHANGE, min_size=1, max_size=6))
-    def once(octets: bytes, changes: list[tuple[str, int, object]]) -> None:
-        target(changed(octets, changes))
+    def once(data: bytes, changes: list[tuple[str, int, object]]) -> None:
+        target(changed(data, changes))
 
     once()
 
 
 @pytest.mark.parametrize("name", TARGETS)
 @settings(max_examples=100)
-@given(octets=st.binary(max_size=200))
-def test_octets_out_of_nowhere(name: str, octets: bytes) -> None:
-    TARGETS[name](octets)
+@given(data=st.binary(max_size=200))
+def test_random_bytes(name: str, data: bytes) -> None:
+    TARGETS[name](data)

@@ -1,4 +1,4 @@
-"""What an operator can set."""
+"""The server's options."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def test_defaults_are_safe() -> None:
     assert config.metrics_listen is None
 
 
-def test_both_sides_take_messages_of_the_same_size() -> None:
+def test_client_and_server_have_the_same_message_limit() -> None:
     assert ServerConfig().max_message_bytes == calls.DEFAULT_MAX_MESSAGE_BYTES
 
 
-def test_it_does_not_change() -> None:
+def test_it_is_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         ServerConfig().device = "cuda"  # type: ignore[misc]
 
@@ -54,7 +54,7 @@ def test_it_does_not_change() -> None:
         ("nonsense", 1),
     ],
 )
-def test_what_cannot_be(field: str, value: Any) -> None:
+def test_invalid_values(field: str, value: Any) -> None:
     with pytest.raises(ValidationError):
         ServerConfig(**{field: value})
 
@@ -68,20 +68,20 @@ def test_what_cannot_be(field: str, value: Any) -> None:
         ("max_message_bytes", (1 << 31) - 1),
     ],
 )
-def test_what_can_be(field: str, value: Any) -> None:
+def test_valid_values(field: str, value: Any) -> None:
     assert getattr(ServerConfig(**{field: value}), field) == value
 
 
 def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_ENABLE_CUSTOM_LOGIT_PROCESSOR", "true")
     monkeypatch.setenv("LOGITPORT_LISTEN", "127.0.0.1:1")
-    monkeypatch.setenv("LOGITPORT_OF_SOMEBODY_ELSE", "x")
+    monkeypatch.setenv("LOGITPORT_UNRELATED", "x")
     config = ServerConfig()
     assert config.enable_custom_logit_processor
     assert config.listen == "127.0.0.1:1"
 
 
-def test_every_option_is_a_variable() -> None:
+def test_every_option_has_a_variable() -> None:
     assert len(ServerConfig.variables()) == len(ServerConfig.model_fields)
     assert "LOGITPORT_LISTEN" in ServerConfig.variables()
 
@@ -90,10 +90,10 @@ def test_every_option_is_a_variable() -> None:
     ("field", "values"),
     [("tokenizer", ["a=/x", "b=/x", "a=/y"]), ("worker_python", ["3.12=/x", "3.12=/y"])],
 )
-def test_a_name_is_given_once(field: str, values: list[str]) -> None:
+def test_duplicate_names(field: str, values: list[str]) -> None:
     with pytest.raises(ValidationError, match="is given twice"):
         ServerConfig(**{field: values})  # type: ignore[arg-type]
 
 
-def test_every_option_is_described() -> None:
+def test_every_option_has_a_description() -> None:
     assert all(field.description for field in ServerConfig.model_fields.values())

@@ -1,8 +1,8 @@
-"""Engines that come, go and die, for minutes, on two servers: `python -m tests.soak --minutes 5`.
+"""A soak test of two servers under changing load, for minutes: `python -m tests.soak --minutes 5`.
 
-Engines of the first server are killed and replaced, and so are the workers in which it runs what they ship. It must end
-with what it had when it was warm: as much memory, as many threads and descriptors, no region. The second server is
-drained and started again, over and over; its engines must not notice. Each engine compares every row with a reference.
+Engines of the first server are killed and replaced, and so are its workers. At the end the server must have no more
+memory, threads and descriptors than when it was warm, and no region. The second server is repeatedly drained and
+restarted; its engines must not notice. Each engine compares every row with a reference.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from contextlib import ExitStack, suppress
 from random import Random
 
 from tests.conftest import RunningServer, free_address, run_server
-from tests.soak.processes import Held, descendants, workers
+from tests.soak.processes import Usage, descendants, workers
 
 _TICK_SECONDS = 0.25
 _ENGINE_SECONDS, _WORKER_SECONDS, _DRAIN_SECONDS = 6.0, 2.0, 8.0
 _SETTLE_SECONDS = 60.0
 _MIB = 1 << 20
-# Of a server that has been warm: what an allocator keeps of another mixture of sizes.
+# Allowed growth after warm-up: the allocator keeps memory for other block sizes.
 _GROWTH_BYTES = 48 * _MIB
 _OPTIONS = ("--enable-custom-logit-processor", "--quarantine-after", "1000000", "--drain-seconds", "30")
 
 
 class Defect(Exception):
-    """What should not be."""
+    """A violated expectation."""
 
 
 class Every:
-    """True once in so many seconds."""
+    """True at most once in this number of seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -57,33 +57,33 @@ class Engines:
         self._target = server.target
         self._random = random
         self._running: list[subprocess.Popen[str]] = []
-        self.done: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         for _ in range(count):
             self._start()
 
     def watch(self) -> None:
-        """Raises Defect if one has ended by itself."""
+        """Raise Defect if an engine has ended by itself."""
         for engine in self._running:
             if engine.poll() is not None:
                 raise Defect(f"an engine ended with status {engine.returncode}: {engine.communicate()[1][-3000:]}")
 
     def kill_one(self) -> None:
-        """As a machine that loses power; another takes its place."""
+        """Kill an engine without notice, as a loss of power does, and start another."""
         engine = self._running.pop(self._random.randrange(len(self._running)))
         engine.kill()
         engine.communicate()
-        self.done["engines killed"] += 1
+        self.counts["engines killed"] += 1
         self._start()
 
     def stop(self) -> None:
-        """Let all end, and take down what they have done. Raises Defect if one found the server wrong."""
+        """Stop all engines and add up their counts. Raises Defect if an engine found a wrong row."""
         for engine in self._running:
             engine.send_signal(signal.SIGTERM)
         while self._running:
             out, errors = self._running[-1].communicate(timeout=200)
             if self._running.pop().returncode:
                 raise Defect(f"an engine: {errors[-3000:]}")
-            self.done += Counter(json.loads(out.splitlines()[-1]))
+            self.counts += Counter(json.loads(out.splitlines()[-1]))
 
     def end(self) -> None:
         for engine in self._running:
@@ -100,32 +100,32 @@ class Engines:
 
 
 class Churned:
-    """The server whose engines and workers are killed."""
+    """The server with engines and workers that are killed."""
 
     def __init__(self, stack: ExitStack, random: Random, engines: int) -> None:
         self._random = random
         self._server = stack.enter_context(run_server(*_OPTIONS))
         self._pid = self._server.process.pid
-        self._idle = Held.by(self._pid)
+        self._idle = Usage.of(self._pid)
         self.engines = Engines(self._server, random, engines)
         stack.callback(self.engines.end)
         self._resident: list[int] = []
         self._ended = threading.Event()
         stack.callback(self._ended.set)
         threading.Thread(target=self._sample, daemon=True).start()
-        self._engine_goes, self._worker_goes = Every(_ENGINE_SECONDS), Every(_WORKER_SECONDS)
+        self._engine_timer, self._worker_timer = Every(_ENGINE_SECONDS), Every(_WORKER_SECONDS)
 
     def tick(self) -> None:
         self.engines.watch()
-        if self._engine_goes:
+        if self._engine_timer:
             self.engines.kill_one()
-        if self._worker_goes and (alive := workers(self._pid)):
+        if self._worker_timer and (alive := workers(self._pid)):
             with suppress(ProcessLookupError):
                 os.kill(self._random.choice(alive), signal.SIGKILL)
-                self.engines.done["workers killed"] += 1
+                self.engines.counts["workers killed"] += 1
 
     def finish(self) -> str:
-        """Raises Defect if anything is left of the engines."""
+        """Stop everything and return a summary. Raises Defect if resources of the engines are left."""
         self.engines.stop()
         self._settle()
         self._ended.set()
@@ -144,32 +144,32 @@ class Churned:
         return f"memory {warm / _MIB:.0f} MiB when warm, {last / _MIB:.0f} MiB at the end"
 
     def _sample(self) -> None:
-        """On a thread of its own, for a tick may take as long as it takes to start an engine."""
+        """Runs on its own thread, because a tick may take as long as starting an engine."""
         while not self._ended.wait(_TICK_SECONDS):
             with suppress(OSError):
-                self._resident.append(Held.by(self._pid).resident_bytes)
+                self._resident.append(Usage.of(self._pid).resident_bytes)
 
     def _settle(self) -> None:
-        """Wait until the server holds no more than it did before the first engine came, but for threads that stay."""
+        """Wait until the server uses no more than before the first engine, except for idle threads."""
         deadline = time.monotonic() + _SETTLE_SECONDS
         while True:
-            held = Held.by(self._pid)
-            # A worker that is kept warm has a region.
-            if held.regions <= held.workers and held.descriptors <= self._idle.descriptors + 8:
+            usage = Usage.of(self._pid)
+            # An idle worker keeps a region.
+            if usage.regions <= usage.workers and usage.descriptors <= self._idle.descriptors + 8:
                 break
             if time.monotonic() > deadline:
-                raise Defect(f"the server holds {held}, and held {self._idle} at first")
+                raise Defect(f"the server uses {usage}, at first it used {self._idle}")
             time.sleep(0.2)
-        if held.threads > self._idle.threads + 64:
-            raise Defect(f"the server has {held.threads} threads, and had {self._idle.threads} at first")
+        if usage.threads > self._idle.threads + 64:
+            raise Defect(f"the server has {usage.threads} threads, at first it had {self._idle.threads}")
 
 
 class Drained:
-    """The server that is drained and started again."""
+    """The server that is drained and restarted."""
 
     def __init__(self, stack: ExitStack, random: Random, engines: int) -> None:
         self._stack = stack
-        self._server_goes = Every(_DRAIN_SECONDS)
+        self._server_timer = Every(_DRAIN_SECONDS)
         self._options = (*_OPTIONS, "--listen", free_address())
         self._server = stack.enter_context(run_server(*self._options))
         self.engines = Engines(self._server, random, engines)
@@ -177,10 +177,10 @@ class Drained:
 
     def tick(self) -> None:
         self.engines.watch()
-        if self._server_goes:
+        if self._server_timer:
             self._stop()
             self._server = self._stack.enter_context(run_server(*self._options))
-            self.engines.done["drains"] += 1
+            self.engines.counts["drains"] += 1
 
     def finish(self) -> None:
         self.engines.stop()
@@ -198,7 +198,7 @@ def _check_gone(pids: list[int]) -> None:
     deadline = time.monotonic() + _SETTLE_SECONDS
     while left := [pid for pid in pids if os.path.exists(f"/proc/{pid}")]:
         if time.monotonic() > deadline:
-            raise Defect(f"processes {left} are left of a server that has ended")
+            raise Defect(f"processes {left} of a stopped server still run")
         time.sleep(0.1)
 
 
@@ -209,7 +209,7 @@ def _check_log(server: RunningServer) -> None:
 
 
 def soak(seconds: float, engines: int, seed: int) -> dict[str, object]:
-    """Raises Defect."""
+    """Run both servers and their engines. Returns counts for the report. Raises Defect."""
     random = Random(seed)
     with ExitStack() as stack:
         churned, drained = Churned(stack, random, engines), Drained(stack, random, max(1, engines // 2))
@@ -220,18 +220,20 @@ def soak(seconds: float, engines: int, seed: int) -> dict[str, object]:
             time.sleep(_TICK_SECONDS)
         drained.finish()
         memory = churned.finish()
-        return {"churned": dict(churned.engines.done), "drained": dict(drained.engines.done), "memory": memory}
+        return {"churned": dict(churned.engines.counts), "drained": dict(drained.engines.counts), "memory": memory}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5)
-    parser.add_argument("--engines", type=int, default=4, help="of the first server; the second has half as many")
+    parser.add_argument(
+        "--engines", type=int, default=4, help="engines of the first server; the second has half as many"
+    )
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6)
-    given = parser.parse_args()
-    print(f"seed {given.seed}", flush=True)
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
     try:
-        print(json.dumps(soak(given.minutes * 60, given.engines, given.seed), indent=2))
+        print(json.dumps(soak(options.minutes * 60, options.engines, options.seed), indent=2))
     except Defect as defect:
         print(f"defect: {defect}")
         return 1

@@ -1,4 +1,4 @@
-"""Processors that engines use while they soak a server, and what each must do, written without the service."""
+"""The processors of the soak test, with a reference implementation of each that does not use the service."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Tilt(CustomLogitProcessor):
 
 
 class Count(CustomLogitProcessor):
-    """Keeps state that no history gives back: lost with its worker, and never to be guessed."""
+    """Keeps state that is not a function of the history: it is lost with its worker."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
         for row, params in enumerate(custom_param_list or []):
@@ -36,7 +36,7 @@ class Count(CustomLogitProcessor):
 
 
 class Spread(EditProcessor):
-    """Reads no logits, and keeps state that the history gives back."""
+    """Reads no logits, and keeps state that is a function of the history."""
 
     def start(self, request: EditRequest) -> None:
         request.state = [0] * 3
@@ -57,25 +57,25 @@ class ChainEntry:
     """One processor of a request's chain.
 
     Attributes:
-        processor: as a request names it: a built-in's name, or a class.
-        params: its parameters.
-        expect: changes a row, float[vocab_size], as the processor must; given the history and what it kept.
-        kept: what the reference keeps.
+        processor: name of a built-in, or a class.
+        params: parameters of the processor.
+        expect: the reference: changes a row, float[vocab_size], given the history, the parameters and its state.
+        state: state of the reference.
     """
 
     processor: Any
     params: dict[str, Any]
     expect: Callable[[torch.Tensor, list[int], dict[str, Any], dict[str, int]], None]
-    kept: dict[str, int] = field(default_factory=dict)
+    state: dict[str, int] = field(default_factory=dict)
 
     @property
     def shipped(self) -> bool:
-        """Whether its worker may be killed."""
+        """Whether the processor runs in a worker."""
         return not isinstance(self.processor, str)
 
 
 def random_chain(random: Random, vocab_size: int) -> list[ChainEntry]:
-    """One to three processors."""
+    """Return a chain of one to three processors."""
     makers = [
         lambda: ChainEntry("disallowed_tokens", {"token_ids": random.sample(range(vocab_size), 5)}, _disallowed),
         lambda: ChainEntry("no_repeat_ngram", {"ngram_size": random.randint(1, 3)}, _no_repeat),
@@ -86,11 +86,11 @@ def random_chain(random: Random, vocab_size: int) -> list[ChainEntry]:
     return [random.choice(makers)() for _ in range(random.randint(1, 3))]
 
 
-def _disallowed(row: torch.Tensor, history: list[int], params: dict[str, Any], kept: dict[str, int]) -> None:
+def _disallowed(row: torch.Tensor, history: list[int], params: dict[str, Any], state: dict[str, int]) -> None:
     row[params["token_ids"]] = -INF
 
 
-def _no_repeat(row: torch.Tensor, history: list[int], params: dict[str, Any], kept: dict[str, int]) -> None:
+def _no_repeat(row: torch.Tensor, history: list[int], params: dict[str, Any], state: dict[str, int]) -> None:
     size = params["ngram_size"]
     tail = history[len(history) - size + 1 :]
     for start in range(len(history) - size + 1):
@@ -98,16 +98,16 @@ def _no_repeat(row: torch.Tensor, history: list[int], params: dict[str, Any], ke
             row[history[start + size - 1]] = -INF
 
 
-def _tilt(row: torch.Tensor, history: list[int], params: dict[str, Any], kept: dict[str, int]) -> None:
+def _tilt(row: torch.Tensor, history: list[int], params: dict[str, Any], state: dict[str, int]) -> None:
     row *= params["factor"]
 
 
-def _count(row: torch.Tensor, history: list[int], params: dict[str, Any], kept: dict[str, int]) -> None:
-    kept["calls"] = kept.get("calls", 0) + 1
-    row += kept["calls"]
+def _count(row: torch.Tensor, history: list[int], params: dict[str, Any], state: dict[str, int]) -> None:
+    state["calls"] = state.get("calls", 0) + 1
+    row += state["calls"]
 
 
-def _spread(row: torch.Tensor, history: list[int], params: dict[str, Any], kept: dict[str, int]) -> None:
+def _spread(row: torch.Tensor, history: list[int], params: dict[str, Any], state: dict[str, int]) -> None:
     counts = [sum(token_id % 3 == rest for token_id in history) for rest in range(3)]
     most = counts.index(max(counts))
     row[most :: params["stride"]] = -INF

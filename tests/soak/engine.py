@@ -1,7 +1,7 @@
-"""One engine, a process of its own: `python -m tests.soak.engine TARGET SEED`.
+"""An engine of the soak test, in its own process: `python -m tests.soak.engine TARGET SEED`.
 
-Until SIGTERM it opens sessions, and in each lets requests come and go. Every row that the server has processed is
-compared with what it must be; a single wrong one ends the engine with status 1. At the end it prints what it has done.
+Until SIGTERM it opens sessions, and adds and removes requests in them. It compares every processed row with the
+reference. A wrong row ends the engine with status 1. At the end it prints its counts.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# What a request may end with whose worker was killed. ProcessorTimedOut is a ProcessorFailed.
-_OF_WORKERS = (ProcessorFailed, StateLost)
-_PATIENCE_SECONDS = 60.0
+# Errors of requests after their worker was killed. ProcessorTimedOut is a ProcessorFailed.
+_WORKER_ERRORS = (ProcessorFailed, StateLost)
+_RETRY_SECONDS = 60.0
 
 
 @dataclass(eq=False)
 class Running:
-    """A request, and what the engine knows of it."""
+    """A running request, as the engine tracks it."""
 
     handle: Any
     chain: list[ChainEntry]
@@ -52,13 +52,13 @@ class Running:
     name: str = ""
 
     def expected(self, row: torch.Tensor) -> torch.Tensor:
-        for link in self.chain:
-            link.expect(row, self.history, link.params, link.kept)
+        for entry in self.chain:
+            entry.expect(row, self.history, entry.params, entry.state)
         return row
 
 
 class Engine:
-    """Says what it does to nobody, and ends with an AssertionError when the server is wrong."""
+    """Runs random requests. Raises AssertionError if a row is wrong."""
 
     def __init__(self, client: Client, seed: int) -> None:
         self._client = client
@@ -67,20 +67,20 @@ class Engine:
         self._seed = seed
         self._names = 0
         self.stopping = False
-        self.done: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
 
     def run(self) -> None:
         while not self.stopping:
             vocab_size = self._random.choice([50, 333, 1000, 4096])
             transport = self._random.choice(["grpc", "local"])
-            with self._patiently(
+            with self._with_retries(
                 lambda vocab_size=vocab_size, transport=transport: self._client.session(
-                    vocab_size=vocab_size, dtype=torch.float32, transport=transport, reconnect_seconds=_PATIENCE_SECONDS
+                    vocab_size=vocab_size, dtype=torch.float32, transport=transport, reconnect_seconds=_RETRY_SECONDS
                 )
             ) as session:
                 self._generate(session, vocab_size)
-                self.done["reconnects"] += session.reconnects
-            self.done["sessions"] += 1
+                self.counts["reconnects"] += session.reconnects
+            self.counts["sessions"] += 1
 
     def _generate(self, session: Session, vocab_size: int) -> None:
         running: list[Running] = []
@@ -98,40 +98,40 @@ class Engine:
             self._forget_name(one)
 
     def _begin(self, session: Session, vocab_size: int) -> list[Running]:
-        """A request, unless a worker was killed that had to load what it ships."""
+        """Add a request. Returns an empty list if the worker that loads its processors was killed."""
         chain = random_chain(self._random, vocab_size)
         prompt = [self._random.randrange(vocab_size) for _ in range(self._random.randint(0, 40))]
-        processors = [(link.processor, link.params) for link in chain]
+        processors = [(entry.processor, entry.params) for entry in chain]
         name = ""
         try:
             if chain[0].shipped and self._random.random() < 0.3:
                 self._names += 1
                 name = f"soak/e{self._seed}-{self._names}"
-                self._patiently(lambda: self._client.register(chain[0].processor, name=name))
+                self._with_retries(lambda: self._client.register(chain[0].processor, name=name))
                 processors[0] = (name, chain[0].params)
-                self.done["registered"] += 1
+                self.counts["registered"] += 1
             handle = session.add(Request(prompt, processors=processors, tenant=f"t{self._random.randrange(3)}"))
-        except _OF_WORKERS as error:
+        except _WORKER_ERRORS as error:
             self._fail(error, chain)
             return []
-        self.done["requests"] += 1
+        self.counts["requests"] += 1
         return [Running(handle, chain, prompt, name=name)]
 
     def _step(self, session: Session, running: list[Running], vocab_size: int) -> None:
-        taking_part = self._random.sample(running, self._random.randint(1, len(running)))
-        for one in taking_part:
+        selected = self._random.sample(running, self._random.randint(1, len(running)))
+        for one in selected:
             one.history += one.new
-        pending = session.step({one.handle: one.new for one in taking_part})
-        for one in taking_part:
+        pending = session.step({one.handle: one.new for one in selected})
+        for one in selected:
             one.new = []
-        rows = torch.randn(len(taking_part), vocab_size, generator=self._generator)
+        rows = torch.randn(len(selected), vocab_size, generator=self._generator)
         logits = rows.clone()
         if self._random.random() < 0.5:
             logits = session.logits_buffer(len(rows))
             logits.copy_(rows)
         result = pending.apply(logits, check=False)
         assert not result.skipped
-        for one, row, came in zip(taking_part, rows, logits, strict=True):
+        for one, row, row_after in zip(selected, rows, logits, strict=True):
             error = result.failures.get(one.handle)
             if error is not None:
                 self._fail(error, one.chain)
@@ -139,10 +139,10 @@ class Engine:
                 self._end(session, one)
                 continue
             expected = one.expected(row)
-            assert torch.equal(came, expected), f"{one.handle}: {[link.processor for link in one.chain]}"
-            self.done["rows"] += 1
+            assert torch.equal(row_after, expected), f"{one.handle}: {[entry.processor for entry in one.chain]}"
+            self.counts["rows"] += 1
             one.new = [self._random.randrange(vocab_size)]
-        self.done["steps"] += 1
+        self.counts["steps"] += 1
 
     def _end(self, session: Session, one: Running) -> None:
         session.remove(one.handle)
@@ -150,14 +150,14 @@ class Engine:
 
     def _forget_name(self, one: Running) -> None:
         if one.name:
-            with suppress(UnknownProcessor):  # a server that was started again has none
-                self._patiently(lambda: self._client.delete(one.name))
+            with suppress(UnknownProcessor):  # a restarted server has no names
+                self._with_retries(lambda: self._client.delete(one.name))
             one.name = ""
 
     @staticmethod
-    def _patiently(call: Callable[[], T]) -> T:
-        """Sessions outlive their server by themselves; other calls are tried again until there is another."""
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+    def _with_retries(call: Callable[[], T]) -> T:
+        """Retry the call while the server restarts. Sessions reconnect by themselves; other calls do not."""
+        deadline = time.monotonic() + _RETRY_SECONDS
         while True:
             try:
                 return call()
@@ -167,10 +167,10 @@ class Engine:
                 time.sleep(0.1)
 
     def _fail(self, error: LogitportError, chain: list[ChainEntry]) -> None:
-        """Only what was shipped may fail, and only as it does whose worker was killed."""
-        assert isinstance(error, _OF_WORKERS), repr(error)
-        assert any(link.shipped for link in chain), repr(error)
-        self.done[type(error).__name__] += 1
+        """Count an error. Only shipped processors may fail, and only with the errors of a killed worker."""
+        assert isinstance(error, _WORKER_ERRORS), repr(error)
+        assert any(entry.shipped for entry in chain), repr(error)
+        self.counts[type(error).__name__] += 1
 
 
 def main() -> None:
@@ -185,7 +185,7 @@ def main() -> None:
         signal.signal(signal.SIGTERM, stop)
         print("running", flush=True)  # noqa: T201
         engine.run()
-        print(json.dumps(engine.done), flush=True)  # noqa: T201
+        print(json.dumps(engine.counts), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the kernel tells of a server and of all that it has started."""
+"""Resource usage of a server and its child processes, from /proc."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
-# Of a worker: a connection, and the process (pidfd).
+# A server has two descriptors for each worker: the connection and the pidfd.
 _WORKER_DESCRIPTORS = 2
 
 
 @dataclass(frozen=True)
-class Held:
-    """What a process holds.
+class Usage:
+    """The resources of a process.
 
     Attributes:
-        resident_bytes: memory.
-        descriptors: open files and sockets, but for those of workers.
-        workers: those it has a handle of, which it keeps warm; one that was killed, until it is called or long idle.
-        threads: its threads.
-        regions: mappings of shared memory.
+        resident_bytes: resident memory.
+        descriptors: number of open files and sockets, without those of workers.
+        workers: number of workers. A killed one counts until its next call or the idle timeout.
+        threads: number of threads.
+        regions: number of mappings of shared memory.
     """
 
     resident_bytes: int
@@ -30,15 +30,16 @@ class Held:
     regions: int
 
     @classmethod
-    def by(cls, pid: int) -> Held:
+    def of(cls, pid: int) -> Usage:
+        """Return the usage of this process."""
         process = PROC / str(pid)
         status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
         descriptors = [_target(descriptor) for descriptor in (process / "fd").iterdir()]
-        held = sum("pidfd" in target for target in descriptors)
+        num_workers = sum("pidfd" in target for target in descriptors)
         return cls(
             int(status["VmRSS"].split()[0]) << 10,
-            len(descriptors) - _WORKER_DESCRIPTORS * held,
-            held,
+            len(descriptors) - _WORKER_DESCRIPTORS * num_workers,
+            num_workers,
             int(status["Threads"]),
             (process / "maps").read_text().count("logitport-region"),
         )
@@ -47,12 +48,12 @@ class Held:
 def _target(descriptor: Path) -> str:
     try:
         return os.readlink(descriptor)
-    except FileNotFoundError:  # it has just been closed
+    except FileNotFoundError:  # it was closed meanwhile
         return ""
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that it has started, and those that they have, and so on."""
+    """Return the ids of all child processes, including indirect ones."""
     children: dict[int, list[int]] = {}
     for process in PROC.iterdir():
         if process.name.isdecimal():
@@ -67,10 +68,10 @@ def descendants(pid: int) -> list[int]:
 
 
 def workers(server: int) -> list[int]:
-    """Those of them that run shipped processors: the forks of the preloaded parent."""
+    """Return the ids of the worker processes, which are forks of a zygote."""
     found = descendants(server)
-    preloaded = {pid for pid in found if _is_python(pid)}
-    return [pid for pid in preloaded if _parent(pid) in preloaded]
+    pythons = {pid for pid in found if _is_python(pid)}
+    return [pid for pid in pythons if _parent(pid) in pythons]
 
 
 def _is_python(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""Writes what this version stores and sends into a folder: `python -m tests.stored tests/stored/VERSION`."""
+"""Write the stored and sent formats of this version to a folder: `python -m tests.stored tests/stored/VERSION`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _CENTURY_SECONDS = 100 * 365 * 24 * 3600
 _SHIPPING = "--enable-custom-logit-processor"
-# The parameters with which a class of the store is called.
+# Parameters of the registered classes.
 _PARAMS = {
     "AllEdits": {"bias": 1.5},
     "Budget": {"thinking_budget": 1},
@@ -38,7 +38,7 @@ _PARAMS = {
 
 
 def write(folder: Path) -> None:
-    """Writes every fixture; the folder must not exist."""
+    """Write every fixture. The folder must not exist."""
     folder.mkdir(parents=True)
     with run_server(_SHIPPING, "--no-local-transport") as server:
         with Client(server.target) as client:
@@ -66,7 +66,7 @@ def _write_payloads(folder: Path, client: Client) -> None:
 
 
 def payloads() -> Iterator[tuple[str, Any, dict[str, Any], dict[str, Any], bool]]:
-    """(file, processor, params, extra_args, whether its class goes by name) of each payload."""
+    """Yield (file, processor, params, extra_args, whether the class is pickled by name) of each payload."""
     from transformers import LogitsProcessorList, NoBadWordsLogitsProcessor, RepetitionPenaltyLogitsProcessor
 
     from logitport_builtins import (
@@ -96,13 +96,13 @@ def payloads() -> Iterator[tuple[str, Any, dict[str, Any], dict[str, Any], bool]
     yield "vllm-v2-counts", vllm_v2_processors.Counts, {}, {}, False
     yield "builtin", NoRepeatNGram, {"ngram_size": 2}, {}, True
     yield "sglang-disallowed", DisallowedTokensLogitsProcessor, {"token_ids": [1, 2]}, {}, True
-    # SGLang writes no other key.
+    # SGLang writes only this key.
     callable_alone = json.dumps({"callable": json.loads(DeepseekOCRNoRepeatNGramLogitProcessor.to_str())["callable"]})
     yield "sglang-callable-alone", callable_alone, {"ngram_size": "2", "window_size": 9}, {}, True
 
 
 def _write_signed(folder: Path) -> None:
-    """A payload signed for a name and a century, and the public key. The private key is not kept."""
+    """Write a payload, signed for a name and a century, and the public key. The private key is not kept."""
     folder.mkdir()
     with tempfile.TemporaryDirectory() as keys:
         key = Path(keys, "team")
@@ -118,7 +118,7 @@ def _write_signed(folder: Path) -> None:
 
 
 def _write_registry(folder: Path) -> None:
-    """A store that two principals used, the file of their tokens, and what each of them sees there."""
+    """Write a store that two principals used, the file of their tokens, and each principal's view of the store."""
     folder.mkdir()
     store, tokens = folder / "store", folder / "tokens"
     shown = {name: _add_token(name, tokens) for name in ("alice", "bob")}
@@ -138,7 +138,7 @@ def _write_registry(folder: Path) -> None:
 
 
 def _add_token(name: str, tokens: Path) -> str:
-    """Returns the token of a new line of the file."""
+    """Create a token, append its line to the file, and return the token."""
     command = [COMMAND, "token", name, "--scope", "apply", "--scope", "register"]
     token, line = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     with tokens.open("a") as file:
@@ -147,7 +147,7 @@ def _add_token(name: str, tokens: Path) -> str:
 
 
 def _fill(alice: Client, bob: Client) -> list[str]:
-    """Registers processors and names, and returns the names and digests that were deleted."""
+    """Register processors and names, delete some, and return the deleted names and digests."""
     alice.register(processors.AllEdits, name="team/edits:v1", shared=True)
     alice.register(processors.Tilt, name="team/tilt")
     alice.register(processors.FewerRepeats, name="team/edits:v2")
@@ -163,7 +163,7 @@ def _fill(alice: Client, bob: Client) -> list[str]:
 
 
 def _described(client: Client) -> list[dict[str, Any]]:
-    """What a principal sees of each registered processor, and what the processor does."""
+    """Return each registered processor as a principal sees it, with the rows that it returns."""
     described = []
     for ref in client.processors():
         if not ref.builtin:
@@ -209,7 +209,7 @@ def _hex(frames: list[tuple[bytes, bytes]]) -> list[list[str]]:
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
-    """Writes a line for each key, and for each element of its list."""
+    """Write one line for each key, and for each element of a list."""
     lines = []
     for key, value in content.items():
         text = json.dumps(value)

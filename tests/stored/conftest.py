@@ -1,4 +1,4 @@
-"""Clients of servers that a test starts."""
+"""Clients for servers that a test starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the writer does with an old version and the tests do with the current one."""
+"""Decoding with a server. The writer ran it on an old version; the tests run it on the current one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 VOCAB = 24
 PROMPT = (5, 7, 2)
-# The ids that join the history before each step.
+# The ids appended to the history before each step.
 STEPS = ((), (7,), (2, 7))
 OPENING = {
     "vocab_size": VOCAB,
@@ -34,19 +34,19 @@ OPENING = {
 
 
 def sample_logits(rows: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """float32[rows, VOCAB] of distinct multiples of 1/8, with which simple arithmetic is exact."""
+    """Return float32[rows, VOCAB] of distinct multiples of 1/8, for which simple arithmetic is exact."""
     return (np.arange(rows * VOCAB, dtype=np.float32) / 8 - 4).reshape(rows, VOCAB)
 
 
 def describe(ref: ProcessorRef) -> dict[str, Any]:
-    """Returns what a registry must keep of a registered processor."""
+    """Return the fields of a registered processor that the registry must preserve."""
     kept = ("digest", "names", "python", "dill", "size_bytes", "registered_at", "owner", "shared")
     fields = {name: getattr(ref, name) for name in (*kept, "class_name", "dialect")}
     return fields | {"names": list(ref.names)}
 
 
 def rows_of(client: Client, chain: Chain, sampling_params: Mapping[str, Any] | None = None) -> list[list[float]]:
-    """Returns the row of each of STEPS, of a request with this chain."""
+    """Return the row of each of STEPS for a request with this chain."""
     rows = []
     with client.session(vocab_size=VOCAB) as session:
         handle = session.add(Request(PROMPT, processors=chain, sampling_params=sampling_params or {}))
@@ -58,13 +58,13 @@ def rows_of(client: Client, chain: Chain, sampling_params: Mapping[str, Any] | N
 
 
 def converse(session: Session, chains: Mapping[str, Chain]) -> list[dict[str, Any]]:
-    """Returns, for each step, the rows of each request, or the name of the error with which it failed.
+    """Run a session. Returns, for each step, the rows of each request, or the name of its error.
 
-    The requests come, speculate, are rewound, skip a step, and are removed and replaced.
+    Requests are added, speculate, are rewound, skip a step, and are removed and replaced.
 
     Args:
         session: opened with OPENING.
-        chains: three, by the id of their request. A request whose id ends with "?" has on_error="skip".
+        chains: three, by request id. An id that ends with "?" selects on_error="skip".
     """
 
     def add(request_id: str, prompt: Sequence[int]) -> Handle:

@@ -1,4 +1,4 @@
-"""Frames that the SDK does not send: what an engine in another language gets wrong, and every kind of refusal."""
+"""Frames that the SDK does not send: typical errors of engines in other languages, and every kind of refusal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.stored.decoding import PROMPT, VOCAB
 
 
 def faulty_frames() -> list[processing_pb2.SessionRequest]:
-    """One session's frames. Frames that are wrong stand between those that are right."""
+    """Return the frames of one session. Valid frames surround the invalid ones."""
     wrong_crc = _step([1], crc=0)
     frames: list[dict[str, Any]] = [
         {"step": _step([])},

@@ -1,4 +1,4 @@
-"""Processors that refer to names of the SDK and of the built-ins, which every later version must keep."""
+"""Processors that refer to names of the SDK and of the built-ins. Every later version must keep these names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AllEdits(EditProcessor):
-    """Makes every kind of edit, by the length of the output, from a state that it keeps."""
+    """Makes every kind of edit, depending on the length of the output and its own state."""
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
@@ -55,7 +55,7 @@ class FewerRepeats(NoRepeatNGram):
 
 
 class Budget(ThinkingBudgetLogitProcessor):
-    """A subclass of a class of SGLang's, as SGLang's users write them."""
+    """A subclass of a class of SGLang, as users of SGLang write them."""
 
     THINKING_START_TOKEN_ID = 5
     THINKING_END_TOKEN_ID = 6
@@ -94,10 +94,10 @@ class FailsAt(EditProcessor):
 
 
 def halve_seen(input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-    """A function of transformers' dialect."""
+    """A function of the dialect of transformers."""
     return scores.scatter(1, input_ids, scores.gather(1, input_ids) / 2)
 
 
 def halve_any(ids: torch.LongTensor, values: torch.FloatTensor) -> torch.FloatTensor:
-    """The same, with arguments whose names do not say the dialect."""
+    """The same, with argument names that do not identify the dialect."""
     return torch.where(torch.isin(torch.arange(values.shape[1]), ids), values / 2, values)

@@ -17,13 +17,13 @@ VERSIONS = sorted(folder for folder in Path(__file__).parent.iterdir() if (folde
 
 
 def each(pattern: str) -> list[ParameterSet]:
-    """A parameter for each file of each version that matches: its parsed content."""
+    """Return a parameter for each matching file of each version: its parsed content."""
     files = [(version, file) for version in VERSIONS for file in sorted(version.glob(pattern))]
     assert files, f"no version has {pattern}"
     return [pytest.param(json.loads(file.read_text()), id=f"{version.name}-{file.stem}") for version, file in files]
 
 
 def skip_other_python(case: dict[str, Any]) -> None:
-    """Skips the test if the case carries the bytecode of another Python minor version."""
+    """Skip the test if the case has bytecode of another Python minor version."""
     if case["python"] not in ("", PYTHON):
         pytest.skip(f"the payload holds bytecode of Python {case['python']}, which Python {PYTHON} cannot run")

@@ -1,4 +1,4 @@
-"""The stream of a session between an engine and a server, written down and played back, as bytes."""
+"""Recording and replay of a session's stream between an engine and a server, as bytes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _TIMEOUT_SECONDS = 200.0
 
 @contextmanager
 def recording(target: str, frames: list[tuple[bytes, bytes]]) -> Iterator[str]:
-    """The address of a proxy to `target`, which appends (frame, reply) of each exchange of a session to `frames`."""
+    """Yield the address of a proxy to `target` that appends the (frame, reply) of each exchange to `frames`."""
     with grpc.insecure_channel(target) as channel:
 
         def relay(requests: Iterator[bytes]) -> Iterator[bytes]:
             sent: list[bytes] = []
 
-            def noted() -> Iterator[bytes]:
+            def recorded() -> Iterator[bytes]:
                 for request in requests:
                     sent.append(request)
                     yield request
 
-            for reply in channel.stream_stream(SESSION)(noted()):
+            for reply in channel.stream_stream(SESSION)(recorded()):
                 frames.append((sent[-1], reply))
                 yield reply
 
@@ -39,13 +39,13 @@ def recording(target: str, frames: list[tuple[bytes, bytes]]) -> Iterator[str]:
 
 @contextmanager
 def replaying(replies: Iterable[bytes]) -> Iterator[str]:
-    """The address of a server that answers the frames of a session with these replies, whatever the frames are."""
+    """Yield the address of a server that answers any frames of a session with these replies."""
     with _serving(lambda requests: (reply for _, reply in zip(requests, replies, strict=False))) as address:
         yield address
 
 
 def exchange(target: str, requests: Iterable[bytes]) -> list[bytes]:
-    """Sends frames to a server, each after the reply to the one before, and returns the replies."""
+    """Send frames to a server, each after the reply to the previous one. Returns the replies."""
     frames: SimpleQueue[bytes | None] = SimpleQueue()
     with grpc.insecure_channel(target) as channel:
         stream = channel.stream_stream(SESSION)(iter(frames.get, None), timeout=_TIMEOUT_SECONDS)

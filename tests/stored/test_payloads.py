@@ -1,4 +1,4 @@
-"""Payload strings of earlier versions still load, and their processors do the same."""
+"""Payload strings of earlier versions still load, and their processors return the same rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from logitport import Client
     from tests.conftest import RunningServer
 
-# The dialects that `from_str` loads. A string that SGLang made names none.
+# The dialects that `from_str` loads. A string written by SGLang has no dialect.
 _OF_CLASSES = [
     case
     for case in each("payloads/*.json")
@@ -34,7 +34,7 @@ _OF_CLASSES = [
 
 
 @pytest.mark.parametrize("case", each("payloads/*.json"))
-def test_a_stored_payload_does_the_same(client: Client, case: dict[str, Any]) -> None:
+def test_a_stored_payload_returns_the_same_rows(client: Client, case: dict[str, Any]) -> None:
     skip_other_python(case)
     chain = [(case["serialized"], case["params"])]
     assert rows_of(client, chain, case["sampling_params"]) == case["rows"]
@@ -63,15 +63,15 @@ def test_a_stored_class_works_without_a_service(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda folder: folder.name)
-def test_the_string_for_sglangs_engine_stays(version: Path) -> None:
-    """SGLang loads it with dill, and calls equal strings together."""
+def test_the_string_for_sglangs_engine_is_unchanged(version: Path) -> None:
+    """SGLang loads the string with dill, and batches requests with equal strings."""
     stored = (version / "sglang-engine.json").read_text().strip()
     assert dill.loads(bytes.fromhex(json.loads(stored)["callable"])) is RemoteLogitProcessor
     assert RemoteLogitProcessor.to_str() == stored
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda folder: folder.name)
-def test_a_stored_signature_is_still_good(
+def test_a_stored_signature_is_still_valid(
     start_server: Callable[..., RunningServer],
     connect: Callable[..., Client],
     tmp_path: Path,
@@ -88,8 +88,8 @@ def test_a_stored_signature_is_still_good(
         assert rows_of(client, [(processor, case["params"])]) == case["rows"]
 
 
-def test_the_writer_still_makes_these_payloads() -> None:
-    """Makes them without a server, so that the writer does not rot between releases."""
+def test_the_writer_still_creates_these_payloads() -> None:
+    """Runs the writer without a server, so that changes which break it are found before a release."""
     with standing_in():
-        made = {name for name, *_ in payloads()}
-    assert made >= {file.stem for file in (VERSIONS[-1] / "payloads").iterdir()}
+        names = {name for name, *_ in payloads()}
+    assert names >= {file.stem for file in (VERSIONS[-1] / "payloads").iterdir()}

@@ -1,4 +1,4 @@
-"""Stores and token files of earlier versions still serve, and what was registered does the same."""
+"""Stores and token files of earlier versions still work, and registered processors return the same rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def opened(
     store, tokens = folder / "store", folder / "tokens"
     shutil.copytree(registry / "store", store)
     shutil.copy(registry / "tokens", tokens)
-    # A checkout has the umask's permissions. A server refuses a store that others can reach.
+    # A checkout has the umask's permissions. A server refuses a store to which other users have access.
     for path in (store, *store.rglob("*")):
         path.chmod(0o700 if path.is_dir() else 0o600)
     options = ("--enable-custom-logit-processor", "--store", str(store), "--tokens", str(tokens))
@@ -46,7 +46,7 @@ def opened(
 
 @pytest.fixture(params=PRINCIPALS)
 def seen(registry: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What a principal saw of the store."""
+    """A principal's view of the store, as recorded."""
     content: dict[str, Any] = json.loads((registry / f"{request.param}.json").read_text())
     return content
 
@@ -59,19 +59,21 @@ def principal(opened: RunningServer, connect: Callable[..., Client], seen: dict[
 
 def test_every_processor_is_described_as_before(principal: Client, seen: dict[str, Any]) -> None:
     described = [describe(ref) for ref in principal.processors() if not ref.builtin]
-    assert sorted(described, key=_by_key) == sorted((kept["described"] for kept in seen["processors"]), key=_by_key)
+    assert sorted(described, key=_by_key) == sorted(
+        (recorded["described"] for recorded in seen["processors"]), key=_by_key
+    )
 
 
-def test_every_digest_and_name_resolves_and_does_the_same(principal: Client, seen: dict[str, Any]) -> None:
+def test_every_digest_and_name_resolves_and_returns_the_same_rows(principal: Client, seen: dict[str, Any]) -> None:
     skip_other_python(seen)
-    for kept in seen["processors"]:
-        digest, names = kept["described"]["digest"], kept["described"]["names"]
+    for recorded in seen["processors"]:
+        digest, names = recorded["described"]["digest"], recorded["described"]["names"]
         for name in (digest, *names):
             assert principal.processor(name).digest == digest
-            assert rows_of(principal, [(name, kept["params"])]) == kept["rows"]
+            assert rows_of(principal, [(name, recorded["params"])]) == recorded["rows"]
 
 
-def test_what_was_deleted_stays_so(principal: Client, seen: dict[str, Any]) -> None:
+def test_deletions_persist(principal: Client, seen: dict[str, Any]) -> None:
     for name in seen["deleted"]:
         with pytest.raises(UnknownProcessor):
             principal.processor(name)

@@ -1,4 +1,4 @@
-"""Sessions that earlier versions recorded: their frames get equal replies, and their replies are read alike."""
+"""Recorded sessions of earlier versions: the server's replies and the SDK's results are the same."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def test_recorded_frames_get_equal_replies(server: RunningServer, case: dict[str
 
 
 @pytest.mark.parametrize("case", _SDK_SESSIONS)
-def test_recorded_replies_are_read_alike(case: dict[str, Any]) -> None:
-    """Needs no server, and runs no shipped code: the SDK talks to the recording."""
+def test_the_sdk_decodes_recorded_replies_the_same(case: dict[str, Any]) -> None:
+    """No server is needed and no shipped code runs: the recording replies to the SDK."""
     replies = [bytes.fromhex(reply) for _, reply in case["frames"]]
     with replaying(replies) as target, Client(target) as client, client.session(**OPENING) as session:
         assert converse(session, case["chains"]) == case["seen"]
 
 
 @pytest.mark.parametrize("case", _SDK_SESSIONS)
-def test_the_sdk_sees_the_same_of_the_current_server(client: Client, case: dict[str, Any]) -> None:
+def test_the_sdk_gets_the_same_results_from_the_current_server(client: Client, case: dict[str, Any]) -> None:
     skip_other_python(case)
     with client.session(**OPENING) as session:
         assert converse(session, case["chains"]) == case["seen"]
 
 
 def comparable(reply: bytes) -> processing_pb2.SessionResponse:
-    """The reply without what differs between two runs, and without the text of errors, which is for people."""
+    """Return the reply without fields that differ between runs, and without error texts, which may change."""
     message = processing_pb2.SessionResponse.FromString(reply)
     if message.WhichOneof("frame") == "opened":
         message.opened.CopyFrom(processing_pb2.SessionOpened(max_requests=message.opened.max_requests))

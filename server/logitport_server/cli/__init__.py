@@ -1,1 +1,1 @@
-"""The `logitport` command: one file a subcommand."""
+"""The `logitport` command, with one file for each subcommand."""

@@ -21,16 +21,16 @@ from logitport_server.registry.trusted_keys import TrustedKeys
 if TYPE_CHECKING:
     from logitport.payload import Payload
 
-# A small pickle may unfold to more than any machine holds.
+# A small pickle may expand to more memory than any machine has.
 _MAX_MEMORY = 4 << 30
 
 
 class Inspect(BaseModel):
-    """Tell what a payload would import and do, without running any of it."""
+    """Show what unpickling a payload would import and do, without running it."""
 
     payload: CliPositionalArg[str] = Field(description="file of a payload; - for stdin")
-    trusted_keys: Path | None = Field(None, description="folder of public keys to check a signature with")
-    cpu_seconds: int = Field(20, ge=1, description="when to give up a payload that unfolds without end, in seconds")
+    trusted_keys: Path | None = Field(None, description="folder of public keys (*.pub) to check the signature with")
+    cpu_seconds: int = Field(20, ge=1, description="CPU time limit of the analysis, in seconds")
 
     def cli_cmd(self) -> None:
         """Print the report."""
@@ -39,27 +39,29 @@ class Inspect(BaseModel):
         _limit(self.cpu_seconds)
         shipped = payload.parse(serialized)
         found = inspect_pickle(shipped.data)
-        _tell("digest", shipped.digest)
-        _tell("called", f"{shipped.class_name or '(not said)'}, of the dialect {shipped.dialect or '(not said)'}")
-        _tell("made with", f"Python {shipped.python or '(not said)'}, dill {shipped.dill or '(not said)'}")
-        _tell("size", f"{len(shipped.data)} bytes")
-        _tell("signature", _signature(shipped, keys))
-        _tell("Unpickling imports", *found.imports)
-        _tell("Unpickling does", *found.statements)
+        _print("digest", shipped.digest)
+        _print("class", f"{shipped.class_name or '(unknown)'}, dialect {shipped.dialect or '(unknown)'}")
+        _print("made with", f"Python {shipped.python or '(unknown)'}, dill {shipped.dill or '(unknown)'}")
+        _print("size", f"{len(shipped.data)} bytes")
+        _print("signature", _signature(shipped, keys))
+        _print("Unpickling imports", *found.imports)
+        _print("Unpickling does", *found.statements)
         carried = [
             line
             for function in found.functions
             for line in (f"{function.name}: {', '.join(function.uses) or '(no names)'}", *map(repr, function.strings))
         ]
-        _tell("It carries functions, which using it calls; the names and strings in their code", *carried)
-        _tell("A processor is code, and code can make up names as it runs: this does not prove that one is harmless")
+        _print(
+            "It contains functions, which run when the processor is used; the names and strings in their code", *carried
+        )
+        _print("Code can compute names at run time: this report does not prove that the processor is harmless")
 
 
-def _tell(what: str, *lines: str) -> None:
-    """One line, or several below a heading; without what would do something to a terminal."""
+def _print(title: str, *lines: str) -> None:
+    """Print "title: line" for a lower-case title, else the lines below a heading. Control characters are escaped."""
     clean = ["".join(char if char.isprintable() else repr(char)[1:-1] for char in line) for line in lines]
-    text = f": {clean[0]}" if what.islower() else "".join(f"\n    {line}" for line in clean)
-    print(what + text)  # noqa: T201
+    text = f": {clean[0]}" if title.islower() else "".join(f"\n    {line}" for line in clean)
+    print(title + text)  # noqa: T201
 
 
 def _signature(shipped: Payload, keys: TrustedKeys | None) -> str:
@@ -67,21 +69,24 @@ def _signature(shipped: Payload, keys: TrustedKeys | None) -> str:
     if signature is None:
         return "none"
     ends = datetime.fromtimestamp(signature.expires, timezone.utc)
-    told = f"key {signature.key}, for {signature.name or 'no name'}, until {ends:%Y-%m-%d %H:%M:%S} UTC"
+    description = f"key {signature.key}, for {signature.name or 'no name'}, until {ends:%Y-%m-%d %H:%M:%S} UTC"
     if keys is None:
-        return f"{told}{' (expired)' if signature.expires <= time.time() else ''}; not checked: give --trusted-keys"
+        expired = " (expired)" if signature.expires <= time.time() else ""
+        return f"{description}{expired}; not checked: give --trusted-keys"
     try:
         keys.check(shipped)
     except SignatureRefused as error:
-        return f"{told}; REFUSED: {error}"
-    return f"{told}; valid"
+        return f"{description}; REFUSED: {error}"
+    return f"{description}; valid"
 
 
 def _limit(cpu_seconds: int) -> None:
     def stop(*_: object) -> None:
-        raise MalformedPayload(f"it takes more than {cpu_seconds} s of CPU to follow the pickle; do not run it")
+        raise MalformedPayload(
+            f"the analysis of the pickle took more than {cpu_seconds} s of CPU time (--cpu-seconds); do not run it"
+        )
 
     signal.signal(signal.SIGXCPU, stop)
-    for kind, most in ((resource.RLIMIT_AS, _MAX_MEMORY), (resource.RLIMIT_CPU, cpu_seconds)):
+    for kind, limit in ((resource.RLIMIT_AS, _MAX_MEMORY), (resource.RLIMIT_CPU, cpu_seconds)):
         _, hard = resource.getrlimit(kind)
-        resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+        resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))

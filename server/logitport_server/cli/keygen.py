@@ -15,12 +15,12 @@ from logitport_server.config import StartupError
 
 
 class Keygen(BaseModel):
-    """Make a pair of keys to sign payloads with: PATH, to be kept secret, and PATH.pub for --trusted-keys."""
+    """Create a key pair for signing payloads: PATH is the private key, PATH.pub the public key for --trusted-keys."""
 
-    path: CliPositionalArg[Path] = Field(description="file of the private key; it must not be there yet")
+    path: CliPositionalArg[Path] = Field(description="file of the private key; it must not exist yet")
 
     def cli_cmd(self) -> None:
-        """Make them."""
+        """Create and write the keys."""
         key = Ed25519PrivateKey.generate()
         public = self.path.with_name(self.path.name + ".pub")
         _write(self.path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600)

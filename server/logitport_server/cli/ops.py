@@ -10,13 +10,13 @@ from logitport_server.config import CUSTOM_OPS
 
 
 class Ops(BaseModel):
-    """List every op: what runs on each platform, whether this machine has it, and why that was chosen."""
+    """List the implementations of every op by platform, whether this machine has the platform, and the reason."""
 
     custom_ops: list[str] = CUSTOM_OPS
 
     def cli_cmd(self) -> None:
         """Print the table."""
-        import logitport_builtins  # noqa: F401 - registers ops of its own, where it has any
+        import logitport_builtins  # noqa: F401 - registers its own ops, if it has any
         from logitport import ops
 
         ops.configure(self.custom_ops)

@@ -1,4 +1,4 @@
-"""Payloads that commands are given."""
+"""Payload arguments of commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from logitport_server.config import StartupError
 
 
 def read_payload(path: str) -> str:
-    """The text of the file, or of stdin for "-". Raises StartupError."""
+    """Return the text of the file, or of stdin for "-". Raises StartupError."""
     try:
         return sys.stdin.read() if path == "-" else Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:

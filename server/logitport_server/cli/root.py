@@ -1,4 +1,4 @@
-"""`logitport`: its commands, and how what is wrong with their options is told."""
+"""`logitport`: its subcommands, and the messages for invalid options."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class Logitport(BaseSettings):
         cli_implicit_flags=True,
         cli_kebab_case=True,
         cli_enforce_required=True,
-        env_prefix="LOGITPORT_COMMAND_",  # else VERSION or OPS of the environment would be taken for ours
+        env_prefix="LOGITPORT_COMMAND_",  # without it, VERSION or OPS in the environment would be read as options
     )
 
     serve: CliSubCommand[Serve] = Field(description="run the service")
-    doctor: CliSubCommand[Doctor] = Field(description="tell what contains shipped processors here, and try it")
-    ops: CliSubCommand[Ops] = Field(description="list the ops that edits run on, and what runs where")
+    doctor: CliSubCommand[Doctor] = Field(description="show which sandbox layers this machine has, and test them")
+    ops: CliSubCommand[Ops] = Field(description="list the ops that apply edits, and their implementations")
     unquarantine: CliSubCommand[Unquarantine] = Field(description="lift the quarantine of a processor")
-    keygen: CliSubCommand[Keygen] = Field(description="make keys to sign payloads with")
+    keygen: CliSubCommand[Keygen] = Field(description="create a key pair for signing payloads")
     sign: CliSubCommand[Sign] = Field(description="sign a payload")
-    inspect: CliSubCommand[Inspect] = Field(description="tell what a payload would do, without running it")
-    token: CliSubCommand[Token] = Field(description="make a token for a caller")
+    inspect: CliSubCommand[Inspect] = Field(description="show what a payload would do, without running it")
+    token: CliSubCommand[Token] = Field(description="create a token for a caller")
     version: bool = Field(False, description="print the version")
 
     def cli_cmd(self) -> None:
@@ -52,18 +52,19 @@ class Logitport(BaseSettings):
 
 
 def run(arguments: list[str] | None = None) -> None:
-    """Parse and run; a wrong option ends the process with status 2 and one line an option."""
+    """Parse the arguments and run. An invalid option ends the process with status 2 and one line for each option."""
     try:
         CliApp.run(Logitport, cli_args=sys.argv[1:] if arguments is None else arguments)
     except (LogitportError, StartupError) as error:
         sys.exit(f"logitport: {error}")
     except ValidationError as error:
-        for wrong in error.errors():
-            path = [part for part in wrong["loc"] if isinstance(part, str) and part not in Logitport.model_fields]
+        for problem in error.errors():
+            path = [part for part in problem["loc"] if isinstance(part, str) and part not in Logitport.model_fields]
             option = "--" + "-".join(path).replace("_", "-") + ": " if path else ""
-            told = option + wrong["msg"].removeprefix("Value error, ")
-            if wrong["type"] == "list_type":  # of a variable: the command line makes lists
-                given = wrong["input"] if isinstance(wrong["input"], str) else "..."
-                told = f"{PREFIX}{path[-1].upper()}: write a JSON list, such as {json.dumps([given])}"
-            print(f"logitport: {told}", file=sys.stderr)  # noqa: T201
+            message = option + problem["msg"].removeprefix("Value error, ")
+            # Only an environment variable can cause this type: the command line builds lists.
+            if problem["type"] == "list_type":
+                given = problem["input"] if isinstance(problem["input"], str) else "..."
+                message = f"{PREFIX}{path[-1].upper()}: write a JSON list, such as {json.dumps([given])}"
+            print(f"logitport: {message}", file=sys.stderr)  # noqa: T201
         sys.exit(2)

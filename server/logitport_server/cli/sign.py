@@ -15,18 +15,21 @@ from logitport_server.cli.payload_file import read_payload
 
 
 class Sign(BaseModel):
-    """Print a payload with a signature, which servers with --trusted-keys ask for."""
+    """Sign a payload and print it. Servers with --trusted-keys require a signature."""
 
     payload: CliPositionalArg[str] = Field(
-        description="file of a payload, as CustomLogitProcessor.to_str() makes it; - for stdin"
+        description="file of a payload, the result of CustomLogitProcessor.to_str(); - for stdin"
     )
-    key: Path = Field(description="file of the private key, made by `logitport keygen`")
-    name: str = Field("", description="the name that it may be registered under; none if not given")
+    key: Path = Field(description="file of the private key, from `logitport keygen`")
+    name: str = Field(
+        "",
+        description="name that the payload may be registered under; without it, no name is allowed",
+    )
     expires: Annotated[timedelta, Field(gt=timedelta(0))] = Field(
-        timedelta(seconds=DEFAULT_SECONDS), description="for how long the signature is of use, such as 30d"
+        timedelta(seconds=DEFAULT_SECONDS), description="how long the signature is valid, for example 30d"
     )
 
     def cli_cmd(self) -> None:
-        """Sign it."""
+        """Sign the payload and print the result."""
         seconds = int(self.expires.total_seconds())
         print(payload.sign(read_payload(self.payload), read_private_key(self.key), name=self.name, seconds=seconds))  # noqa: T201

@@ -13,26 +13,29 @@ from logitport_server.access.tokens import PrincipalName, Scope, new_token
 from logitport_server.principals import CUDA
 
 _CUDA = (
-    "cuda: processors that this principal ships, for its tenants as well, run in processes that hold the server's GPU, "
-    "and such a process cannot be fully contained"
+    "cuda: processors that this principal ships, for itself or for a tenant, run in processes that hold the server's "
+    "GPU; such a process cannot be fully contained"
 )
-_CUDA_ALONE = "cuda alone lets nobody call anything: it tells how code runs that `register` lets in\n"
+_CUDA_ALONE = "cuda alone permits no call: it only selects where code runs that the scope register accepts\n"
 
 
 class Token(BaseModel):
-    """Make a token: print it, which is the only time that anybody sees it, and the line for the file of --tokens."""
+    """Create a token. Print it, and its line for the file of --tokens. It cannot be printed again."""
 
-    name: CliPositionalArg[PrincipalName] = Field(description="who the token stands for, such as team/ci")
+    name: CliPositionalArg[PrincipalName] = Field(
+        description="name of the principal that the token authenticates, for example team/ci"
+    )
     scope: Annotated[list[Scope], Field(min_length=1)] = Field(
-        description="what it allows; may be given more than once: apply (call processors), register (ship code), admin "
-        "(manage what is others'), cuda (have one's code hold the server's GPU, which nothing can fully contain)"
+        description="what the token permits: apply (call processors), register (ship code), admin (manage the "
+        "processors of other principals), cuda (run shipped code that holds the server's GPU and so cannot "
+        "be fully contained); may be given more than once"
     )
     expires: Annotated[timedelta, Field(gt=timedelta(0))] | None = Field(
-        None, description="for how long it is of use, such as 90d; for ever if not given"
+        None, description="how long the token is valid, for example 90d; without it, the token does not expire"
     )
 
     def cli_cmd(self) -> None:
-        """Make it."""
+        """Create and print the token."""
         ends = datetime.now(timezone.utc).replace(microsecond=0) + self.expires if self.expires is not None else None
         token, grant = new_token(self.name, self.scope, ends)
         if CUDA in self.scope:

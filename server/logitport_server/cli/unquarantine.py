@@ -12,20 +12,20 @@ from logitport.connection import Tls
 
 
 class Unquarantine(BaseModel):
-    """Have a processor called again that failed too often. A token is taken from LOGITPORT_TOKEN."""
+    """Lift the quarantine of a processor, so that it is called again. The token is read from LOGITPORT_TOKEN."""
 
-    target: CliPositionalArg[str] = Field(description="the server: HOST:PORT, or unix:PATH")
-    processor: CliPositionalArg[str] = Field(description="a registered name, or a digest")
+    target: CliPositionalArg[str] = Field(description="address of the server: HOST:PORT or unix:PATH")
+    processor: CliPositionalArg[str] = Field(description="registered name or digest of the processor")
     tls_ca: Path | None = Field(
-        None, description="PEM certificates of the authorities that may have signed the server's; speaks TLS if given"
+        None, description="PEM certificates of the authorities for the server's certificate; enables TLS"
     )
-    tls_cert: Path | None = Field(None, description="PEM certificate of yours, where the server asks for one")
-    tls_key: Path | None = Field(None, description="its private key")
+    tls_cert: Path | None = Field(None, description="PEM client certificate, if the server requires one")
+    tls_key: Path | None = Field(None, description="PEM private key of the client certificate")
 
     def cli_cmd(self) -> None:
-        """Release it."""
+        """Lift the quarantine."""
         files = (self.tls_ca, self.tls_cert, self.tls_key)
         tls = Tls(*files) if any(files) else None
         with Client(self.target, tls=tls) as client:
             was_quarantined = client.unquarantine(self.processor)
-        print(f"released {', '.join(was_quarantined.names) or was_quarantined.display_name}")  # noqa: T201
+        print(f"lifted the quarantine of {', '.join(was_quarantined.names) or was_quarantined.display_name}")  # noqa: T201

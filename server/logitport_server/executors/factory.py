@@ -1,4 +1,4 @@
-"""Where this server runs what clients ship, as its operator wants it."""
+"""Selects the executor for shipped processors from the server's options."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ logger = logging.getLogger(__name__)
 
 
 def gpu_for_workers(config: ServerConfig, device: torch.device, grants: Callable[[str, str], bool]) -> Gpu | None:
-    """The server's GPU, for workers of authors with the scope `cuda`; None where there is none that can be shared.
+    """Return the server's GPU for workers of authors with the scope `cuda`; None if it cannot be shared.
 
     Args:
-        config: the operator's.
-        device: where the server processes logits.
-        grants: whether the principal of this name has a scope.
+        config: the server's options.
+        device: the server's torch device for logits.
+        grants: returns whether the principal of this name has this scope.
     """
     if device.type != "cuda" or not _has_workers(config):
         return None
     cuda, nodes = open_cuda(device), device_nodes()
     if cuda is None or not nodes:
-        lacking = "it cannot be shared (cuda-bindings)" if cuda is None else "there are no device nodes of it"
-        logger.warning("no worker will hold %s, whoever has the scope cuda: %s", device, lacking)
+        reason = "its memory cannot be shared (install cuda-bindings)" if cuda is None else "it has no device nodes"
+        logger.warning("no worker will hold %s, even with the scope cuda: %s", device, reason)
     return None if cuda is None else Gpu(cuda, nodes, lambda name: grants(name, CUDA))
 
 
 def choose_executor(config: ServerConfig, gpu: Gpu | None = None) -> Executor:
-    """The executor for this configuration; workers are started, and not waited for.
+    """Create the executor for these options. Its zygotes start in the background.
 
     Args:
-        config: the operator's.
-        gpu: as `gpu_for_workers` gave it.
+        config: the server's options.
+        gpu: the result of `gpu_for_workers`.
 
     Raises:
         StartupError: the machine lacks a layer of the sandbox.
@@ -71,21 +71,23 @@ def choose_executor(config: ServerConfig, gpu: Gpu | None = None) -> Executor:
             gpu=gpu,
         )
     except (SandboxError, OSError) as error:
-        hint = "\n--isolation none runs them in the server itself, which is for code that you would run yourself"
-        raise StartupError(
-            f"shipped processors cannot be contained here: {error}{hint if isinstance(error, LayersMissing) else ''}"
-        ) from error
+        message = f"shipped processors cannot be isolated on this machine: {error}"
+        if isinstance(error, LayersMissing):
+            message += (
+                "\n--isolation none runs them in the server's own process: only for code that you would run yourself"
+            )
+        raise StartupError(message) from error
 
 
 def announce(config: ServerConfig, gpu: Gpu | None = None) -> str:
-    """How shipped processors are treated, for the line that the server logs; what is dangerous is said loudly."""
+    """Return how shipped processors are run, for the start-up log. Logs a warning for --isolation none."""
     if not config.enable_custom_logit_processor:
         return "refused"
     if _has_workers(config):
-        return "accepted, and run in sandboxed processes" + (_told_of(gpu, config) if gpu and gpu.nodes else "")
+        return "accepted, and run in sandboxed processes" + (_gpu_holders(gpu, config) if gpu and gpu.nodes else "")
     logger.warning(
-        "--isolation none: whoever may ship a processor runs code as this server's user, with all that it may read, "
-        "write and reach; a processor that hangs or crashes takes the server with it"
+        "--isolation none: every client that may ship processors can run code as this server's user, with access to "
+        "its files and network; a processor that hangs or crashes stops the server"
     )
     return "accepted, and run in this process"
 
@@ -94,6 +96,6 @@ def _has_workers(config: ServerConfig) -> bool:
     return config.enable_custom_logit_processor and config.isolation == "process"
 
 
-def _told_of(gpu: Gpu, config: ServerConfig) -> str:
-    whose = "authors with the scope cuda" if config.asks else "everyone, for nobody is asked who they are,"
-    return f"; those of {whose} hold {gpu.cuda.device}, and such a process cannot be fully contained"
+def _gpu_holders(gpu: Gpu, config: ServerConfig) -> str:
+    authors = "authors with the scope cuda" if config.asks else "all authors (authentication is off)"
+    return f"; processes of {authors} hold {gpu.cuda.device} and so cannot be fully contained"

@@ -51,6 +51,6 @@ def _with_advice(error: LoadFailed, shipped: Payload) -> LoadFailed:
             return LoadFailed(
                 f"the processor uses {reference.module}.{reference.name}, but {engine} is not installed on the server, "
                 f"which runs shipped processors in its own process: install {engine} there, or serve with --isolation "
-                f"process, whose workers have stubs of {engine}"
+                f"process: its workers have stubs of {engine}"
             )
     return error

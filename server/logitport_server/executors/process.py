@@ -87,7 +87,7 @@ class ProcessExecutor(Executor):
 
     @property
     def pythons(self) -> frozenset[str]:
-        """The Python minor versions whose payloads can run."""
+        """The Python minor versions that payloads may have been shipped from."""
         return frozenset(self._paths)
 
     @property

@@ -1,4 +1,4 @@
-"""What the server keeps for a request whose state is in a worker."""
+"""The server's record of a request that has its state in a worker."""
 
 from __future__ import annotations
 

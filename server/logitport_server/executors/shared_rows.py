@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from logitport_server.executors.zygote import WorkerProcess
     from logitport_server.principals import TrustDomain
 
-    # Makes the worker open GPU memory, whose descriptor is passed along. Raises LogitportError.
+    # Makes the worker open GPU memory, given its descriptor. Raises LogitportError.
     OpenOnGpu = Callable[[messages.Memory, int], object]
 
 _numbers = count(1)

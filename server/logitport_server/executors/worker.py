@@ -87,7 +87,7 @@ class Worker:
         self._zygote = zygote
         self._forked: Future[WorkerProcess] | None = None
         self._process: WorkerProcess | None = None
-        # What the process can drop: processors (state None), and states of processors.
+        # Objects that the process can drop: processors (state None), and states of processors.
         self._released: deque[tuple[int, int | None]] = deque()
         self._last_call: type[messages.Call] = messages.Call
 
@@ -174,7 +174,7 @@ class Worker:
         return self._replace_process(source, WorkerGone(f"sent {what}"), 0.0)
 
     def end_revoked(self) -> None:
-        """End an idle process whose owner has lost the scope for what it holds. A busy one is left alone."""
+        """End an idle process that holds a GPU after its owner has lost the scope. A busy process is not ended."""
         if self.lock.acquire(blocking=False):
             if self._process is not None and not self._is_permitted(self._process):
                 self._close_process()
@@ -192,7 +192,7 @@ class Worker:
             self._forked = None
 
     def _is_permitted(self, process: WorkerProcess) -> bool:
-        """Return whether the owner still has the scope for what the process holds."""
+        """Return whether the owner still has the scope for the GPU, if the process holds one."""
         return not process.holds_gpu or (self.gpu is not None and self.gpu.granted(self.domain))
 
     def _replace_process(self, source: Source, error: WorkerGone | NoAnswer, seconds: float) -> LogitportError:

@@ -1,1 +1,1 @@
-"""Which processors exist, and which may be loaded."""
+"""The registered and installed processors, and the rules for loading them."""

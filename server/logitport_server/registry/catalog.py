@@ -1,4 +1,4 @@
-"""What is registered, by digest and by name: in memory, and in the store."""
+"""Registered processors by digest and by name, in memory and in the store."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Entry:
     """One registration.
 
     Attributes:
-        payload: what was registered.
-        owner: name of the principal who did.
-        registered_at: when, in seconds since the Unix epoch.
-        shared: whether others may see and use it.
-        names: what it is called.
+        payload: the payload.
+        owner: name of the principal that registered it.
+        registered_at: in seconds since the Unix epoch.
+        shared: whether other principals may see and use it.
+        names: the names bound to it.
     """
 
     payload: Payload
@@ -37,7 +37,7 @@ class Entry:
     names: set[str] = field(default_factory=set)
 
     def info(self) -> registry_pb2.ProcessorInfo:
-        """As it is told."""
+        """Return the message that describes the registration to clients."""
         return registry_pb2.ProcessorInfo(
             digest=self.payload.digest,
             owner=self.owner,
@@ -53,71 +53,84 @@ class Entry:
 
 
 class Catalog:
-    """Knows no rules but who may find what. Not safe to use from several threads."""
+    """The registrations, with visibility as the only rule. Not thread-safe."""
 
     def __init__(self, store: NoStore) -> None:
         self._store = store
-        self._by_digest: dict[str, dict[str, Entry]] = {}  # digest, then owner, in the order of registration
+        self._by_digest: dict[str, dict[str, Entry]] = {}  # by digest, then by owner, in the order of registration
         self._by_name: dict[str, Entry] = {}
-        # Stored names whose processors cannot be registered at present, and whose they are.
-        self._held: dict[str, str] = {}
+        # Owners of stored names that stay reserved, because the processor is refused at present.
+        self._reserved: dict[str, str] = {}
 
     def __iter__(self) -> Iterator[Entry]:
         return (entry for owners in self._by_digest.values() for entry in owners.values())
 
     def load(self, accept: Callable[[str], Payload]) -> None:
-        """Take in what is stored, if it is still accepted; the rest stays stored, and its names their owners'."""
+        """Add the stored registrations that are still accepted. The others stay stored, and their names reserved."""
         for stored in self._store.all(Registration):
             try:
                 shipped = accept(stored.serialized)
                 if shipped.digest != stored.digest:
                     raise MalformedPayload(f"its digest is {shipped.digest}")
             except LogitportError as error:
-                logger.warning("the stored processor %s is left out: %s", stored.digest, error)
+                logger.warning("the stored processor %s was not loaded: %s", stored.digest, error)
             else:
                 self._add(Entry(shipped, stored.owner, stored.registered_at, stored.shared))
         for bound in self._store.all(Binding):
             entry = self._by_digest.get(bound.digest, {}).get(bound.owner)
             if entry is None:
-                logger.warning("the stored name %s is left out: its processor %s is", bound.name, bound.digest)
-                self._held[bound.name] = bound.owner
+                logger.warning(
+                    "the stored name %s was not loaded, because its processor %s was not", bound.name, bound.digest
+                )
+                self._reserved[bound.name] = bound.owner
             else:
                 self._bind(bound.name, entry)
 
     def named(self, name: str) -> Entry | None:
-        """What a name is bound to."""
+        """Return the registration that the name is bound to, if any."""
         return self._by_name.get(name)
 
     def owner_of(self, name: str) -> str | None:
-        """Whose a name is, also if its processor is left out."""
+        """Return the owner of a name, also of a reserved one; None if the name is free."""
         entry = self._by_name.get(name)
-        return entry.owner if entry is not None else self._held.get(name)
+        return entry.owner if entry is not None else self._reserved.get(name)
 
     def owners(self, digest: str) -> Mapping[str, Entry]:
-        """The registrations of one payload, by owner."""
+        """Return the registrations of one payload, by owner."""
         return self._by_digest.get(digest, {})
 
     def find(
-        self, processor: str, asker: str, *, names: bool = True, digests: bool = True, everyones: bool = False
+        self, processor: str, principal: str, *, names: bool = True, digests: bool = True, any_owner: bool = False
     ) -> Entry:
-        """One's own before what others share. Raises UnknownProcessor, which tells nothing of what is another's."""
+        """Return the principal's own registration, or else one that another principal shares.
+
+        Args:
+            processor: a name or digest.
+            principal: name of the principal.
+            names: whether to search the names.
+            digests: whether to search the digests.
+            any_owner: whether to include unshared registrations of other principals.
+
+        Raises:
+            UnknownProcessor: there is none. The error is the same if another principal's exists but is not shared.
+        """
         found: Iterable[Entry] = ()
         if names and processor in self._by_name:
             found = [self._by_name[processor]]
         elif digests:
-            found = sorted(self._by_digest.get(processor, {}).values(), key=lambda entry: entry.owner != asker)
+            found = sorted(self._by_digest.get(processor, {}).values(), key=lambda entry: entry.owner != principal)
         for entry in found:
-            if everyones or entry.shared or entry.owner == asker:
+            if any_owner or entry.shared or entry.owner == principal:
                 return entry
         raise UnknownProcessor(
-            f"no registered name or digest is {processor!r}; register it first, or ask its owner to share it"
+            f"no registered name or digest is {processor!r}; register it first, or have its owner share it"
         )
 
-    def keep(self, entry: Entry, serialized: str, name: str) -> None:
-        """Store a registration, and a name for it if one is given; then add it, in the place of what it replaces.
+    def add(self, entry: Entry, serialized: str, name: str) -> None:
+        """Store a registration, and its name if one is given. An earlier registration or binding is replaced.
 
         Raises:
-            InternalError: it cannot be stored; nothing was changed.
+            InternalError: the store cannot be written. Nothing has changed in memory.
         """
         registration = Registration(
             serialized=serialized,
@@ -126,23 +139,23 @@ class Catalog:
             shared=entry.shared,
             registered_at=entry.registered_at,
         )
-        self._store.keep(registration)
+        self._store.save(registration)
         if name:
-            self._store.keep(Binding(name=name, digest=entry.payload.digest, owner=entry.owner))
+            self._store.save(Binding(name=name, digest=entry.payload.digest, owner=entry.owner))
         self._add(entry)
         if name:
             self._bind(name, entry)
 
     def unbind(self, name: str) -> None:
-        """Forget a name."""
-        self._store.forget(Binding, name)
+        """Delete a name."""
+        self._store.delete(Binding, name)
         self._by_name.pop(name).names.discard(name)
 
-    def forget(self, entry: Entry) -> set[str]:
-        """Forget a registration and its names, which are returned."""
+    def remove(self, entry: Entry) -> set[str]:
+        """Delete a registration and its names. Returns the names."""
         for name in entry.names:
-            self._store.forget(Binding, name)
-        self._store.forget(Registration, entry.payload.digest, entry.owner)
+            self._store.delete(Binding, name)
+        self._store.delete(Registration, entry.payload.digest, entry.owner)
         for name in entry.names:
             del self._by_name[name]
         owners = self._by_digest[entry.payload.digest]
@@ -161,5 +174,5 @@ class Catalog:
         if bound is not None:
             bound.names.discard(name)
         self._by_name[name] = entry
-        self._held.pop(name, None)
+        self._reserved.pop(name, None)
         entry.names.add(name)

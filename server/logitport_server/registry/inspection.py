@@ -1,6 +1,6 @@
-"""What a payload would import and do, found out without running any of it.
+"""Static analysis of payloads: what unpickling would import and do.
 
-The pickle is read by fickling (Trail of Bits), which turns it into the Python that unpickling amounts to.
+fickling (Trail of Bits) converts the pickle to equivalent Python source. Nothing is run.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _CODE_MAKERS = ("_create_code", "CodeType")
-_LONGEST = 200
+_MAX_TEXT_LENGTH = 200
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function that travels in the payload; unpickling does not call it, using the processor does.
+    """A function in the payload. Unpickling does not call it; using the processor does.
 
     Attributes:
-        name: qualified.
+        name: qualified name.
         uses: names of modules, attributes and globals in its code.
-        strings: in its code.
+        strings: string constants in its code.
     """
 
     name: str
@@ -37,12 +37,12 @@ class Function:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is in a pickle.
+    """The contents of a pickle.
 
     Attributes:
-        imports: what unpickling imports, as "from module import name".
-        statements: what unpickling does, as Python; code and other bytes are abbreviated.
-        functions: that it carries.
+        imports: what unpickling imports, in the form "from module import name".
+        statements: what unpickling does, as Python source; code and other bytes are abbreviated.
+        functions: the functions in it.
     """
 
     imports: tuple[str, ...]
@@ -51,19 +51,19 @@ class Inspection:
 
 
 def inspect_pickle(data: bytes) -> Inspection:
-    """Look into a pickle. Raises MalformedPayload if it cannot be followed, which is a reason not to run it."""
+    """Analyse a pickle. Raises MalformedPayload if that fails, which is a reason not to run it."""
     try:
         tree = Pickled.load(data).ast
         statements = [node for node in tree.body if not isinstance(node, (ast.Import, ast.ImportFrom))]
         imports = [ast.unparse(node) for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
         functions = tuple(_functions(tree))
-        shown = [ast.unparse(_Abbreviated().visit(node)) for node in statements]
+        shown = [ast.unparse(_Abbreviate().visit(node)) for node in statements]
     except RecursionError as error:
-        raise MalformedPayload("the pickle is nested too deeply to be followed; do not run it") from error
+        raise MalformedPayload("the pickle is nested too deeply to be analysed; do not run it") from error
     except MalformedPayload:
         raise
     except Exception as error:
-        raise MalformedPayload(f"the pickle cannot be followed ({error}); do not run it") from error
+        raise MalformedPayload(f"the pickle cannot be analysed ({error}); do not run it") from error
     return Inspection(tuple(dict.fromkeys(imports)), tuple(shown), functions)
 
 
@@ -71,11 +71,11 @@ def _functions(tree: ast.Module) -> Iterator[Function]:
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CODE_MAKERS):
             continue
-        # Whatever the Python version, the first tuple is the constants; names, variables, file and names follow.
+        # In every Python version the first tuple is the constants. Names, variables, file and qualified name follow.
         at = next((at for at, argument in enumerate(node.args) if isinstance(argument, ast.Tuple)), len(node.args))
-        constants, names, _, _, *titles = node.args[at:] + [ast.Constant(None)] * 6
-        title = next((text for text in reversed(list(_strings(ast.Tuple(titles[:2])))) if text), "?")
-        yield Function(title, tuple(_strings(names)), tuple(text for text in _strings(constants) if text))
+        constants, names, _, _, *qualified = node.args[at:] + [ast.Constant(None)] * 6
+        name = next((text for text in reversed(list(_strings(ast.Tuple(qualified[:2])))) if text), "?")
+        yield Function(name, tuple(_strings(names)), tuple(text for text in _strings(constants) if text))
 
 
 def _strings(node: ast.expr) -> Iterator[str]:
@@ -85,10 +85,10 @@ def _strings(node: ast.expr) -> Iterator[str]:
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"
+    return text if len(text) <= _MAX_TEXT_LENGTH else f"{text[:_MAX_TEXT_LENGTH]}... ({len(text)} characters)"
 
 
-class _Abbreviated(ast.NodeTransformer):
+class _Abbreviate(ast.NodeTransformer):
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
         if isinstance(node.value, bytes):
             return ast.Name(f"<{len(node.value)} bytes>")

@@ -1,6 +1,6 @@
-"""Processors that are installed beside the server: the built-ins, and what the operator has it load at start-up.
+"""Installed processors: the built-ins, and those that the operator's options load at start-up.
 
-They are trusted, as the server's own code is: they run in its process, and no flag is needed to call them by name.
+They are trusted like the server's own code: they run in its process, and calling them by name needs no option.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ VLLM_ENTRY_POINTS = "vllm.logits_processors"
 
 
 def load(config: ServerConfig, given: Iterable[object] = ()) -> dict[str, Any]:
-    """Processors of any dialect by the names by which requests ask for them.
+    """Return the installed processors, of any dialect, by the name that requests use.
 
-    That is a built-in's name; an entry point's; `module.path:Class` of `--logits-processors`, and of a class or
-    function that a program of the operator's hands over itself.
+    The name of a built-in or an entry point is its own. The name of a processor of `--logits-processors` or `given` is
+    `module.path:Class`.
 
     Args:
-        config: what else to load.
-        given: processors that are here already.
+        config: the options, which select the processors to load.
+        given: further classes or functions, passed by a program that embeds the server.
 
     Raises:
-        StartupError: one cannot be imported, or is no processor, or two have one name.
+        StartupError: a processor cannot be imported or is not a processor, or a name occurs twice.
     """
     found: dict[str, Any] = dict(BUILTINS)
     for name, processor, where in _all(config, given):
@@ -45,20 +45,18 @@ def load(config: ServerConfig, given: Iterable[object] = ()) -> dict[str, Any]:
         except TypeError as error:
             raise StartupError(f"{where}: {error}") from error
         if dialect in OF_CLASSES and not isinstance(inner, type):
-            raise StartupError(
-                f"{where}: of the dialect {dialect!r} a class is wanted, not a {type(inner).__qualname__}"
-            )
+            raise StartupError(f"{where}: the dialect {dialect!r} needs a class, not a {type(inner).__qualname__}")
         if missing := missing_methods(inner):
             raise StartupError(f"{where}: {inner.__qualname__} is abstract; define {', '.join(missing)}")
         if "/" in name or name in found:
-            problem = "a slash, which those have that clients register" if "/" in name else "another processor"
-            raise StartupError(f"{where}: the name {name!r} has {problem}; give it another name, or leave it out")
+            problem = "has a slash, as only registered names do" if "/" in name else "is taken by another processor"
+            raise StartupError(f"{where}: the name {name!r} {problem}; give it another name, or leave it out")
         found[name] = processor
     return found
 
 
 def _all(config: ServerConfig, given: Iterable[object]) -> Iterator[tuple[str, Any, str]]:
-    """The name, the processor, and where it is from."""
+    """Yield the name of each processor, the processor, and its origin for error messages."""
     for path in dict.fromkeys(config.logits_processors):
         where = f"--logits-processors {path}"
         yield path, _imported(path, where), where
@@ -67,7 +65,7 @@ def _all(config: ServerConfig, given: Iterable[object]) -> Iterator[tuple[str, A
     for group in groups:
         for point in entry_points(group=group):
             package = point.dist.name if point.dist is not None else "a package"
-            where = f"entry point {point.name!r} of {package} (group {group!r}; --no-entry-points leaves all out)"
+            where = f"entry point {point.name!r} of {package} (group {group!r}; --no-entry-points disables them all)"
             yield point.name, _loaded(point, where), where
     for processor in given:
         author = author_of(processor)
@@ -80,23 +78,23 @@ def _imported(path: str, where: str) -> Any:
     try:
         imported = importlib.import_module(module)
     except Exception as error:
-        raise StartupError(f"{where}: {_why(error)}") from error
+        raise StartupError(f"{where}: {_advice(error)}") from error
     try:
         return attrgetter(name)(imported)
     except AttributeError as error:
         near = get_close_matches(error.name or "", dir(error.obj), 1)
-        meant = f"; write {near[0]} if that is what was meant" if near else ""
-        raise StartupError(f"{where}: {module} has no {name}{meant}") from error
-    except Exception as error:  # a module's own __getattr__ may import
-        raise StartupError(f"{where}: {_why(error)}") from error
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise StartupError(f"{where}: {module} has no {name}{hint}") from error
+    except Exception as error:  # a module's own __getattr__ can raise anything
+        raise StartupError(f"{where}: {_advice(error)}") from error
 
 
 def _loaded(point: EntryPoint, where: str) -> Any:
     try:
         return point.load()
     except Exception as error:
-        raise StartupError(f"{where}, which is {point.value}: {_why(error)}") from error
+        raise StartupError(f"{where}, which is {point.value}: {_advice(error)}") from error
 
 
-def _why(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}; install what is missing, or leave the processor out"
+def _advice(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}; install what is missing, or leave out the processor"

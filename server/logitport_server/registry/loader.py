@@ -1,4 +1,4 @@
-"""The one place in the service that turns a payload into a processor."""
+"""The only place in the service that converts payloads to processors."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class Loader:
     """A bounded cache of loaded processors, by digest, around the only call that unpickles.
 
     Attributes:
-        load: from a `Payload` to its processor. Raises PythonMismatch, LoadFailed; what raised is not cached.
+        load: function from a `Payload` to its processor. Raises PythonMismatch, LoadFailed; failures are not cached.
     """
 
     def __init__(self, cache_size: int) -> None:
-        # A Payload compares and hashes by its digest alone.
+        # Payloads compare and hash by their digest only.
         self.load = lru_cache(maxsize=cache_size)(_unpickle)
 
     @property
     def hits(self) -> int:
-        """Loads that the cache answered."""
+        """The number of loads that the cache served."""
         return self.load.cache_info().hits
 
     @property
     def misses(self) -> int:
-        """Loads that unpickled."""
+        """The number of loads that unpickled."""
         return self.load.cache_info().misses
 
 

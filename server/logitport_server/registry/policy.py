@@ -1,4 +1,4 @@
-"""What must be true of a payload before anybody looks into it."""
+"""The checks of a payload before any use of it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class PayloadPolicy:
-    """The operator's.
+    """The operator's rules for accepting payloads.
 
     Args:
         allow_shipped: whether any payload is accepted.
-        max_bytes: the longest string, in characters.
-        trusted_keys: of which one must have signed each payload; None to take unsigned ones, too.
+        max_bytes: maximum length of the string, in characters.
+        trusted_keys: one of these keys must have signed the payload; None to accept unsigned payloads, too.
     """
 
     def __init__(self, *, allow_shipped: bool, max_bytes: int, trusted_keys: TrustedKeys | None = None) -> None:
@@ -27,14 +27,15 @@ class PayloadPolicy:
         self._trusted_keys = trusted_keys
 
     def accept(self, serialized: str, name: str = "") -> Payload:
-        """Read a payload, without unpickling it.
+        """Check and parse a payload. Does not unpickle.
 
         Args:
             serialized: the payload.
-            name: to be bound to it, if any.
+            name: name to register it under; "" for none.
 
         Raises:
-            PayloadNotAllowed, LimitExceeded, MalformedPayload, SignatureRefused: each before more of it is read.
+            PayloadNotAllowed, LimitExceeded, MalformedPayload, SignatureRefused: the first check
+                that fails. Each check reads more of the payload than the one before.
         """
         if not self._allow_shipped:
             raise PayloadNotAllowed(
@@ -43,8 +44,8 @@ class PayloadPolicy:
             )
         if len(serialized) > self._max_bytes:
             raise LimitExceeded(
-                f"a payload of {len(serialized)} characters is over the server's limit of {self._max_bytes}: leave out "
-                "what the class carries along, such as large constants, or raise --max-payload-bytes"
+                f"a payload of {len(serialized)} characters is over the server's limit of {self._max_bytes}: make "
+                "the class smaller, for example without large constants, or raise --max-payload-bytes"
             )
         shipped = payload.parse(serialized)
         if self._trusted_keys is not None:
@@ -52,6 +53,6 @@ class PayloadPolicy:
         return shipped
 
     def check_current(self, shipped: Payload) -> None:
-        """Raises SignatureRefused if a payload that was accepted once would not be any more."""
+        """Raise SignatureRefused if the signature of a payload accepted earlier is no longer valid."""
         if self._trusted_keys is not None:
             self._trusted_keys.check_current(shipped)

@@ -73,7 +73,7 @@ class Quarantine:
         logger.error("processor %s of %r is quarantined: %s", digest, domain, record.reason)
 
     def record_success(self, domain: TrustDomain | None, digest: str) -> None:
-        """Record an answered call, which resets the count of failures. Loading alone does not reset it."""
+        """Record a call with a reply, which resets the count of failures. Loading does not reset it."""
         if self._records:
             with self._lock:
                 record = self._records.get((domain, digest))

@@ -1,4 +1,4 @@
-"""Processors by built-in name, registered name and digest."""
+"""Lookup of processors by built-in name, registered name or digest, and their registration."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ _MAX_NAME_LENGTH = 128
 
 
 class Registry:
-    """Who registers a processor owns it: others cannot see, use or delete it, unless it is shared.
+    """The registered and the installed processors. Thread-safe.
 
-    The same payload of two principals is two registrations. Names are one namespace, and a name is its first
-    registrar's. Safe to use from several threads.
+    A registration belongs to the principal that made it. Other principals cannot see or use it unless it is shared,
+    and cannot delete it without the scope "admin". The same payload registered by two principals is two registrations.
+    All principals share one namespace; a name belongs to the principal that bound it first.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Registry:
         installed: Mapping[str, Any] = BUILTINS,
     ) -> None:
         self._policy = policy
-        # An empty quarantine is false: it has a length.
+        # `quarantine or ...` would replace an empty quarantine: its length of 0 makes it false.
         self._quarantine = Quarantine(after=sys.maxsize) if quarantine is None else quarantine
         self._check_python = check_python
         self._max_registered = max_registered
@@ -66,22 +67,22 @@ class Registry:
         self._catalog.load(self._accept)
 
     def resolve(self, processor: common_pb2.Processor, principal: Principal = ANONYMOUS, tenant: str = "") -> Source:
-        """What a request's processor names. Does not unpickle.
+        """Look up a request's processor. Does not unpickle.
 
         Args:
-            processor: as the request names it.
+            processor: the processor, as named in the request.
             principal: the engine that sent the request.
-            tenant: on whose behalf.
+            tenant: the engine's tenant, which is the trust domain of a payload in the request; "" for none.
 
         Raises:
             InvalidArgument, UnknownProcessor, NotPermitted, PayloadNotAllowed, LimitExceeded, MalformedPayload,
-            SignatureRefused: see their classes.
+            SignatureRefused: see the classes.
         """
         by = processor.WhichOneof("by")
         if by == "builtin":
             if processor.builtin not in self._installed:
                 raise UnknownProcessor(
-                    f"no built-in is called {processor.builtin!r}; there are {', '.join(sorted(self._installed))} "
+                    f"no built-in is called {processor.builtin!r}; installed are {', '.join(sorted(self._installed))} "
                     "(a registered name has a namespace, as in team/ban-french)"
                 )
             return Source(processor.builtin, installed=self._installed[processor.builtin])
@@ -101,17 +102,18 @@ class Registry:
     def register(
         self, serialized: str, name: str, principal: Principal = ANONYMOUS, *, replace: bool, shared: bool = False
     ) -> registry_pb2.ProcessorInfo:
-        """Keep a payload, and bind a name to it if one is given. Does not unpickle.
+        """Register a payload, and bind a name to it if one is given. Does not unpickle.
 
         Raises:
             PayloadNotAllowed, LimitExceeded, MalformedPayload, SignatureRefused, PythonMismatch: the payload is
                 refused.
-            InvalidName, NameTaken, LimitExceeded: the name or the registry's size.
-            InternalError: it cannot be stored.
+            InvalidName, NameTaken: the name is refused.
+            LimitExceeded: the registry is full, or the principal has too many registrations or names.
+            InternalError: the store cannot be written.
         """
         if name and not (len(name) <= _MAX_NAME_LENGTH and _NAME.fullmatch(name)):
             raise InvalidName(
-                f"{name!r} is not namespace/name[:tag] of at most {_MAX_NAME_LENGTH} characters out of a-z 0-9 . _ -; "
+                f"{name!r} is not namespace/name[:tag] of at most {_MAX_NAME_LENGTH} characters a-z 0-9 . _ -; "
                 "write, for example, team/ban-french:v2"
             )
         shipped = self._accept(serialized, name)
@@ -121,10 +123,10 @@ class Registry:
             entry = Entry(shipped, principal.name, time.time(), shared)
             before = self._catalog.owners(shipped.digest).get(principal.name)
             if before is None:
-                self._check_room(principal)
-            else:  # whose signature may be an older one
+                self._check_capacity(principal)
+            else:  # the new payload replaces the old one: only its signature can differ
                 entry = dataclasses.replace(before, payload=shipped, shared=shared)
-            self._catalog.keep(entry, serialized, name)
+            self._catalog.add(entry, serialized, name)
             return self._describe(entry)
 
     def describe(self, processor: str, principal: Principal = ANONYMOUS) -> registry_pb2.ProcessorInfo:
@@ -132,54 +134,54 @@ class Registry:
         if processor in self._installed:
             return self._describe_installed(processor)
         with self._lock:
-            return self._describe(self._catalog.find(processor, principal.name, everyones=principal.may(ADMIN)))
+            return self._describe(self._catalog.find(processor, principal.name, any_owner=principal.may(ADMIN)))
 
     def describe_all(self, principal: Principal = ANONYMOUS) -> list[registry_pb2.ProcessorInfo]:
-        """Those that are installed by name, then registered processors by first name."""
+        """Describe all visible processors: installed ones by name, then registered ones by their first name."""
         with self._lock:
-            registered = [self._describe(entry) for entry in self._catalog if self._sees(principal, entry)]
+            registered = [self._describe(entry) for entry in self._catalog if self._can_see(principal, entry)]
         registered.sort(key=lambda info: (list(info.names), info.digest))
         return [self._describe_installed(name) for name in sorted(self._installed)] + registered
 
     def delete(self, processor: str, principal: Principal = ANONYMOUS) -> list[str]:
-        """Forget a name, or a digest with all its names; returns those names.
+        """Delete a name, or a digest with all its names. Returns the deleted names.
 
-        A digest is forgotten for the principal alone that asks; for everyone if that one has not registered it and
-        has the scope "admin".
+        Deleting a digest deletes the principal's own registration of it. A principal without one that has the scope
+        "admin" deletes the registrations of all principals.
 
         Raises:
             UnknownProcessor: there is none, or the principal cannot see it.
-            NotPermitted: it is another's.
+            NotPermitted: it belongs to another principal.
         """
         if processor in self._installed:
-            raise InvalidArgument(f"{processor!r} is a built-in, and built-ins cannot be deleted")
+            raise InvalidArgument(f"{processor!r} is a built-in; built-ins cannot be deleted")
         with self._lock:
-            entry = self._catalog.find(processor, principal.name, everyones=principal.may(ADMIN))
+            entry = self._catalog.find(processor, principal.name, any_owner=principal.may(ADMIN))
             if entry.owner != principal.name:
-                principal.check(ADMIN, f"delete {processor!r}, which is another principal's")
+                principal.check(ADMIN, f"delete {processor!r}, which belongs to another principal")
             if self._catalog.named(processor) is not None:
                 self._catalog.unbind(processor)
                 return [processor]
             owners = self._catalog.owners(processor)
-            going = [owners[principal.name]] if principal.name in owners else list(owners.values())
-            return sorted(name for one in going for name in self._catalog.forget(one))
+            deleted = [owners[principal.name]] if principal.name in owners else list(owners.values())
+            return sorted(name for entry in deleted for name in self._catalog.remove(entry))
 
     def unquarantine(self, processor: str, principal: Principal = ANONYMOUS) -> registry_pb2.ProcessorInfo:
-        """Have a processor called again that failed too often, in whichever trust domain.
+        """Lift the quarantine of a processor in all trust domains.
 
         Args:
-            processor: a registered name, or a digest, which may also be of what was only shipped with requests.
-            principal: who asks.
+            processor: a registered name or a digest. The digest of an unregistered payload of a request works, too.
+            principal: the caller.
 
         Raises:
             NotPermitted: the principal lacks the scope "admin".
-            UnknownProcessor: there is none, or it is not quarantined either.
+            UnknownProcessor: the processor is neither registered nor quarantined.
         """
-        principal.check(ADMIN, "release a processor from quarantine")
+        principal.check(ADMIN, "lift the quarantine of a processor")
         was_quarantined = self._quarantine.lift(processor)
         with self._lock:
             try:
-                entry = self._catalog.find(processor, principal.name, everyones=True)
+                entry = self._catalog.find(processor, principal.name, any_owner=True)
             except UnknownProcessor:
                 if not was_quarantined:
                     raise
@@ -200,37 +202,38 @@ class Registry:
         )
 
     @staticmethod
-    def _sees(principal: Principal, entry: Entry) -> bool:
+    def _can_see(principal: Principal, entry: Entry) -> bool:
         return entry.shared or entry.owner == principal.name or principal.may(ADMIN)
 
     def _check_name(self, name: str, shipped: Payload, principal: Principal, *, replace: bool) -> None:
-        """Raises NameTaken, LimitExceeded."""
+        """Raise NameTaken or LimitExceeded if the principal cannot bind this name to the payload."""
         owner, bound = self._catalog.owner_of(name), self._catalog.named(name)
         if owner not in (None, principal.name):
-            raise NameTaken(f"{name!r} is another principal's; choose another name")
+            raise NameTaken(f"{name!r} belongs to another principal; choose another name")
         if bound is not None and bound.payload != shipped and not replace:
             raise NameTaken(
                 f"{name!r} is bound to {bound.payload.display_name}; choose another name or tag, or register "
                 "with replace"
             )
-        # Each name is told by List, and stored.
+        # Names are limited because each is stored and listed.
         own = sum(len(entry.names) for entry in self._catalog if entry.owner == principal.name)
         if bound is None and own >= self._max_owned:
             raise LimitExceeded(
-                f"{principal.display_name} has bound {self._max_owned} names, the most that one principal may: delete "
+                f"{principal.display_name} has bound {self._max_owned} names, the limit for one principal: delete "
                 "some, or raise --max-processors-per-principal"
             )
 
-    def _check_room(self, principal: Principal) -> None:
+    def _check_capacity(self, principal: Principal) -> None:
+        """Raise LimitExceeded if the principal cannot register another payload."""
         registered = [entry.owner for entry in self._catalog]
         if registered.count(principal.name) >= self._max_owned:
             raise LimitExceeded(
-                f"{principal.display_name} has registered {self._max_owned} processors, the most that one principal "
-                "may: delete some, or raise --max-processors-per-principal"
+                f"{principal.display_name} has registered {self._max_owned} processors, the limit for one principal: "
+                "delete some, or raise --max-processors-per-principal"
             )
         if len(registered) >= self._max_registered:
             raise LimitExceeded(
-                f"the registry holds {self._max_registered} processors, its limit: delete some, or raise "
+                f"the registry has {self._max_registered} processors, its limit: delete some, or raise "
                 "--max-registered-processors"
             )
 

@@ -1,4 +1,4 @@
-"""What a request's processor comes to, once it was looked up."""
+"""The result of looking up a request's processor."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a processor that a request may use comes from: it is installed here, or a payload that a client shipped.
+    """A processor that a request may use: an installed one, or a shipped payload.
 
     Attributes:
-        key: the name of what is installed, or the payload's digest.
-        installed: the processor; None if it was shipped.
-        payload: the payload; None if the processor is installed. Nobody has unpickled it yet.
-        domain: whose code it is; None for what is installed.
+        key: name of the installed processor, or digest of the payload.
+        installed: the processor; None for a payload.
+        payload: the payload, not unpickled; None for an installed processor.
+        domain: trust domain of the code; None for an installed processor.
     """
 
     key: str
@@ -28,5 +28,5 @@ class Source:
 
     @property
     def display_name(self) -> str:
-        """What people are told of it."""
+        """The name for error messages and logs."""
         return self.key if self.payload is None else self.payload.display_name

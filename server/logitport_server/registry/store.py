@@ -1,4 +1,4 @@
-"""Registered processors in a folder, so that they outlive the server."""
+"""A folder that keeps registered processors across restarts of the server."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 _TEMPORARY = ".new-"
 
 
-class _Kept(BaseModel):
-    """What one file holds."""
+class _Stored(BaseModel):
+    """The content of one file."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -32,19 +32,19 @@ class _Kept(BaseModel):
 
     @property
     def key(self) -> str:
-        """What there is only one of."""
+        """The unique key among the files of this kind."""
         raise NotImplementedError
 
 
-class Registration(_Kept):
-    """A payload, and who registered it when.
+class Registration(_Stored):
+    """A registered payload.
 
     Attributes:
-        serialized: the string, as it came.
-        digest: what the payload's digest was; whoever loads it checks that it still is.
+        serialized: the payload's string, unchanged.
+        digest: the payload's digest at registration. The catalog compares it with the digest after loading.
         owner: name of the principal that registered it.
-        shared: whether everyone may use it.
-        registered_at: seconds since the Unix epoch.
+        shared: whether all principals may use it.
+        registered_at: in seconds since the Unix epoch.
     """
 
     folder = "processors"
@@ -59,8 +59,8 @@ class Registration(_Kept):
         return self.digest + self.owner
 
 
-class Binding(_Kept):
-    """A name, and the registration that it is bound to."""
+class Binding(_Stored):
+    """The binding of a name to a registration."""
 
     folder = "names"
     name: str
@@ -77,40 +77,40 @@ _K = TypeVar("_K", Registration, Binding)
 
 
 class NoStore:
-    """Keeps nothing: what is registered goes with the server."""
+    """A store that keeps nothing: registrations end with the server."""
 
     def all(self, kind: type[_K]) -> Iterable[_K]:  # noqa: ARG002 - described at `Store`
-        """What is kept of one kind."""
+        """Return everything stored of one kind."""
         return ()
 
-    def keep(self, kept: Registration | Binding) -> None:
-        """Keep it, in place of the one with the same key. Raises InternalError if that fails."""
+    def save(self, stored: Registration | Binding) -> None:
+        """Store it; replace the one with the same key. Raises InternalError if that fails."""
 
-    def forget(self, kind: type[_Kept], *key: str) -> None:
-        """Forget the one with this key, if it is here. Raises InternalError if that fails."""
+    def delete(self, kind: type[_Stored], *key: str) -> None:
+        """Delete the one with this key, if there is one. Raises InternalError if that fails."""
 
     def close(self) -> None:
-        """Let another server have what is kept."""
+        """Release the store for another server."""
 
 
 class Store(NoStore):
-    """A folder with one file a registration, and one a name. For one thread of one server at a time.
+    """A folder with one file for each registration and each name. One server uses it at a time, from one thread.
 
-    A file is written beside its place, synced and moved there, so that a crash leaves the old one or the new one whole.
-    Its first line is the SHA-256 of the rest, and its name follows from what is in it: a file that is damaged, or was
-    put there by somebody else, is reported and left alone. The folder is its owner's alone (0700, files 0600), for
-    what lies in it is code.
+    A file is written under a temporary name, synced and renamed, so that a crash leaves either the old or the new file
+    complete. The first line of a file is the SHA-256 of the rest, and the file name is derived from the content: a file
+    that is damaged or has another origin is logged and not changed. Only the owner has access to the folder (mode 0700,
+    files 0600), because it contains code.
 
     Raises:
-        OSError: the folder cannot be made or used; it is another's, others can reach into it, or another server uses
-            it.
+        OSError: the folder cannot be created or used: it belongs to another user, other users have access, or another
+            server uses it.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        for made in (folder, *(folder / kind.folder for kind in _KINDS)):
-            made.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _check_private(made)
+        for path in (folder, *(folder / kind.folder for kind in _KINDS)):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _check_private(path)
         self._lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -121,36 +121,36 @@ class Store(NoStore):
             leftover.unlink()
 
     def all(self, kind: type[_K]) -> Iterator[_K]:
-        """Without the files that cannot be read, which are reported."""
+        """Yield everything stored of one kind. Unreadable files are logged and skipped."""
         for path in sorted((self._folder / kind.folder).iterdir()):
             try:
-                kept = kind.model_validate_json(_read(path))
-                if path != self._path(kind, kept.key):
-                    raise ValueError("its name is not that of what is in it")
+                stored = kind.model_validate_json(_read(path))
+                if path != self._path(kind, stored.key):
+                    raise ValueError("its name does not match its content")
             except (OSError, ValueError) as error:
-                logger.error("%s is damaged, or not this server's, and is left out: %s", path, error)
+                logger.error("%s is damaged or was not written by this server; it was not loaded: %s", path, error)
             else:
-                yield kept
+                yield stored
 
-    def keep(self, kept: Registration | Binding) -> None:
-        with _told():
-            _write(self._path(type(kept), kept.key), kept.model_dump_json().encode())
+    def save(self, stored: Registration | Binding) -> None:
+        with _as_internal_error():
+            _write(self._path(type(stored), stored.key), stored.model_dump_json().encode())
 
-    def forget(self, kind: type[_Kept], *key: str) -> None:
+    def delete(self, kind: type[_Stored], *key: str) -> None:
         path = self._path(kind, "".join(key))
-        with _told():
+        with _as_internal_error():
             path.unlink(missing_ok=True)
             _sync(path.parent)
 
     def close(self) -> None:
         os.close(self._lock)
 
-    def _path(self, kind: type[_Kept], key: str) -> Path:
+    def _path(self, kind: type[_Stored], key: str) -> Path:
         return self._folder / kind.folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _as_internal_error() -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -160,16 +160,16 @@ def _told() -> Iterator[None]:
 def _check_private(folder: Path) -> None:
     status = folder.stat()
     if status.st_uid != os.geteuid():
-        raise PermissionError(f"{folder} is another user's")
+        raise PermissionError(f"{folder} belongs to another user")
     if status.st_mode & 0o077:
-        raise PermissionError(f"others can reach into {folder}, and what lies there is code: chmod 700 {folder}")
+        raise PermissionError(f"other users have access to {folder}, which contains code: chmod 700 {folder}")
 
 
-def _write(path: Path, octets: bytes) -> None:
+def _write(path: Path, data: bytes) -> None:
     descriptor, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)  # mode 0600
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(hashlib.sha256(octets).hexdigest().encode() + b"\n" + octets)
+            file.write(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).replace(path)
@@ -181,7 +181,7 @@ def _write(path: Path, octets: bytes) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Make what was moved into the folder, or removed from it, outlive a loss of power."""
+    """Make renames and removals in the folder survive a loss of power."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -190,10 +190,10 @@ def _sync(folder: Path) -> None:
 
 
 def _read(path: Path) -> bytes:
-    """What `_write` wrote. Raises OSError, ValueError."""
+    """Return what `_write` wrote. Raises OSError, ValueError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
-        checksum, _, octets = file.read().partition(b"\n")
-    if checksum != hashlib.sha256(octets).hexdigest().encode():
-        raise ValueError("its checksum is wrong")
-    return octets
+        checksum, _, data = file.read().partition(b"\n")
+    if checksum != hashlib.sha256(data).hexdigest().encode():
+        raise ValueError("its checksum does not match")
+    return data

@@ -1,4 +1,4 @@
-"""The keys whose signatures the operator trusts."""
+"""The public keys that the operator trusts for signatures."""
 
 from __future__ import annotations
 
@@ -22,44 +22,44 @@ logger = logging.getLogger(__name__)
 
 
 class TrustedKeys:
-    """The public keys in a folder, one in each file *.pub; read again on `refresh`.
+    """The public keys in a folder, one in each file *.pub.
 
     Raises:
-        StartupError: the folder or a file in it cannot be read, or there is no key.
+        StartupError: the folder or a file in it cannot be read, or it has no key.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._keys = self._read()
         if not self._keys:
-            raise StartupError(f"--trusted-keys {folder} has no key: put what `logitport keygen` wrote to *.pub there")
+            raise StartupError(f"--trusted-keys {folder} has no key: copy a *.pub file of `logitport keygen` there")
 
     def refresh(self) -> None:
-        """Read the folder again; one that is wrong changes nothing, and is logged."""
+        """Reload the folder. If that fails, log the error and keep the keys."""
         try:
             keys = self._read()
         except StartupError as error:
-            logger.error("trusted keys are as they were: %s", error)
+            logger.error("the trusted keys were not reloaded: %s", error)
             return
         if keys.keys() != self._keys.keys():
             self._keys = keys
-            logger.info("read %d trusted keys again from %s", len(keys), self._folder)
+            logger.info("reloaded %d trusted keys from %s", len(keys), self._folder)
 
     def check(self, shipped: Payload, name: str = "") -> None:
-        """Raises SignatureRefused unless a trusted key vouches for the payload, and for the name if one is given."""
+        """Raise SignatureRefused unless a trusted key has signed the payload, and the name if one is given."""
         key = self._current_key(shipped)
         verify(shipped, key)
         self.check_current(shipped)
         if name and shipped.signature is not None and shipped.signature.name != name:
             signed_for = repr(shipped.signature.name) if shipped.signature.name else "no name"
             raise SignatureRefused(
-                f"the payload was signed for {signed_for}, and is to be registered as {name!r}; sign it for that name"
+                f"the payload was signed for {signed_for}, not for {name!r}; sign it for that name to register it"
             )
 
     def check_current(self, shipped: Payload) -> None:
-        """As `check`, for a payload that was checked before: keys go, and time passes."""
+        """Check a payload again that passed `check`: since then a key may be removed, or a signature expire."""
         self._current_key(shipped)
-        assert shipped.signature is not None  # noqa: S101 - it has a key
+        assert shipped.signature is not None  # noqa: S101 - `_current_key` requires it
         if shipped.signature.expires <= time.time():
             ended = datetime.fromtimestamp(shipped.signature.expires, timezone.utc)
             raise SignatureRefused(f"the payload's signature expired at {ended:%Y-%m-%d %H:%M:%S} UTC; sign it again")
@@ -67,14 +67,14 @@ class TrustedKeys:
     def _current_key(self, shipped: Payload) -> Ed25519PublicKey:
         if shipped.signature is None:
             raise SignatureRefused(
-                "the payload is not signed, and this server takes signed ones alone: sign it with `logitport sign` or "
-                "Client.register(signing_key=...)"
+                "the payload is not signed, and this server accepts only signed payloads: sign it with "
+                "`logitport sign` or Client.register(signing_key=...)"
             )
         key = self._keys.get(shipped.signature.key)
         if key is None:
             raise SignatureRefused(
                 f"the payload is signed with key {shipped.signature.key}, which this server does not trust; its "
-                "operator can put the public key into the folder of --trusted-keys"
+                "operator can add the public key to the folder of --trusted-keys"
             )
         return key
 

@@ -76,7 +76,7 @@ class Start(Call, kw_only=True):
 
 
 class Memory(msgspec.Struct, array_like=True):
-    """Memory whose descriptor travels with the message.
+    """Shared memory. Its descriptor is sent with the message.
 
     Attributes:
         number: number of the memory in the worker.
@@ -278,7 +278,7 @@ decode_event = _event_decoder.decode
 
 
 def decode_reply(data: memoryview) -> Reply:
-    """Decode what a worker sent.
+    """Decode a reply of an untrusted worker.
 
     Raises:
         BadFrame: it is not a valid reply.

@@ -1,4 +1,4 @@
-"""The command: what is wrong with an option is told in one line."""
+"""The command: an invalid option is reported in one line."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU h
 
 @pytest.fixture
 def logitport(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int | str | None, str]]:
-    """Runs the command to its end, in this process; exit status and stderr."""
+    """Runs the command in this process. Returns exit status and stderr."""
 
-    def run_to_its_end(*arguments: str) -> tuple[int | str | None, str]:
+    def run_to_exit(*arguments: str) -> tuple[int | str | None, str]:
         with pytest.raises(SystemExit) as ended:
             run(list(arguments))
         return ended.value.code, capsys.readouterr().err
 
-    return run_to_its_end
+    return run_to_exit
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ def logitport(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int | s
         (["--log-level", "loud"], "--log-level: Input should be 'debug', 'info', 'warning' or 'error'"),
     ],
 )
-def test_a_wrong_option(logitport: Any, arguments: list[str], line: str) -> None:
+def test_an_invalid_option(logitport: Any, arguments: list[str], line: str) -> None:
     status, errors = logitport("serve", *arguments)
     assert status == 2
     assert errors.startswith(f"logitport: {line}")
     assert errors.count("\n") == 1
 
 
-def test_a_wrong_variable(logitport: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_variable(logitport: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_DEVICE", "tpu")
     status, errors = logitport("serve")
     assert (status, errors.count("\n")) == (2, 1)
@@ -65,14 +65,14 @@ def test_a_wrong_variable(logitport: Any, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("value", "written"), [("foo:Bar", '["foo:Bar"]'), ('"foo:Bar"', '["foo:Bar"]'), ("{}", '["..."]')]
 )
-def test_a_variable_that_is_no_list(logitport: Any, monkeypatch: Any, value: str, written: str) -> None:
+def test_a_variable_that_is_not_a_list(logitport: Any, monkeypatch: Any, value: str, written: str) -> None:
     monkeypatch.setenv("LOGITPORT_LOGITS_PROCESSORS", value)
-    told = f"logitport: LOGITPORT_LOGITS_PROCESSORS: write a JSON list, such as {written}\n"
-    assert logitport("serve") == (2, told)
+    message = f"logitport: LOGITPORT_LOGITS_PROCESSORS: write a JSON list, such as {written}\n"
+    assert logitport("serve") == (2, message)
 
 
 @pytest.mark.parametrize("arguments", [["serve", "--nonsense"], ["nonsense"], ["serve", "nonsense"]])
-def test_what_is_no_option(logitport: Any, arguments: list[str]) -> None:
+def test_an_unknown_option(logitport: Any, arguments: list[str]) -> None:
     status, errors = logitport(*arguments)
     assert status == 2
     assert "nonsense" in errors
@@ -80,12 +80,12 @@ def test_what_is_no_option(logitport: Any, arguments: list[str]) -> None:
 
 @NO_CUDA
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
-def test_a_device_that_is_not_there(logitport: Any, device: str) -> None:
+def test_a_missing_device(logitport: Any, device: str) -> None:
     message, _ = logitport("serve", "--device", device, "--listen", "127.0.0.1:0")
     assert message == f"logitport: --device {device}: torch sees 0 CUDA devices; use auto or cpu"
 
 
-def test_a_folder_with_too_long_a_name_for_a_socket(
+def test_a_folder_whose_path_is_too_long_for_a_socket(
     logitport: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / ("x" * 100)
@@ -99,7 +99,7 @@ def test_a_folder_with_too_long_a_name_for_a_socket(
 
 
 @pytest.mark.parametrize("option", ["--listen", "--metrics-listen"])
-def test_an_address_that_is_taken(option: str) -> None:
+def test_an_address_in_use(option: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         options = {"--listen": "127.0.0.1:0", "--device": "cpu", "--log-level": "warning", option: address}
@@ -115,28 +115,28 @@ def test_an_address_that_is_taken(option: str) -> None:
     assert f"choose another address with {option}" in done.stderr
 
 
-def test_a_variable_that_nothing_reads_is_told_of_as_the_server_starts(logitport: Any, monkeypatch: Any) -> None:
+def test_an_unknown_variable_is_logged_at_start_up(logitport: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("LOGITPORT_ENABLE_CUSTOM_LOGIT_PROCESOR", "true")
-    monkeypatch.setenv("LOGITPORT_TARGET", "127.0.0.1:1")  # which hooks read
-    monkeypatch.setattr("logging.Logger.handle", lambda _, record: told.append(record.getMessage()))
-    told: list[str] = []
+    monkeypatch.setenv("LOGITPORT_TARGET", "127.0.0.1:1")  # hooks read it
+    monkeypatch.setattr("logging.Logger.handle", lambda _, record: messages.append(record.getMessage()))
+    messages: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as taken:
         logitport("serve", "--device", "cpu", "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
-    assert [line for line in told if "LOGITPORT_" in line] == [
+    assert [line for line in messages if "LOGITPORT_" in line] == [
         "LOGITPORT_ENABLE_CUSTOM_LOGIT_PROCESOR is set in the environment, and nothing here reads it; set "
         "LOGITPORT_ENABLE_CUSTOM_LOGIT_PROCESSOR if that is what was meant; logitport serve --help has all options"
     ]
 
 
-def test_help_tells_of_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         run(["serve", "--help"])
     assert ended.value.code == 0
-    told = capsys.readouterr().out
-    assert all(f"--{name.replace('_', '-')}" in told for name in ServerConfig.model_fields)
+    text = capsys.readouterr().out
+    assert all(f"--{name.replace('_', '-')}" in text for name in ServerConfig.model_fields)
 
 
-def test_without_the_servers_libraries_it_says_what_to_install() -> None:
+def test_a_missing_library_is_reported_with_the_package_to_install() -> None:
     code = "import sys; sys.modules['pydantic'] = None; from logitport_server.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=200)
     assert done.returncode == 1
@@ -149,7 +149,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     assert capsys.readouterr().out == f"{version('logitport')}\n"
 
 
-def test_a_token_that_the_server_takes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_created_token_is_accepted_by_the_server(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     run(["token", "team/ci", "--scope", "apply", "--scope", "register", "--expires", "2d"])
     token, line = capsys.readouterr().out.splitlines()
     (tmp_path / "tokens").write_text(line)
@@ -161,14 +161,14 @@ def test_a_token_that_the_server_takes(capsys: pytest.CaptureFixture[str], tmp_p
 
 
 @pytest.mark.parametrize(("scopes", "alone"), [(("register", "cuda"), False), (("cuda",), True), (("apply",), None)])
-def test_what_cuda_means_is_said(
+def test_the_risk_of_the_scope_cuda_is_printed(
     capsys: pytest.CaptureFixture[str], scopes: tuple[str, ...], alone: bool | None
 ) -> None:
     run(["token", "team/gpu", *(part for scope in scopes for part in ("--scope", scope))])
-    out, told = capsys.readouterr()
+    out, errors = capsys.readouterr()
     assert json.loads(out.splitlines()[1])["scopes"] == sorted(scopes)
-    assert ("cannot be fully contained" in told) == (alone is not None)
-    assert ("cuda alone lets nobody call anything" in told) == bool(alone)
+    assert ("cannot be fully contained" in errors) == (alone is not None)
+    assert ("cuda alone permits no call" in errors) == bool(alone)
 
 
 @pytest.mark.parametrize(
@@ -180,28 +180,28 @@ def test_what_cuda_means_is_said(
         (["a", "--scope", "apply", "--expires=-1d"], "--expires: Input should be greater than 0"),
     ],
 )
-def test_a_token_that_cannot_be_made(logitport: Any, arguments: list[str], line: str) -> None:
+def test_invalid_options_of_a_token(logitport: Any, arguments: list[str], line: str) -> None:
     status, errors = logitport("token", *arguments)
     assert (status, errors.count("\n")) == (2, 1)
     assert errors.startswith(f"logitport: {line}")
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
-        (["--tls-cert", "x"], "--tls-cert and --tls-key go together"),
+        (["--tls-cert", "x"], "--tls-cert and --tls-key need each other"),
         (["--tls-client-ca", "x"], "--tls-client-ca needs --tls-cert"),
         (["--listen", "unix:relative"], "--listen: 'unix:relative' is not unix:PATH with an absolute path"),
         (["--max-call-rate", "fast"], "--max-call-rate: 'fast' is not a rate; write, for example, 1000/second"),
     ],
 )
-def test_options_of_access_that_cannot_be(logitport: Any, options: list[str], told: str) -> None:
+def test_invalid_options_of_access(logitport: Any, options: list[str], message: str) -> None:
     status, errors = logitport("serve", *options)
     assert (status, errors.count("\n")) == (2, 1)
-    assert errors.startswith(f"logitport: {told}")
+    assert errors.startswith(f"logitport: {message}")
 
 
-def test_a_payload_that_cannot_be_signed(logitport: Any, tmp_path: Path) -> None:
+def test_unreadable_files_of_sign(logitport: Any, tmp_path: Path) -> None:
     message, _ = logitport("sign", str(tmp_path / "missing"), "--key", str(tmp_path / "key"))
     assert "cannot read a payload from" in message
     (tmp_path / "payload").write_text("{}")

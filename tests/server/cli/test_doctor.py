@@ -1,4 +1,4 @@
-"""`logitport doctor`: what is missing is said, what is there is tried."""
+"""`logitport doctor` reports missing layers and tests the others."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def doctor(*options, **environment):
 
 
 @pytest.mark.skipif(LACKING, reason=f"this machine lacks layers: {LACKING}")
-def test_a_machine_that_has_everything():
-    looked = doctor()
-    assert looked.returncode == 0, looked.stderr
-    rows = [line.split("│") for line in looked.stdout.splitlines() if line.startswith("│")]
+def test_a_machine_with_all_layers():
+    report = doctor()
+    assert report.returncode == 0, report.stderr
+    rows = [line.split("│") for line in report.stdout.splitlines() if line.startswith("│")]
     active = {row[1].strip() for row in rows if row[2].strip() == "active"}
     assert active == set(LAYER_NAMES)
     tried = {row[1].strip(): row[2].strip() for row in rows if row[2].strip() in ("yes", "no")}
@@ -37,26 +37,26 @@ def test_a_machine_that_has_everything():
 
 @pytest.mark.skipif(LACKING.keys() - {"bubblewrap"}, reason=f"this machine lacks layers: {LACKING}")
 def test_a_machine_without_bubblewrap():
-    looked = doctor(PATH="/nowhere")
-    assert looked.returncode == 1
-    assert "there is no bwrap; install the package bubblewrap" in looked.stdout
-    assert looked.stderr == "logitport: serve refuses shipped processors without bubblewrap, unless it is waived\n"
+    report = doctor(PATH="/nowhere")
+    assert report.returncode == 1
+    assert "there is no bwrap; install the package bubblewrap" in report.stdout
+    assert report.stderr == "logitport: serve refuses shipped processors without bubblewrap, unless it is waived\n"
     waived = doctor("--without-layer", "bubblewrap", PATH="/nowhere")
     assert waived.returncode == 0, waived.stderr
     assert "waived" in waived.stdout
 
 
-def test_a_layer_that_there_is_not(capsys):
+def test_an_unknown_layer(capsys):
     with pytest.raises(SystemExit) as ended:
         run(["doctor", "--without-layer", "moat"])
     assert ended.value.code == 2
-    assert "'moat' is no layer of the sandbox; write one of bubblewrap, limits" in capsys.readouterr().err
+    assert "'moat' is not a layer of the sandbox; write one of bubblewrap, limits" in capsys.readouterr().err
 
 
-def test_a_wall_that_does_not_hold_is_found():
-    through = [
+def test_an_ineffective_layer_is_found():
+    results = [
         ProbeResult("Start a process", stopped=False, how="7"),
         ProbeResult("Mount a file system", stopped=True, how=""),
     ]
-    assert _leaks(through, frozenset({"seccomp"})) == {"Start a process"}
-    assert _leaks(through, frozenset({"landlock"})) == frozenset()
+    assert _leaks(results, frozenset({"seccomp"})) == {"Start a process"}
+    assert _leaks(results, frozenset({"landlock"})) == frozenset()

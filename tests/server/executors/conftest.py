@@ -1,4 +1,4 @@
-"""Executors, in this process: one that runs everything here, and one with real workers."""
+"""Fixtures: an inline executor, and an executor with real workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CALL_SECONDS, LOAD_SECONDS = 60.0, 200.0
 
 @pytest.fixture(scope="session")
 def workers() -> Iterator[ProcessExecutor]:
-    """Real workers, behind whatever walls this machine has."""
+    """Real workers, with all sandbox layers that this machine has."""
     missing = [layer.name for layer in LAYERS if layer.missing() is not None]
     executor = ProcessExecutor(Deadlines(CALL_SECONDS, LOAD_SECONDS), quarantine_after=3, without=missing)
     executor.ready()
@@ -36,7 +36,7 @@ def executor(request: pytest.FixtureRequest) -> Executor:
 
 @pytest.fixture(scope="session")
 def ship() -> Callable[..., Source]:
-    """A class as it is when a tenant has shipped it."""
+    """Converts a class to the source of a payload that a tenant has shipped."""
 
     def source(processor: Any, tenant: str = "a") -> Source:
         shipped = payload.parse(payload.dumps(processor))

@@ -1,4 +1,4 @@
-"""What every executor must do: what it hosts is called, and fails, in the same way. Runs over both."""
+"""Conformance suite of executors: processors behave and fail alike in both."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ INF = float("inf")
 OPERATIONS = st.lists(st.one_of(st.integers(0, VOCAB - 1), st.sampled_from(["step", "cut", "rebuild"])), max_size=12)
 
 
-class TellsHistory(EditProcessor):
-    """Denies what it was told, which it compares with the history; keeps what a parameter says."""
+class DeniesHistory(EditProcessor):
+    """Denies the ids that it was notified of, and asserts that they equal the history."""
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
@@ -97,7 +97,7 @@ class EveryEdit(EditProcessor):
 
 
 class AddLength(CustomLogitProcessor):
-    """Adds the length of the history, and keeps a count if it is asked to."""
+    """Adds the length of the history. With the parameter "count" it also counts its calls."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         for row, params in enumerate(custom_param_list):
@@ -123,7 +123,7 @@ class Returns(CustomLogitProcessor):
         return results[how]
 
 
-class TellsWhatItKnows(EditProcessor):
+class DeniesContext(EditProcessor):
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         edits.deny([len(request.tokenizer_id), *request.eos_token_ids, request.history.draft_tokens])
 
@@ -147,8 +147,8 @@ class Remembers(CustomLogitProcessor):
         return logits + self.calls
 
 
-class Told:
-    """A request as a dialect is told of it."""
+class TrackedRequest:
+    """A request that notifies its dialect of history changes."""
 
     def __init__(
         self, dialect: Dialect, prompt: list[int], params: dict[str, Any] | None = None, output: list[int] | None = None
@@ -168,17 +168,17 @@ class Told:
         self.dialect.rewind(self.state)
 
 
-def denied(dialect: Dialect, *told: Told) -> list[list[int]]:
-    said = by_row(dialect.edit([one.state for one in told]), len(told))
-    return [[int(i) for kind, ids, _ in row if kind is EditKind.DENY for i in ids] for row in said]
+def denied(dialect: Dialect, *requests: TrackedRequest) -> list[list[int]]:
+    row_edits = by_row(dialect.edit([one.state for one in requests]), len(requests))
+    return [[int(i) for kind, ids, _ in row if kind is EditKind.DENY for i in ids] for row in row_edits]
 
 
-def process(dialect: Dialect, logits: torch.Tensor, *told: Told) -> torch.Tensor:
-    return dialect.process([one.state for one in told], logits)
+def process(dialect: Dialect, logits: torch.Tensor, *requests: TrackedRequest) -> torch.Tensor:
+    return dialect.process([one.state for one in requests], logits)
 
 
 @pytest.mark.parametrize("name", BUILTINS)
-def test_built_ins_run_here(executor: Executor, name: str) -> None:
+def test_built_ins_run_in_this_process(executor: Executor, name: str) -> None:
     dialect = executor.host(Source(name, installed=BUILTINS[name]))
     assert not dialect.shipped
     assert not dialect.isolated
@@ -188,78 +188,78 @@ def test_built_ins_run_here(executor: Executor, name: str) -> None:
 @settings(max_examples=15)
 @given(prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=4), operations=OPERATIONS)
 def test_state_follows_the_history(executor: Executor, ship: Ship, prompt: list[int], operations: list[Any]) -> None:
-    dialect = executor.host(ship(TellsHistory))
-    told, other = Told(dialect, prompt), Told(dialect, [9], output=[8])
+    dialect = executor.host(ship(DeniesHistory))
+    request, other = TrackedRequest(dialect, prompt), TrackedRequest(dialect, [9], output=[8])
     for operation in operations:
         if operation == "step":
-            assert denied(dialect, told, other) == [told.history.token_ids.tolist(), [9, 8]]
+            assert denied(dialect, request, other) == [request.history.token_ids.tolist(), [9, 8]]
         elif operation == "cut":
-            told.cut(max(len(prompt), len(told.history) - 2))
+            request.cut(max(len(prompt), len(request.history) - 2))
         elif operation == "rebuild":
-            told.history.append(1)
-            dialect.rebuild(told.state)
+            request.history.append(1)
+            dialect.rebuild(request.state)
         else:
-            told.append(operation)
-    assert denied(dialect, other, told) == [[9, 8], told.history.token_ids.tolist()]
+            request.append(operation)
+    assert denied(dialect, other, request) == [[9, 8], request.history.token_ids.tolist()]
 
 
 def test_one_request_in_several_rows(executor: Executor, ship: Ship) -> None:
-    dialect = executor.host(ship(TellsHistory))
-    told = Told(dialect, [3])
-    told.append(4)
-    assert denied(dialect, told, told, told) == [[3, 4]] * 3
+    dialect = executor.host(ship(DeniesHistory))
+    request = TrackedRequest(dialect, [3])
+    request.append(4)
+    assert denied(dialect, request, request, request) == [[3, 4]] * 3
 
 
-def test_what_the_engine_said_of_itself_and_of_drafts(executor: Executor, ship: Ship) -> None:
-    dialect = executor.host(ship(TellsWhatItKnows))
-    silent, told = Told(dialect, [3]), Told(dialect, [3])
-    told.state = dialect.start(RequestContext("r", told.history, {}, VOCAB, "a/tokenizer", (7, 9)), {})
-    told.advance = dialect.token_callback(told.state)
-    assert denied(dialect, silent, told) == [[0, 0], [11, 7, 9, 0]]
+def test_the_context_has_tokenizer_eos_ids_and_drafts(executor: Executor, ship: Ship) -> None:
+    dialect = executor.host(ship(DeniesContext))
+    default, request = TrackedRequest(dialect, [3]), TrackedRequest(dialect, [3])
+    request.state = dialect.start(RequestContext("r", request.history, {}, VOCAB, "a/tokenizer", (7, 9)), {})
+    request.advance = dialect.token_callback(request.state)
+    assert denied(dialect, default, request) == [[0, 0], [11, 7, 9, 0]]
     for drafts in (1, 2):
-        told.history.draft_tokens = drafts
-        told.append(5)
-        assert denied(dialect, told, silent) == [[11, 7, 9, drafts], [0, 0]]
-    told.cut(2)
-    assert denied(dialect, told) == [[11, 7, 9, 1]]
-    told.cut(1)
-    told.append(6)
-    assert denied(dialect, told, silent) == [[11, 7, 9, 0], [0, 0]]
+        request.history.draft_tokens = drafts
+        request.append(5)
+        assert denied(dialect, request, default) == [[11, 7, 9, drafts], [0, 0]]
+    request.cut(2)
+    assert denied(dialect, request) == [[11, 7, 9, 1]]
+    request.cut(1)
+    request.append(6)
+    assert denied(dialect, request, default) == [[11, 7, 9, 0], [0, 0]]
 
 
 @pytest.mark.parametrize("kind", ["deny", "allow", "allow none", "force", "bias", "bitmask", "many", "nothing"])
-def test_edits_arrive_as_they_were_said(executor: Executor, ship: Ship, kind: str) -> None:
+def test_edits_arrive_unchanged(executor: Executor, ship: Ship, kind: str) -> None:
     dialect = executor.host(ship(EveryEdit))
     assert not dialect.reads_logits
-    told = [Told(dialect, [1], {"kind": kind}), Told(dialect, [1], {"kind": "nothing"})]
-    said, expected = by_row(dialect.edit([one.state for one in told]), 2), RowEdits()
+    requests = [TrackedRequest(dialect, [1], {"kind": kind}), TrackedRequest(dialect, [1], {"kind": "nothing"})]
+    row_edits, expected = by_row(dialect.edit([one.state for one in requests]), 2), RowEdits()
     EveryEdit().edit(EditRequest({"kind": kind}, History([1]), VOCAB), expected)
     flat = [
         [(kind, ids.tolist(), None if values is None else values.tolist()) for kind, ids, values in row]
-        for row in (said[0], expected)
+        for row in (row_edits[0], expected)
     ]
     assert flat[0] == flat[1]
-    assert not said[1]
+    assert not row_edits[1]
 
 
-def test_what_it_raises_of_one_request(executor: Executor, ship: Ship) -> None:
-    dialect = executor.host(ship(TellsHistory))
+def test_errors_of_one_request(executor: Executor, ship: Ship) -> None:
+    dialect = executor.host(ship(DeniesHistory))
     with pytest.raises(InvalidParams, match="bad is not good"):
         dialect.validate({"bad": 1}, {})
     with pytest.raises((KeyError, ProcessorFailed), match="worse"):
         dialect.validate({"worse": 1}, {})
     with pytest.raises((ValueError, ProcessorFailed), match="never starts"):
-        Told(dialect, [1], {"never": True})
-    raising = Told(dialect, [1], {"raise": True})
+        TrackedRequest(dialect, [1], {"never": True})
+    raising = TrackedRequest(dialect, [1], {"raise": True})
     with pytest.raises((ZeroDivisionError, ProcessorFailed), match="zero"):
         denied(dialect, raising)
-    assert denied(dialect, Told(dialect, [2])) == [[2]]
+    assert denied(dialect, TrackedRequest(dialect, [2])) == [[2]]
 
 
 def test_logits(executor: Executor, ship: Ship) -> None:
     dialect = executor.host(ship(AddLength))
     assert dialect.reads_logits
-    first, second = Told(dialect, [1, 2]), Told(dialect, [3])
+    first, second = TrackedRequest(dialect, [1, 2]), TrackedRequest(dialect, [3])
     second.append(4)
     second.append(5)
     second.append(6)
@@ -274,23 +274,23 @@ def test_logits(executor: Executor, ship: Ship) -> None:
 
 
 @pytest.mark.parametrize("how", ["new", "double", "half", "view"])
-def test_what_may_be_returned(executor: Executor, ship: Ship, how: str) -> None:
+def test_kinds_of_results(executor: Executor, ship: Ship, how: str) -> None:
     dialect = executor.host(ship(Returns))
-    told = [Told(dialect, [1], {"how": how}) for _ in range(2)]
+    requests = [TrackedRequest(dialect, [1], {"how": how}) for _ in range(2)]
     logits = torch.tensor([[1.0] * VOCAB, [2.0] * VOCAB])
     expected = [2.0, 1.0] if how == "view" else [2.0, 3.0]
-    assert process(dialect, logits, *told)[:, 5].tolist() == expected
+    assert process(dialect, logits, *requests)[:, 5].tolist() == expected
 
 
-def test_a_call_that_raises_leaves_the_next_one_alone(executor: Executor, ship: Ship) -> None:
+def test_an_error_does_not_affect_the_next_call(executor: Executor, ship: Ship) -> None:
     dialect = executor.host(ship(Returns))
     with pytest.raises((ZeroDivisionError, ProcessorFailed), match="zero"):
-        process(dialect, torch.ones(1, VOCAB), Told(dialect, [1], {"how": "raises"}))
-    assert process(dialect, torch.ones(1, VOCAB), Told(dialect, [1], {"how": "new"}))[0, 0] == 2
+        process(dialect, torch.ones(1, VOCAB), TrackedRequest(dialect, [1], {"how": "raises"}))
+    assert process(dialect, torch.ones(1, VOCAB), TrackedRequest(dialect, [1], {"how": "new"}))[0, 0] == 2
 
 
 class UsesTorch(CustomLogitProcessor):
-    """What authors commonly call."""
+    """Common torch operations."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         torch.manual_seed(1)
@@ -308,16 +308,16 @@ class UsesTorch(CustomLogitProcessor):
         return torch.where(logits.isnan(), logits, torch.full_like(logits, 3.0))
 
 
-def test_what_authors_commonly_call(executor: Executor, ship: Ship) -> None:
+def test_common_torch_operations(executor: Executor, ship: Ship) -> None:
     dialect = executor.host(ship(UsesTorch))
-    for rows in (1, 700):  # few are done by one thread, many by several
-        told = Told(dialect, [1])
-        assert (process(dialect, torch.rand(rows, VOCAB), *[told] * rows) == 3).all()
+    for rows in (1, 700):  # torch uses one thread for few rows, several for many
+        request = TrackedRequest(dialect, [1])
+        assert (process(dialect, torch.rand(rows, VOCAB), *[request] * rows) == 3).all()
 
 
 def test_state_that_does_not_follow_from_the_history(executor: Executor, ship: Ship) -> None:
     dialect = executor.host(ship(AddLength))
-    counting, plain = Told(dialect, [1], {"count": True}), Told(dialect, [1])
+    counting, plain = TrackedRequest(dialect, [1], {"count": True}), TrackedRequest(dialect, [1])
     dialect.check_rebuildable(counting.state)
     process(dialect, torch.zeros(2, VOCAB), counting, plain)
     dialect.check_rebuildable(plain.state)
@@ -328,15 +328,15 @@ def test_state_that_does_not_follow_from_the_history(executor: Executor, ship: S
 
 def test_state_in_the_instance(executor: Executor, ship: Ship) -> None:
     first, second = executor.host(ship(Remembers)), executor.host(ship(Remembers))
-    told, other = Told(first, [1]), Told(second, [1])
+    request, other = TrackedRequest(first, [1]), TrackedRequest(second, [1])
     for calls in (1, 2):
-        assert process(first, torch.zeros(1, VOCAB), told)[0, 0] == calls
-    assert process(second, torch.zeros(1, VOCAB), other)[0, 0] == 1  # each host has an instance of its own
+        assert process(first, torch.zeros(1, VOCAB), request)[0, 0] == calls
+    assert process(second, torch.zeros(1, VOCAB), other)[0, 0] == 1  # each hosted processor has its own instance
     with pytest.raises(StateLost):
-        first.check_rebuildable(told.state)
+        first.check_rebuildable(request.state)
 
 
-def test_a_class_that_cannot_be_made(executor: Executor, ship: Ship) -> None:
+def test_a_class_that_cannot_be_instantiated(executor: Executor, ship: Ship) -> None:
     with pytest.raises(LoadFailed, match=r"RaisesInInit raised .*no table"):
         executor.host(ship(RaisesInInit))
 
@@ -345,14 +345,14 @@ def test_loads_are_counted(executor: Executor, ship: Ship) -> None:
     before = executor.hits, executor.misses
 
     class Fresh(AddLength):
-        made_for = f"{type(executor).__name__}"
+        executor_name = f"{type(executor).__name__}"
 
     for _ in range(3):
         executor.host(ship(Fresh, tenant="fresh"))
     assert (executor.hits - before[0], executor.misses - before[1]) == (2, 1)
 
 
-def test_errors_are_ours_and_can_travel(executor: Executor, ship: Ship) -> None:
+def test_errors_are_serializable(executor: Executor, ship: Ship) -> None:
     with pytest.raises(LogitportError) as raised:
         executor.host(ship(RaisesInInit))
     assert raised.value.message

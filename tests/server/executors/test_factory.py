@@ -1,4 +1,4 @@
-"""Where the operator wants shipped processors to run."""
+"""The choice of the executor, and its messages at start-up."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from tests.conftest import RunningServer
 
 
-def test_a_server_that_takes_no_code_has_no_workers() -> None:
+def test_a_server_without_shipped_processors_has_no_workers() -> None:
     config = ServerConfig()
     assert config.isolation == "process"
     assert isinstance(factory.choose_executor(config), InlineExecutor)
     assert factory.announce(config) == "refused"
 
 
-def test_no_isolation_is_said_loudly(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_isolation_is_logged_as_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     config = ServerConfig(enable_custom_logit_processor=True, isolation="none")
     assert isinstance(factory.choose_executor(config), InlineExecutor)
     with caplog.at_level(logging.WARNING):
         assert "in this process" in factory.announce(config)
-    assert "runs code as this server's user" in caplog.text
+    assert "can run code as this server's user" in caplog.text
 
 
 SANDBOXED = ServerConfig(enable_custom_logit_processor=True)
@@ -41,18 +41,18 @@ CUDA_0 = torch.device("cuda", 0)
 
 
 @pytest.fixture
-def a_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What CUDA says of it."""
+def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A GPU that CUDA reports on this machine."""
     cuda: Any = type("Cuda", (), {"device": CUDA_0})()
     monkeypatch.setattr(factory, "open_cuda", lambda device: cuda)
     monkeypatch.setattr(factory, "device_nodes", lambda: ("/dev/nvidia0", "/dev/nvidiactl"))
     return cuda
 
 
-def test_the_gpu_goes_with_the_scope(a_gpu: Any) -> None:
+def test_the_scope_grants_the_gpu(fake_cuda: Any) -> None:
     gpu = factory.gpu_for_workers(SANDBOXED, CUDA_0, lambda name, scope: (name, scope) == ("alice", "cuda"))
     assert gpu is not None
-    assert (gpu.cuda, gpu.nodes) == (a_gpu, ("/dev/nvidia0", "/dev/nvidiactl"))
+    assert (gpu.cuda, gpu.nodes) == (fake_cuda, ("/dev/nvidia0", "/dev/nvidiactl"))
     assert gpu.granted(TrustDomain("alice"))
     assert gpu.granted(TrustDomain("alice", "a tenant"))
     assert not gpu.granted(TrustDomain("bob"))
@@ -67,39 +67,43 @@ def test_the_gpu_goes_with_the_scope(a_gpu: Any) -> None:
         (ServerConfig(enable_custom_logit_processor=True, isolation="none"), CUDA_0),
     ],
 )
-def test_where_no_worker_could_hold_it(a_gpu: Any, config: ServerConfig, device: torch.device) -> None:
+def test_configurations_without_fake_cuda_for_workers(
+    fake_cuda: Any, config: ServerConfig, device: torch.device
+) -> None:
     assert factory.gpu_for_workers(config, device, lambda *_: True) is None
 
 
-def test_a_gpu_that_workers_cannot_hold_is_said(
-    a_gpu: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_fake_cuda_that_workers_cannot_hold_is_logged(
+    fake_cuda: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(factory, "device_nodes", lambda: ())
     gpu = factory.gpu_for_workers(SANDBOXED, CUDA_0, lambda *_: True)
-    assert gpu is not None, "rows of others go through memory that is pinned all the same"
+    assert gpu is not None, "it still pins the host memory through which rows are copied"
     assert gpu.nodes == ()
-    assert "no worker will hold cuda:0, whoever has the scope cuda: there are no device nodes" in caplog.text
+    assert "no worker will hold cuda:0, even with the scope cuda: it has no device nodes" in caplog.text
     assert "hold" not in factory.announce(SANDBOXED, gpu)
     monkeypatch.setattr(factory, "open_cuda", lambda device: None)
     assert factory.gpu_for_workers(SANDBOXED, CUDA_0, lambda *_: True) is None
     assert "cuda-bindings" in caplog.text
 
 
-def test_who_holds_the_gpu_is_said(a_gpu: Any, tmp_path: Path) -> None:
+def test_the_holders_of_the_gpu_are_logged(fake_cuda: Any, tmp_path: Path) -> None:
     gpu = factory.gpu_for_workers(SANDBOXED, CUDA_0, lambda *_: True)
-    told = factory.announce(SANDBOXED, gpu)
-    assert "those of everyone, for nobody is asked who they are, hold cuda:0" in told
-    assert "cannot be fully contained" in told
-    asking = ServerConfig(enable_custom_logit_processor=True, tokens=tmp_path / "tokens")
-    assert "those of authors with the scope cuda hold cuda:0" in factory.announce(asking, gpu)
+    announcement = factory.announce(SANDBOXED, gpu)
+    assert "processes of all authors (authentication is off) hold cuda:0" in announcement
+    assert "cannot be fully contained" in announcement
+    with_authentication = ServerConfig(enable_custom_logit_processor=True, tokens=tmp_path / "tokens")
+    assert "processes of authors with the scope cuda hold cuda:0" in factory.announce(with_authentication, gpu)
 
 
-def test_a_missing_layer_is_no_reason_to_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_layer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def check(without: Any = ()) -> None:
-        raise LayersMissing("this machine lacks what is to contain shipped processors:\n  landlock: not here")
+        raise LayersMissing("this machine lacks layers of the sandbox:\n  landlock: not here")
 
     monkeypatch.setattr(sandbox, "check", check)
-    with pytest.raises(StartupError, match=r"(?s)landlock: not here.*--isolation none runs them in the server itself"):
+    with pytest.raises(
+        StartupError, match=r"(?s)landlock: not here.*--isolation none runs them in the server's own process"
+    ):
         factory.choose_executor(ServerConfig(enable_custom_logit_processor=True))
 
 

@@ -1,7 +1,7 @@
-"""Which workers hold the GPU, and how rows of it come to them; CUDA is a stand-in, for there is no GPU here.
+"""Workers that hold the GPU, and the transfer of its rows to them. CUDA is a recording fake: no GPU is needed.
 
-The server's end is the real one. The worker's runs on a thread with a stand-in of its own, or, where it is a real
-process, has no CUDA at all.
+The server's end is real. The worker's end runs on a thread with its own fake of CUDA, or in a real process without
+CUDA.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ class ReturnsNew(CustomLogitProcessor):
 
 
 class OnThread(WorkerProcess):
-    """A worker that is a thread of this process; to kill it is to hang up."""
+    """A worker that runs on a thread of this process. Killing it closes its connection."""
 
     def kill(self) -> None:
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
 
-class House:
-    """A server with a GPU, and workers of one author.
+class GpuServer:
+    """The server's side: a GPU, and workers that run on threads.
 
     Attributes:
         granted: names of the principals that have the scope.
-        processes: those that were made, in order.
+        processes: all workers, in the order of creation.
     """
 
     def __init__(self) -> None:
@@ -90,219 +90,223 @@ class House:
         return Zygote
 
     def _fork(self, *, holds_gpu: bool) -> Future[WorkerProcess]:
-        ours, theirs = socket.socketpair()
+        server_end, worker_end = socket.socketpair()
         ended: Future[int] = Future()
 
         def run() -> None:
-            with theirs, suppress(CudaError, OSError):
-                serve(theirs)
+            with worker_end, suppress(CudaError, OSError):
+                serve(worker_end)
             ended.set_result(1)
 
         threading.Thread(target=run, daemon=True).start()
-        self.processes.append(OnThread(ours, os.pidfd_open(os.getpid()), ended, holds_gpu=holds_gpu))
+        self.processes.append(OnThread(server_end, os.pidfd_open(os.getpid()), ended, holds_gpu=holds_gpu))
         forked: Future[WorkerProcess] = Future()
         forked.set_result(self.processes[-1])
         return forked
 
 
 @pytest.fixture
-def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    house = House()
+def gpu_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GpuServer]:
+    gpu_server = GpuServer()
 
     def open_gpu(name: str, uuid: bytes) -> RecordedCuda:
-        house.worker.asked("open_gpu")
-        assert uuid == house.recorded.uuid
-        return house.worker
+        gpu_server.worker.asked("open_gpu")
+        assert uuid == gpu_server.recorded.uuid
+        return gpu_server.worker
 
     monkeypatch.setattr(in_worker, "open_gpu", open_gpu)
-    yield house
-    for process in house.processes:
+    yield gpu_server
+    for process in gpu_server.processes:
         if process._connection.fileno() >= 0:
             process.close()
 
 
 def process(dialect: Any, rows: int = 2, dtype: torch.dtype = torch.float32) -> None:
-    """A call, whose result is right."""
+    """Call the processor twice and check its results."""
     states = [dialect.start(RequestContext(f"r{row}", History([1]), {}, VOCAB), {}) for row in range(rows)]
     for _ in range(2):
         before = torch.randn(rows, VOCAB).to(dtype)
         logits = before.clone()
         assert torch.equal(dialect.process(states, logits), before * 2)
-        assert torch.equal(logits, before)  # it is put in place by whoever called
+        assert torch.equal(logits, before)  # writing the result back is left to the caller
 
 
-def told(house: House, *calls: str) -> list[str]:
-    return [line for line in house.record if line in calls]
+def calls_of(gpu_server: GpuServer, *calls: str) -> list[str]:
+    return [line for line in gpu_server.record if line in calls]
 
 
 @pytest.mark.parametrize("processor", [Double, ReturnsNew])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_granted_its_worker_edits_memory_of_the_gpu(
-    house: House, ship: Callable[..., Source], processor: Any, dtype: torch.dtype
+def test_with_the_scope_the_worker_edits_gpu_memory(
+    gpu_server: GpuServer, ship: Callable[..., Source], processor: Any, dtype: torch.dtype
 ) -> None:
-    dialect = house.dialect(ship(processor))
+    dialect = gpu_server.dialect(ship(processor))
     process(dialect, dtype=dtype)
-    assert house.gpu.calls == {"device": 2, "host": 0}
-    assert told(house, "server: share", "worker: open_shared", "server: pin") == [
+    assert gpu_server.gpu.calls == {"device": 2, "host": 0}
+    assert calls_of(gpu_server, "server: share", "worker: open_shared", "server: pin") == [
         "server: share",
         "worker: open_shared",
     ]
-    assert house.gpu.refusals == 0
+    assert gpu_server.gpu.refusals == 0
 
 
-def test_the_worker_comes_after_the_server_and_the_server_after_it(
-    house: House, ship: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+def test_server_and_worker_wait_for_the_gpu_work_of_each_other(
+    gpu_server: GpuServer, ship: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send, receive = Worker.send, Worker.receive
 
     def sends(self: Worker, process: Any, source: Source, call: messages.Call, *rest: Any, **options: Any) -> None:
-        house.record.append(f"send {type(call).__name__}")
+        gpu_server.record.append(f"send {type(call).__name__}")
         send(self, process, source, call, *rest, **options)
 
     def receives(self: Worker, *rest: Any, **options: Any) -> Any:
         answer = receive(self, *rest, **options)
-        house.record.append("receive")
+        gpu_server.record.append("receive")
         return answer
 
-    dialect = house.dialect(ship(Double))
+    dialect = gpu_server.dialect(ship(Double))
     process(dialect)
     monkeypatch.setattr(Worker, "send", sends)
     monkeypatch.setattr(Worker, "receive", receives)
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
-    house.record.clear()
+    gpu_server.record.clear()
     dialect.process([state], torch.ones(1, VOCAB))
-    assert house.record == ["server: waits for its stream", "send Process", "worker: synchronize", "receive"]
+    assert gpu_server.record == ["server: waits for its stream", "send Process", "worker: synchronize", "receive"]
 
 
-def test_not_granted_its_rows_go_to_pinned_memory_of_the_host(house: House, ship: Callable[..., Source]) -> None:
-    dialect = house.dialect(ship(Double), owner="bob")
+def test_without_the_scope_rows_are_copied_to_pinned_host_memory(
+    gpu_server: GpuServer, ship: Callable[..., Source]
+) -> None:
+    dialect = gpu_server.dialect(ship(Double), owner="bob")
     process(dialect)
-    assert house.gpu.calls == {"device": 0, "host": 2}
-    assert "server: pin" in house.record
-    assert not [line for line in house.record if line.startswith("worker") or line == "server: share"]
-    assert not house.processes[0].holds_gpu
+    assert gpu_server.gpu.calls == {"device": 0, "host": 2}
+    assert "server: pin" in gpu_server.record
+    assert not [line for line in gpu_server.record if line.startswith("worker") or line == "server: share"]
+    assert not gpu_server.processes[0].holds_gpu
 
 
-def test_memory_that_cannot_be_pinned_serves_as_well(house: House, ship: Callable[..., Source]) -> None:
-    house.server.fails = {"pin"}
-    process(house.dialect(ship(Double), owner="bob"))
-    assert house.gpu.calls["host"] == 2
+def test_memory_that_cannot_be_pinned_is_used_unpinned(gpu_server: GpuServer, ship: Callable[..., Source]) -> None:
+    gpu_server.server.fails = {"pin"}
+    process(gpu_server.dialect(ship(Double), owner="bob"))
+    assert gpu_server.gpu.calls["host"] == 2
 
 
 @pytest.mark.parametrize(
     ("end", "call"), [("worker", "open_gpu"), ("server", "share"), ("worker", "open_shared")], ids=str
 )
-def test_what_cuda_refuses_goes_by_the_host(
-    house: House, ship: Callable[..., Source], end: str, call: str, caplog: pytest.LogCaptureFixture
+def test_after_a_cuda_error_rows_go_through_host_memory(
+    gpu_server: GpuServer, ship: Callable[..., Source], end: str, call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No request fails; it is said once, and not tried again by any processor of that worker."""
-    getattr(house, end).fails = {call}
-    dialect = house.dialect(ship(Double))
+    """No request fails. The error is logged once, and no processor of that worker tries again."""
+    getattr(gpu_server, end).fails = {call}
+    dialect = gpu_server.dialect(ship(Double))
     process(dialect)
     process(dialect, rows=3)
-    assert house.gpu.calls == {"device": 0, "host": 4}
-    assert house.gpu.refusals == 1
-    (said,) = [record.message for record in caplog.records if "cannot use it" in record.message]
-    assert "alice" in said
-    assert f"{call}: as told" in said
-    assert house.record.count(f"{end}: {call}") == 1
+    assert gpu_server.gpu.calls == {"device": 0, "host": 4}
+    assert gpu_server.gpu.refusals == 1
+    (message,) = [record.message for record in caplog.records if "cannot use it" in record.message]
+    assert "alice" in message
+    assert f"{call}: as told" in message
+    assert gpu_server.record.count(f"{end}: {call}") == 1
 
 
-def test_more_rows_than_before(house: House, ship: Callable[..., Source]) -> None:
-    """Memory that is too small is given up once its work has ended, at both ends."""
-    dialect = house.dialect(ship(Double))
+def test_more_rows_than_before(gpu_server: GpuServer, ship: Callable[..., Source]) -> None:
+    """Memory that is too small is released at both ends once its work has ended."""
+    dialect = gpu_server.dialect(ship(Double))
     process(dialect, rows=1)
     process(dialect, rows=5)
     process(dialect, rows=2)
-    assert house.gpu.calls["device"] == 6
-    assert house.record.count("worker: open_shared") == 2
-    assert house.record.count("server: asks whether its stream is idle") == 1
-    assert (house.record.count("server: unmap"), house.record.count("worker: unmap")) == (1, 1)
+    assert gpu_server.gpu.calls["device"] == 6
+    assert gpu_server.record.count("worker: open_shared") == 2
+    assert gpu_server.record.count("server: asks whether its stream is idle") == 1
+    assert (gpu_server.record.count("server: unmap"), gpu_server.record.count("worker: unmap")) == (1, 1)
     del dialect
     gc.collect()
-    assert house.record.count("server: unmap") == 2
+    assert gpu_server.record.count("server: unmap") == 2
 
 
 def test_memory_whose_work_never_ends_is_kept(
-    house: House, ship: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+    gpu_server: GpuServer, ship: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from logitport_server.shared_memory import device_regions
 
     monkeypatch.setattr(device_regions, "_QUIET_SECONDS", 0.01)
     monkeypatch.setattr(device_regions, "_kept", kept := [])
-    dialect = house.dialect(ship(Double))
+    dialect = gpu_server.dialect(ship(Double))
     process(dialect)
-    house.server.idle = False
+    gpu_server.server.idle = False
     del dialect
     gc.collect()
     assert len(kept) == 1
-    assert "server: unmap" not in house.record
+    assert "server: unmap" not in gpu_server.record
 
 
-def test_who_loses_the_scope_loses_the_gpu(house: House, ship: Callable[..., Source]) -> None:
-    dialect = house.dialect(ship(Double))
+def test_a_revoked_scope_replaces_the_worker(gpu_server: GpuServer, ship: Callable[..., Source]) -> None:
+    dialect = gpu_server.dialect(ship(Double))
     process(dialect)
-    house.granted.clear()
+    gpu_server.granted.clear()
     process(dialect)
-    assert [process.holds_gpu for process in house.processes] == [True, False]
-    assert house.gpu.calls == {"device": 2, "host": 2}
-    assert not house.processes[0].alive
+    assert [process.holds_gpu for process in gpu_server.processes] == [True, False]
+    assert gpu_server.gpu.calls == {"device": 2, "host": 2}
+    assert not gpu_server.processes[0].alive
 
 
-def test_who_loses_the_scope_and_calls_no_more_loses_the_gpu_too(house: House, ship: Callable[..., Source]) -> None:
-    dialect = house.dialect(ship(Double))
+def test_a_revoked_scope_ends_an_idle_worker(gpu_server: GpuServer, ship: Callable[..., Source]) -> None:
+    dialect = gpu_server.dialect(ship(Double))
     process(dialect)
     dialect._worker.end_revoked()
     process(dialect)
-    assert len(house.processes) == 1
-    house.granted.clear()
+    assert len(gpu_server.processes) == 1
+    gpu_server.granted.clear()
     with dialect._worker.reserved(dialect._source, 1.0):
-        dialect._worker.end_revoked()  # it is in a call, which comes first
+        dialect._worker.end_revoked()  # a worker in a call is left alone
         assert dialect._worker._process is not None
     dialect._worker.end_revoked()
     assert dialect._worker._process is None
     process(dialect)
-    assert [process.holds_gpu for process in house.processes] == [True, False]
+    assert [process.holds_gpu for process in gpu_server.processes] == [True, False]
 
 
-def test_what_a_worker_says_is_logged_in_one_line(house: House, caplog: pytest.LogCaptureFixture) -> None:
+def test_text_of_a_worker_is_logged_in_one_line(gpu_server: GpuServer, caplog: pytest.LogCaptureFixture) -> None:
     holder: Any = type("Process", (), {"uses_gpu": True})()
-    house.gpu.disable(TrustDomain("alice"), holder, "\x1b[2J a forged\nline " + "x" * 10_000)
+    gpu_server.gpu.disable(TrustDomain("alice"), holder, "\x1b[2J a forged\nline " + "x" * 10_000)
     assert not holder.uses_gpu
     assert caplog.messages[0].isprintable()
     assert len(caplog.messages[0]) < 1000
 
 
-def test_a_worker_forked_ahead_holds_nothing_that_was_revoked(house: House, ship: Callable[..., Source]) -> None:
-    dialect = house.dialect(ship(Double))
-    dialect._worker.protocol_error(dialect._source, "nonsense")  # a process is forked at once, for the next call
-    house.granted.clear()
+def test_a_worker_forked_in_advance_is_replaced_after_a_revocation(
+    gpu_server: GpuServer, ship: Callable[..., Source]
+) -> None:
+    dialect = gpu_server.dialect(ship(Double))
+    dialect._worker.protocol_error(dialect._source, "nonsense")  # forks the process for the next call at once
+    gpu_server.granted.clear()
     process(dialect)
-    assert [process.holds_gpu for process in house.processes] == [True, True, False]
+    assert [process.holds_gpu for process in gpu_server.processes] == [True, True, False]
 
 
-def test_another_process_gets_other_memory(house: House, ship: Callable[..., Source]) -> None:
-    """What a process that was ended had begun on the GPU may go on there."""
-    dialect = house.dialect(ship(Double))
+def test_a_new_process_gets_new_memory(gpu_server: GpuServer, ship: Callable[..., Source]) -> None:
+    """GPU work of the killed process may still be running in the old memory."""
+    dialect = gpu_server.dialect(ship(Double))
     process(dialect)
     dialect._worker.protocol_error(dialect._source, "nonsense")
     process(dialect)
-    assert house.record.count("server: share") == 2
+    assert gpu_server.record.count("server: share") == 2
 
 
-def test_a_worker_whose_cuda_is_broken_ends(house: House, ship: Callable[..., Source]) -> None:
-    dialect = house.dialect(ship(Double))
+def test_a_worker_whose_cuda_is_broken_ends(gpu_server: GpuServer, ship: Callable[..., Source]) -> None:
+    dialect = gpu_server.dialect(ship(Double))
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
-    house.worker.fails = {"synchronize"}
+    gpu_server.worker.fails = {"synchronize"}
     with pytest.raises(ProcessorFailed, match=r"its worker (closed its connection|ended)"):
         dialect.process([state], torch.ones(1, VOCAB))
-    house.worker.fails = set()
+    gpu_server.worker.fails = set()
     process(dialect)
-    assert len(house.processes) == 2
+    assert len(gpu_server.processes) == 2
 
 
-def test_a_worker_without_a_gpu_opens_no_memory_of_one(ship: Callable[..., Source]) -> None:
-    """However the frame came to it."""
+def test_a_worker_without_a_gpu_refuses_gpu_memory(ship: Callable[..., Source]) -> None:
+    """The server does not send such a call."""
     shipped = ship(Double).payload
     assert shipped is not None
     worker = _Worker()
@@ -321,16 +325,16 @@ def test_a_worker_without_a_gpu_opens_no_memory_of_one(ship: Callable[..., Sourc
         os.fstat(descriptor)
 
 
-def test_logits_of_another_device_are_none_of_the_gpus(house: House) -> None:
-    house.server.device = torch.device("meta")
-    shared = SharedRows(house.gpu, TrustDomain("alice"))
+def test_logits_of_another_device_use_no_gpu_memory(gpu_server: GpuServer) -> None:
+    gpu_server.server.device = torch.device("meta")
+    shared = SharedRows(gpu_server.gpu, TrustDomain("alice"))
     holder: Any = type("Process", (), {"uses_gpu": True})()
-    shared.share(torch.ones(1, VOCAB), holder, lambda *_: pytest.fail("no memory of the GPU is opened"))
-    assert house.gpu.calls == {"device": 0, "host": 0}
+    shared.share(torch.ones(1, VOCAB), holder, lambda *_: pytest.fail("GPU memory was opened"))
+    assert gpu_server.gpu.calls == {"device": 0, "host": 0}
 
 
 class Touches(CustomLogitProcessor):
-    """Adds 1 if the node can be used."""
+    """Adds 1 if the device node can be opened."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         import os
@@ -342,22 +346,22 @@ class Touches(CustomLogitProcessor):
         return logits + 1
 
 
-def test_a_real_worker_holds_the_nodes_of_its_author_alone(
+def test_only_workers_of_permitted_authors_have_the_device_nodes(
     ship: Callable[..., Source], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """There is no CUDA in these: they say so, and their rows go by the host."""
+    """The workers have no CUDA: they report that, and their rows go through host memory."""
     if missing := [layer.name for layer in LAYERS if layer.missing() is not None]:
-        pytest.skip(f"this machine lacks {missing}, and workers see more than they should")
+        pytest.skip(f"this machine lacks {missing}, and without them all workers can see the nodes")
     server: Any = RecordedCuda(RecordedGpu(), "server")
-    server.device = torch.device("cuda", 0)  # whose logits there are none of
+    server.device = torch.device("cuda", 0)  # no logits of this device occur
     gpu = Gpu(server, ["/dev/full"], {"engine"}.__contains__)
     executor = ProcessExecutor(DEADLINES, 3, gpu=gpu)
     try:
         executor.ready()
         source = ship(Touches)
-        others = type(source)(source.key, payload=source.payload, domain=TrustDomain("another", "a"))
-        for asked, added in ((source, 1.0), (others, 0.0)):
-            dialect = executor.host(asked)
+        without_scope = type(source)(source.key, payload=source.payload, domain=TrustDomain("another", "a"))
+        for shipped, added in ((source, 1.0), (without_scope, 0.0)):
+            dialect = executor.host(shipped)
             state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
             assert dialect.process([state], torch.zeros(1, VOCAB)).tolist() == [[added] * VOCAB]
         assert gpu.refusals == 1

@@ -1,4 +1,4 @@
-"""What a worker was told, and what the server takes it to know, where a call in between did not go as usual."""
+"""Remote dialects: the state list that the worker holds, and the limit on edits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VOCAB = 64
 
 
 class DeniesItsLength(EditProcessor):
-    """Denies the id that is as large as the history is long; cannot start from two ids."""
+    """Denies the id that equals the length of the history. `start` raises for a history of two ids."""
 
     def start(self, request: EditRequest) -> None:
         if len(request.history) == 2:
@@ -33,39 +33,39 @@ class DeniesItsLength(EditProcessor):
 
 
 def denied(dialect: Any, states: States) -> list[list[int]]:
-    """Of each row, the ids that a call denies."""
+    """Return the ids that a call denies, by row."""
     return [[int(token) for _, ids, _ in row for token in ids] for row in by_row(dialect.edit(states), len(states))]
 
 
-def test_who_is_called_again_is_named_again_where_others_could_not_be_built_in_between(
+def test_the_state_list_is_resent_after_a_failed_rebuild_of_another_list(
     workers: ProcessExecutor, ship: Callable[..., Source]
 ) -> None:
-    """Two lists of one processor's states take turns, as chains of it alone and chains that also read logits do."""
-    dialect = workers.host(ship(DeniesItsLength, tenant="in turn"))
+    """Two state lists of one processor alternate, like chains with and without another processor that reads logits."""
+    dialect = workers.host(ship(DeniesItsLength, tenant="alternating"))
     contexts = [RequestContext(f"r{length}", History([1] * length), {}, VOCAB) for length in (1, 7, 1)]
     states = [dialect.start(context, {}) for context in contexts]
-    tell = [dialect.token_callback(state) for state in states]
+    callbacks = [dialect.token_callback(state) for state in states]
 
-    def happens(place: int, token_id: int) -> None:
+    def append(place: int, token_id: int) -> None:
         contexts[place].history.append(token_id)
-        advance = tell[place]
-        assert advance is not None
-        advance(token_id)
+        callback = callbacks[place]
+        assert callback is not None
+        callback(token_id)
 
     first, others = States([states[0]]), States(states[1:])
     assert denied(dialect, others) == [[7], [1]]
-    happens(2, 3)
+    append(2, 3)
     dialect._worker.process().kill()  # type: ignore[attr-defined]
     while dialect._worker.process() is dialect._process:  # type: ignore[attr-defined]
         time.sleep(0.01)
     assert denied(dialect, first) == [[1]]
-    assert denied(dialect, others) == [[7], []]  # the second could not be built: two ids
+    assert denied(dialect, others) == [[7], []]  # the second state cannot be built: its history has two ids
     assert list(dialect.failed) == [1]
-    happens(0, 5)
+    append(0, 5)
     assert denied(dialect, first) == [[2]]
 
 
-class SaysMuch(EditProcessor):
+class MakesManyEdits(EditProcessor):
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         for token_id in request.params["deny"]:
             edits.deny([token_id])
@@ -73,20 +73,20 @@ class SaysMuch(EditProcessor):
             edits.allow([1, 2])
 
 
-def test_how_much_a_worker_may_say_of_a_row(workers: ProcessExecutor, ship: Callable[..., Source]) -> None:
-    """Each edit costs this process many times what it costs a worker to say; ids that are denied one by one do not."""
-    dialect = workers.host(ship(SaysMuch, tenant="much"))
+def test_edits_per_row_are_limited(workers: ProcessExecutor, ship: Callable[..., Source]) -> None:
+    """Decoding an edit takes the server much longer than the worker. Edits that deny single ids are merged instead."""
+    dialect = workers.host(ship(MakesManyEdits, tenant="much"))
 
-    def said(**params: Any) -> list[list[int]]:
+    def denied_by(**params: Any) -> list[list[int]]:
         state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), params)
         return denied(dialect, States([state]))
 
-    assert said(deny=[*range(40)] * 5, allow=0) == [[*range(40)] * 5]
-    assert said(deny=[5], allow=60) == [[5, *[1, 2] * 60]]
+    assert denied_by(deny=[*range(40)] * 5, allow=0) == [[*range(40)] * 5]
+    assert denied_by(deny=[5], allow=60) == [[5, *[1, 2] * 60]]
     first = dialect._process  # type: ignore[attr-defined]
     with pytest.raises(
-        ProcessorFailed, match=r"^processor SaysMuch \(sha256:.*: 1000 edits in a call, the limit is 64 "
+        ProcessorFailed, match=r"^processor MakesManyEdits \(sha256:.*: 1000 edits in a call, the limit is 64 "
     ):
-        said(deny=[], allow=1000)
-    assert said(deny=[], allow=0) == [[]]
+        denied_by(deny=[], allow=1000)
+    assert denied_by(deny=[], allow=0) == [[]]
     assert dialect._process is first  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Workers as processes: whose they are, how they end, and what the server makes of what they send."""
+"""Worker processes: their trust domains, their ends, and invalid replies."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ REPLY = messages.encode(messages.EditReply())
 ERROR = {"code": 13, "message": "", "trace": ""}
 
 
-class TellsPid(EditProcessor):
+class CountsCalls(EditProcessor):
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         import logitport_server.worker.serve as serving
 
-        edits.bias([0, 1], [float(len(vars(serving).get("neighbours", []))), 0.0])
-        vars(serving).setdefault("neighbours", []).append(1)
+        edits.bias([0, 1], [float(len(vars(serving).get("earlier_calls", []))), 0.0])
+        vars(serving).setdefault("earlier_calls", []).append(1)
 
 
 class Leaves(CustomLogitProcessor):
@@ -77,37 +77,37 @@ class Leaves(CustomLogitProcessor):
         os._exit(7)
 
 
-def neighbours(executor: ProcessExecutor, source: Source) -> int:
-    """How often processors of this source's worker were called before."""
+def earlier_calls(executor: ProcessExecutor, source: Source) -> int:
+    """Return how often processors of this source's worker were called before."""
     dialect = executor.host(source)
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
-    said = by_row(dialect.edit([state]), 1)
-    ((_, _, values),) = said[0]
+    row_edits = by_row(dialect.edit([state]), 1)
+    ((_, _, values),) = row_edits[0]
     assert values is not None
     return int(values[0])
 
 
-def test_one_worker_a_trust_domain(workers: ProcessExecutor, ship: Ship) -> None:
-    assert [neighbours(workers, ship(TellsPid, tenant="x")) for _ in range(3)] == [0, 1, 2]
-    assert neighbours(workers, ship(TellsPid, tenant="y")) == 0
-    assert neighbours(workers, ship(TellsPid, tenant="x")) == 3
+def test_one_worker_for_each_trust_domain(workers: ProcessExecutor, ship: Ship) -> None:
+    assert [earlier_calls(workers, ship(CountsCalls, tenant="x")) for _ in range(3)] == [0, 1, 2]
+    assert earlier_calls(workers, ship(CountsCalls, tenant="y")) == 0
+    assert earlier_calls(workers, ship(CountsCalls, tenant="x")) == 3
 
 
 def test_the_server_never_unpickles(workers: ProcessExecutor, ship: Ship, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("unpickled in the server")
 
-    source = ship(TellsPid, tenant="z")
+    source = ship(CountsCalls, tenant="z")
     monkeypatch.setattr(loader.payload, "loads", refuse)
     monkeypatch.setattr(loader, "_unpickle", refuse)
     for name in ("load", "loads", "Unpickler"):
         monkeypatch.setattr(pickle, name, refuse)
-    assert neighbours(workers, source) == 0
+    assert earlier_calls(workers, source) == 0
 
 
 def test_a_worker_is_killed_from_outside_between_calls(workers: ProcessExecutor, ship: Ship) -> None:
-    """Nobody is to blame: the next call goes on in another process."""
-    source = ship(TellsPid, tenant="killed")
+    """The processor is not at fault: the next call runs in another process."""
+    source = ship(CountsCalls, tenant="killed")
     dialect = workers.host(source)
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
     worker = dialect._worker  # type: ignore[attr-defined]
@@ -115,22 +115,22 @@ def test_a_worker_is_killed_from_outside_between_calls(workers: ProcessExecutor,
     first.kill()
     while first.alive:
         time.sleep(0.01)
-    said = by_row(dialect.edit([state]), 1)
-    assert said[0]
+    row_edits = by_row(dialect.edit([state]), 1)
+    assert row_edits[0]
     assert worker.process() is not first
     assert not workers.quarantine.reason(source.key)
 
 
 class Counts(CustomLogitProcessor):
-    """Keeps state that no history gives back."""
+    """Keeps state that is not a function of the history."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         custom_param_list[0]["calls"] = 1
         return logits
 
 
-def test_what_became_of_lost_state_does_not_keep_the_processor(workers: ProcessExecutor, ship: Ship) -> None:
-    """Its memory is shared with the worker, and an idle server collects no garbage."""
+def test_errors_of_lost_states_do_not_keep_the_processor_alive(workers: ProcessExecutor, ship: Ship) -> None:
+    """The processor has shared memory, and an idle server runs no garbage collection."""
     dialect = workers.host(ship(Counts, tenant="lost"))
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
     dialect.process([state], torch.zeros(1, VOCAB))
@@ -143,9 +143,9 @@ def test_what_became_of_lost_state_does_not_keep_the_processor(workers: ProcessE
     assert dialect.failed
     gc.disable()
     try:
-        held = ref(dialect)
+        reference = ref(dialect)
         del dialect, state
-        assert held() is None
+        assert reference() is None
     finally:
         gc.enable()
 
@@ -153,7 +153,7 @@ def test_what_became_of_lost_state_does_not_keep_the_processor(workers: ProcessE
 def test_many_threads_share_a_worker(workers: ProcessExecutor, ship: Ship) -> None:
     counted: list[int] = []
     threads = [
-        threading.Thread(target=lambda: counted.append(neighbours(workers, ship(TellsPid, tenant="many"))))
+        threading.Thread(target=lambda: counted.append(earlier_calls(workers, ship(CountsCalls, tenant="many"))))
         for _ in range(8)
     ]
     for thread in threads:
@@ -163,8 +163,8 @@ def test_many_threads_share_a_worker(workers: ProcessExecutor, ship: Ship) -> No
     assert sorted(counted) == list(range(8))
 
 
-def test_who_is_busy_is_not_waited_for(workers: ProcessExecutor, ship: Ship) -> None:
-    dialect = workers.host(ship(TellsPid, tenant="busy"))
+def test_begin_does_not_wait_for_a_busy_worker(workers: ProcessExecutor, ship: Ship) -> None:
+    dialect = workers.host(ship(CountsCalls, tenant="busy"))
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
     with dialect._worker.lock:  # type: ignore[attr-defined]
         assert not dialect.begin([state], None)
@@ -172,8 +172,8 @@ def test_who_is_busy_is_not_waited_for(workers: ProcessExecutor, ship: Ship) -> 
     dialect.edit([state])
 
 
-def test_a_call_that_nobody_ends_does_not_block_the_worker(workers: ProcessExecutor, ship: Ship) -> None:
-    dialect = workers.host(ship(TellsPid, tenant="abandoned"))
+def test_an_abandoned_call_does_not_block_the_worker(workers: ProcessExecutor, ship: Ship) -> None:
+    dialect = workers.host(ship(CountsCalls, tenant="abandoned"))
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
     assert dialect.begin([state], None)
     dialect.abandon()
@@ -181,7 +181,7 @@ def test_a_call_that_nobody_ends_does_not_block_the_worker(workers: ProcessExecu
     dialect.edit([state])
 
 
-def test_what_costs_a_worker_is_not_tried_again_row_by_row(workers: ProcessExecutor, ship: Ship) -> None:
+def test_a_call_that_ends_the_worker_is_not_retried_row_by_row(workers: ProcessExecutor, ship: Ship) -> None:
     dialect = workers.host(ship(Leaves, tenant="leaves"))
     states = [dialect.start(RequestContext("r", History([1]), {}, VOCAB), {}) for _ in range(2)]
     with pytest.raises(WorkerLost, match="ended with status 7") as raised:
@@ -189,32 +189,32 @@ def test_what_costs_a_worker_is_not_tried_again_row_by_row(workers: ProcessExecu
     assert isinstance(raised.value, ProcessorFailed)
 
 
-class Stranger:
-    """What a worker's end of the socket may be after a processor has got hold of it."""
+class UntrustedWorker:
+    """The worker's end of the socket under the control of a malicious processor."""
 
     def __init__(self) -> None:
-        self.end, ours = socket.socketpair()
+        self.end, server_end = socket.socketpair()
         pidfd = os.pidfd_open(os.getpid())
         self.ended: Future[int] = Future()
-        self.process = WorkerProcess(ours, pidfd, self.ended)
+        self.process = WorkerProcess(server_end, pidfd, self.ended)
         self.process.kill = lambda: None  # type: ignore[method-assign]
 
-    def answer(self, octets: bytes) -> Any:
+    def answer(self, data: bytes) -> Any:
         self.process.send(EDIT, [], [], 60.0)
-        self.end.sendall(octets)
+        self.end.sendall(data)
         return self.process.receive()
 
 
 @pytest.fixture
-def stranger() -> Any:
-    made = Stranger()
-    yield made
-    made.end.close()
-    made.process.close()
+def untrusted() -> Any:
+    worker = UntrustedWorker()
+    yield worker
+    worker.end.close()
+    worker.process.close()
 
 
 @pytest.mark.parametrize(
-    "octets",
+    "data",
     [
         b"\xff" * 64,
         frames.pack(2, REPLY),
@@ -229,34 +229,34 @@ def stranger() -> Any:
         pickle.dumps({"call": 1}),
     ],
 )
-def test_what_is_no_answer_ends_the_worker(stranger: Stranger, octets: bytes) -> None:
+def test_an_invalid_frame_ends_the_worker(untrusted: UntrustedWorker, data: bytes) -> None:
     with pytest.raises(WorkerGone):
-        stranger.answer(octets)
+        untrusted.answer(data)
 
 
-def test_the_deadline_holds_whatever_trickles_in(stranger: Stranger) -> None:
-    frame, over = frames.pack(1, REPLY, [bytes(1 << 16)]), threading.Event()
-    stranger.process.send(EDIT, [], [], 0.3)
+def test_the_deadline_holds_if_bytes_arrive_slowly(untrusted: UntrustedWorker) -> None:
+    frame, stopped = frames.pack(1, REPLY, [bytes(1 << 16)]), threading.Event()
+    untrusted.process.send(EDIT, [], [], 0.3)
 
-    def trickle() -> None:  # for twenty minutes
-        for octet in frame:
-            if over.wait(0.02):
+    def send_slowly() -> None:  # the frame would take twenty minutes
+        for byte in frame:
+            if stopped.wait(0.02):
                 return
-            stranger.end.sendall(bytes([octet]))
+            untrusted.end.sendall(bytes([byte]))
 
-    thread = threading.Thread(target=trickle)
+    thread = threading.Thread(target=send_slowly)
     thread.start()
     try:
         with pytest.raises(NoAnswer):
-            stranger.process.receive()
+            untrusted.process.receive()
     finally:
-        over.set()
+        stopped.set()
         thread.join()
 
 
-def test_a_worker_that_does_not_read(stranger: Stranger) -> None:
+def test_a_worker_that_does_not_read(untrusted: UntrustedWorker) -> None:
     with pytest.raises(NoAnswer):
-        stranger.process.send(HOST, [bytes(1 << 24)], [], 0.2)
+        untrusted.process.send(HOST, [bytes(1 << 24)], [], 0.2)
 
 
 @pytest.mark.parametrize(
@@ -277,41 +277,41 @@ def test_a_worker_that_does_not_read(stranger: Stranger) -> None:
         ({"type": "ErrorReply", "error": {**ERROR, "code": -1}}, []),
     ],
 )
-def test_answers_that_make_no_sense_cost_the_worker_and_its_requests(
+def test_an_invalid_reply_ends_the_worker_and_fails_its_requests(
     workers: ProcessExecutor, ship: Ship, monkeypatch: pytest.MonkeyPatch, reply: dict[str, Any], columns: list[bytes]
 ) -> None:
-    source = ship(TellsPid, tenant="liar")
+    source = ship(CountsCalls, tenant="invalid")
     workers.quarantine.lift(source.key)
     dialect = workers.host(source)
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
     process = dialect._process  # type: ignore[attr-defined]
-    genuine = frames.read
+    read = frames.read
 
-    def lie(*arguments: Any) -> frames.Frame:
-        call, _, _ = genuine(*arguments)
+    def read_invalid(*arguments: Any) -> frames.Frame:
+        call, _, _ = read(*arguments)
         return frames.Frame(call, memoryview(orjson.dumps(reply)), [memoryview(column) for column in columns])
 
     with monkeypatch.context() as patched:
-        patched.setattr(frames, "read", lie)
+        patched.setattr(frames, "read", read_invalid)
         with pytest.raises(WorkerLost, match="its worker sent "):
             dialect.edit([state])
     assert dialect._worker._process is not process  # type: ignore[attr-defined]
-    said = by_row(dialect.edit([state]), 1)
-    assert said[0]
+    row_edits = by_row(dialect.edit([state]), 1)
+    assert row_edits[0]
 
 
-def test_workers_are_limited_and_idle_ones_make_room(ship: Ship) -> None:
+def test_workers_are_limited_and_idle_ones_are_replaced(ship: Ship) -> None:
     missing = [layer.name for layer in LAYERS if layer.missing() is not None]
     executor = ProcessExecutor(Deadlines(60.0, 200.0), quarantine_after=3, max_workers=2, without=missing)
     try:
         executor.ready()
-        kept = [executor.host(ship(TellsPid, tenant=tenant)) for tenant in ("a", "b")]
+        kept = [executor.host(ship(CountsCalls, tenant=tenant)) for tenant in ("a", "b")]
         with pytest.raises(LimitExceeded, match=r"2 workers are in use.*--max-workers"):
-            executor.host(ship(TellsPid, tenant="c"))
-        assert executor.host(ship(TellsPid, tenant="a"))
+            executor.host(ship(CountsCalls, tenant="c"))
+        assert executor.host(ship(CountsCalls, tenant="a"))
         del kept[0]
         gc.collect()
-        assert neighbours(executor, ship(TellsPid, tenant="c")) == 0
+        assert earlier_calls(executor, ship(CountsCalls, tenant="c")) == 0
         assert executor.running == 2
     finally:
         executor.close()
@@ -322,22 +322,22 @@ def test_a_zygote_that_ends_is_launched_again(ship: Ship) -> None:
     executor = ProcessExecutor(Deadlines(60.0, 200.0), quarantine_after=3, without=missing)
     try:
         executor.ready()
-        dialect = executor.host(ship(TellsPid))
+        dialect = executor.host(ship(CountsCalls))
         state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
         process = dialect._worker.process()  # type: ignore[attr-defined]
-        for parent in executor._zygotes.values():
-            parent._process.kill()
+        for zygote in executor._zygotes.values():
+            zygote._process.kill()
         while process.alive:
             time.sleep(0.01)
-        said = by_row(dialect.edit([state]), 1)
-        assert said[0]
+        row_edits = by_row(dialect.edit([state]), 1)
+        assert row_edits[0]
         assert not executor.quarantine.failures
     finally:
         executor.close()
 
 
 @pytest.mark.parametrize(
-    ("call", "seconds", "told"),
+    ("call", "seconds", "message"),
     [
         (HOST, 10.0, r"loading it took over 10 s \(--load-timeout-seconds\)"),
         (HOST, 2.0, r"loading it took over 2 s \(--processor-timeout-seconds\)"),  # within a step
@@ -345,10 +345,10 @@ def test_a_zygote_that_ends_is_launched_again(ship: Ship) -> None:
         (EDIT, 2.0, r"its call took over 2 s \(--processor-timeout-seconds\), and its worker was ended: look for a"),
     ],
 )
-def test_what_took_too_long_is_named_with_the_option(
-    ship: Ship, call: messages.Call, seconds: float, told: str
+def test_the_error_of_a_deadline_names_the_call_and_the_option(
+    ship: Ship, call: messages.Call, seconds: float, message: str
 ) -> None:
     worker = Worker(None, Mock(), Deadlines(2.0, 10.0), Mock())
     process = Mock(send=Mock(side_effect=NoAnswer))
-    with pytest.raises(ProcessorTimedOut, match=told):
-        worker.send(process, ship(TellsPid), call, seconds=seconds)
+    with pytest.raises(ProcessorTimedOut, match=message):
+        worker.send(process, ship(CountsCalls), call, seconds=seconds)

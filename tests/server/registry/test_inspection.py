@@ -57,7 +57,7 @@ def test_a_class_that_was_shipped() -> None:
     assert any("curl http://example.com/" in text for text in functions["Curious.__call__"].strings)
 
 
-def test_what_unpickling_would_run_is_told_and_not_run(tmp_path: Path) -> None:
+def test_calls_of_unpickling_are_reported_but_not_run(tmp_path: Path) -> None:
     made = tmp_path / "made"
     found = inspect_pickle(pickle.dumps(Touches(str(made))))
     assert [line.rpartition(" ")[2] for line in found.imports] == ["system"]
@@ -79,7 +79,7 @@ def test_bytes_and_long_strings_are_abbreviated() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80\x04", b"nonsense", b"."])
-def test_what_cannot_be_followed(data: bytes) -> None:
+def test_an_invalid_pickle(data: bytes) -> None:
     with pytest.raises(MalformedPayload, match="do not run it"):
         inspect_pickle(data)
 
@@ -93,11 +93,11 @@ def test_the_command(tmp_path: Path) -> None:
     assert "signature: none\n" in done.stdout
     assert "\n    from abc import ABCMeta\n" in done.stdout
     assert "\n    Curious.__init__: os, environ" in done.stdout
-    assert "called: Curious, of the dialect sglang\n" in done.stdout
+    assert "class: Curious, dialect sglang\n" in done.stdout
     assert inspect("-", stdin=Curious.to_str()).stdout == done.stdout
 
 
-def test_signatures_are_told(tmp_path: Path) -> None:
+def test_signatures_are_reported(tmp_path: Path) -> None:
     key, trusted = tmp_path / "key", tmp_path / "trusted"
     for arguments in (["keygen", str(key)], ["sign", "-", "--key", str(key), "--name", "team/x"]):
         done = subprocess.run(
@@ -117,14 +117,14 @@ def test_signatures_are_told(tmp_path: Path) -> None:
     assert again.stderr == f"logitport: cannot write {key}: File exists; choose another path\n"
 
 
-def test_a_report_does_nothing_to_a_terminal() -> None:
+def test_a_report_has_no_control_characters() -> None:
     data = b"\x80\x04\x8c\x02os\x8c\x0dsys\x1b[2Jtem\nok\x93."
     done = inspect("-", stdin=of(data))
     assert "\x1b" not in done.stdout + done.stderr
     assert "\nok" not in done.stdout
 
 
-def test_a_pickle_that_unfolds_without_end_is_given_up() -> None:
+def test_a_pickle_of_exponential_size_is_refused() -> None:
     bomb = io.BytesIO()
     bomb.write(b"\x80\x04N\x94")
     for level in range(60):
@@ -136,7 +136,7 @@ def test_a_pickle_that_unfolds_without_end_is_given_up() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_inspecting_imports_nothing_of_the_payloads() -> None:
+def test_inspecting_imports_no_module_of_the_payload() -> None:
     code = f"""
 import sys
 from logitport_server.registry.inspection import inspect_pickle
@@ -146,7 +146,7 @@ assert "antigravity" not in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True, timeout=200)
 
 
-def test_a_function_is_told_as_what_it_is() -> None:
+def test_a_function_without_names() -> None:
     assert inspect_pickle(payload.parse(Empty.to_str()).data).functions == (Function("Empty.__call__", (), ()),)
 
 

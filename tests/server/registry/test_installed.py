@@ -1,4 +1,4 @@
-"""Processors that are loaded from what is installed: by module path, by entry point, by object."""
+"""Installed processors: by module path, by entry point, by object."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def our_team(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, entry_points: str) -> None:
-    """A distribution with these entry points, on the path."""
+    """Create a distribution with these entry points on the import path."""
     info = folder / "our_package-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: our-package\nVersion: 1.0\n")
@@ -44,7 +44,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, entry_points: str) ->
     monkeypatch.syspath_prepend(folder)
 
 
-def test_an_abstract_class_is_none() -> None:
+def test_an_abstract_class() -> None:
     class Unfinished(EditProcessor):
         pass
 
@@ -52,7 +52,7 @@ def test_an_abstract_class_is_none() -> None:
         installed.load(ServerConfig(), [Unfinished])
 
 
-def test_without_options_there_are_the_built_ins() -> None:
+def test_by_default_only_the_built_ins_are_installed() -> None:
     assert installed.load(ServerConfig()) == BUILTINS
 
 
@@ -72,8 +72,8 @@ def test_by_object() -> None:
 
 
 @pytest.mark.parametrize("processor", [Mine(), partial(Mine)])
-def test_of_sglang_s_dialect_and_ours_a_class_is_wanted(processor: Any) -> None:
-    with pytest.raises(StartupError, match="of the dialect 'sglang' a class is wanted"):
+def test_a_dialect_of_classes_refuses_instances(processor: Any) -> None:
+    with pytest.raises(StartupError, match="the dialect 'sglang' needs a class"):
         installed.load(ServerConfig(), [processor])
 
 
@@ -95,12 +95,12 @@ def test_by_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             "--logits-processors no_such_module:Mine: ModuleNotFoundError.*install what",
         ),
         ("our_team:Yours", "--logits-processors our_team:Yours: our_team has no Yours$"),
-        ("our_team:Mien", "our_team has no Mien; write Mine if that is what was meant"),
-        ("our_team:Mine.Iner", r"our_team has no Mine\.Iner; write Inner if that is what was meant"),
+        ("our_team:Mien", r"our_team has no Mien; did you mean Mine\?"),
+        ("our_team:Mine.Iner", r"our_team has no Mine\.Iner; did you mean Inner\?"),
         ("our_team:number", "--logits-processors our_team:number: a int is no processor"),
     ],
 )
-def test_what_cannot_be_loaded_is_told_at_start_up(path: str, message: str) -> None:
+def test_a_path_that_cannot_be_loaded(path: str, message: str) -> None:
     with pytest.raises(StartupError, match=message):
         installed.load(ServerConfig(logits_processors=[path]))
 
@@ -109,7 +109,7 @@ def test_what_cannot_be_loaded_is_told_at_start_up(path: str, message: str) -> N
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("thinking_budget = our_team:Mine", "'thinking_budget' has another processor; give it another name"),
+        ("thinking_budget = our_team:Mine", "'thinking_budget' is taken by another processor; give it another name"),
         ("our/own = our_team:Mine", "'our/own' has a slash"),
         (
             "ours = our_team:Yours",
@@ -117,15 +117,13 @@ def test_what_cannot_be_loaded_is_told_at_start_up(path: str, message: str) -> N
         ),
     ],
 )
-def test_an_entry_point_that_cannot_be_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, message: str
-) -> None:
+def test_an_unusable_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, message: str) -> None:
     install(tmp_path, monkeypatch, f"[logitport.processors]\n{line}\n")
     with pytest.raises(StartupError, match=message):
         installed.load(ServerConfig())
 
 
 @pytest.mark.parametrize("path", ["", "module", "module:", ":Class", "a b:Class", "module:Class()", "module:Class:"])
-def test_what_is_no_path_is_refused_by_the_configuration(path: str) -> None:
+def test_an_invalid_path_is_refused_by_the_configuration(path: str) -> None:
     with pytest.raises(ValidationError, match=r"is not module\.path:Class"):
         ServerConfig(logits_processors=[path])

@@ -1,4 +1,4 @@
-"""The one place that unpickles, and its bounded cache."""
+"""The only place that unpickles, and its bounded cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from logitport_server.registry.loader import Loader
 
 
 def shipped(number: int) -> payload.Payload:
-    """One of many different payloads."""
+    """Return a payload that differs for each number."""
 
     class Adds(CustomLogitProcessor):
         amount = number
@@ -35,7 +35,7 @@ def test_a_digest_is_unpickled_once() -> None:
     assert (loader.hits, loader.misses) == (1, 2)
 
 
-def test_labels_beside_the_bytes_do_not_matter() -> None:
+def test_only_the_digest_identifies_a_payload() -> None:
     loader = Loader(4)
     labelled = shipped(1)
     bare = payload.parse(json.dumps({"callable": labelled.data.hex()}))
@@ -51,22 +51,22 @@ def test_the_cache_is_bounded() -> None:
     assert loader.load.cache_info().currsize == 2
 
 
-def test_what_raised_is_tried_again() -> None:
+def test_a_failed_load_is_retried() -> None:
     loader = Loader(2)
-    broken = payload.parse(json.dumps({"callable": b"cnowhere\nNobody\n.".hex()}))
+    broken = payload.parse(json.dumps({"callable": b"cnowhere\nMissing\n.".hex()}))
     for _ in range(2):
         with pytest.raises(LoadFailed):
             loader.load(broken)
     assert loader.load.cache_info().currsize == 0
 
 
-def test_two_servers_in_one_process_do_not_share() -> None:
+def test_two_loaders_share_nothing() -> None:
     first, second = Loader(2), Loader(2)
     assert first.load(shipped(1)) is not second.load(shipped(1))
 
 
-def test_nobody_else_unpickles() -> None:
-    """`payload.loads` has one caller in the service, and nothing but `payload` knows pickle."""
+def test_nothing_else_unpickles() -> None:
+    """`payload.loads` has one caller in the service, and only `payload` imports pickle modules."""
     callers, picklers = [], []
     for package in (logitport, logitport_server):
         folder = Path(package.__file__ or "").parent

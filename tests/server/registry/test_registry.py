@@ -1,4 +1,4 @@
-"""Processors by name and digest."""
+"""Registration and lookup of processors by name and digest."""
 
 from __future__ import annotations
 
@@ -47,28 +47,30 @@ class Two(CustomLogitProcessor):
 ONE, TWO = One.to_str(), Two.to_str()
 
 
-def registry(*, allow: bool = True, most: int = 8, owned: int = 8, max_bytes: int = 1 << 20) -> Registry:
+def make_registry(
+    *, allow: bool = True, max_registered: int = 8, max_owned: int = 8, max_bytes: int = 1 << 20
+) -> Registry:
     policy = PayloadPolicy(allow_shipped=allow, max_bytes=max_bytes)
-    return Registry(policy, max_registered=most, max_owned=owned)
+    return Registry(policy, max_registered=max_registered, max_owned=max_owned)
 
 
 def named(**by: str) -> common_pb2.Processor:
     return common_pb2.Processor(**by)
 
 
-def test_the_same_payload_is_kept_once() -> None:
-    kept = registry()
-    first = kept.register(ONE, "", replace=False)
-    again = kept.register(ONE, "team/one", replace=False)
-    label_less = kept.register(json.dumps({"callable": json.loads(ONE)["callable"]}), "team/uno", replace=False)
-    assert first.digest == again.digest == label_less.digest
-    assert list(label_less.names) == ["team/one", "team/uno"]
-    assert label_less.registered_at == first.registered_at > 0
-    assert len(kept.describe_all()) == len(BUILTINS) + 1
+def test_the_same_payload_is_registered_once() -> None:
+    registry = make_registry()
+    first = registry.register(ONE, "", replace=False)
+    again = registry.register(ONE, "team/one", replace=False)
+    without_labels = registry.register(json.dumps({"callable": json.loads(ONE)["callable"]}), "team/uno", replace=False)
+    assert first.digest == again.digest == without_labels.digest
+    assert list(without_labels.names) == ["team/one", "team/uno"]
+    assert without_labels.registered_at == first.registered_at > 0
+    assert len(registry.describe_all()) == len(BUILTINS) + 1
 
 
 def test_a_description() -> None:
-    info = registry().register(ONE, "team/one", replace=False)
+    info = make_registry().register(ONE, "team/one", replace=False)
     assert info.python == f"{sys.version_info.major}.{sys.version_info.minor}"
     assert info.dill
     assert info.size_bytes == len(json.loads(ONE)["callable"]) // 2
@@ -76,18 +78,18 @@ def test_a_description() -> None:
     assert (info.class_name, info.dialect) == ("One", "sglang")
 
 
-def test_what_is_installed_tells_its_dialect_too() -> None:
-    info = registry().describe("thinking_budget")
+def test_the_description_of_an_installed_processor() -> None:
+    info = make_registry().describe("thinking_budget")
     assert (info.class_name, info.dialect) == ("ThinkingBudget", "edits")
-    assert all(one.class_name and one.dialect for one in registry().describe_all())
+    assert all(one.class_name and one.dialect for one in make_registry().describe_all())
 
 
 @pytest.mark.parametrize("name", ["a/b", "team/ban-french:v2", "a/b/c:1.0", "0/_x".replace("_", "0"), "a/" + "b" * 126])
 def test_names(name: str) -> None:
-    kept = registry()
-    digest = kept.register(ONE, name, replace=False).digest
-    assert kept.describe(name).digest == digest
-    assert kept.resolve(named(name=name)).key == digest
+    registry = make_registry()
+    digest = registry.register(ONE, name, replace=False).digest
+    assert registry.describe(name).digest == digest
+    assert registry.resolve(named(name=name)).key == digest
 
 
 @pytest.mark.parametrize(
@@ -97,134 +99,134 @@ def test_names(name: str) -> None:
         *("../x", "a/-b", "a/" + "b" * 127, "0123456789abcdef" * 4),
     ],
 )
-def test_what_is_no_name(name: str) -> None:
-    kept = registry()
+def test_invalid_names(name: str) -> None:
+    registry = make_registry()
     with pytest.raises(InvalidName, match=r"namespace/name\[:tag\]"):
-        kept.register(ONE, name, replace=False)
-    assert len(kept.describe_all()) == len(BUILTINS)
+        registry.register(ONE, name, replace=False)
+    assert len(registry.describe_all()) == len(BUILTINS)
 
 
 def test_a_name_is_taken_until_it_is_replaced() -> None:
-    kept = registry()
-    one = kept.register(ONE, "team/x", replace=False).digest
-    assert kept.register(ONE, "team/x", replace=False).digest == one
+    registry = make_registry()
+    one = registry.register(ONE, "team/x", replace=False).digest
+    assert registry.register(ONE, "team/x", replace=False).digest == one
     with pytest.raises(NameTaken, match=rf"'team/x' is bound to One \(sha256:{one[:12]}\); .* replace"):
-        kept.register(TWO, "team/x", replace=False)
-    two = kept.register(TWO, "team/x", replace=True)
-    assert kept.resolve(named(name="team/x")).key == two.digest
-    assert list(kept.describe(one).names) == []
+        registry.register(TWO, "team/x", replace=False)
+    two = registry.register(TWO, "team/x", replace=True)
+    assert registry.resolve(named(name="team/x")).key == two.digest
+    assert list(registry.describe(one).names) == []
 
 
 def test_a_name_that_is_refused_registers_nothing() -> None:
-    kept = registry()
-    kept.register(ONE, "team/x", replace=False)
+    registry = make_registry()
+    registry.register(ONE, "team/x", replace=False)
     with pytest.raises(NameTaken):
-        kept.register(TWO, "team/x", replace=False)
-    assert len(kept.describe_all()) == len(BUILTINS) + 1
+        registry.register(TWO, "team/x", replace=False)
+    assert len(registry.describe_all()) == len(BUILTINS) + 1
 
 
 def test_the_registry_is_bounded() -> None:
-    kept = registry(most=1)
-    kept.register(ONE, "", replace=False)
-    kept.register(ONE, "team/again", replace=False)
-    with pytest.raises(LimitExceeded, match=r"holds 1 processors, .* --max-registered-processors"):
-        kept.register(TWO, "", replace=False)
-    kept.delete(kept.register(ONE, "", replace=False).digest)
-    kept.register(TWO, "", replace=False)
+    registry = make_registry(max_registered=1)
+    registry.register(ONE, "", replace=False)
+    registry.register(ONE, "team/again", replace=False)
+    with pytest.raises(LimitExceeded, match=r"has 1 processors, .* --max-registered-processors"):
+        registry.register(TWO, "", replace=False)
+    registry.delete(registry.register(ONE, "", replace=False).digest)
+    registry.register(TWO, "", replace=False)
 
 
-def test_built_ins_first_then_by_name() -> None:
-    kept = registry()
-    kept.register(TWO, "b/two", replace=False)
-    kept.register(ONE, "a/one", replace=False)
-    assert [next(iter(info.names)) for info in kept.describe_all()] == [*sorted(BUILTINS), "a/one", "b/two"]
+def test_built_ins_are_listed_first_then_by_name() -> None:
+    registry = make_registry()
+    registry.register(TWO, "b/two", replace=False)
+    registry.register(ONE, "a/one", replace=False)
+    assert [next(iter(info.names)) for info in registry.describe_all()] == [*sorted(BUILTINS), "a/one", "b/two"]
 
 
 def test_deleting_a_name_keeps_the_digest() -> None:
-    kept = registry()
-    digest = kept.register(ONE, "team/x", replace=False).digest
-    assert kept.delete("team/x") == ["team/x"]
-    assert list(kept.describe(digest).names) == []
+    registry = make_registry()
+    digest = registry.register(ONE, "team/x", replace=False).digest
+    assert registry.delete("team/x") == ["team/x"]
+    assert list(registry.describe(digest).names) == []
     with pytest.raises(UnknownProcessor):
-        kept.resolve(named(name="team/x"))
-    assert kept.resolve(named(digest=digest)).key == digest
+        registry.resolve(named(name="team/x"))
+    assert registry.resolve(named(digest=digest)).key == digest
 
 
-def test_deleting_a_digest_takes_its_names_along() -> None:
-    kept = registry()
-    kept.register(ONE, "team/y", replace=False)
-    digest = kept.register(ONE, "team/x", replace=False).digest
-    assert kept.delete(digest) == ["team/x", "team/y"]
+def test_deleting_a_digest_deletes_its_names() -> None:
+    registry = make_registry()
+    registry.register(ONE, "team/y", replace=False)
+    digest = registry.register(ONE, "team/x", replace=False).digest
+    assert registry.delete(digest) == ["team/x", "team/y"]
     for gone in (named(digest=digest), named(name="team/x"), named(name="team/y")):
         with pytest.raises(UnknownProcessor, match="register it first"):
-            kept.resolve(gone)
+            registry.resolve(gone)
 
 
-def test_built_ins_stay() -> None:
+def test_built_ins_cannot_be_deleted() -> None:
     with pytest.raises(InvalidArgument, match="built-ins cannot be deleted"):
-        registry().delete("thinking_budget")
+        make_registry().delete("thinking_budget")
 
 
-@pytest.mark.parametrize("processor", ["", "nobody", "team/nobody", "0" * 64])
-def test_unknown_everywhere(processor: str) -> None:
-    kept = registry()
-    for call in (kept.describe, kept.delete):
+@pytest.mark.parametrize("processor", ["", "unknown", "team/unknown", "0" * 64])
+def test_unknown_processors(processor: str) -> None:
+    registry = make_registry()
+    for call in (registry.describe, registry.delete):
         with pytest.raises(UnknownProcessor):
             call(processor)
     for by in ("builtin", "name", "digest"):
         with pytest.raises(UnknownProcessor):
-            kept.resolve(named(**{by: processor}))
+            registry.resolve(named(**{by: processor}))
 
 
-def test_a_processor_that_is_not_named() -> None:
+def test_a_call_without_a_processor() -> None:
     with pytest.raises(InvalidArgument, match="set one of builtin, name, digest, payload"):
-        registry().resolve(common_pb2.Processor())
+        make_registry().resolve(common_pb2.Processor())
 
 
-def test_an_unknown_built_in_is_told_what_there_is() -> None:
-    with pytest.raises(UnknownProcessor, match=r"'thinking_bugdet'; there are .*thinking_budget"):
-        registry().resolve(named(builtin="thinking_bugdet"))
+def test_the_error_of_an_unknown_built_in_lists_the_installed_ones() -> None:
+    with pytest.raises(UnknownProcessor, match=r"'thinking_bugdet'; installed are .*thinking_budget"):
+        make_registry().resolve(named(builtin="thinking_bugdet"))
 
 
-def test_a_name_is_no_digest_and_a_digest_no_name() -> None:
-    kept = registry()
-    digest = kept.register(ONE, "team/x", replace=False).digest
+def test_names_and_digests_are_separate() -> None:
+    registry = make_registry()
+    digest = registry.register(ONE, "team/x", replace=False).digest
     for wrong in (named(name=digest), named(digest="team/x"), named(builtin="team/x")):
         with pytest.raises(UnknownProcessor):
-            kept.resolve(wrong)
+            registry.resolve(wrong)
 
 
 @pytest.mark.parametrize("serialized", ["not JSON", "[]", "{}", '{"callable": "zz"}', '{"callable": "00"}', ""])
-def test_payloads_that_are_none(serialized: str) -> None:
-    kept = registry()
+def test_malformed_payloads(serialized: str) -> None:
+    registry = make_registry()
     with pytest.raises(MalformedPayload):
-        kept.register(serialized, "", replace=False)
+        registry.register(serialized, "", replace=False)
     with pytest.raises(MalformedPayload):
-        kept.resolve(named(payload=serialized))
+        registry.resolve(named(payload=serialized))
 
 
 def test_code_of_another_python_is_not_registered() -> None:
     with pytest.raises(PythonMismatch, match=r"3\.9"):
-        registry().register(json.dumps({**json.loads(ONE), "python": "3.9"}), "", replace=False)
+        make_registry().register(json.dumps({**json.loads(ONE), "python": "3.9"}), "", replace=False)
 
 
 @pytest.mark.parametrize("serialized", [ONE, "not JSON"])
-def test_without_the_flag_nothing_that_is_shipped_is_looked_at(serialized: str) -> None:
-    kept = registry(allow=False)
+def test_without_the_option_no_payload_is_parsed(serialized: str) -> None:
+    registry = make_registry(allow=False)
     with pytest.raises(PayloadNotAllowed, match="--enable-custom-logit-processor"):
-        kept.register(serialized, "", replace=False)
+        registry.register(serialized, "", replace=False)
     with pytest.raises(PayloadNotAllowed):
-        kept.resolve(named(payload=serialized))
-    assert kept.resolve(named(builtin="disallowed_tokens")).installed is BUILTINS["disallowed_tokens"]
+        registry.resolve(named(payload=serialized))
+    assert registry.resolve(named(builtin="disallowed_tokens")).installed is BUILTINS["disallowed_tokens"]
 
 
-def test_looking_up_and_registering_unpickle_nothing() -> None:
-    """A payload whose unpickling would end the process."""
+def test_registration_and_lookup_do_not_unpickle() -> None:
+    """Unpickling this payload would end the process."""
     code = """
 import json, pickle, sys
 from logitport_proto import common_pb2
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_server.principals import ADMIN, APPLY, REGISTER, Domain, Principal
+from logitport_server.principals import ADMIN, APPLY, REGISTER, Principal
 from logitport_server.registry.registry import Registry
 from logitport_server.registry.store import Store
 
@@ -245,21 +247,21 @@ print("alive")
 
 
 def test_many_threads() -> None:
-    kept = registry(most=2)
+    registry = make_registry(max_registered=2)
 
     def use(at: int) -> None:
         for turn in range(50):
             name = f"team/x{(at + turn) % 5}"
-            kept.register(ONE if at % 2 else TWO, name, replace=True)
-            kept.describe_all()
+            registry.register(ONE if at % 2 else TWO, name, replace=True)
+            registry.describe_all()
             with suppress(UnknownProcessor):  # another thread has deleted it
-                kept.describe(name)
-                kept.resolve(named(name=name))
-                kept.delete(name)
+                registry.describe(name)
+                registry.resolve(named(name=name))
+                registry.delete(name)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(use, range(8)))
-    assert len(kept.describe_all()) == len(BUILTINS) + 2
+    assert len(registry.describe_all()) == len(BUILTINS) + 2
 
 
 ALICE, BOB = (Principal(name, frozenset({APPLY, REGISTER})) for name in ("alice", "bob"))
@@ -267,126 +269,126 @@ OPERATOR = Principal("operator", frozenset({ADMIN}))
 ENGINE = Principal("engine", frozenset({APPLY}))
 
 
-def test_what_is_anothers_is_as_if_it_were_not_there() -> None:
-    kept = registry()
-    digest = kept.register(ONE, "alice/x", ALICE, replace=False).digest
+def test_unshared_processors_of_other_principals_are_invisible() -> None:
+    registry = make_registry()
+    digest = registry.register(ONE, "alice/x", ALICE, replace=False).digest
     for by in (named(name="alice/x"), named(digest=digest)):
-        assert kept.resolve(by, ALICE).domain == TrustDomain("alice")
+        assert registry.resolve(by, ALICE).domain == TrustDomain("alice")
         with pytest.raises(UnknownProcessor):
-            kept.resolve(by, BOB)
+            registry.resolve(by, BOB)
     for processor in ("alice/x", digest):
-        for refused in (kept.describe, kept.delete):
-            with pytest.raises(UnknownProcessor) as told:
+        for refused in (registry.describe, registry.delete):
+            with pytest.raises(UnknownProcessor) as unshared:
                 refused(processor, BOB)
-            with pytest.raises(UnknownProcessor) as of_nothing:
+            with pytest.raises(UnknownProcessor) as missing:
                 refused(processor.replace("a", "b"), BOB)
-            assert str(told.value).replace(processor, "?") == str(of_nothing.value).replace(
+            assert str(unshared.value).replace(processor, "?") == str(missing.value).replace(
                 processor.replace("a", "b"), "?"
             )
-    assert len(kept.describe_all(BOB)) == len(BUILTINS)
-    assert kept.describe_all(ALICE)[-1].owner == "alice"
+    assert len(registry.describe_all(BOB)) == len(BUILTINS)
+    assert registry.describe_all(ALICE)[-1].owner == "alice"
 
 
-def test_a_name_is_its_first_registrars() -> None:
-    kept = registry()
-    digest = kept.register(ONE, "team/x", ALICE, replace=False).digest
+def test_a_name_belongs_to_the_principal_that_bound_it_first() -> None:
+    registry = make_registry()
+    digest = registry.register(ONE, "team/x", ALICE, replace=False).digest
     for serialized in (ONE, TWO):
         for replace in (False, True):
-            with pytest.raises(NameTaken, match="'team/x' is another principal's") as told:
-                kept.register(serialized, "team/x", BOB, replace=replace)
-            assert digest not in str(told.value)
-            assert "alice" not in str(told.value)
-    assert len(kept.describe_all(OPERATOR)) == len(BUILTINS) + 1
-    kept.delete("team/x", ALICE)
-    assert kept.register(TWO, "team/x", BOB, replace=False).owner == "bob"
+            with pytest.raises(NameTaken, match="'team/x' belongs to another principal") as raised:
+                registry.register(serialized, "team/x", BOB, replace=replace)
+            assert digest not in str(raised.value)
+            assert "alice" not in str(raised.value)
+    assert len(registry.describe_all(OPERATOR)) == len(BUILTINS) + 1
+    registry.delete("team/x", ALICE)
+    assert registry.register(TWO, "team/x", BOB, replace=False).owner == "bob"
 
 
-def test_the_same_payload_of_two_is_two_registrations() -> None:
-    kept = registry()
-    digest = kept.register(ONE, "alice/x", ALICE, replace=False).digest
-    assert list(kept.register(ONE, "bob/x", BOB, replace=False).names) == ["bob/x"]
-    assert kept.resolve(named(digest=digest), BOB).domain == TrustDomain("bob")
-    assert kept.delete(digest, ALICE) == ["alice/x"]
-    assert kept.resolve(named(name="bob/x"), BOB).key == digest
+def test_the_same_payload_of_two_principals_is_two_registrations() -> None:
+    registry = make_registry()
+    digest = registry.register(ONE, "alice/x", ALICE, replace=False).digest
+    assert list(registry.register(ONE, "bob/x", BOB, replace=False).names) == ["bob/x"]
+    assert registry.resolve(named(digest=digest), BOB).domain == TrustDomain("bob")
+    assert registry.delete(digest, ALICE) == ["alice/x"]
+    assert registry.resolve(named(name="bob/x"), BOB).key == digest
     with pytest.raises(UnknownProcessor):
-        kept.resolve(named(digest=digest), ALICE)
+        registry.resolve(named(digest=digest), ALICE)
 
 
-def test_what_is_shared_everyone_sees_and_uses_and_its_owner_alone_deletes() -> None:
-    kept = registry()
-    digest = kept.register(ONE, "alice/x", ALICE, replace=False, shared=True).digest
+def test_shared_processors_are_visible_to_all_but_deleted_by_their_owner_only() -> None:
+    registry = make_registry()
+    digest = registry.register(ONE, "alice/x", ALICE, replace=False, shared=True).digest
     for by in (named(name="alice/x"), named(digest=digest)):
-        assert kept.resolve(by, BOB).domain == TrustDomain("alice")
-    assert kept.describe("alice/x", BOB).shared
-    assert kept.describe_all(BOB)[-1].digest == digest
+        assert registry.resolve(by, BOB).domain == TrustDomain("alice")
+    assert registry.describe("alice/x", BOB).shared
+    assert registry.describe_all(BOB)[-1].digest == digest
     for processor in ("alice/x", digest):
-        with pytest.raises(NotPermitted, match=r"'bob' may not delete .* another principal's, .* scope 'admin'"):
-            kept.delete(processor, BOB)
-    kept.register(ONE, "", ALICE, replace=False)
+        with pytest.raises(NotPermitted, match=r"'bob' may not delete .* another principal, .* scope 'admin'"):
+            registry.delete(processor, BOB)
+    registry.register(ONE, "", ALICE, replace=False)
     with pytest.raises(UnknownProcessor):
-        kept.resolve(named(digest=digest), BOB)
+        registry.resolve(named(digest=digest), BOB)
 
 
-def test_ones_own_comes_before_what_others_share() -> None:
-    kept = registry()
-    digest = kept.register(ONE, "alice/x", ALICE, replace=False, shared=True).digest
-    kept.register(ONE, "", BOB, replace=False)
-    assert kept.resolve(named(digest=digest), BOB).domain == TrustDomain("bob")
-    assert kept.resolve(named(name="alice/x"), BOB).domain == TrustDomain("alice")
+def test_own_registrations_come_before_shared_ones() -> None:
+    registry = make_registry()
+    digest = registry.register(ONE, "alice/x", ALICE, replace=False, shared=True).digest
+    registry.register(ONE, "", BOB, replace=False)
+    assert registry.resolve(named(digest=digest), BOB).domain == TrustDomain("bob")
+    assert registry.resolve(named(name="alice/x"), BOB).domain == TrustDomain("alice")
 
 
-def test_an_admin_sees_and_deletes_everything_and_uses_nothing_of_it() -> None:
-    kept = registry()
-    digest = kept.register(ONE, "alice/x", ALICE, replace=False).digest
-    kept.register(ONE, "bob/x", BOB, replace=False)
-    kept.register(TWO, "bob/y", BOB, replace=False)
-    assert len(kept.describe_all(OPERATOR)) == len(BUILTINS) + 3
-    assert kept.describe("bob/y", OPERATOR).owner == "bob"
+def test_an_admin_can_see_and_delete_everything_but_not_use_it() -> None:
+    registry = make_registry()
+    digest = registry.register(ONE, "alice/x", ALICE, replace=False).digest
+    registry.register(ONE, "bob/x", BOB, replace=False)
+    registry.register(TWO, "bob/y", BOB, replace=False)
+    assert len(registry.describe_all(OPERATOR)) == len(BUILTINS) + 3
+    assert registry.describe("bob/y", OPERATOR).owner == "bob"
     with pytest.raises(UnknownProcessor):
-        kept.resolve(named(name="bob/y"), OPERATOR)
-    assert kept.delete("bob/y", OPERATOR) == ["bob/y"]
-    assert kept.delete(digest, OPERATOR) == ["alice/x", "bob/x"]
+        registry.resolve(named(name="bob/y"), OPERATOR)
+    assert registry.delete("bob/y", OPERATOR) == ["bob/y"]
+    assert registry.delete(digest, OPERATOR) == ["alice/x", "bob/x"]
 
 
-def test_shipping_with_a_request_takes_the_scope() -> None:
-    kept = registry()
-    assert kept.resolve(named(payload=ONE), ALICE, "tenant").domain == TrustDomain("alice", "tenant")
+def test_payloads_in_requests_need_the_scope() -> None:
+    registry = make_registry()
+    assert registry.resolve(named(payload=ONE), ALICE, "tenant").domain == TrustDomain("alice", "tenant")
     with pytest.raises(NotPermitted, match=r"'engine' may not ship a processor .* scope 'register'"):
-        kept.resolve(named(payload="not JSON"), ENGINE)
+        registry.resolve(named(payload="not JSON"), ENGINE)
 
 
-def test_a_principal_has_a_share_of_the_registry() -> None:
-    kept = registry(most=3, owned=1)
-    kept.register(ONE, "", ALICE, replace=False)
+def test_the_processors_of_a_principal_are_limited() -> None:
+    registry = make_registry(max_registered=3, max_owned=1)
+    registry.register(ONE, "", ALICE, replace=False)
     with pytest.raises(LimitExceeded, match=r"'alice' has registered 1 processors, .* --max-processors-per-principal"):
-        kept.register(TWO, "", ALICE, replace=False)
-    kept.register(TWO, "", BOB, replace=False)
+        registry.register(TWO, "", ALICE, replace=False)
+    registry.register(TWO, "", BOB, replace=False)
 
 
-def test_a_principal_has_as_many_names_as_processors() -> None:
-    kept = registry(most=9, owned=2)
+def test_the_names_of_a_principal_are_limited() -> None:
+    registry = make_registry(max_registered=9, max_owned=2)
     for name in ("alice/a", "alice/b", "alice/b"):
-        kept.register(ONE, name, ALICE, replace=False)
+        registry.register(ONE, name, ALICE, replace=False)
     with pytest.raises(LimitExceeded, match=r"'alice' has bound 2 names, .* --max-processors-per-principal"):
-        kept.register(ONE, "alice/c", ALICE, replace=False)
-    kept.register(TWO, "alice/b", ALICE, replace=True)
-    kept.delete("alice/a", ALICE)
-    kept.register(ONE, "alice/c", ALICE, replace=False)
-    kept.register(ONE, "bob/c", BOB, replace=False)
+        registry.register(ONE, "alice/c", ALICE, replace=False)
+    registry.register(TWO, "alice/b", ALICE, replace=True)
+    registry.delete("alice/a", ALICE)
+    registry.register(ONE, "alice/c", ALICE, replace=False)
+    registry.register(ONE, "bob/c", BOB, replace=False)
 
 
 def test_a_payload_that_is_too_long() -> None:
-    kept = registry(max_bytes=len(ONE))
-    kept.register(ONE, "", replace=False)
+    registry = make_registry(max_bytes=len(ONE))
+    registry.register(ONE, "", replace=False)
     for refused in (
-        lambda: kept.register(ONE + " ", "", replace=False),
-        lambda: kept.resolve(named(payload=ONE + " ")),
+        lambda: registry.register(ONE + " ", "", replace=False),
+        lambda: registry.resolve(named(payload=ONE + " ")),
     ):
         with pytest.raises(LimitExceeded, match=rf"{len(ONE) + 1} characters .* {len(ONE)}: .* --max-payload-bytes"):
             refused()
 
 
-def test_a_name_stays_its_owners_while_its_processor_is_refused(tmp_path: Path) -> None:
+def test_a_name_stays_reserved_while_its_processor_is_refused(tmp_path: Path) -> None:
     def opened(max_bytes: int) -> Registry:
         store = Store(tmp_path / "store")
         stores.callback(store.close)
@@ -402,7 +404,7 @@ def test_a_name_stays_its_owners_while_its_processor_is_refused(tmp_path: Path) 
             stricter.resolve(named(name="team/x"), ALICE)
         smaller = json.dumps({"callable": b"\x80\x04N.".hex()})
         for replace in (False, True):
-            with pytest.raises(NameTaken, match="another principal's"):
+            with pytest.raises(NameTaken, match="belongs to another principal"):
                 stricter.register(smaller, "team/x", BOB, replace=replace)
     with ExitStack() as stores:
         again = opened(1 << 20)

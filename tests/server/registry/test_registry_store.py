@@ -1,4 +1,4 @@
-"""A registry whose server is started anew."""
+"""The registry across restarts of the server."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ANN, BOB = (Principal(name, frozenset({APPLY, REGISTER})) for name in ("ann", "b
 
 @pytest.fixture
 def restart(tmp_path: Path) -> Iterator[Restart]:
-    """A registry over what the one before has stored."""
+    """Starts a registry on the same store as the one before."""
     stores: list[Store] = []
 
     def start(*, allow: bool = True) -> Registry:
@@ -50,11 +50,11 @@ def restart(tmp_path: Path) -> Iterator[Restart]:
         return Registry(policy, max_registered=8, max_owned=8, store=stores[0])
 
     yield start
-    for left in stores:
-        left.close()
+    for store in stores:
+        store.close()
 
 
-def test_everything_is_as_it_was(restart: Restart) -> None:
+def test_registrations_and_names_survive(restart: Restart) -> None:
     before = restart()
     before.register(ONE, "team/one", ANN, replace=False, shared=True)
     before.register(ONE, "team/uno", BOB, replace=False)
@@ -70,7 +70,7 @@ def test_everything_is_as_it_was(restart: Restart) -> None:
         after.describe("team/uno", ANN)
 
 
-def test_what_was_deleted_stays_deleted(restart: Restart) -> None:
+def test_deletions_survive(restart: Restart) -> None:
     before = restart()
     digest = before.register(ONE, "team/one", replace=False).digest
     before.register(ONE, "team/uno", replace=False)
@@ -82,13 +82,11 @@ def test_what_was_deleted_stays_deleted(restart: Restart) -> None:
     assert [list(info.names) for info in restart().describe_all()[len(BUILTINS) :]] == [[]]
 
 
-def test_a_server_that_accepts_none_loads_none_and_forgets_none(
-    restart: Restart, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_refused_processors_are_not_loaded_but_stay_stored(restart: Restart, caplog: pytest.LogCaptureFixture) -> None:
     restart().register(ONE, "team/one", replace=False)
     assert len(restart(allow=False).describe_all()) == len(BUILTINS)
-    assert "is left out: this server does not accept shipped processors" in caplog.text
-    assert "the stored name team/one is left out" in caplog.text
+    assert "was not loaded: this server does not accept shipped processors" in caplog.text
+    assert "the stored name team/one was not loaded" in caplog.text
     assert restart().describe("team/one").names == ["team/one"]
 
 
@@ -100,10 +98,10 @@ def test_a_payload_of_another_digest_is_not_loaded(
     forged = Registration(serialized=TWO, digest=digest, owner="", shared=False, registered_at=0.0)
     store_module._write(path, forged.model_dump_json().encode())
     assert len(restart().describe_all()) == len(BUILTINS)
-    assert f"{digest} is left out: its digest is" in caplog.text
+    assert f"{digest} was not loaded: its digest is" in caplog.text
 
 
-def test_what_cannot_be_stored_is_not_registered(restart: Restart, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_changes_nothing(restart: Restart, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = restart()
     registry.register(ONE, "team/one", replace=False)
     before = registry.describe_all()

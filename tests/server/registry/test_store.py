@@ -1,4 +1,4 @@
-"""Registered processors on disk: whole or not at all, private, and never believed unchecked."""
+"""The store: atomic writes, private files, and checks of everything that is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ONE = Registration(serialized='{"callable": "é"}', digest="ab" * 32, owner="", shared=False, registered_at=1.5)
-OTHERS = ONE.model_copy(update={"owner": "team", "shared": True})
+SHARED = ONE.model_copy(update={"owner": "team", "shared": True})
 NAME = Binding(name="a/" * 63 + "b:v1", digest=ONE.digest, owner="team")
 
 
@@ -29,9 +29,9 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(folder: Path) -> Iterator[Store]:
     opened = Store(folder)
-    opened.keep(ONE)
-    opened.keep(OTHERS)
-    opened.keep(NAME)
+    opened.save(ONE)
+    opened.save(SHARED)
+    opened.save(NAME)
     yield opened
     opened.close()
 
@@ -40,29 +40,29 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "lock")
 
 
-def kept(store: Store) -> tuple[list[Registration], list[Binding]]:
+def stored(store: Store) -> tuple[list[Registration], list[Binding]]:
     return sorted(store.all(Registration), key=lambda one: one.key), list(store.all(Binding))
 
 
-def test_what_is_kept_outlives_the_server(folder: Path, store: Store) -> None:
+def test_content_survives_a_restart(folder: Path, store: Store) -> None:
     store.close()
     again = Store(folder)
-    assert kept(again) == ([ONE, OTHERS], [NAME])
+    assert stored(again) == ([ONE, SHARED], [NAME])
     store._lock = os.dup(again._lock)  # for the fixture to close
     again.close()
 
 
-def test_what_is_forgotten_is_gone(store: Store) -> None:
-    store.forget(Registration, ONE.digest, ONE.owner)
-    store.forget(Registration, ONE.digest, ONE.owner)
-    store.forget(Binding, NAME.name)
-    assert kept(store) == ([OTHERS], [])
+def test_deleting(store: Store) -> None:
+    store.delete(Registration, ONE.digest, ONE.owner)
+    store.delete(Registration, ONE.digest, ONE.owner)
+    store.delete(Binding, NAME.name)
+    assert stored(store) == ([SHARED], [])
 
 
-def test_a_name_that_is_bound_anew_is_bound_once(store: Store) -> None:
+def test_a_new_binding_replaces_the_old_one(store: Store) -> None:
     moved = NAME.model_copy(update={"digest": "cd" * 32})
-    store.keep(moved)
-    assert kept(store)[1] == [moved]
+    store.save(moved)
+    assert stored(store)[1] == [moved]
 
 
 def test_modes(folder: Path, store: Store) -> None:
@@ -72,7 +72,7 @@ def test_modes(folder: Path, store: Store) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o750, 0o705, 0o777])
-def test_a_folder_that_others_can_reach_into(tmp_path: Path, mode: int) -> None:
+def test_a_folder_with_access_for_other_users(tmp_path: Path, mode: int) -> None:
     tmp_path.chmod(mode)
     with pytest.raises(PermissionError, match=f"chmod 700 {tmp_path}"):
         Store(tmp_path)
@@ -86,21 +86,21 @@ def test_two_servers(folder: Path, store: Store) -> None:
 @pytest.mark.parametrize("at", range(0, 400, 7))
 def test_a_damaged_byte(folder: Path, store: Store, at: int, caplog: pytest.LogCaptureFixture) -> None:
     for path in files(folder):
-        octets = bytearray(path.read_bytes())
-        octets[at % len(octets)] ^= 1
-        path.write_bytes(octets)
-    assert kept(store) == ([], [])
+        data = bytearray(path.read_bytes())
+        data[at % len(data)] ^= 1
+        path.write_bytes(data)
+    assert stored(store) == ([], [])
     assert caplog.text.count("is damaged") == 3
 
 
 @pytest.mark.parametrize("length", [0, 1, 64, 65, 100])
-def test_a_file_cut_short(folder: Path, store: Store, length: int) -> None:
+def test_a_truncated_file(folder: Path, store: Store, length: int) -> None:
     for path in files(folder):
         os.truncate(path, length)
-    assert kept(store) == ([], [])
+    assert stored(store) == ([], [])
 
 
-def test_files_of_others(folder: Path, store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_foreign_files(folder: Path, store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (registration, _), name = files(folder)[1:], files(folder)[0]
     (folder / "processors" / "README").write_text("hello")
     (folder / "processors" / "folder").mkdir()
@@ -109,8 +109,8 @@ def test_files_of_others(folder: Path, store: Store, tmp_path: Path, caplog: pyt
     outside = tmp_path / "outside.json"
     registration.replace(outside)
     registration.symlink_to(outside)
-    name.rename(name.with_name("0" * 64 + ".json"))  # a name's file that was moved stands for another name
-    registrations, names = kept(store)
+    name.rename(name.with_name("0" * 64 + ".json"))  # a moved file has the path of another name
+    registrations, names = stored(store)
     assert (len(registrations), names) == (1, [])
     assert sum(record.levelno == logging.ERROR for record in caplog.records) == 6
 
@@ -118,11 +118,11 @@ def test_files_of_others(folder: Path, store: Store, tmp_path: Path, caplog: pyt
 def test_a_file_of_the_other_kind(folder: Path, store: Store) -> None:
     for path in files(folder / "processors"):
         path.replace(folder / "names" / path.name)
-    assert kept(store) == ([], [NAME])
+    assert stored(store) == ([], [NAME])
 
 
 @pytest.mark.parametrize("point", ["write", "fsync", "replace"])
-def test_a_disk_that_fails_leaves_the_old_one(
+def test_a_failed_write_keeps_the_old_file(
     folder: Path, store: Store, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
@@ -133,16 +133,16 @@ def test_a_disk_that_fails_leaves_the_old_one(
     )
     before = files(folder)
     with pytest.raises(InternalError, match="no space"):
-        store.keep(ONE.model_copy(update={"shared": True}))
+        store.save(ONE.model_copy(update={"shared": True}))
     monkeypatch.undo()
     assert files(folder) == before
-    assert kept(store)[0] == [ONE, OTHERS]
+    assert stored(store)[0] == [ONE, SHARED]
 
 
-def test_what_a_crash_left_is_cleared_away(folder: Path, store: Store) -> None:
-    left = folder / "names" / ".new-abc"
-    left.write_text("half")
+def test_temporary_files_of_a_crash_are_removed(folder: Path, store: Store) -> None:
+    leftover = folder / "names" / ".new-abc"
+    leftover.write_text("half")
     store.close()
     Store(folder).close()
-    assert not left.exists()
+    assert not leftover.exists()
     store._lock = os.open(folder / "lock", os.O_RDWR)  # for the fixture to close

@@ -17,7 +17,7 @@ HEAD = struct.Struct("<QII")
 
 
 def receiver(data: bytes, at_once: int = 1 << 20) -> Any:
-    """Returns the bytes in pieces, and raises at their end."""
+    """Return a function that receives the bytes in pieces and raises at their end."""
     source = io.BytesIO(data)
 
     def receive(max_bytes: int) -> bytes:
@@ -78,14 +78,14 @@ def test_invalid_frames(data: bytes) -> None:
 
 
 def test_memory_is_allocated_as_bytes_arrive() -> None:
-    """A worker that announces a large frame and sends nothing makes the server allocate nothing."""
-    asked: list[int] = []
-    announced = receiver(framed(b"{}", [MAX_BODY]))
+    """An announced length alone causes no allocation."""
+    requested: list[int] = []
+    receive_frame = receiver(framed(b"{}", [MAX_BODY]))
 
     def receive(max_bytes: int) -> bytes:
-        asked.append(max_bytes)
-        return announced(max_bytes)  # type: ignore[no-any-return]
+        requested.append(max_bytes)
+        return receive_frame(max_bytes)  # type: ignore[no-any-return]
 
     with pytest.raises(EOFError):
         frames.read(receive, 1 << 32)
-    assert max(asked) <= 1 << 20
+    assert max(requested) <= 1 << 20

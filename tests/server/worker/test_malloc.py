@@ -1,4 +1,4 @@
-"""Large blocks that are freed and wanted again."""
+"""Large blocks that are freed and allocated again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ thread.join()
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
-def test_a_block_that_was_freed_is_used_again() -> None:
+def test_a_freed_block_is_reused() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", _FAULTS_OF_THE_SECOND_BLOCK], capture_output=True, text=True, check=True
     )
