@@ -121,7 +121,7 @@ def loaded() -> None:
 
 HINT = (
     " (it runs in a sandbox without network and files: put what it needs into the class as a constant, or into a "
-    "package beside the server; docs/security.md)"
+    "package installed with the server; see docs/security.md)"
 )
 
 
@@ -163,7 +163,7 @@ def test_a_module_that_a_worker_lacks_is_to_be_installed(call: Callable[[], Any]
     with pytest.raises((ImportError, LoadFailed)) as raised:
         call()
     told = of_sandboxed(raised.value, "its name").message
-    assert told.endswith("No module named 'no_such_module'; install it on the server, beside logitport")
+    assert told.endswith("No module named 'no_such_module'; install it on the server, in logitport's environment")
 
 
 def test_what_to_install_is_told_once() -> None:

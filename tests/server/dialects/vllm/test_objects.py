@@ -79,7 +79,7 @@ def test_a_temperature_is_as_vllm_takes_it() -> None:
     ],
 )
 def test_what_vllm_would_not_take(told: dict[str, Any]) -> None:
-    with pytest.raises(InvalidParams, match="sampling_params cannot be vLLM's SamplingParams: "):
+    with pytest.raises(InvalidParams, match="sampling_params cannot be converted to vLLM's SamplingParams: "):
         sampling_params(told, {})
 
 

@@ -101,7 +101,7 @@ def test_more_requests_than_slots() -> None:
 
 
 def test_a_history_that_is_longer_than_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(v2, "_LONGEST", 4)
+    monkeypatch.setattr(v2, "_INITIAL_LENGTH", 4)
     cls = notes()
     requests = Requests(cls)
     requests.add([1, 2], [3])
