@@ -196,11 +196,13 @@ def test_rejected_drafts_leave_nothing_behind(
 def test_what_the_grammar_does_not_allow_fails_the_request_if_it_was_accepted() -> None:
     request = Follow({"regex": "ab+"})
     request.append(PIECES.index("ab"), PIECES.index("c"), PIECES.index("b"))
-    with pytest.raises(ProcessorFailed, match=f"output id 1 is {PIECES.index('c')}, which the grammar does not allow"):
+    with pytest.raises(
+        ProcessorFailed, match=f"id at index 1 is {PIECES.index('c')}, which the grammar does not allow"
+    ):
         request.allowed()
     request.cut(1)
     assert request.allowed() == [*(PIECES.index(text) for text in ("b", "bb", "bbb")), EOS]
-    with pytest.raises(ProcessorFailed, match="output id 0 is 3, which"):
+    with pytest.raises(ProcessorFailed, match="id at index 0 is 3, which"):
         Follow({"regex": "ab+"}, [PIECES.index("aa")]).allowed()
 
 
@@ -324,7 +326,7 @@ def test_a_mask_that_takes_too_long_costs_its_own_request_alone(threads: None, m
         step()
 
     with pytest.raises(
-        ProcessorFailed, match=r"after [67] ids of output: its mask took \d+\.\d+ s, and may take 0.008"
+        ProcessorFailed, match=r"after [67] ids of output: its mask took \d+\.\d+ s; the limit is 0.008"
     ):
         two_steps()
     assert right.allowed() == [PIECES.index(text) for text in ("a", "ab", "ac")]

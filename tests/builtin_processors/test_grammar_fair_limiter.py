@@ -42,9 +42,9 @@ def test_a_queue_has_an_end() -> None:
         waiting = [threads.submit(take) for _ in range(2)]
         while limiter._queues.get("a") is None or limiter._queues["a"].length < 2:
             going_on.wait(0.01)
-        with pytest.raises(LimitExceeded, match="2 of yours are waiting"), limiter.acquire("a", 60):
+        with pytest.raises(LimitExceeded, match="2 grammars of this caller are waiting"), limiter.acquire("a", 60):
             pass
-        with pytest.raises(LimitExceeded, match="others are being compiled"), limiter.acquire("b", 0.05):
+        with pytest.raises(LimitExceeded, match="other grammars are being compiled"), limiter.acquire("b", 0.05):
             pass
         going_on.set()
         for one in waiting:

@@ -43,14 +43,17 @@ BAD = [
     ({}, "exactly one of json_schema, json_object, regex, choice, ebnf, not none"),
     ({"regex": None}, "not none"),
     ({"regex": "a", "ebnf": 'root ::= "a"'}, "not regex and ebnf"),
-    ({"grammar": "a"}, "unknown parameter 'grammar'; there are json_schema, json_object"),
+    ({"grammar": "a"}, "unknown parameter 'grammar'; known parameters: json_schema, json_object"),
     ({"regex": 5}, "regex must be a string, not 5"),
-    ({"regex": "a\ud800"}, "regex is no text"),
+    ({"regex": "a\ud800"}, "regex is not valid Unicode text"),
     ({"regex": "a("}, r"regex: at 1\(8\): invalid regex"),
     ({"regex": r"(?=a)b"}, "look-around"),
     ({"regex": r"(a)\1"}, "backreferences are not supported"),
     ({"regex": "[^\\s\\S]"}, "regex: no text matches it"),
-    ({"regex": "a", "whitespace_pattern": " "}, "whitespace_pattern is for JSON, and the grammar is a regex"),
+    (
+        {"regex": "a", "whitespace_pattern": " "},
+        "whitespace_pattern applies only to JSON, but the grammar is of kind regex",
+    ),
     ({"json_object": True, "whitespace_pattern": "("}, "json_schema: "),
     ({"json_object": True, "whitespace_pattern": 1}, "whitespace_pattern must be a string, not 1"),
     ({"json_object": True, "whitespace_pattern": "", "disable_any_whitespace": True}, "exclude each other"),
@@ -61,21 +64,21 @@ BAD = [
     ({"json_schema": {"type": {1, 2}}}, "json_schema is not JSON"),
     ({"json_schema": {"type": "strin"}}, "json_schema: Invalid type: strin"),
     ({"json_schema": {"not": {}}}, 'Unimplemented keys: ."not".'),
-    ({"json_schema": False}, "json_schema is false, and nothing matches that"),
+    ({"json_schema": False}, "json_schema is false, which nothing matches"),
     ({"json_schema": {"$ref": "#/$defs/nowhere"}}, "json_schema: .*nowhere"),
     ({"json_schema": {"$ref": "file:///etc/passwd"}}, "file:///etc/passwd"),
     ({"json_schema": {"$ref": "#"}}, "no text matches it"),
     ({"choice": []}, r"choice must be a list of one string or more, not \[\]"),
     ({"choice": "ab"}, "not 'ab'"),
     ({"choice": ["a", 1]}, r"not \['a', 1\]"),
-    ({"choice": ["\udcff"]}, "choice holds what is no text"),
+    ({"choice": ["\udcff"]}, "choice holds a string that is not valid Unicode text"),
     ({"ebnf": ""}, "No 'root' rule found"),
     ({"ebnf": 'start: "a"'}, "ebnf: Expected ::="),
     ({"ebnf": 'root ::= "a'}, "Unexpected end of input"),
     ({"ebnf": "root ::= other"}, "Rule 'other' not found"),
     ({"ebnf": 'root ::= "\\ud800"'}, "ebnf: "),
     ({"regex": "a", "tokenizer": 1}, "tokenizer must be a string, not 1"),
-    ({"regex": "a", "tokenizer": "../../etc"}, "tokenizer '../../etc' is not configured .there are 'json'."),
+    ({"regex": "a", "tokenizer": "../../etc"}, "tokenizer '../../etc' is not configured .configured: 'json'."),
     ({"regex": "a" * (request_spec.MAX_TEXT_LENGTH + 1)}, "regex is longer than 131072 bytes"),
 ]
 
@@ -175,7 +178,7 @@ def test_a_trial_that_cannot_run_says_nothing_of_the_grammar(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        ({"tokenizer_id": "other"}, "tokenizer 'other' is not configured .there are 'json'.: start the server with"),
+        ({"tokenizer_id": "other"}, "tokenizer 'other' is not configured .configured: 'json'.: start the server with"),
         ({"eos_token_ids": ()}, "no end-of-sequence id is known"),
     ],
 )
@@ -192,7 +195,7 @@ def test_a_tokenizer_of_another_model_is_refused() -> None:
 def test_without_tokenizers_it_is_said_how_to_configure_one(folder: Path) -> None:
     tokenizers.configure({})
     try:
-        with pytest.raises(InvalidParams, match=r"which tokenizer. none is configured: .*--tokenizer NAME=PATH"):
+        with pytest.raises(InvalidParams, match=r"no tokenizer is named .none is configured.: .*--tokenizer NAME=PATH"):
             start({"regex": "a"})
     finally:
         tokenizers.configure({"json": folder})
@@ -202,7 +205,7 @@ def test_of_several_tokenizers_one_must_be_named(folder: Path, tmp_path: Path) -
     write_vocabulary(tmp_path, ["a", "b"])
     tokenizers.configure({"json": folder, "org/letters": tmp_path / "tokenizer.json"})
     try:
-        with pytest.raises(InvalidParams, match=r"which tokenizer. there are 'json', 'org/letters'"):
+        with pytest.raises(InvalidParams, match=r"no tokenizer is named .configured: 'json', 'org/letters'"):
             start({"regex": "a"})
         by_session = start({"regex": "a"}, tokenizer_id="org/letters")
         by_request = start({"regex": "a", "tokenizer": "json"}, tokenizer_id="org/letters")
@@ -243,7 +246,9 @@ def test_called_on_a_tensor_as_sglang_calls_it(folder: Path, tmp_path: Path) -> 
     tokenizers.configure({"json": tmp_path})
     try:
         begun = Grammar()(torch.zeros(2, 350), [{"regex": "[0-9]"}, {"choice": ["yes", "no"]}])
-        with pytest.raises(ProcessorFailed, match="output id 0 is 312, which the grammar does not allow"):
+        with pytest.raises(
+            ProcessorFailed, match="the output's id at index 0 is 312, which the grammar does not allow"
+        ):
             Grammar()(torch.zeros(1, 350), [{"regex": "[0-9]", "__req__": Req()}])
     finally:
         tokenizers.configure({"json": folder})

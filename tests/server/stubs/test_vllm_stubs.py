@@ -50,12 +50,12 @@ def test_the_later_of_two_writes_stays_and_what_is_taken_back_is_not_written() -
 
 @pytest.mark.parametrize(("index", "start"), [(-1, 0), (0, -1)])
 def test_no_place_is_negative(index: int, start: int) -> None:
-    with pytest.raises(ValueError, match="neither is negative"):
+    with pytest.raises(ValueError, match="neither may be negative"):
         StagedWriteTensor((2, 2), torch.int32, "cpu").stage_write(index, start, [1])
 
 
 def test_other_dtypes_are_refused_as_by_vllm() -> None:
-    with pytest.raises(ValueError, match=r"torch\.int8; write int32, int64 or float32"):
+    with pytest.raises(ValueError, match=r"torch\.int8; use int32, int64 or float32"):
         StagedWriteTensor(2, torch.int8, "cpu")
 
 

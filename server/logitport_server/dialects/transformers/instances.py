@@ -49,8 +49,8 @@ class Instances:
         """
         if self._is_instance and params:
             raise InvalidParams(
-                f"processor {self._name} was shipped as an instance, which takes no parameters (got "
-                f"{', '.join(params)}); ship its class"
+                f"processor {self._name} was shipped as an instance, which takes no parameters "
+                f"({', '.join(params)}); ship its class"
             )
         arguments = {**self._known(context), **params} if self._is_class else params
         key = orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)

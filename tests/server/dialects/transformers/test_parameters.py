@@ -87,7 +87,9 @@ def test_what_fails_without_parameters_cannot_be_loaded() -> None:
 
     with pytest.raises(LoadFailed, match="Broken raised OSError: no file"):
         state_of(dialect_of(Broken), [1])
-    with pytest.raises(LoadFailed, match=r"cannot be copied, as is needed for each request \(TypeError: .*lock.*ship its class"):
+    with pytest.raises(
+        LoadFailed, match=r"cannot be copied, as is needed for each request \(TypeError: .*lock.*ship its class"
+    ):
         state_of(dialect_of(Does(threading.Lock())), [1])  # type: ignore[arg-type]
 
 
