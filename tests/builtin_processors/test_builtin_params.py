@@ -70,7 +70,7 @@ def test_usable_parameters_are_accepted(name: str, params: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize(("name", "params", "message"), BAD)
-def test_unusable_parameters_are_refused_by_name(name: str, params: dict[str, Any], message: str) -> None:
+def test_the_error_for_unusable_parameters_names_them(name: str, params: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidParams) as caught:
         BUILTINS[name].validate_params(params)
     assert str(caught.value).startswith(f"{name}: ")

@@ -110,7 +110,7 @@ def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     house = House()
 
     def open_gpu(name: str, uuid: bytes) -> RecordedCuda:
-        house.worker.asked("open_gpu")
+        house.worker.record_call("open_gpu")
         assert uuid == house.recorded.uuid
         return house.worker
 
@@ -204,7 +204,7 @@ def test_what_cuda_refuses_goes_by_the_host(
     assert house.gpu.refusals == 1
     (said,) = [record.message for record in caplog.records if "cannot use it" in record.message]
     assert "alice" in said
-    assert f"{call}: as told" in said
+    assert f"{call}: as configured" in said
     assert house.record.count(f"{end}: {call}") == 1
 
 
