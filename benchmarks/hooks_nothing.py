@@ -1,4 +1,4 @@
-"""The least that vLLM takes for a processor."""
+"""The smallest class that vLLM accepts as a processor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from vllm.v1.sample.logits_processor import LogitsProcessor
 
 
 class Nothing(LogitsProcessor):
-    """Is called, and does nothing."""
+    """A processor that does nothing."""
 
     def __init__(self, *told: Any) -> None:
         pass

@@ -1,5 +1,5 @@
-// What session.mjs does not come to: a history out of step, rows that read logits, failures, refusals, a session that
-// has ended. Prints one JSON object.
+// Cases that session.mjs does not cover: an outdated history, logits-reading rows, failures, rejected requests, a
+// session that has ended. Prints one JSON object.
 //
 //     node session_cases.mjs HOST:PORT NAME_OF_A_DOUBLING_PROCESSOR NAME_OF_A_FAILING_PROCESSOR
 
