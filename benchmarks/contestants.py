@@ -52,16 +52,16 @@ class InProcess(Contestant):
         self.edits = Edits.pack([], workload.vocab_size)
 
     def begin(self, token_ids: Sequence[int]) -> None:
-        said: list[tuple[int, RowEdits]] = []
+        row_edits: list[tuple[int, RowEdits]] = []
         for processor, rows, requests in self._groups:
             for row, request in zip(rows, requests, strict=True):
                 request.history.append(token_ids[row])
                 processor.advance(request, token_ids[row])
             collected = [RowEdits() for _ in requests]
             processor.edit_batch(requests, collected)
-            said += zip(rows, collected, strict=True)
-        said.sort(key=lambda row_and_edits: row_and_edits[0])
-        self.edits = Edits.pack(said, self._vocab_size)
+            row_edits += zip(rows, collected, strict=True)
+        row_edits.sort(key=lambda row_and_edits: row_and_edits[0])
+        self.edits = Edits.pack(row_edits, self._vocab_size)
 
     def finish(self, logits: torch.Tensor) -> None:
         apply_edits(self.edits, logits)

@@ -31,7 +31,7 @@ CHAIN = [["disallowed_tokens", {"token_ids": list(range(2, 66))}], ["no_repeat_n
 ENGINES: dict[str, tuple[list[str], bool]] = {
     "vLLM without any processor": ([], False),
     "vLLM with a processor that does nothing": ([NOTHING], False),
-    "vLLM with the hook, nobody asks": ([HOOK], False),
+    "vLLM with the hook, no request uses it": ([HOOK], False),
     "vLLM with the hook, all ask": ([HOOK], True),
 }
 
@@ -91,9 +91,9 @@ def watch(engine: Any, seconds: list[float]) -> None:
     (processor,) = [it for it in worker.model_runner.input_batch.logitsprocs.all if hasattr(it, "_hook")]
 
     def timed(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def run(told: Any) -> Any:
+        def run(update: Any) -> Any:
             began = time.perf_counter()
-            result = call(told)
+            result = call(update)
             seconds.append(time.perf_counter() - began)
             return result
 
@@ -141,8 +141,8 @@ def measure_idle() -> dict[str, float]:
     added = [(row, params, [5], []) for row in range(REQUESTS)]
     update = SimpleNamespace(batch_size=REQUESTS, removed=[], added=added, moved=[])
 
-    def step_of_first(told: Any) -> None:
-        first.update_state(told)
+    def step_of_first(update: Any) -> None:
+        first.update_state(update)
         first.apply(logits)
 
     return {

@@ -10,7 +10,7 @@ from vllm.v1.sample.logits_processor import LogitsProcessor
 class Nothing(LogitsProcessor):
     """A processor that does nothing."""
 
-    def __init__(self, *told: Any) -> None:
+    def __init__(self, *arguments: Any) -> None:
         pass
 
     def is_argmax_invariant(self) -> bool:

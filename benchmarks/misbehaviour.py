@@ -43,8 +43,8 @@ def hangs(_: Server, __: Client) -> Findings:
         client.session(vocab_size=_VOCAB_SIZE, transport="local") as session,
     ):
         innocent = session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [2]})]))
-        told = np.array([[_hang(session, innocent) for _ in range(_HANGS_A_ROUND)] for _ in range(ROUNDS)])
-    late, recovered = (_over_rounds(told[..., column] * 1e3) for column in (0, 1))
+        seconds = np.array([[_hang(session, innocent) for _ in range(_HANGS_A_ROUND)] for _ in range(ROUNDS)])
+    late, recovered = (_over_rounds(seconds[..., column] * 1e3) for column in (0, 1))
     return Findings(
         [],
         [

@@ -249,13 +249,13 @@ def test_the_command_of_the_readme() -> None:
     assert ran.returncode == 0, ran.stderr
     assert not ran.stderr
     lines = ran.stdout.splitlines()
-    told = {wish.strip(): ids.split() for wish, _, ids in (line.partition(":") for line in lines[2:6])}
-    assert set(map(len, told.values())) == {24}
-    assert any(int(token_id) % 2 for token_id in told["nothing"])
-    for wish in ("no odd ids", "both"):
-        assert not any(int(token_id) % 2 for token_id in told[wish])
-    for wish in ("no pair twice", "both"):
-        pairs = list(zip(told[wish], told[wish][1:], strict=False))
+    outputs = {name.strip(): ids.split() for name, _, ids in (line.partition(":") for line in lines[2:6])}
+    assert set(map(len, outputs.values())) == {24}
+    assert any(int(token_id) % 2 for token_id in outputs["nothing"])
+    for name in ("no odd ids", "both"):
+        assert not any(int(token_id) % 2 for token_id in outputs[name])
+    for name in ("no pair twice", "both"):
+        pairs = list(zip(outputs[name], outputs[name][1:], strict=False))
         assert len(set(pairs)) == len(pairs) == 23
     assert "no built-in is called 'no_such_thing'" in lines[6]
     assert max(map(len, lines[:6])) <= 120
