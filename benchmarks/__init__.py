@@ -1,1 +1,1 @@
-"""Peers and logitport side by side, in one run. It asserts nothing; docs/performance.md says how to read it."""
+"""Measures logitport and its peers in one run. It asserts nothing; docs/performance.md explains the results."""

@@ -47,7 +47,7 @@ _RESULTS = Path(__file__).with_name("results")
 
 
 def run(parts: tuple[Callable[..., Findings], ...]) -> report.Report:
-    """One after the other, each with a server of its own."""
+    """Run the parts one after the other, each with its own server."""
     found = report.Report(describe(), time.strftime("%Y-%m-%d %H:%M"))
     for part in parts:
         started, bystanders = time.monotonic(), Bystanders()

@@ -1,4 +1,4 @@
-"""One property of the batch is varied at a time; all others are those of the bar."""
+"""Measurements that vary one property of the batch; the others are those of the bar."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def dtype(_: Server, client: Client) -> Findings:
 
 
 def distinct_processors(_: Server, client: Client) -> Findings:
-    """1 to 64 shipped processors among 64 rows; each is a group of its own, and a gather and scatter of SGLang's."""
+    """1 to 64 shipped processors for 64 rows. Each is a separate group, and needs a gather and scatter in SGLang."""
     counts = (1, 4, 16, 64)
     return _vary(
         client, "distinct processors", ((str(count), replace(_DEFAULT, kinds=distinct(count))) for count in counts)
@@ -58,7 +58,7 @@ def distinct_processors(_: Server, client: Client) -> Findings:
 
 
 def processor(_: Server, client: Client) -> Findings:
-    """Each built-in alone, on all rows; with transformers' n-grams and a memcpy beside."""
+    """Each built-in alone, on all rows; for comparison, transformers' n-grams and a memcpy."""
     found: list[Row] = []
     for kind in (THINKING, NGRAM, BAN):
         workload = replace(_DEFAULT, kinds=(kind,))
@@ -76,7 +76,7 @@ def _vary(client: Client, axis: str, workloads: Iterable[tuple[str, Workload]]) 
 
 
 def _at(client: Client, axis: str, value: str, workload: Workload) -> Iterator[Row]:
-    """At one value: not overlapped, and behind 10 ms that sleep."""
+    """Measure one value: not overlapped, and after a forward pass that sleeps for 10 ms."""
     contestants = _contestants(client, workload)
     raced = race(contestants, workload, forwards.none, steps=_STEPS)
     yield from rows_of(axis, value, raced, ("blocking",), SGLang.name)

@@ -1,4 +1,4 @@
-"""The lines of the bar that are ratios. Each part gets a server of its own; the server's own costs are in costs.py."""
+"""The lines of the bar that are ratios. Each part has its own server. The server's CPU and memory are in costs.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MIX = "the mix"
 
 
 def pipelined(_: Server, client: Client) -> Findings:
-    """Behind a forward pass of 10 ms: what is left when the logits are ready."""
+    """The time that remains after a forward pass of 10 ms, once the logits are ready."""
     workload = Workload()
     contestants = [
         SGLang(workload),
@@ -55,7 +55,7 @@ def pipelined(_: Server, client: Client) -> Findings:
 
 
 def not_overlapped(_: Server, client: Client) -> Findings:
-    """Send, wait, apply."""
+    """The time to send a step, wait for the edits, and apply them."""
     workload = Workload()
     services = [Service(client, workload, "local"), Service(client, workload, "grpc")]
     contestants = [SGLang(workload), InProcess(workload), *services]
@@ -82,7 +82,7 @@ def not_overlapped(_: Server, client: Client) -> Findings:
 
 
 def histories(_: Server, client: Client) -> Findings:
-    """32k ids against 512."""
+    """Histories of 32k ids compared with 512."""
     short, long = Workload(history=512), Workload(history=32_768)
     contestants = [Service(client, short, "local"), Service(client, long, "local")]
     for contestant, workload in zip(contestants, (short, long), strict=True):
@@ -133,7 +133,7 @@ def logits_reading(_: Server, client: Client) -> Findings:
 
 
 def half_of_the_rows(_: Server, client: Client) -> Findings:
-    """The same on every other row."""
+    """The same processor on every other row."""
     workload = Workload(kinds=(TEMPERATURE, None))
     services = [Service(client, workload, "local", in_buffer=True), Service(client, workload, "local")]
     contestants = [SGLang(workload), *services, InPlace(workload)]
@@ -160,7 +160,7 @@ def half_of_the_rows(_: Server, client: Client) -> Findings:
 
 
 def round_trips(_: Server, client: Client) -> Findings:
-    """Of small steps: to the edits, parsed and checked; the echoes parse nothing."""
+    """Round trips of small steps, until the edits are parsed and checked; the echoes parse nothing."""
     workload = Workload(rows=8)
     local, grpc = RoundTrip(client, workload, "local"), RoundTrip(client, workload, "grpc")
     with echo_server() as server, echo_server("socket_echo.py") as socket_server:

@@ -1,4 +1,4 @@
-"""logitport: its built-ins without a service, and its sessions."""
+"""logitport's contestants: its built-ins without a service, and its sessions."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Transport = Literal["grpc", "local"]
 
 
 class InProcess(Contestant):
-    """Our built-ins with their incremental state, in the engine's process, and no service at all.
+    """logitport's built-ins with their incremental state, in the engine's process, without a service.
 
-    It computes the edits before the forward pass, so its exposed time is that of applying them; whoever looks at its
-    blocking time sees the algorithm without the cost of the service.
+    The edits are computed before the forward pass, so the exposed time is that of applying them. The blocking time
+    shows the algorithm without the overhead of the service.
     """
 
     name = "built-ins in process"
@@ -52,23 +52,23 @@ class InProcess(Contestant):
         self.edits = Edits.pack([], workload.vocab_size)
 
     def begin(self, token_ids: Sequence[int]) -> None:
-        said: list[tuple[int, RowEdits]] = []
+        row_edits: list[tuple[int, RowEdits]] = []
         for processor, rows, requests in self._groups:
             for row, request in zip(rows, requests, strict=True):
                 request.history.append(token_ids[row])
                 processor.advance(request, token_ids[row])
             collected = [RowEdits() for _ in requests]
             processor.edit_batch(requests, collected)
-            said += zip(rows, collected, strict=True)
-        said.sort(key=lambda row_and_edits: row_and_edits[0])
-        self.edits = Edits.pack(said, self._vocab_size)
+            row_edits += zip(rows, collected, strict=True)
+        row_edits.sort(key=lambda row_and_edits: row_and_edits[0])
+        self.edits = Edits.pack(row_edits, self._vocab_size)
 
     def finish(self, logits: torch.Tensor) -> None:
         apply_edits(self.edits, logits)
 
 
 class InProcessChecked(InProcess):
-    """The same, and the edits are checked as those that came over a wire are."""
+    """Like `InProcess`, with the checks of edits that arrive over a connection."""
 
     name = "built-ins in process, edits checked"
 
@@ -92,7 +92,7 @@ class Service(Contestant):
     ) -> None:
         """With `in_buffer`, the engine's logits lie in the session's logits buffer; they are on `device`.
 
-        Of several tenants each has as many rows, which lie together.
+        Several tenants have equal numbers of adjacent rows.
         """
         self.name = f"service, {transport}" + (", logits in its buffer" if in_buffer else "")
         self.session = client.session(
@@ -103,7 +103,7 @@ class Service(Contestant):
             max_requests=workload.rows,
         )
         self.handles = add_requests(self.session, workload, tenants)
-        # A request's first step tells no new ids.
+        # A request's first step has no new ids.
         self._pending: PendingStep = self.session.step({handle: [] for handle in self.handles})
         self._rows_applied = self._pending.apply(workload.logits().to(device)).rows_applied
         if in_buffer:
@@ -117,7 +117,7 @@ class Service(Contestant):
         self._pending.apply(logits)
 
     def step(self, token_ids: Sequence[int]) -> None:
-        """Until the edits are at hand, parsed and checked; nothing is applied."""
+        """Run a step until the edits are parsed and checked; nothing is applied."""
         self.begin(token_ids)
         self._pending.edits()
 
@@ -126,13 +126,13 @@ class Service(Contestant):
 
 
 class RoundTrip(Service):
-    """Until the edits are at hand, parsed and checked; they are not applied."""
+    """A session's step until the edits are parsed and checked; they are not applied."""
 
     def finish(self, logits: torch.Tensor) -> None:  # noqa: ARG002 - not touched
         self._pending.edits()
 
     def frame_and_reply(self, workload: Workload) -> tuple[bytes, bytes]:
-        """What travels at such a step, up and down."""
+        """The frame and the reply of such a step."""
         new_token_ids = dict.fromkeys(self.handles, (FIRST_ORDINARY,))
         frame = step_frame(new_token_ids, {}, [(handle, 0) for handle in self.handles], workload.vocab_size)
         rows_applied = [common.RowsApplied(processor=name, rows=rows) for name, rows in self._rows_applied.items()]
@@ -144,7 +144,7 @@ class RoundTrip(Service):
 
 
 def add_requests(session: Session, workload: Workload, tenants: int = 1) -> list[Handle]:
-    """Every row's request, in order; the first tenant's come first."""
+    """Add every row's request, in order; the first tenant's come first."""
     prompt = workload.history // 2
     handles = []
     for row, ids in enumerate(workload.histories().tolist()):
@@ -156,6 +156,6 @@ def add_requests(session: Session, workload: Workload, tenants: int = 1) -> list
 
 
 def close_all(contestants: Iterable[Contestant]) -> None:
-    """When a race is over."""
+    """Close all contestants after a race."""
     for contestant in contestants:
         contestant.close()

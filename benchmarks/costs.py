@@ -1,4 +1,4 @@
-"""What the server itself spends: processor time and memory."""
+"""Processor time and memory of the server."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _REQUESTS = 48
 
 
 def server_cpu(server: Server, client: Client) -> Findings:
-    """Over both transports; what the bytes alone cost, and the steps alone."""
+    """Processor time with both transports, of transferring the bytes alone, and of the steps alone."""
     services = [cpu_of_a_row_step(server, client, transport) for transport in ("local", "grpc")]
     return Findings([], [*services, cpu_of_the_bytes(client), cpu_in_a_loop()])
 
 
 def cpu_of_a_row_step(server: Server, client: Client, transport: Transport) -> BarLine:
-    """All threads of the server, user and kernel mode, over steps of 256 rows of the mix."""
+    """Processor time of all threads of the server, user and kernel mode, in steps of 256 rows of the mix."""
     service = Service(client, _MANY, transport)
     spent = _cpu_of(service.step, lambda: server.cpu_seconds)
     service.close()
@@ -55,7 +55,7 @@ def cpu_of_a_row_step(server: Server, client: Client, transport: Transport) -> B
 
 
 def cpu_of_the_bytes(client: Client) -> BarLine:
-    """Of a server that takes as many bytes from a Unix socket, and answers with as many."""
+    """Processor time of a server that receives and sends the same number of bytes over a Unix socket."""
     session = RoundTrip(client, _MANY, "local")
     with echo_server("socket_echo.py") as server:
         echo = SocketEcho(server.target, _MANY, session)
@@ -65,20 +65,20 @@ def cpu_of_the_bytes(client: Client) -> BarLine:
 
 
 def cpu_in_a_loop() -> BarLine:
-    """Of the same steps in this thread, one right after the other: parsed, answered, serialised."""
+    """Processor time of the same steps in this thread without pauses: parsed, answered, serialised."""
     answer, frames = _stream_of(_MANY, steps=ROUNDS * _STEPS)
 
     def step(_: Sequence[int]) -> None:
         answer(SessionRequest.FromString(next(frames))).SerializeToString()
 
-    gc.disable()  # what it would look at is the benchmarks'
+    gc.disable()  # it would scan mostly objects of the benchmarks
     spent = _cpu_of(step, time.thread_time)
     gc.enable()
     return BarLine("server CPU a row-step, the same steps in a loop", spent, None, "µs")
 
 
 def _cpu_of(step: Callable[[Sequence[int]], None], clock: Callable[[], float]) -> Ratio:
-    """Microseconds of a row of a step, round by round."""
+    """Microseconds per row and step, by round."""
     spent = []
     for sampled in np.array_split(_MANY.sampled(ROUNDS * _STEPS), ROUNDS):
         before = clock()
@@ -89,7 +89,7 @@ def _cpu_of(step: Callable[[Sequence[int]], None], clock: Callable[[], float]) -
 
 
 def _stream_of(workload: Workload, steps: int) -> tuple[Callable[[SessionRequest], SessionResponse], Iterator[bytes]]:
-    """What answers the frames of a session that holds the workload's requests, and these frames."""
+    """The handler of a session with the workload's requests, and the frames of its steps."""
     loader = Loader(1)
     registry = Registry(PayloadPolicy(allow_shipped=False, max_bytes=0), max_registered=0, max_owned=0)
 
@@ -126,10 +126,10 @@ def _stream_of(workload: Workload, steps: int) -> tuple[Callable[[SessionRequest
 
 
 def server_memory(server: Server, client: Client) -> Findings:
-    """How much the server's resident memory grows by many requests: when admitted, and after 2048 steps more."""
+    """Growth of the server's resident memory by many requests: when admitted, and over 2048 further steps."""
     workload = Workload(rows=_REQUESTS, history=32_768, kinds=(NGRAM,))
     with client.session(vocab_size=workload.vocab_size) as session:
-        kept = add_requests(session, Workload(rows=8, history=32_768, kinds=(NGRAM,)))  # warms the allocator up
+        kept = add_requests(session, Workload(rows=8, history=32_768, kinds=(NGRAM,)))  # warm-up of the allocator
         before = server.resident_bytes
         handles = add_requests(session, workload)
         session.step({handle: [] for handle in handles}).edits()

@@ -1,8 +1,8 @@
-"""On a GPU: `python -m benchmarks.cuda` prints and saves what a step costs there, in place, pinned and in SGLang's way.
+"""On a GPU: `python -m benchmarks.cuda` measures steps in place, through pinned memory, and in SGLang.
 
-The forward pass is a kernel that spins for 10 ms. Two times are taken of each contestant's `finish`, which is called as
-soon as that kernel is launched, as engines do that schedule ahead: what the engine's thread spends, and how long the
-GPU's stream takes from logits that are ready to logits that are processed.
+The forward pass is a kernel that spins for 10 ms. Each contestant's `finish` is called right after that kernel is
+launched, as in engines that schedule ahead. Two times are measured: the time of the engine's thread, and the time of
+the GPU's stream from logits that are ready to logits that are processed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class OnDevice(NamedTuple):
     """Seconds of one contestant, float64[rounds, steps].
 
     Attributes:
-        host: what the engine's thread spends.
+        host: time of the engine's thread.
         stream: on the GPU, from logits that are ready to logits that are processed.
     """
 
@@ -85,7 +85,7 @@ class OnDevice(NamedTuple):
 
 
 class SGLangOnDevice(SGLang):
-    """Its sampler keeps the rows of a processor on the GPU."""
+    """SGLang, whose sampler keeps the rows of a processor on the GPU."""
 
     def __init__(self, workload: Workload) -> None:
         super().__init__(workload)
@@ -106,11 +106,11 @@ class Forward:
         self._cycles = int(self._cycles * milliseconds / begun.elapsed_time(ended))
 
     def __call__(self) -> None:
-        torch.cuda._sleep(self._cycles)  # torch has no public one
+        torch.cuda._sleep(self._cycles)  # torch has no public function for this
 
 
 def race(contestants: Sequence[Contestant], workload: Workload, forward: Forward) -> dict[str, OnDevice]:
-    """Run the contestants in turn, in one order and then in the other, and take the times."""
+    """Run the contestants in turn, in both orders, and measure the times."""
     fresh = workload.logits().cuda()
     common = torch.empty_like(fresh)
     ready, processed = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -140,7 +140,7 @@ def race(contestants: Sequence[Contestant], workload: Workload, forward: Forward
 
 
 def findings() -> Iterator[tuple[str, Findings]]:
-    """Workload by workload."""
+    """Measure each workload."""
     forward = Forward(_FORWARD_MILLISECONDS)
     for case, workload in WORKLOADS.items():
         with ExitStack() as stack:
@@ -154,7 +154,7 @@ def findings() -> Iterator[tuple[str, Findings]]:
 
 
 def _services(workload: Workload, stack: ExitStack) -> Iterable[Service]:
-    """Sessions with servers of all sorts; their names tell where the logits really were."""
+    """Sessions with servers of all kinds. Their names show where the logits actually were."""
     for server, options in _SERVERS.items():
         _, client = stack.enter_context(connected(*options))
         for in_buffer in (True, False):
@@ -166,7 +166,7 @@ def _services(workload: Workload, stack: ExitStack) -> Iterable[Service]:
 
 
 def main() -> None:
-    """Everything."""
+    """Run everything."""
     if not torch.cuda.is_available():
         sys.exit("there is no GPU that torch can use")
     machine = describe()

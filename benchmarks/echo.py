@@ -1,7 +1,7 @@
-"""The floor of gRPC: a stream that brings bytes and takes bytes back, with no message parsed at either end.
+"""The lower bound of gRPC: a stream of bytes in both directions, without parsing at either end.
 
-Run as a script it is the server: grpc.aio, as logitport's is. Every stream says in its first frame what to answer to
-all later ones, so that frames and replies can have the sizes of a real step's.
+Run as a script, it is the server, with grpc.aio like logitport's. The first frame of a stream sets the reply to all
+later frames, so that frames and replies have the sizes of a real step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OPTIONS = [("grpc.max_receive_message_length", 256 << 20), ("grpc.max_send_mess
 
 
 class EchoStream:
-    """The client's end: synchronous, fed through a queue, as a logitport session over gRPC is."""
+    """The client's end: synchronous, with a queue, like a logitport session over gRPC."""
 
     def __init__(self, target: str, reply: bytes) -> None:
         self._channel = grpc.insecure_channel(target, options=_OPTIONS)

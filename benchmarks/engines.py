@@ -1,4 +1,4 @@
-"""Several engines at once, each a process, all with the same server."""
+"""Several engine processes that share one server."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _STEPS = 8
 
 
 def engines(server: Server, _: Client) -> Findings:
-    """1 to 8 engines with 64 rows each, behind 10 ms that sleep. Medians and percentiles are of all engines' steps.
+    """1 to 8 engines with 64 rows each, and forward passes that sleep for 10 ms. Statistics cover all engines' steps.
 
-    The engines share the cores, as their operator would have it: torch's threads of all of them are no more than cores.
+    The engines share the cores as an operator would configure them: at most one torch thread per core in total.
     """
     cores = torch.get_num_threads()
     spawn = multiprocessing.get_context("spawn")
@@ -68,6 +68,6 @@ def _run(barrier: Barrier, threads: int, make: Callable[[Workload], Contestant])
 
 
 def _together(samples: list[Samples]) -> Samples:
-    """Round by round, the steps of all engines."""
+    """The steps of all engines, by round."""
     columns = ([getattr(each, name) for each in samples] for name in ("begin", "forward", "exposed"))
     return Samples(*(np.concatenate(column, axis=1) for column in columns))

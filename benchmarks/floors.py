@@ -1,4 +1,4 @@
-"""What no service can do without: the bytes on a bare socket, and the work on the logits themselves."""
+"""Lower bounds of any service: transferring the bytes over a bare socket, and the work on the logits."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class SocketEcho(Echo):
 
 
 class InPlace(Contestant):
-    """The server's work on the logits, in the engine's process: rows that lie apart are gathered and put back, the
-    processor is called, and its rows are searched for NaN.
+    """The server's work on the logits, in the engine's process: gather rows that are not adjacent, call the processor,
+    search its rows for NaN, and scatter them.
 
-    Of a workload with one kind of processor. With `copied` the logits are brought to other memory before, and back.
+    For a workload with one kind of processor. With `copied`, the logits are first copied to other memory, and back.
     """
 
     name = "the same work in process"
@@ -50,7 +50,7 @@ class InPlace(Contestant):
 
 
 class Copies(Contestant):
-    """Every row brought to its tenant's memory and back, and nothing else."""
+    """Only copies every row to its tenant's memory and back."""
 
     name = "the copies alone"
 

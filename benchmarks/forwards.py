@@ -1,4 +1,4 @@
-"""Stand-ins for a model's forward pass."""
+"""Simulations of a model's forward pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def none() -> None:
 
 
 def sleeping(milliseconds: float) -> Callable[[], object]:
-    """What a GPU's forward pass is to the CPU."""
+    """A sleep, like a GPU's forward pass from the CPU's point of view."""
     return lambda: time.sleep(milliseconds / 1e3)
 
 

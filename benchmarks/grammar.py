@@ -1,4 +1,4 @@
-"""A step's masks from the built-in `grammar`, beside llguidance called where the engine runs.
+"""A step's masks from the built-in `grammar`, compared with llguidance in the engine's process.
 
 `python -m benchmarks.grammar`: JSON arrays of strings and of objects at 151,936 ids, over a vocabulary of the pieces
 that are most frequent in the Python sources at hand. Both sides follow the same ids, which are allowed and random.
@@ -94,7 +94,7 @@ class Library:
 
 
 def sample(tokenizer: Tokenizer, rows: int) -> list[list[int]]:
-    """What random logits would have sampled: ids by step and row."""
+    """Ids by step and row, sampled from random logits."""
     random, library = np.random.default_rng(0), Library(tokenizer, rows)
     sampled = []
     for _ in range(WARM + STEPS):
@@ -105,7 +105,7 @@ def sample(tokenizer: Tokenizer, rows: int) -> list[list[int]]:
 
 
 def measure(client: Client, tokenizer: Tokenizer, sampled: list[list[int]]) -> tuple[float, ...]:
-    """Microseconds of a step, in process and with the server; then the processor time of both, of this process."""
+    """Microseconds of a step, in process and with the server, and the processor time of both."""
     library = Library(tokenizer, len(sampled[0]))
     params: dict[str, Any] = {"json_schema": json.dumps(SCHEMA), "disable_any_whitespace": True}
     spent = []

@@ -1,4 +1,4 @@
-"""What the vLLM hook costs a step, and what vLLM does differently once any processor is loaded.
+"""The overhead of the vLLM hook per step, and of vLLM itself once any processor is loaded.
 
 `python -m benchmarks.hooks`, in the environment that `make test-vllm` makes: the real engine, first runner, on a CPU.
 Each engine is a process of its own. The second runner's calls are timed alone, without an engine.
@@ -27,17 +27,17 @@ REQUESTS, IDS, VOCAB_SIZE = 8, 100, 32_000
 CALLS = 20_000
 CHAIN = [["disallowed_tokens", {"token_ids": list(range(2, 66))}], ["no_repeat_ngram", {"ngram_size": 3}]]
 
-# Name of what is measured: the processors that vLLM is given, and whether requests ask.
+# By name of the measurement: the processors that vLLM loads, and whether requests use them.
 ENGINES: dict[str, tuple[list[str], bool]] = {
     "vLLM without any processor": ([], False),
     "vLLM with a processor that does nothing": ([NOTHING], False),
-    "vLLM with the hook, nobody asks": ([HOOK], False),
+    "vLLM with the hook, no request uses it": ([HOOK], False),
     "vLLM with the hook, all ask": ([HOOK], True),
 }
 
 
 def microseconds(call: Callable[[], object], calls: int) -> float:
-    """Median of seven runs, of one call."""
+    """Microseconds of one call, the median of seven runs."""
     seconds = []
     for _ in range(7):
         began = time.perf_counter()
@@ -49,7 +49,7 @@ def microseconds(call: Callable[[], object], calls: int) -> float:
 
 @contextmanager
 def environment() -> Iterator[Path]:
-    """A server, in the environment variable; a checkpoint."""
+    """Start a server, set its environment variable, and create a checkpoint."""
     from tests.conftest import run_server
     from tests.engines.checkpoint import save_checkpoint
 
@@ -59,7 +59,7 @@ def environment() -> Iterator[Path]:
 
 
 def measure_engine(name: str, checkpoint: str) -> dict[str, float]:
-    """In a process of its own: milliseconds a step, and microseconds of it in the hook."""
+    """Milliseconds per step of an engine in its own process, and microseconds of it in the hook."""
     from vllm import SamplingParams
 
     from tests.engines.vllm.conftest import run_engine
@@ -91,9 +91,9 @@ def watch(engine: Any, seconds: list[float]) -> None:
     (processor,) = [it for it in worker.model_runner.input_batch.logitsprocs.all if hasattr(it, "_hook")]
 
     def timed(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def run(told: Any) -> Any:
+        def run(update: Any) -> Any:
             began = time.perf_counter()
-            result = call(told)
+            result = call(update)
             seconds.append(time.perf_counter() - began)
             return result
 
@@ -123,7 +123,7 @@ def measure_round_trip() -> float:
 
 
 def measure_idle() -> dict[str, float]:
-    """Microseconds of the hook's own code where nobody asks, for each call that vLLM makes."""
+    """Microseconds of the hook's own code for each call of vLLM, if no request uses it."""
     import torch
     from vllm import SamplingParams
 
@@ -141,8 +141,8 @@ def measure_idle() -> dict[str, float]:
     added = [(row, params, [5], []) for row in range(REQUESTS)]
     update = SimpleNamespace(batch_size=REQUESTS, removed=[], added=added, moved=[])
 
-    def step_of_first(told: Any) -> None:
-        first.update_state(told)
+    def step_of_first(update: Any) -> None:
+        first.update_state(update)
         first.apply(logits)
 
     return {
@@ -155,7 +155,9 @@ def measure_idle() -> dict[str, float]:
 
 def main() -> None:
     with environment() as checkpoint:
-        print(f"{REQUESTS} requests, {VOCAB_SIZE} ids, {IDS} steps; one line is a median\n\nThe hook, nobody asks")
+        print(
+            f"{REQUESTS} requests, {VOCAB_SIZE} ids, {IDS} steps; one line is a median\n\nThe hook, no request uses it"
+        )
         for name, found in measure_idle().items():
             print(f"  {name}: {found:.2f} µs")
         print(f"\nA session's step, begun, waited for and applied\n  {measure_round_trip():.0f} µs\n\nThe engine")

@@ -1,4 +1,4 @@
-"""The least that vLLM takes for a processor."""
+"""The smallest class that vLLM accepts as a processor."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from vllm.v1.sample.logits_processor import LogitsProcessor
 
 
 class Nothing(LogitsProcessor):
-    """Is called, and does nothing."""
+    """A processor that does nothing."""
 
-    def __init__(self, *told: Any) -> None:
+    def __init__(self, *arguments: Any) -> None:
         pass
 
     def is_argmax_invariant(self) -> bool:

@@ -1,4 +1,4 @@
-"""What isolation costs: the same steps by two servers, one with shipped processors in workers, one in itself."""
+"""The overhead of isolation: the same steps with shipped processors in workers, and in the server's process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FORWARDS = {"not overlapped": forwards.none, "behind 10 ms that sleeps": forwar
 
 
 def isolation(_: Server, client: Client) -> Findings:
-    """Rows that are read, of one tenant and of four; a logits-free processor, to its edits; the floor of each."""
+    """Logits-reading rows of one and of four tenants, a logits-free processor, and the lower bound of each."""
     rows: list[Row] = []
     bar: list[BarLine] = []
     with (
@@ -86,6 +86,6 @@ def _blocking(raced: Mapping[str, Samples], *contestants: Contestant) -> list[ND
 
 
 def _difference(seconds: NDArray[np.float64], reference: NDArray[np.float64]) -> Ratio:
-    """Of the medians, round by round, in microseconds."""
+    """Differences of the medians in microseconds, by round."""
     rounds = (np.median(seconds, axis=1) - np.median(reference, axis=1)) * 1e6
     return Ratio(float(np.median(rounds)), float(rounds.min()), float(rounds.max()))

@@ -1,4 +1,4 @@
-"""What a request may ask for, as logitport's processor and as SGLang's."""
+"""The kinds of processors, each as logitport's class and as SGLang's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Kind:
     """One processor with its parameters; compared by identity.
 
     Attributes:
-        name: what the tables call it.
+        name: name in the tables.
         params: the same for both sides.
         ours: logitport's class.
         theirs: SGLang's class, from its module `sglang.srt.sampling.custom_logit_processor`.
@@ -83,14 +83,14 @@ TEMPERATURE = Kind(
 
 
 class Ban(EditProcessor):
-    """A ban list that somebody ships, logits-free."""
+    """A shipped, logits-free ban list."""
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         edits.deny(request.params["token_ids"])
 
 
 class BanInLogits(CustomLogitProcessor):
-    """The same, as SGLang's contract has it."""
+    """The same ban list with SGLang's interface."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
         for row, params in enumerate(custom_param_list or ()):
@@ -99,7 +99,7 @@ class BanInLogits(CustomLogitProcessor):
 
 
 def distinct(count: int) -> tuple[Kind, ...]:
-    """Processors that somebody ships, each a class of its own."""
+    """Shipped processors, each with its own class."""
     return tuple(
         Kind(
             f"shipped processor {number}",

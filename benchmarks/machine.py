@@ -1,4 +1,4 @@
-"""What the benchmarks ran on, and who else was there."""
+"""The machine of the benchmarks, and the load of other processes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Machine(NamedTuple):
 
     @property
     def slug(self) -> str:
-        """For file names."""
+        """A form for file names."""
         return re.sub(r"[^a-z0-9]+", "-", f"{self.cpu} {self.cores} cores".lower().replace("(r)", "")).strip("-")
 
     @property
     def described(self) -> str:
-        """In one line."""
+        """The description in one line."""
         packages = ", ".join(f"{name} {number}" for name, number in self.versions.items())
         return (
             f"{self.cpu}, {self.cores} cores, {self.memory_gib} GiB, {self.system}, "
@@ -42,7 +42,7 @@ class Machine(NamedTuple):
 
 
 def describe() -> Machine:
-    """This one."""
+    """Describe this machine."""
     model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(
@@ -57,14 +57,14 @@ def describe() -> Machine:
 
 
 class Bystanders:
-    """How much of the machine's processors others use in the meantime. Numbers taken beside others mean little."""
+    """Measures how much processor time other processes use. Results from a busy machine mean little."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._busy, self._ours = _busy_seconds(), _our_seconds()
 
     def share(self) -> float:
-        """Of all cores, since this object was made; 0.0 to 1.0. Children of ours count once they have ended."""
+        """The share of all cores since this object was created, 0.0 to 1.0. Own children count once they end."""
         elapsed = (time.monotonic() - self._started) * (os.cpu_count() or 1)
         others = (_busy_seconds() - self._busy) - (_our_seconds() - self._ours)
         return max(0.0, others / elapsed)

@@ -1,4 +1,4 @@
-"""Contestants take turns, step by step, in one process; medians, 99th percentiles, spread, ratios."""
+"""Measures contestants alternately, step by step, in one process; medians, 99th percentiles, spread, ratios."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ class Contestant(ABC):
     """One way to have a batch's logits processed.
 
     Attributes:
-        name: what the tables call it.
-        logits: where this engine's model writes its logits, if they must lie in a place of the contestant's own.
+        name: name in the tables.
+        logits: the contestant's own buffer into which the model writes logits, if it needs one.
     """
 
     name: str
     logits: torch.Tensor | None = None
 
     def begin(self, token_ids: Sequence[int]) -> None:
-        """These ids were sampled, one a row; the forward pass comes next."""
+        """Pass the sampled ids, one per row, before the forward pass."""
 
     @abstractmethod
     def finish(self, logits: torch.Tensor) -> None:
-        """The logits are ready: process them, in place."""
+        """Process the logits in place, after the forward pass."""
 
     def step(self, token_ids: Sequence[int]) -> None:
-        """Both, where there are no logits to process."""
+        """Run `begin` and `finish` without logits."""
         self.begin(token_ids)
         self.finish(_NO_LOGITS)
 
     def close(self) -> None:
-        """Give up what it holds."""
+        """Release its resources."""
 
 
 class Timing(NamedTuple):
     """Microseconds.
 
     Attributes:
-        median: of all steps.
+        median: median of all steps.
         p99: 99th percentile of all steps.
         low: the lowest median of a round.
-        high: the highest.
-        steps: how many were measured.
+        high: the highest median of a round.
+        steps: number of measured steps.
     """
 
     median: float
@@ -81,8 +81,8 @@ class Samples:
     """Seconds of one contestant, float64[rounds, steps].
 
     Attributes:
-        begin: to tell what was sampled; before the forward pass.
-        forward: the forward pass, slowed down by what goes on beside it.
+        begin: passing the sampled ids, before the forward pass.
+        forward: the forward pass, slowed down by concurrent work.
         exposed: from logits that are ready to logits that are processed.
     """
 
@@ -92,12 +92,12 @@ class Samples:
 
     @property
     def blocking(self) -> NDArray[np.float64]:
-        """What the engine's thread spends, the forward pass left out."""
+        """The time of the engine's thread without the forward pass."""
         return self.begin + self.exposed
 
     @property
     def step(self) -> NDArray[np.float64]:
-        """All of it."""
+        """The time of the whole step."""
         return self.begin + self.forward + self.exposed
 
 
@@ -109,15 +109,15 @@ def race(
     steps: int,
     refill: bool = True,
 ) -> dict[str, Samples]:
-    """Run the contestants in turn, in one order and then in the other, and take the time.
+    """Run the contestants in turn, in both orders, and measure the times.
 
     Args:
         contestants: each gets the same ids at the same step.
         workload: the batch.
         forward: runs between a contestant's begin and finish.
-        steps: how many a round; there are ROUNDS rounds.
-        refill: write the logits anew before each turn, by one thread, so that each contestant finds the same values and
-            the same caches (and none finds the threads of torch still spinning). Not timed.
+        steps: steps per round; there are ROUNDS rounds.
+        refill: write the logits again before each turn, with one thread, so that each contestant finds the same values
+            and the same caches, and no spinning threads of torch. Not timed.
     """
     fresh, common = workload.logits(), workload.logits()
     timed = ROUNDS * steps
@@ -148,14 +148,14 @@ def race(
 
 
 def timing(seconds: NDArray[np.float64]) -> Timing:
-    """Of float64[rounds, steps]."""
+    """Summarize float64[rounds, steps]."""
     rounds = np.median(seconds, axis=1) * 1e6
     median, p99 = np.median(seconds) * 1e6, np.percentile(seconds, 99) * 1e6
     return Timing(float(median), float(p99), float(rounds.min()), float(rounds.max()), seconds.size)
 
 
 def ratio(seconds: NDArray[np.float64], reference: NDArray[np.float64]) -> Ratio:
-    """Of two float64[rounds, steps] that were measured in turn."""
+    """The ratio of two float64[rounds, steps] that were measured in turn."""
     rounds = np.median(seconds, axis=1) / np.median(reference, axis=1)
     return Ratio(float(np.median(rounds)), float(rounds.min()), float(rounds.max()))
 

@@ -1,4 +1,4 @@
-"""A shipped processor that does not come back: how late that is noticed, and what its worker's next step takes."""
+"""A shipped processor that never returns: how late that is detected, and the time of its worker's next step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _GO = 7
 
 
 class Hangs(EditProcessor):
-    """Denies an id, until it is told of one behind which it loops."""
+    """Denies an id; loops forever after a given id."""
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         while request.history.last_output == _GO:
@@ -36,15 +36,15 @@ class Hangs(EditProcessor):
 
 
 def hangs(_: Server, __: Client) -> Findings:
-    """A processor loops beside an innocent one; then another request of its worker goes on."""
+    """One processor loops while another works; then another request of its worker runs a step."""
     options = ("--processor-timeout-seconds", str(_DEADLINE_SECONDS), "--quarantine-after", "1000")
     with (
         connected("--device", "cpu", *options) as (_, client),
         client.session(vocab_size=_VOCAB_SIZE, transport="local") as session,
     ):
         innocent = session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [2]})]))
-        told = np.array([[_hang(session, innocent) for _ in range(_HANGS_A_ROUND)] for _ in range(ROUNDS)])
-    late, recovered = (_over_rounds(told[..., column] * 1e3) for column in (0, 1))
+        seconds = np.array([[_hang(session, innocent) for _ in range(_HANGS_A_ROUND)] for _ in range(ROUNDS)])
+    late, recovered = (_over_rounds(seconds[..., column] * 1e3) for column in (0, 1))
     return Findings(
         [],
         [
@@ -55,7 +55,7 @@ def hangs(_: Server, __: Client) -> Findings:
 
 
 def _hang(session: Session, innocent: Handle) -> tuple[float, float]:
-    """Seconds from the deadline to the failure, and those of the next step of who shares the worker."""
+    """Seconds from the deadline to the failure, and of the next step of a request that shares the worker."""
     bad, other = (session.add(Request([1], processors=[(Hangs, {})])) for _ in range(2))
     logits = torch.zeros(3, _VOCAB_SIZE)
     session.step({innocent: [], bad: [], other: []}).apply(logits)
@@ -76,6 +76,6 @@ def _hang(session: Session, innocent: Handle) -> tuple[float, float]:
 
 
 def _over_rounds(milliseconds: np.ndarray) -> Ratio:
-    """The worst of a round: of the rounds their median, and the lowest and highest."""
+    """The median, lowest and highest of the rounds' worst values."""
     worst = milliseconds.max(axis=1)
     return Ratio(float(np.median(worst)), float(worst.min()), float(worst.max()))

@@ -1,4 +1,4 @@
-"""Pipelined steps behind forward passes of all sorts; rows that get a few ids apart from rows that are filled whole."""
+"""Pipelined steps with various forward passes, for rows with few edited ids and for rows that are overwritten."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def few_ids(_: Server, client: Client) -> Findings:
 
 
 def whole_rows(_: Server, client: Client) -> Findings:
-    """Every row forced, step after step: its 608 kB are filled."""
+    """Every row is forced at each step, which overwrites its 608 kB."""
     return Findings([*_behind_each_forward(client, Workload(kinds=(FORCED,)), "all rows forced")], [])
 
 

@@ -1,4 +1,4 @@
-"""The others: SGLang's real processors, transformers', and what a machine can do at best."""
+"""The peers: the real processors of SGLang and transformers, and lower bounds of the machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MODULE = "sglang.srt.sampling.custom_logit_processor"
 
 @cache
 def sglang() -> ModuleType:
-    """SGLang's own file, from the unpacked wheel that LOGITPORT_SGLANG names; its packages are put up empty."""
+    """Import SGLang's module from the unpacked wheel in LOGITPORT_SGLANG; its packages are replaced by empty ones."""
     folder = os.environ.get("LOGITPORT_SGLANG", "")
     if not Path(folder, *_MODULE.split(".")).with_suffix(".py").is_file():
         sys.exit("LOGITPORT_SGLANG must name the folder of an unpacked SGLang wheel; `make bench` sets it")
@@ -40,7 +40,7 @@ def sglang() -> ModuleType:
 
 
 class _Req:
-    """What processors see of SGLang's `Req`: its ids are such arrays."""
+    """The part of SGLang's `Req` that processors read; its ids are arrays."""
 
     def __init__(self, rid: str, origin_input_ids: Sequence[int], output_ids: Sequence[int]) -> None:
         self.rid = rid
@@ -57,7 +57,7 @@ class SGLang(Contestant):
         prompt = workload.history // 2
         histories = workload.histories().tolist()
         self._reqs = [_Req(str(row), ids[:prompt], ids[prompt:]) for row, ids in enumerate(histories)]
-        # As in `Req`: the dict lives as long as the request, and refers to it weakly.
+        # As in SGLang: the dict lives as long as the request, and has a weak reference to it.
         self._params = [
             {**kind.params, "__req__": weakref.proxy(req)} if (kind := workload.kind(row)) else None
             for row, req in enumerate(self._reqs)
@@ -73,7 +73,7 @@ class SGLang(Contestant):
             req.output_ids.append(token_id)
 
     def finish(self, logits: torch.Tensor) -> None:
-        """As `apply_custom_logit_processor` in sglang/srt/layers/sampler.py does: gather, process, scatter."""
+        """Gather, process, scatter, like `apply_custom_logit_processor` in sglang/srt/layers/sampler.py."""
         for processor, rows, indices in self._entries:
             selected = logits.index_select(0, indices)
             result = processor(selected, [self._params[row] for row in rows])
@@ -89,7 +89,7 @@ class Transformers(Contestant):
         from transformers import NoRepeatNGramLogitsProcessor
 
         self._processor = NoRepeatNGramLogitsProcessor(ngram_size)
-        # In `generate` the ids are one tensor, which is concatenated at each step; that is not counted here.
+        # In `generate` the ids are one tensor, which is concatenated at each step; that time is not included.
         self._ids = torch.empty(workload.rows, workload.history + steps, dtype=torch.int64)
         self._ids[:, : workload.history] = torch.from_numpy(workload.histories())
         self._length = workload.history
@@ -123,7 +123,7 @@ class Echo(Contestant):
 
 
 class Copy(Contestant):
-    """memcpy of the logits, by all of torch's threads: what to touch them once costs."""
+    """memcpy of the logits with all of torch's threads: the time of touching them once."""
 
     name = "memcpy of the logits"
 
@@ -135,7 +135,7 @@ class Copy(Contestant):
 
 
 class Nothing(Contestant):
-    """An engine without processors: what the others' steps are compared with."""
+    """An engine without processors, the reference of the others' steps."""
 
     name = "no processors"
 

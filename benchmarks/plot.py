@@ -28,7 +28,7 @@ _CURVES = {
 
 
 def draw(report: Report, path: Path) -> None:
-    """One panel an axis; medians, milliseconds, both scales logarithmic."""
+    """Draw one panel per axis; medians, milliseconds, both scales logarithmic."""
     mpl.use("Agg")
     figure = Figure(figsize=(15, 3.4), layout="constrained")
     panels = figure.subplots(1, len(_AXES), sharey=True)

@@ -35,7 +35,7 @@ _OVERLAP = {
 
 
 def publish(report: Report, root: Path) -> None:
-    """Write each table wherever its markers stand, `<!-- NAME:begin -->` and `<!-- NAME:end -->`."""
+    """Write each table between its markers, `<!-- NAME:begin -->` and `<!-- NAME:end -->`."""
     for name, table in _tables(report).items():
         begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
         homes = [root / file for file in _FILES if begin in (root / file).read_text()]
@@ -57,7 +57,7 @@ def _tables(report: Report) -> dict[str, str]:
 
 
 def _pivot(report: Report, section: str, columns: dict[str, tuple[str, str]]) -> str:
-    """A line a case, a column a contestant; medians."""
+    """A table of medians with a line per case and a column per contestant."""
     cases: dict[str, list[Row]] = {}
     for row in report.rows:
         if row.section == section:

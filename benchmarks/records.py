@@ -1,4 +1,4 @@
-"""What the benchmarks find: rows of the table, lines of the bar."""
+"""The results of the benchmarks: rows of the table, lines of the bar."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Row(NamedTuple):
     """One line of the table.
 
     Attributes:
-        section: what is varied.
-        case: one value of it.
-        contestant: who was measured.
+        section: the property that is varied.
+        case: one value of the property.
+        contestant: name of the contestant.
         quantity: "begin", "exposed", "blocking", "step" or "forward", as in `Samples`.
         timing: microseconds.
         ratio: to the reference of the case, at the same quantity; None for the reference itself.
@@ -35,8 +35,8 @@ class BarLine(NamedTuple):
 
     Attributes:
         case: what was measured.
-        measured: a ratio, or a number of `unit`.
-        bar: what it should be at most; None for a floor, which stands beside the lines that cannot be below it.
+        measured: a ratio, or a number in `unit`.
+        bar: the upper limit; None for a lower bound that is listed for comparison.
         unit: "" for a ratio.
     """
 
@@ -52,7 +52,7 @@ class BarLine(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """What one part of the suite found."""
+    """The results of one part of the suite."""
 
     rows: list[Row]
     bar: list[BarLine]

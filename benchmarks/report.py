@@ -1,4 +1,4 @@
-"""What was found: as one table on the terminal, and as JSON."""
+"""The results as a table on the terminal, and as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from benchmarks.records import Findings
 
-# Above this share of the processors' time, bystanders are pointed out.
+# Above this share of processor time, other processes are reported.
 QUIET = 0.05
 
 
@@ -29,7 +29,7 @@ class Part(NamedTuple):
     Attributes:
         name: the function that ran.
         seconds: how long it took.
-        bystanders: the share of all cores that processes of others used meanwhile, 0.0 to 1.0.
+        bystanders: the share of all cores that other processes used meanwhile, 0.0 to 1.0.
     """
 
     name: str
@@ -48,20 +48,20 @@ class Report:
     bar: list[BarLine] = field(default_factory=list)
 
     def add(self, part: str, findings: Findings, seconds: float, bystanders: float) -> None:
-        """What one part found."""
+        """Add the results of one part."""
         self.parts.append(Part(part, seconds, bystanders))
         self.rows += findings.rows
         self.bar += findings.bar
 
     @property
     def conditions(self) -> str:
-        """Whether it was alone on the machine."""
+        """The load of other processes during the run, in words."""
         worst = max(self.parts, key=lambda part: part.bystanders)
         return f"other processes used up to {worst.bystanders:.0%} of the processors' time (during {worst.name})"
 
 
 def show(report: Report) -> None:
-    """Print everything."""
+    """Print all results."""
     console = Console(width=None if Console().is_terminal else 180)
     table = Table("", "", "", "", "median", "p99", "spread of medians", "ratio", "its spread", title="Steps")
     for column in table.columns[4:]:
@@ -92,7 +92,7 @@ def _timing_cells(row: Row) -> tuple[str, ...]:
 
 
 def save(report: Report, path: Path) -> None:
-    """As JSON; one line a row."""
+    """Save as JSON with one line per row."""
     document = {
         "machine": report.machine._asdict(),
         "started": report.started,
@@ -109,7 +109,7 @@ def save(report: Report, path: Path) -> None:
 
 
 def load_latest(folder: Path) -> Report:
-    """The latest of the results in a folder."""
+    """Load the latest results in a folder."""
     document = json.loads(max(folder.glob("*.json"), key=lambda path: path.stem[-10:]).read_text())
     rows = [
         Row(**{**row, "timing": Timing(**row["timing"]), "ratio": row["ratio"] and Ratio(**row["ratio"])})
@@ -121,7 +121,7 @@ def load_latest(folder: Path) -> Report:
 
 
 def duration(microseconds: float) -> str:
-    """With a unit, to three digits."""
+    """Format with a unit and three digits."""
     if microseconds < 999.5:
         return f"{microseconds:.3g} µs"
     milliseconds = microseconds / 1e3
@@ -129,7 +129,7 @@ def duration(microseconds: float) -> str:
 
 
 def quotient(value: float) -> str:
-    """Small ones as fractions."""
+    """Format a ratio; small ones as fractions."""
     if not 0 < value < 0.1:
         return f"{value:.2f}"
     return f"1/{1 / value:.0f}" if value < 0.01 else f"1/{1 / value:.3g}"
@@ -141,7 +141,7 @@ def spread(ratio: Ratio) -> str:
 
 
 def bar_cells(line: BarLine) -> tuple[str, str, str, str]:
-    """Measured, spread, bar, verdict."""
+    """The cells measured, spread, bar, and whether the bar is met."""
     low, high, unit = line.measured.low, line.measured.high, line.unit
     measured = (f"{line.measured.value:.2f} {unit}", f"{low:.2f} to {high:.2f}")
     if not unit:

@@ -1,4 +1,4 @@
-"""Server processes: logitport's, and one that echoes; what they cost."""
+"""Server processes of logitport and of echoes, with their processor time and memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Server:
     """A running process.
 
     Attributes:
-        target: where it listens: HOST:PORT of its gRPC service.
+        target: HOST:PORT of its gRPC service.
     """
 
     def __init__(self, process: subprocess.Popen[str], target: str) -> None:
@@ -31,20 +31,20 @@ class Server:
 
     @property
     def cpu_seconds(self) -> float:
-        """What all its threads have used, in user and kernel mode."""
+        """Processor time of all its threads, in user and kernel mode."""
         # Linux's CPUCLOCK_SCHED of a process, as clock_getcpuclockid(3) makes it; /proc/PID/stat counts in 10 ms.
         return time.clock_gettime_ns((~self._process.pid << 3) | 2) / 1e9
 
     @property
     def resident_bytes(self) -> int:
-        """Its memory, shared pages included."""
+        """Resident memory, including shared pages."""
         pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextmanager
 def logitport_server(*options: str) -> Iterator[Server]:
-    """`logitport serve`, that accepts shipped processors; on the CPU and with its defaults unless options are given."""
+    """Run `logitport serve` with shipped processors enabled; on the CPU and with defaults unless options are given."""
     command = str(Path(sys.executable).with_name("logitport"))
     always = ["--listen", "127.0.0.1:0", "--enable-custom-logit-processor", "--log-level", "error"]
     with _running([command, "serve", *always, *(options or ("--device", "cpu"))]) as server:
@@ -53,14 +53,14 @@ def logitport_server(*options: str) -> Iterator[Server]:
 
 @contextmanager
 def echo_server(script: str = "echo.py") -> Iterator[Server]:
-    """Bare gRPC, or a bare Unix socket with `socket_echo.py`, which gives its own name for a target."""
+    """Run an echo over bare gRPC, or over a bare Unix socket with `socket_echo.py`; its target is the socket's name."""
     with _running([sys.executable, str(Path(__file__).with_name(script))]) as server:
         yield server
 
 
 @contextmanager
 def connected(*options: str) -> Iterator[tuple[Server, Client]]:
-    """A logitport server with these options, and a client of it."""
+    """Run a logitport server with these options, and connect a client."""
     with logitport_server(*options) as server, Client(server.target, timeout=_TIMEOUT_SECONDS) as client:
         yield server, client
 

@@ -19,7 +19,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class SocketEchoStream:
-    """The client's end: one thread that sends, and then waits."""
+    """The client's end: one thread that sends and then waits."""
 
     def __init__(self, name: str, reply: bytes) -> None:
         self._connection = socket.socket(socket.AF_UNIX)
@@ -51,7 +51,7 @@ class _LocalTransport(socketserver.StreamRequestHandler):
 
 
 def _read(incoming: BinaryIO) -> bytes:
-    """The next frame; nothing at the end."""
+    """Read the next frame; empty at the end."""
     header = incoming.read(_LENGTH.size)
     return incoming.read(*_LENGTH.unpack(header)) if header else b""
 

@@ -1,4 +1,4 @@
-"""What an engine's batch looks like: whose rows, which histories, which ids are sampled."""
+"""An engine's batch: the processors of its rows, the histories, and the sampled ids."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _WORDS = 2000
 class Workload:
     """A batch; by default that of the bar in docs/performance.md.
 
-    Every contestant gets the same histories and the same sampled ids: they are functions of these fields alone.
+    Every contestant gets the same histories and sampled ids, because they depend only on these fields.
 
     Attributes:
-        rows: requests in the batch, a row each.
-        history: ids that each request has before the first step: half prompt, half output.
+        rows: requests in the batch, one row each.
+        history: ids of each request before the first step: half prompt, half output.
         vocab_size: width of the logits.
-        dtype: of the logits.
+        dtype: dtype of the logits.
         kinds: row i has kinds[i % len(kinds)]; None for a request without processors.
     """
 
@@ -39,16 +39,16 @@ class Workload:
 
     @property
     def name(self) -> str:
-        """As tables call it."""
+        """The name in tables."""
         dtype = str(self.dtype).removeprefix("torch.")
         return f"{self.rows} rows, history {self.history}, vocabulary {self.vocab_size}, {dtype}"
 
     def kind(self, row: int) -> Kind | None:
-        """What a row's request asks for."""
+        """The processor of a row's request."""
         return self.kinds[row % len(self.kinds)]
 
     def rows_by_kind(self) -> dict[Kind | None, list[int]]:
-        """The rows of each kind, ascending; kinds that share a processor class are kinds of their own."""
+        """The rows of each kind, ascending; kinds that share a processor class are separate."""
         return {kind: [row for row in range(self.rows) if self.kind(row) is kind] for kind in dict.fromkeys(self.kinds)}
 
     def histories(self) -> NDArray[np.int32]:
@@ -63,16 +63,16 @@ class Workload:
         return drawn
 
     def logits(self) -> torch.Tensor:
-        """As a model might have written them, dtype[rows, vocab_size]."""
+        """Logits like those of a model, dtype[rows, vocab_size]."""
         generator = torch.Generator().manual_seed(_SEED)
         return torch.randn(self.rows, self.vocab_size, generator=generator).to(self.dtype)
 
 
 def _draw(rng: np.random.Generator, shape: tuple[int, int], vocab_size: int) -> NDArray[np.int32]:
-    """Ordinary ids, as frequent as words are: by Zipf's law as Mandelbrot (1953) has it, p(rank) ~ 1 / (rank + 2.7).
+    """Draw ordinary ids with the frequencies of words: Zipf's law by Mandelbrot (1953), p(rank) ~ 1 / (rank + 2.7).
 
-    Of few words, so that two ids in a row have stood together before about as often as in text, whose words depend on
-    each other: 0.25 times on average in a history of 4096.
+    The number of words is small, so that pairs of ids repeat about as often as in text, in which words depend on each
+    other: 0.25 times on average in a history of 4096.
     """
     cumulated = np.cumsum(1 / (np.arange(1, _WORDS + 1) + 2.7))
     words = np.random.default_rng(_SEED).choice(

@@ -1,8 +1,8 @@
-"""A real model generates through the service: the same prompts without and with four processors.
+"""Generates with a real model through the service: the same prompts without and with each of four processors.
 
-Starts a server of its own, and stops it. The model has random weights, so that nothing is downloaded, and the
-vocabulary of Qwen3, so that its real token ids apply. What is shown is checked: the exit status is 1 if an effect is
-missing. `make demo` runs it.
+Starts its own server, and stops it. The model has random weights, so that nothing is downloaded, and the vocabulary of
+Qwen3, so that its real token ids apply. The exit status is 1 if the effect of a processor is missing. `make demo` runs
+it.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def is_green(previous: int, vocab_size: int) -> torch.Tensor:
 
 
 class Watermark(CustomLogitProcessor):
-    """Prefers green ids: their share gives the text away (Kirchenbauer et al., 2023, arXiv:2301.10226).
+    """Prefers green ids: their share identifies the text (Kirchenbauer et al., 2023, arXiv:2301.10226).
 
-    The server has never seen it. The class travels, and with it `is_green` and the import of torch.
+    The server does not have this class. The client sends it together with `is_green` and the import of torch.
     """
 
     def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
@@ -69,14 +69,14 @@ class Watermark(CustomLogitProcessor):
 
 @dataclass(frozen=True)
 class Experiment:
-    """A processor, and what to count in what is generated.
+    """A processor, and the ids to count in the output.
 
     Attributes:
-        processor, params: the link of the chain.
-        counted: what is counted, for people.
-        count: one row, prompt and output, to whether each output id is counted.
-        style: how counted ids are shown.
-        expected: whether counts without and with, of all rows, are what the processor promises.
+        processor, params: the entry of the chain.
+        counted: description of the counted ids.
+        count: takes one row, prompt and output; returns for each output id whether it is counted.
+        style: style of counted ids.
+        expected: takes the counts of all rows without and with the processor; returns whether its effect is there.
     """
 
     name: str
@@ -89,24 +89,24 @@ class Experiment:
 
 
 def thinking(ids: Ids) -> list[bool]:
-    """The prompt ends in <think>: ids up to </think>."""
+    """Count ids up to </think>; the prompt ends in <think>."""
     output = ids[PROMPT_LENGTH:]
     return [END_OF_THINKING not in output[: place + 1] for place in range(len(output))]
 
 
 def repeated(ids: Ids) -> list[bool]:
-    """Ids that complete an n-gram for the second time."""
+    """Count ids that complete a repeated n-gram."""
     ngrams = [tuple(ids[end - NGRAM : end]) for end in range(NGRAM, len(ids) + 1)]
     return [ngram in ngrams[:place] for place, ngram in enumerate(ngrams)][PROMPT_LENGTH - NGRAM + 1 :]
 
 
 def green(ids: Ids) -> list[bool]:
-    """Ids that are green behind the id before them."""
+    """Count ids that are green after the previous id."""
     return [bool(is_green(ids[place - 1], VOCAB_SIZE)[ids[place]]) for place in range(PROMPT_LENGTH, len(ids))]
 
 
 def experiments(client: Client, baseline: list[Ids]) -> list[Experiment]:
-    """What is shown; the ids to ban are taken from what the model likes best."""
+    """Create the experiments; the banned ids are those that the model samples most often."""
     sampled = Counter(token_id for ids in baseline for token_id in ids[PROMPT_LENGTH:])
     banned = [token_id for token_id, _ in sampled.most_common(8)]
     watermark = client.register(Watermark, name="demo/watermark")
@@ -115,7 +115,7 @@ def experiments(client: Client, baseline: list[Ids]) -> list[Experiment]:
             "disallowed_tokens",
             "disallowed_tokens",
             {"token_ids": banned},
-            "banned ids: the 8 that the model likes best",
+            "banned ids: the 8 that the model samples most often",
             lambda ids: [token_id in banned for token_id in ids[PROMPT_LENGTH:]],
             "bold red",
             lambda without, with_it: with_it == 0 < without,
@@ -124,7 +124,7 @@ def experiments(client: Client, baseline: list[Ids]) -> list[Experiment]:
             "thinking_budget",
             "thinking_budget",
             {"thinking_budget": BUDGET, "preset": "qwen3"},
-            f"ids of thinking: after {BUDGET}, a newline and </think> are forced",
+            f"thinking ids: after {BUDGET}, a newline and </think> are forced",
             thinking,
             "bold yellow",
             lambda without, with_it: (without, with_it) == (ALL_IDS, PROMPTS * (BUDGET + 1)),
@@ -142,7 +142,7 @@ def experiments(client: Client, baseline: list[Ids]) -> list[Experiment]:
             "Watermark",
             watermark,
             {"delta": 4.0},
-            f"green ids: a class of this script that reads logits, shipped now ({watermark.size_bytes:,} bytes)",
+            f"green ids: a logits-reading class of this script, shipped now ({watermark.size_bytes:,} bytes)",
             green,
             "bold green",
             lambda without, with_it: without < 0.7 * ALL_IDS and with_it > 0.9 * ALL_IDS,
@@ -152,32 +152,32 @@ def experiments(client: Client, baseline: list[Ids]) -> list[Experiment]:
 
 @contextmanager
 def serving() -> Iterator[str]:
-    """HOST:PORT of a server that lives as long as the context."""
+    """Run a server while the context lasts; yields its HOST:PORT."""
     command = [str(Path(sys.executable).with_name("logitport")), "serve", "--listen", "127.0.0.1:0"]
-    command += ["--isolation", "none"]  # what is shipped is this script's own, and a machine may lack a sandbox
+    command += ["--isolation", "none"]  # the shipped class is this script's own, and the machine may lack a sandbox
     with (
         tempfile.TemporaryFile("w+") as log,
         subprocess.Popen(
             [*command, "--enable-custom-logit-processor"], stdout=subprocess.PIPE, stderr=log, text=True
         ) as server,
     ):
-        too_late = threading.Timer(START_SECONDS, server.kill)
+        start_timer = threading.Timer(START_SECONDS, server.kill)
         try:
-            too_late.start()
+            start_timer.start()
             ready = server.stdout.readline() if server.stdout else ""
             if not ready:
                 log.seek(0)
                 raise RuntimeError(f"the server did not start: {log.read().strip()}")
-            too_late.cancel()
+            start_timer.cancel()
             yield ready.split()[-1]
         finally:
-            too_late.cancel()
+            start_timer.cancel()
             server.terminate()
-            server.wait()  # on Ctrl-C, Popen itself would not wait for long
+            server.wait()  # after Ctrl-C, Popen.__exit__ waits only briefly
 
 
 def build_model() -> Qwen3ForCausalLM:
-    """Qwen3, small, with random weights that prefer a few ids, as trained ones do."""
+    """Create a small Qwen3 with random weights that prefer a few ids, like trained weights."""
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=VOCAB_SIZE,
@@ -199,7 +199,7 @@ def build_model() -> Qwen3ForCausalLM:
 
 
 def generate(model: Qwen3ForCausalLM, prompts: torch.Tensor, *processors: RemoteLogitsProcessor) -> list[Ids]:
-    """Prompt and output of each row."""
+    """Generate greedily. Returns prompt and output of each row."""
     output: list[Ids] = model.generate(
         prompts,
         attention_mask=torch.ones_like(prompts),
@@ -218,7 +218,7 @@ def show(
     remote: RemoteLogitsProcessor,
     step_ms: float,
 ) -> bool:
-    """One panel, about the prompt that changes first; whether the effect is there."""
+    """Print a panel about the prompt that changes first. Returns whether the effect is there."""
     place, row = min((first_change(*pair), row) for row, pair in enumerate(zip(without, with_it, strict=True)))
     first_shown = max(0, min(place - 2, NEW_IDS - SHOWN))
     grid = Table.grid(padding=(0, 2, 0, 0))
@@ -233,28 +233,28 @@ def show(
         grid.add_row(f"{label:7}", f"[{experiment.style}]{counts[-1]:3}[/] of {ALL_IDS}", ids)
     rows_applied = sum(remote.rows_applied.values())
     added_ms = 1e3 * remote.seconds / remote.steps
-    there = experiment.expected(*counts) and rows_applied == ALL_IDS
+    effective = experiment.expected(*counts) and rows_applied == ALL_IDS
     panel = Panel(
         grid,
         title=f"[bold]{experiment.name}[/]  [{experiment.style}]{experiment.counted}[/]",
         title_align="left",
         subtitle=f"changes from id {place + 1} · {rows_applied} rows applied · "
-        f"[bold]+{added_ms:.1f} ms[/] a step (+{100 * added_ms / step_ms:.0f} %)",
+        f"[bold]+{added_ms:.1f} ms[/] per step (+{100 * added_ms / step_ms:.0f} %)",
         subtitle_align="right",
-        border_style="cyan" if there else "red",
+        border_style="cyan" if effective else "red",
     )
     console.print(panel)
-    return there
+    return effective
 
 
 def first_change(without: Ids, with_it: Ids) -> int:
-    """The first place of the output at which two rows differ; its length if there is none."""
+    """The first index of the output at which two rows differ; its length if there is none."""
     pairs = zip(without[PROMPT_LENGTH:], with_it[PROMPT_LENGTH:], strict=True)
     return next((place for place, (one, other) in enumerate(pairs) if one != other), NEW_IDS)
 
 
 def main() -> int:
-    """Exit status."""
+    """Run the demo. Returns the exit status."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     transformers.logging.set_verbosity_error()
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
@@ -268,8 +268,8 @@ def main() -> int:
         step_ms = 1e3 * (time.perf_counter() - began) / NEW_IDS
         console.print(
             f"[bold]logitport[/] serves at {target}. Qwen3 with random weights and its vocabulary of {VOCAB_SIZE:,} "
-            f"ids generates {NEW_IDS} ids for each of {PROMPTS} prompts, which end in <think>: {step_ms:.1f} ms a step "
-            "without a processor. Token ids stand for text; each panel shows the prompt that changes first."
+            f"ids generates {NEW_IDS} ids for each of {PROMPTS} prompts, which end in <think>: {step_ms:.1f} ms per "
+            "step without a processor. Each panel shows token ids of the prompt that changes first."
         )
         missing = []
         for experiment in experiments(client, baseline):
@@ -278,9 +278,9 @@ def main() -> int:
             if not show(console, experiment, baseline, output, remote, step_ms):
                 missing.append(experiment.name)
     if missing:
-        console.print(f"[bold red]missing:[/] the effect of {', '.join(missing)}")
+        console.print(f"[bold red]failed:[/] no effect of {', '.join(missing)}")
         return 1
-    console.print("[bold green]All four did what they promise.[/] The server has stopped.")
+    console.print("[bold green]All four processors had the expected effect.[/] The server has stopped.")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Real servers and clients, for every test that asks; what holds for all tests."""
+"""Fixtures with real servers and clients, and settings of all tests."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tests.compatibility.plugin import pytest_runtest_logreport, pytest_runtest_
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# How long an example takes depends on what else the machine does; what fixtures give is the same for all examples.
+# The duration of an example depends on the load of the machine. Fixtures return the same objects for all examples.
 _UNSUITABLE = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture]
-# New examples are for those who can look at what they find: continuous integration judges a change by known ones.
+# Continuous integration uses fixed examples, so that its result depends only on the change. New examples run locally.
 hypothesis.settings.register_profile(
     "untimed", deadline=None, suppress_health_check=_UNSUITABLE, derandomize="CI" in os.environ
 )
@@ -36,9 +36,9 @@ hypothesis.settings.load_profile("untimed")
 
 COMMAND = str(Path(sys.executable).with_name("logitport"))
 _STOP_SECONDS = 60.0
-# A machine that is busy with tests takes its time: who waits for a deadline to pass gives one.
-_PATIENCE = {"--processor-timeout-seconds": "60", "--load-timeout-seconds": "200"}
-# Below those that the kernel gives to connections, one of which might have the port of a server that is away.
+# Long timeouts, because the machine may be busy. A test of a timeout sets its own.
+_LONG_TIMEOUTS = {"--processor-timeout-seconds": "60", "--load-timeout-seconds": "200"}
+# Below the kernel's ephemeral ports: a connection could take the port of a server that is temporarily down.
 _PORTS = range(20_000, 32_000)
 
 
@@ -47,9 +47,9 @@ class RunningServer:
     """One `logitport serve`.
 
     Attributes:
-        process: it; its stdout has been read up to the line that tells that it is ready.
+        process: the process; its stdout has been read up to the line that reports readiness.
         target: HOST:PORT of its gRPC service.
-        log: the file that its stderr goes to.
+        log: file with its stderr.
     """
 
     process: subprocess.Popen[str]
@@ -58,13 +58,13 @@ class RunningServer:
 
     @property
     def metrics_url(self) -> str:
-        """Where its Prometheus metrics are; only if it was started with --metrics-listen."""
+        """URL of its Prometheus metrics; only if it was started with --metrics-listen."""
         port = re.search(r"metrics on port (\d+)", self.log.read_text())
         assert port, f"no metrics: {self.log.read_text()}"
         return f"http://127.0.0.1:{port[1]}/metrics"
 
     def stop(self) -> int:
-        """SIGTERM, and the exit status."""
+        """Send SIGTERM and return the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(_STOP_SECONDS)
 
@@ -75,7 +75,7 @@ def environment() -> dict[str, str]:
 
 
 def free_address() -> str:
-    """HOST:PORT for a server that will go and come back."""
+    """HOST:PORT for a server that will be stopped and restarted."""
     while True:
         with socket.socket() as taken, suppress(OSError):
             taken.bind(("127.0.0.1", random.choice(_PORTS)))
@@ -84,14 +84,14 @@ def free_address() -> str:
 
 @cache
 def _missing_layers() -> list[str]:
-    """Layers of the sandbox that this machine lacks: what workers do is tested there too, with those that it has."""
+    """Layers of the sandbox that this machine lacks. Workers are tested with the other layers."""
     return [layer.name for layer in LAYERS if layer.missing() is not None]
 
 
 @contextmanager
 def run_server(*options: str) -> Iterator[RunningServer]:
-    """A server with these options, on a free port unless they say otherwise, for as long as the context lasts."""
-    defaults = {"--listen": "127.0.0.1:0", "--device": "cpu", **_PATIENCE}
+    """Run a server with these options while the context lasts, on a free port by default."""
+    defaults = {"--listen": "127.0.0.1:0", "--device": "cpu", **_LONG_TIMEOUTS}
     given = [part for name, value in defaults.items() if name not in options for part in (name, value)]
     given += [part for name in _missing_layers() for part in ("--without-layer", name)]
     with tempfile.TemporaryDirectory() as folder:
@@ -130,13 +130,13 @@ def server_without_flag() -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="session")
 def serving() -> Callable[..., AbstractContextManager[RunningServer]]:
-    """A server with the options given, as a context: for fixtures that several tests share."""
+    """Runs a server with the given options in a context, for fixtures that several tests share."""
     return run_server
 
 
 @pytest.fixture
 def start_server() -> Iterator[Callable[..., RunningServer]]:
-    """Starts a server with the options given; it ends with the test."""
+    """Starts servers with the given options; they are stopped after the test."""
     with ExitStack() as stack:
         yield lambda *options: stack.enter_context(run_server(*options))
 

@@ -1,4 +1,4 @@
-"""A process beside which a package with a plugin is installed."""
+"""Runs a program in a process that finds an installed package with a plugin."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Processors for vLLM's revised model runner, on any base class, and what each does to a row, told naively.
+"""Processors for vLLM's revised model runner, on any base class, and a naive model of each.
 
-They compute on the CPU with tensors and arrays alone, so that the real interface runs them where no GPU is.
+They use only tensors and arrays on the CPU, so that vLLM's real interface can run them without a GPU.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ def derive(base: type[Any]) -> SimpleNamespace:
             self.staged: dict[int, dict[str, Any]] = {}
 
         def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-            asked = sampling_params.extra_args or {}
-            self.min_len[req_idx] = self.prompt_len[req_idx] + asked.get("min_tokens", 0)
-            self.staged[req_idx] = asked
-            return bool(asked.get("bias") or asked.get("min_tokens"))
+            params = sampling_params.extra_args or {}
+            self.min_len[req_idx] = self.prompt_len[req_idx] + params.get("min_tokens", 0)
+            self.staged[req_idx] = params
+            return bool(params.get("bias") or params.get("min_tokens"))
 
         def apply_staged_writes(self) -> None:
-            for slot, asked in self.staged.items():
+            for slot, params in self.staged.items():
                 self.bias[slot].zero_()
-                for token_id, value in (asked.get("bias") or {}).items():
+                for token_id, value in (params.get("bias") or {}).items():
                     self.bias[slot, int(token_id)] = value
                 self.stop[slot].zero_()
-                self.stop[slot, asked.get("stop") or []] = True
+                self.stop[slot, params.get("stop") or []] = True
             self.staged.clear()
 
         def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
             slots = ctx.expanded_idx_mapping
             logits += self.bias[slots]
             short = ctx.pos + 1 < torch.from_numpy(self.min_len)[slots]
-            return logits.masked_fill_(self.stop[slots] & short[:, None], -INF)
+            return logits.mparams_fill_(self.stop[slots] & short[:, None], -INF)
 
     class BadWords(base):
         """Denies the last id of each of `bad_words`, lists of ids, where the output ends with the others."""
@@ -79,9 +79,9 @@ def derive(base: type[Any]) -> SimpleNamespace:
             return logits
 
     class Counts(base):
-        """Adds, where the sum of a row's ids points to, how many steps its request has taken part in.
+        """Adds the number of the request's steps to the logit at the sum of the row's ids, modulo the width.
 
-        Keeps both by slot, and takes in committed ids once.
+        Keeps both by slot, and reads each committed id once.
         """
 
         def __init__(self, vllm_config: Any, req_states: Any) -> None:
@@ -112,15 +112,15 @@ def derive(base: type[Any]) -> SimpleNamespace:
 def naive(
     name: str, row: list[float], prompt: list[int], output: list[int], params: dict[str, Any], steps: int
 ) -> list[float]:
-    """What the class of this name makes of a row.
+    """The expected row after the processor of this name.
 
     Args:
-        name: of the class.
+        name: name of the class.
         row: float[vocab_size].
-        prompt: ids.
-        output: ids, and the draft tokens before the row.
-        params: the request's.
-        steps: how many steps the request has taken part in since it was added for the last time, this one included.
+        prompt: ids of the prompt.
+        output: ids of the output, then the draft tokens before the row.
+        params: the request's parameters.
+        steps: number of the request's steps since it was last added, including this one.
     """
     after = list(row)
     if name == "Biases":

@@ -1,4 +1,4 @@
-"""Tokenizers as files, made here: byte-level vocabularies of a few hundred ids."""
+"""Creates tokenizer files with byte-level vocabularies of a few hundred ids."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _JSON_LIKE = [
 
 
 def write_vocabulary(folder: Path, pieces: Sequence[str], special: Sequence[str] = (EOS,)) -> None:
-    """A tokenizer.json whose ids are these ASCII pieces, then the special tokens; it has no merges."""
+    """Write a tokenizer.json whose ids are these ASCII pieces, then the special tokens; it has no merges."""
     tokenizer = Tokenizer(models.BPE(vocab={_spelled(piece): at for at, piece in enumerate(pieces)}, merges=[]))
     _save(tokenizer, folder, special)
 
 
 def write_trained(folder: Path, vocab_size: int = 313, **settings: dict[str, Any]) -> Tokenizer:
-    """A tokenizer.json of byte-level BPE trained on JSON; all 256 octets are in it. `settings` are files beside it."""
+    """Write a tokenizer.json of byte-level BPE trained on JSON, with all 256 bytes, and `settings` as further files."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
@@ -53,5 +53,5 @@ def _save(tokenizer: Tokenizer, folder: Path, special: Sequence[str]) -> None:
 
 
 def _spelled(piece: str) -> str:
-    """As byte-level BPE spells ASCII: what cannot be printed is moved up by 256."""
+    """Spell ASCII as byte-level BPE does: characters that cannot be printed are moved up by 256."""
     return "".join(char if "!" <= char <= "~" else chr(ord(char) + 256) for char in piece)

@@ -1,4 +1,4 @@
-"""What happens a little later: how long that is depends on the machine."""
+"""Waits for a condition, independent of the machine's speed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ if TYPE_CHECKING:
 SECONDS = 60.0
 
 
-def wait_until(true: Callable[[], object], otherwise: Callable[[], object] = lambda: "it never was") -> None:
-    """Fails, with what `otherwise` tells, if it is not true within a minute."""
+def wait_until(
+    true: Callable[[], object], otherwise: Callable[[], object] = lambda: "the condition stayed false"
+) -> None:
+    """Wait until the condition is true. Fails with the message of `otherwise` after a minute."""
     deadline = time.monotonic() + SECONDS
     while not true():
         assert time.monotonic() < deadline, otherwise()

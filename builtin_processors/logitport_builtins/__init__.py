@@ -1,4 +1,4 @@
-"""Processors that ship with logitport. All are logits-free: they follow from the token history alone."""
+"""Processors that ship with logitport. All are logits-free: their edits depend only on the token history."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
     "DeepseekOCRNoRepeatNGramLogitProcessor",
 ]
 
-# By the names by which a request asks for them. The SDK sends the name instead of a class that has one of its own.
+# By the names that requests use. For a class with a name of its own, the SDK sends the name instead of the class.
 BUILTINS: Mapping[str, type[EditProcessor]] = MappingProxyType(
     {
         DisallowedTokens.builtin_name: DisallowedTokens,

@@ -16,14 +16,14 @@ class BuiltinOptions(Protocol):
 
     @property
     def tokenizer(self) -> Sequence[str]:
-        """NAME=PATH of each tokenizer that grammars may use."""
+        """NAME=PATH for each tokenizer that grammars may use."""
 
 
 def configure(options: BuiltinOptions) -> None:
-    """Configure the built-ins of this process, in place of any earlier configuration.
+    """Configure the built-ins of this process, and replace any earlier configuration.
 
     Raises:
-        LoadFailed: a tokenizer cannot be read; nothing is configured then.
+        LoadFailed: a tokenizer cannot be read; the earlier configuration stays.
     """
     paths = dict(option.split("=", 1) for option in options.tokenizer)
     tokenizers.configure({name: Path(path) for name, path in paths.items()})

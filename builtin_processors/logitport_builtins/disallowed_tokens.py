@@ -23,8 +23,8 @@ class DisallowedTokens(EditProcessor):
     Parameters:
         token_ids: list of token ids, 0 or more; may be empty.
 
-    Two differences from SGLang 0.5.23's `DisallowedTokensLogitsProcessor`: that asserts that all requests of a batch
-    have the same list, and takes a negative id as counted from the end of the vocabulary.
+    Differences from SGLang 0.5.23's `DisallowedTokensLogitsProcessor`: SGLang's asserts that all requests of a batch
+    have the same list, and counts a negative id from the end of the vocabulary.
     """
 
     builtin_name = "disallowed_tokens"
@@ -40,14 +40,14 @@ class DisallowedTokens(EditProcessor):
         return Params("disallowed_tokens", params, ("token_ids",)).token_ids("token_ids")
 
     def start(self, request: EditRequest) -> None:
-        """Read the list; what is said of it is the same at every step. Raises InvalidParams, InvalidTokenId."""
+        """Read the list; the edits are the same at every step. Raises InvalidParams, InvalidTokenId."""
         token_ids = self.token_ids(request.params)
         check_in_vocabulary("disallowed_tokens", token_ids, request.vocab_size)
         request.state = RowEdits()
         request.state.deny(token_ids)
 
     def rewind(self, request: EditRequest) -> None:
-        """Nothing depends on the history."""
+        """Do nothing: the edits do not depend on the history."""
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         """DENY of the list."""

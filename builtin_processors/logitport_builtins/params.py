@@ -1,4 +1,4 @@
-"""Reading the parameters of a built-in: every refusal names the processor, the key and what it got."""
+"""Reads the parameters of a built-in. Each error names the processor, the key and the value."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _MAX_ID = np.iinfo(np.int32).max  # token ids travel as int32
 class Params:
     """One request's parameters for the processor called `processor`.
 
-    A key whose value is None counts as absent. `__req__`, which is there when a processor is called on a tensor,
-    is no parameter.
+    A key whose value is None counts as absent. The key `__req__`, which is set when a processor is called with a
+    tensor, is not a parameter.
 
     Raises:
-        InvalidParams: a key that is not among `keys`.
+        InvalidParams: a key is not in `keys`.
     """
 
     def __init__(self, processor: str, params: Mapping[str, Any], keys: tuple[str, ...]) -> None:
@@ -31,20 +31,20 @@ class Params:
         self._given = {key: value for key, value in params.items() if value is not None and key != "__req__"}
         unknown = [key for key in self._given if key not in keys]
         if unknown:
-            raise self.error(f"unknown parameter {unknown[0]!r}; there are {', '.join(keys)}")
+            raise self.error(f"unknown parameter {unknown[0]!r}; known parameters: {', '.join(keys)}")
 
     def __contains__(self, key: str) -> bool:
         return key in self._given
 
     def error(self, message: str) -> InvalidParams:
-        """The exception to raise for a `message` about these parameters."""
+        """Create the exception for a `message` about these parameters."""
         return InvalidParams(f"{self._processor}: {message}")
 
     def string(self, key: str) -> str:
-        """A string.
+        """Read a string.
 
         Raises:
-            InvalidParams: absent, or something else.
+            InvalidParams: absent, or another type.
         """
         value = self._required(key)
         if not isinstance(value, str):
@@ -52,10 +52,10 @@ class Params:
         return value
 
     def integer(self, key: str, minimum: int) -> int:
-        """An integer of at least `minimum`; a boolean is none.
+        """Read an integer of at least `minimum`. A boolean is not an integer.
 
         Raises:
-            InvalidParams: absent, something else, or too small.
+            InvalidParams: absent, another type, or too small.
         """
         value = self._required(key)
         if type(value) is not int or value < minimum:
@@ -63,7 +63,7 @@ class Params:
         return value
 
     def token_id(self, key: str) -> int:
-        """A token id.
+        """Read a token id.
 
         Raises:
             InvalidParams: absent, not an integer, or outside [0, 2**31).
@@ -74,7 +74,7 @@ class Params:
         return value
 
     def token_ids(self, key: str) -> NDArray[np.int32]:
-        """A list of token ids in the order given, int32[n], read-only.
+        """Read a list of token ids in the order given, int32[n], read-only.
 
         Raises:
             InvalidParams: absent, not a list of integers, or an id outside [0, 2**31).
@@ -96,7 +96,7 @@ class Params:
 
 
 def check_in_vocabulary(processor: str, token_ids: ArrayLike, vocab_size: int) -> None:
-    """Check ids, int[n], that the parameters name, against the width of the logits.
+    """Check that ids of the parameters, int[n], are below the width of the logits.
 
     Raises:
         InvalidTokenId: an id is not below `vocab_size`.
@@ -105,5 +105,5 @@ def check_in_vocabulary(processor: str, token_ids: ArrayLike, vocab_size: int) -
     if largest >= vocab_size:
         raise InvalidTokenId(
             f"{processor}: the parameters name token id {largest}, but ids must lie in [0, {vocab_size}): "
-            "are they for this model?"
+            "check that they are for this model's tokenizer"
         )

@@ -1,9 +1,8 @@
-"""SGLang's processors under SGLang's names, with SGLang's way of reading parameters.
+"""SGLang's processors under SGLang's names, which read parameters as SGLang does.
 
-A string of theirs that refers to `sglang.srt.sampling.custom_logit_processor.Qwen3ThinkingBudgetLogitProcessor` gets
-the class of that name here. Keys that a processor does not know are left alone, for in SGLang one dict serves the
-whole request; and where SGLang takes a parameter that it cannot use as "do nothing", so do these. The built-ins under
-their own names refuse both.
+A payload that refers to `sglang.srt.sampling.custom_logit_processor.Qwen3ThinkingBudgetLogitProcessor` loads the class
+of that name here. Unknown keys are ignored, because in SGLang one dict serves the whole request. A parameter with an
+unusable value disables the processor where SGLang does the same. The built-ins under their own names reject both.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class DisallowedTokensLogitsProcessor(DisallowedTokens):
 
     @classmethod
     def token_ids(cls, params: Mapping[str, Any]) -> NDArray[np.int32]:
-        """As the base class, of `token_ids` alone."""
+        """Read `token_ids` like the base class, and ignore other keys."""
         return super().token_ids({"token_ids": params.get("token_ids")})
 
 
@@ -41,7 +40,7 @@ class DisallowedTokensLogitsProcessor(DisallowedTokens):
 class ThinkingBudgetLogitProcessor(ThinkingBudget):
     """`thinking_budget` for a model whose ids a subclass sets.
 
-    A `thinking_budget` that is absent, negative or no integer is no limit.
+    A `thinking_budget` that is absent, negative or not an integer means no limit.
     """
 
     THINKING_START_TOKEN_ID: int
@@ -50,10 +49,10 @@ class ThinkingBudgetLogitProcessor(ThinkingBudget):
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
-        """Nothing is refused."""
+        """Accept any parameters."""
 
     def limit(self, request: EditRequest) -> ThinkingLimit:
-        """The request's budget between the tags of the class."""
+        """The request's budget, with the tags of the class."""
         budget = request.params.get("thinking_budget")
         if not isinstance(budget, int) or budget < 0:
             budget = NO_LIMIT
@@ -99,15 +98,15 @@ class InklingThinkingBudgetLogitProcessor(ThinkingBudgetLogitProcessor):
 
 @wire_name(_MODULE, "DeepseekOCRNoRepeatNGramLogitProcessor")
 class DeepseekOCRNoRepeatNGramLogitProcessor(NoRepeatNGram):
-    """`no_repeat_ngram`, with numbers given as anything that `int` takes.
+    """`no_repeat_ngram`, for numbers of any type that `int` converts.
 
-    A size or window that is absent, below 1 or no number denies nothing; whitelisted ids that are no numbers whitelist
-    nothing.
+    A size or window that is absent, below 1 or not a number denies nothing. A whitelist with a value that is not a
+    number is treated as empty.
     """
 
     @classmethod
     def rule(cls, params: Mapping[str, Any]) -> NGramRule:
-        """What `params` ask for; nothing is refused."""
+        """The rule that `params` describe; any parameters are accepted."""
         try:
             size, window = int(params.get("ngram_size") or 0), int(params.get("window_size") or 0)
         except (TypeError, ValueError, OverflowError):

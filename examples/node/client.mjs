@@ -1,4 +1,4 @@
-// The contract as JavaScript sees it: a channel, calls, messages, errors.
+// The contract in JavaScript: a channel, calls, messages, errors.
 
 import { fileURLToPath } from "node:url";
 import grpc from "@grpc/grpc-js";
@@ -7,11 +7,11 @@ import { fromColumn, toColumn } from "./columns.mjs";
 
 export const contract = loadSync("logitport/v1/processing.proto", {
   includeDirs: [fileURLToPath(new URL("../../proto", import.meta.url))],
-  keepCase: true, // fields are called what the .proto files call them
+  keepCase: true, // fields have the names of the .proto files
   longs: Number,
   enums: String,
   defaults: true,
-  oneofs: true, // message.frame tells which field of the oneof `frame` is set
+  oneofs: true, // message.frame is the name of the field that is set in the oneof `frame`
 });
 const { LogitProcessing } = grpc.loadPackageDefinition(contract).logitport.v1;
 
@@ -19,7 +19,7 @@ const { LogitProcessing } = grpc.loadPackageDefinition(contract).logitport.v1;
 const MAX_MESSAGE_BYTES = 256 * 2 ** 20;
 const TIMEOUT_MS = 30_000;
 
-/** What the server, or one of its processors, found wrong. */
+/** An error of the server, or of one of its processors. */
 export class LogitportError extends Error {
   /** @param {{code: string, message: string, processor: string, remote_traceback: string}} error */
   constructor({ code, message, processor, remote_traceback }) {
@@ -33,7 +33,7 @@ export class LogitportError extends Error {
 }
 
 /**
- * A channel to one server. Close it.
+ * Creates a channel to one server. Close it after use.
  * @param {string} target HOST:PORT
  */
 export function connect(target) {
@@ -47,8 +47,8 @@ export function connect(target) {
  * Apply: one step, stateless.
  * @param {ReturnType<typeof connect>} client
  * @param {object} request an ApplyRequest
- * @returns {Promise<object>} an ApplyResponse; the requests that failed stand in its `failures`
- * @throws {LogitportError} the call as a whole is wrong
+ * @returns {Promise<object>} an ApplyResponse; its `failures` lists the requests that failed
+ * @throws {LogitportError} the whole call failed
  */
 export function apply(client, request) {
   return new Promise((resolve, reject) => {
@@ -80,23 +80,23 @@ export function toTensor(logits, vocabSize) {
 /**
  * The logits of a Tensor message.
  * @param {object} tensor
- * @param {number} rowCount rows that are expected
+ * @param {number} rowCount expected rows
  * @param {number} vocabSize
  * @returns {Float32Array} [rowCount, vocabSize]
- * @throws {RangeError} it is not what is expected
+ * @throws {RangeError} another datatype, shape or length
  */
 export function fromTensor(tensor, rowCount, vocabSize) {
   const logits = fromColumn(tensor.raw, Float32Array, "Tensor.raw");
-  const came = `${tensor.datatype}[${tensor.shape}]`;
-  const wanted = `FP32[${rowCount},${vocabSize}]`;
-  if (came !== wanted || logits.length !== rowCount * vocabSize) {
-    throw new RangeError(`${logits.length} logits came as ${came}; ${wanted} is wanted`);
+  const received = `${tensor.datatype}[${tensor.shape}]`;
+  const expected = `FP32[${rowCount},${vocabSize}]`;
+  if (received !== expected || logits.length !== rowCount * vocabSize) {
+    throw new RangeError(`received ${logits.length} logits as ${received}; expected ${expected}`);
   }
   return logits;
 }
 
 /**
- * The error of a call that failed: the server's own if it sent one, else gRPC's.
+ * The error of a failed call: the server's if it sent one, otherwise gRPC's.
  * @param {grpc.StatusObject & Error} status
  * @returns {Error}
  */

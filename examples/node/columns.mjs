@@ -3,7 +3,7 @@
 import { endianness } from "node:os";
 
 if (endianness() !== "LE") {
-  throw new Error("columns are little-endian and typed arrays here are not: write them with a DataView");
+  throw new Error("columns are little-endian, but this machine's typed arrays are not: use a DataView");
 }
 
 /**
@@ -16,13 +16,13 @@ export function toColumn(array) {
 }
 
 /**
- * The array of a column. Copies, because a column that was received may begin at any byte.
+ * The array of a column. Copies, because a received column may have any alignment.
  * @template {Int32Array | Uint32Array | Float32Array | Uint8Array} T
  * @param {Buffer} column
  * @param {new (buffer: ArrayBuffer) => T} ArrayType
  * @param {string} name of the column, for the error
  * @returns {T}
- * @throws {RangeError} not a whole number of elements
+ * @throws {RangeError} the length is not a multiple of the element size
  */
 export function fromColumn(column, ArrayType, name) {
   const size = ArrayType.BYTES_PER_ELEMENT;
@@ -33,11 +33,11 @@ export function fromColumn(column, ArrayType, name) {
 }
 
 /**
- * Token ids as they travel.
+ * Token ids as int32, the type in messages.
  * @param {Iterable<number>} tokenIds each an integer in [0, vocabSize)
  * @param {number} vocabSize width of the logits
  * @returns {Int32Array}
- * @throws {RangeError} an id that is not; a typed array would wrap it around without a word
+ * @throws {RangeError} an id is outside that range; a typed array would wrap it around silently
  */
 export function toTokenIds(tokenIds, vocabSize) {
   return Int32Array.from(tokenIds, (id) => {

@@ -1,4 +1,4 @@
-// Edits: how a batch's logits change, in compressed sparse row form. Read and checked first, then applied.
+// Edits: changes of a batch's logits, in compressed sparse row form. First read and check, then apply.
 
 import { fromColumn } from "./columns.mjs";
 
@@ -11,10 +11,10 @@ const MAX_FLOAT32 = 3.4028234663852886e38;
 /**
  * One edit, checked.
  * @typedef {object} Edit
- * @property {number} row of the batch
+ * @property {number} row row of the batch
  * @property {number} kind one of EditKind
- * @property {Int32Array} ids token ids; of a BITMASK its words
- * @property {Float32Array} values what a BIAS adds to its ids; empty for other kinds
+ * @property {Int32Array} ids token ids; for a BITMASK, its words
+ * @property {Float32Array} values summands of a BIAS; empty for other kinds
  */
 
 /**
@@ -23,7 +23,7 @@ const MAX_FLOAT32 = 3.4028234663852886e38;
  * @param {number} rowCount rows of the batch
  * @param {number} vocabSize width of the logits
  * @returns {Edit[]} in the order in which they apply
- * @throws {RangeError} the columns do not fit together, a row is outside the batch, an id outside the vocabulary, ...
+ * @throws {RangeError} inconsistent columns, a row outside the batch, an id outside the vocabulary, ...
  */
 export function readEdits(message, rowCount, vocabSize) {
   if (message === null) return [];
@@ -44,7 +44,7 @@ export function readEdits(message, rowCount, vocabSize) {
   edits.forEach((edit, e) => {
     const first = e === 0 || edits[e - 1].row !== edit.row;
     if (first && e > 0) finished.add(edits[e - 1].row);
-    refuse(finished.has(edit.row), `Edits.rows[${e}]: the edits of row ${edit.row} do not stand together`);
+    refuse(finished.has(edit.row), `Edits.rows[${e}]: the edits of row ${edit.row} are not adjacent`);
     refuse(edit.row < 0 || edit.row >= rowCount, `Edits.rows[${e}] is ${edit.row}, of ${rowCount} rows`);
     checkEdit(edit, first, vocabSize, `edit ${e}`);
   });

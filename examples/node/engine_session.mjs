@@ -1,4 +1,4 @@
-// One engine's persistent batch: requests come and go, and at each step edits come back for their rows.
+// One engine's persistent batch: requests are added and removed, and each step returns edits for their rows.
 
 import { once } from "node:events";
 import { LogitportError, fromStatus, fromTensor, toTensor } from "./client.mjs";
@@ -7,10 +7,10 @@ import { applyEdits, readEdits } from "./edits.mjs";
 import { Handle, removeFrame, stepFrame } from "./frames.mjs";
 
 /**
- * What came of a step.
+ * Result of a step.
  * @typedef {object} StepResult
  * @property {Map<Handle, LogitportError>} failures requests that failed: end them; their rows are unspecified
- * @property {Map<Handle, LogitportError>} skipped requests that asked for it; their rows are as they were
+ * @property {Map<Handle, LogitportError>} skipped requests with on_error `skip` that failed; their rows are unchanged
  * @property {Record<string, number>} applied rows by processor
  */
 
@@ -18,17 +18,17 @@ export class EngineSession {
   #call;
   #vocabSize;
   #seq = 0;
-  #waiting = []; // {resolve, reject} of each frame that was not answered yet, oldest first
+  #waiting = []; // {resolve, reject} of each frame without a reply, oldest first
   #broken = null; // why no more frames can be sent
   #freeSlots = [];
   #generation = 0;
 
   /**
-   * Opens a session; `end` it.
+   * Opens a session. Call `end` after use.
    * @param {object} client from connect()
    * @param {{vocab_size: number, engine?: string}} opening an OpenSession; logits are FP32
    * @returns {Promise<EngineSession>}
-   * @throws {LogitportError} the server refuses what the engine says about itself
+   * @throws {LogitportError} the server rejects the OpenSession
    */
   static async open(client, opening) {
     const session = new EngineSession(client, opening.vocab_size);
@@ -67,10 +67,10 @@ export class EngineSession {
   }
 
   /**
-   * Tells what was sampled. Returns at once, so that the model runs while the server works; apply one step before
+   * Sends the sampled ids. Returns immediately, so that the model runs while the server works. Apply one step before
    * you begin the next.
-   * @param {Map<Handle, number[]>} newTokenIds for each request, in the order of the rows of its logits, the ids that
-   *     joined it since its last step; none in its first
+   * @param {Map<Handle, number[]>} newTokenIds for each request, in the order of the rows of the logits, the ids
+   *     appended since its last step; none in its first step
    * @returns {{apply: (logits: Float32Array) => Promise<StepResult>}} `apply` processes logits, [requests, vocabSize],
    *     in place
    * @throws {RangeError} a token id outside the vocabulary; nothing was sent
@@ -78,18 +78,18 @@ export class EngineSession {
   step(newTokenIds) {
     const handles = [...newTokenIds.keys()];
     const reply = this.#exchange({ step: stepFrame(newTokenIds, this.#vocabSize) });
-    reply.catch(() => {}); // told by apply
+    reply.catch(() => {}); // apply reports the error
     for (const [handle, tokenIds] of newTokenIds) handle.append(tokenIds);
     return { apply: (logits) => this.#apply(handles, reply, logits) };
   }
 
-  /** Drops a request and its state. */
+  /** Removes a request and its state. */
   async remove(handle) {
     await this.#exchange({ remove: removeFrame([handle]) });
     this.#freeSlots.push(handle.slot);
   }
 
-  /** Ends the session; the server forgets its requests. */
+  /** Ends the session; the server drops its requests. */
   async end() {
     if (this.#broken) return;
     this.#call.end();
@@ -103,14 +103,14 @@ export class EngineSession {
     let { edits: answer } = await reply;
     if (answer.failures.some(isOutOfSync)) answer = await this.#synchronise(handles, answer.failures);
     const edits = readEdits(answer.edits, handles.length, this.#vocabSize);
-    const wanted = fromColumn(answer.logits_rows, Int32Array, "StepEdits.logits_rows");
+    const logitsRows = fromColumn(answer.logits_rows, Int32Array, "StepEdits.logits_rows");
     const parts = [answer];
-    if (wanted.length > 0) parts.push(await this.#processOnServer(wanted, logits));
+    if (logitsRows.length > 0) parts.push(await this.#processOnServer(logitsRows, logits));
     applyEdits(edits, logits, this.#vocabSize);
     return stepResult(handles, parts);
   }
 
-  /** Sends the histories on which the two sides differ, and the step again with nothing new. */
+  /** Sends the histories that differ from the server's, then repeats the step without new ids. */
   async #synchronise(handles, failures) {
     const slots = new Set(failures.filter(isOutOfSync).map((failure) => failure.slot));
     await this.#admit(handles.filter((handle) => slots.has(handle.slot)));
@@ -118,7 +118,7 @@ export class EngineSession {
     return (await this.#exchange({ step: stepFrame(nothingNew, this.#vocabSize) })).edits;
   }
 
-  /** Rows whose processors read logits go to the server and come back. */
+  /** Has the server process the rows whose processors read logits. */
   async #processOnServer(rows, logits) {
     const size = this.#vocabSize;
     const outside = rows.find((row) => row < 0 || (row + 1) * size > logits.length);
@@ -136,7 +136,7 @@ export class EngineSession {
     for (const failure of added.failures) throw new LogitportError(failure.error);
   }
 
-  /** Sends a frame; the promise is of its reply. */
+  /** Sends a frame. Returns a promise of its reply. */
   #exchange(frame) {
     return new Promise((resolve, reject) => {
       if (this.#broken) throw this.#broken;

@@ -1,16 +1,16 @@
-// What a session says of its requests: who they are, and what joined their histories.
+// Frames of a session: its requests, and the ids appended to their histories.
 
 import { crc32 } from "node:zlib";
 import { toColumn, toTokenIds } from "./columns.mjs";
 
-/** A request that a session holds, with its history as the server was told it. */
+/** A request of a session, with the history that was sent to the server. */
 export class Handle {
   #request;
   #outputTokenIds = [];
 
   /**
    * @param {number} slot its place in the session
-   * @param {number} generation tells apart the requests that have this place one after the other
+   * @param {number} generation distinguishes successive requests in the same slot
    * @param {object} request a Request
    */
   constructor(slot, generation, request) {
@@ -30,35 +30,35 @@ export class Handle {
     this.#extend(tokenIds);
   }
 
-  /** The SlottedRequest that admits it with its history as it is now. */
+  /** The SlottedRequest that adds it with its current history. */
   toMessage() {
     const request = { ...this.#request, output_token_ids: this.#outputTokenIds };
     return { slot: this.slot, generation: this.generation, request };
   }
 
   #extend(tokenIds) {
-    if (tokenIds.length === 0) return; // zlib starts over where it is handed no bytes
+    if (tokenIds.length === 0) return; // for no bytes, zlib's crc32 returns its initial value
     this.length += tokenIds.length;
     this.crc = crc32(toColumn(Int32Array.from(tokenIds)), this.crc);
   }
 }
 
 /**
- * The Step message: each history as it is before its new ids, and the new ids. Row i of the logits is request i's.
+ * The Step message: length and checksum of each history before its new ids, and the new ids. Row i is request i's.
  * @param {Map<Handle, number[]>} newTokenIds
  * @param {number} vocabSize
  * @throws {RangeError} a token id is not in [0, vocabSize)
  */
 export function stepFrame(newTokenIds, vocabSize) {
   const handles = [...newTokenIds.keys()];
-  const joined = [...newTokenIds.values()];
+  const newIds = [...newTokenIds.values()];
   return {
     slots: toColumn(Int32Array.from(handles, (handle) => handle.slot)),
     generations: toColumn(Int32Array.from(handles, (handle) => handle.generation)),
     base_lengths: toColumn(Int32Array.from(handles, (handle) => handle.length)),
     history_crcs: toColumn(Uint32Array.from(handles, (handle) => handle.crc)),
-    new_token_counts: toColumn(Int32Array.from(joined, (tokenIds) => tokenIds.length)),
-    new_token_ids: toColumn(toTokenIds(joined.flat(), vocabSize)),
+    new_token_counts: toColumn(Int32Array.from(newIds, (tokenIds) => tokenIds.length)),
+    new_token_ids: toColumn(toTokenIds(newIds.flat(), vocabSize)),
   };
 }
 

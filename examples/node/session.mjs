@@ -1,4 +1,4 @@
-// A toy engine: three requests generate, each with processors of its own, over one session.
+// A toy engine: three requests with different processors generate over one session.
 //
 //     node session.mjs [HOST:PORT]
 
@@ -9,7 +9,7 @@ const VOCAB_SIZE = 64;
 const STEPS = 24;
 const PROMPT = [1, 2, 3];
 
-/** What a model's forward pass would compute: scores that follow from each row's last token. */
+/** Simulates a model's forward pass: scores that depend on each row's last token. */
 function forward(lastTokenIds) {
   const logits = new Float32Array(lastTokenIds.length * VOCAB_SIZE);
   lastTokenIds.forEach((last, row) => {

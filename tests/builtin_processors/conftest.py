@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Follow:
-    """One request, and a processor that follows it as a session would."""
+    """One request, and a processor that is called for it as by a session."""
 
     def __init__(
         self,
@@ -48,14 +48,14 @@ class Follow:
         self.processor.rewind(self.request)
         return self
 
-    def said(self) -> dict[str, list[int]]:
-        """Kind of edit → its ids, ascending. Fails if an id stands twice, for that only takes space."""
+    def edits(self) -> dict[str, list[int]]:
+        """Kind of edit → its ids, ascending. Fails if an id is duplicated, because that wastes space."""
         edits = RowEdits()
         self.processor.edit_batch([self.request], [edits])
         edits.check(self.request.vocab_size)
-        said = {kind.name: sorted(ids.tolist()) for kind, ids, _ in edits}
-        assert all(len(set(ids)) == len(ids) for ids in said.values())
-        return said
+        ids_by_kind = {kind.name: sorted(ids.tolist()) for kind, ids, _ in edits}
+        assert all(len(set(ids)) == len(ids) for ids in ids_by_kind.values())
+        return ids_by_kind
 
 
 @pytest.fixture(scope="session")

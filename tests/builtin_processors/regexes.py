@@ -1,4 +1,4 @@
-"""Small regular expressions, and what may follow a text in them: by derivatives, without any automaton.
+"""Small regular expressions and the possible continuations of a text, by derivatives instead of an automaton.
 
 Source: J. A. Brzozowski, Derivatives of Regular Expressions, JACM 11 (1964).
 """
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 ALPHABET = "abc"
 
-# Its kind, then its parts: never, empty; char: letters; then, or: left, right; star: inner.
+# A kind, then its parts. Kinds: never, empty; char: letters; then, or: left, right; star: inner.
 Regex: TypeAlias = tuple  # type: ignore[type-arg]
 
 NEVER: Regex = ("never",)
@@ -43,7 +43,7 @@ def nullable(regex: Regex) -> bool:
 
 
 def derive(regex: Regex, char: str) -> Regex:
-    """What may follow `char`."""
+    """The expression of what may follow `char`."""
     kind, *parts = regex
     if kind == "char":
         return EMPTY if char in parts[0] else NEVER
@@ -62,7 +62,7 @@ def after(regex: Regex, text: str) -> Regex:
 
 
 def forced(regex: Regex) -> bool:
-    """Whether every word goes on, and with the same character."""
+    """Whether every word continues with the same character."""
     return not nullable(regex) and sum(derive(regex, char) != NEVER for char in ALPHABET) == 1
 
 

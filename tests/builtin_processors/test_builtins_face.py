@@ -33,7 +33,7 @@ def test_every_builtin_is_logits_free_and_checks_its_parameters():
         assert "validate_params" in vars(builtin)
 
 
-def test_importing_them_imports_neither_torch_nor_the_server():
+def test_the_import_loads_neither_torch_nor_the_server():
     code = "import sys, logitport_builtins; print({'torch', 'logitport_server'} & set(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "set()"

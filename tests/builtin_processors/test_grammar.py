@@ -1,4 +1,4 @@
-"""The built-in `grammar` against a naive reference: which ids may follow, after any appends and rewinds."""
+"""The built-in `grammar` against a naive reference: the allowed ids after any appends and rewinds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LLExecutor = pytest.importorskip("llguidance").LLExecutor
 
-# All texts of up to three letters, some of which are twice there, and one that no grammar here has.
+# All texts of up to three letters, and a letter that few grammars here contain.
 PIECES = ["".join(letters) for n in (1, 2, 3) for letters in product(regexes.ALPHABET, repeat=n)] + ["d"]
 EOS, OTHER_EOS = len(PIECES), len(PIECES) + 1
 VOCAB_SIZE = len(PIECES) + 60  # padded
@@ -43,7 +43,7 @@ def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Grammars that do no harm are compiled here at once."""
+    """Compile harmless grammars in this process, without a trial."""
 
     def definition(spec: GrammarSpec) -> str:
         return trial_process.define(spec.kind, spec.text, spec.whitespace)
@@ -52,7 +52,7 @@ def no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Follow:
-    """A request, its output, and what may follow."""
+    """A request, its output, and the allowed ids."""
 
     def __init__(self, params: dict[str, Any], output: Sequence[int] = (), prompt: Sequence[int] = (0, 40)) -> None:
         self.processor = Grammar()
@@ -80,12 +80,12 @@ class Follow:
 
 
 def allowed_by(edits: RowEdits) -> list[int]:
-    """The ids that these edits allow, once they have travelled."""
+    """The ids that these edits allow, after packing and unpacking."""
     packed = Edits.pack([(0, edits)], VOCAB_SIZE)
     packed = Edits.from_proto(packed.to_proto(), 1, VOCAB_SIZE)
-    (said,) = packed.unpack(1)
+    (unpacked,) = packed.unpack(1)
     allowed = np.ones(VOCAB_SIZE, bool)
-    for kind, ids, _ in said:
+    for kind, ids, _ in unpacked:
         if kind is EditKind.BITMASK:
             allowed &= unpack_bits(ids, VOCAB_SIZE)
         else:
@@ -98,14 +98,14 @@ def allowed_by(edits: RowEdits) -> list[int]:
 
 
 def expected(regex: regexes.Regex, text: str) -> list[int]:
-    """By the reference: an id is allowed if text and piece begin a word of the language; the end, if it is a word."""
+    """Reference: an id is allowed if text and piece begin a word of the language; the end, if the text is a word."""
     here = regexes.after(regex, text)
     ids = [token_id for token_id, piece in enumerate(PIECES) if regexes.after(here, piece) != regexes.NEVER]
     return [*ids, *([EOS] if regexes.nullable(here) else [])]
 
 
 def is_right(allowed: list[int], regex: regexes.Regex, text: str) -> bool:
-    """Whether these are the expected ids; of a text that is forced, one that begins it will do."""
+    """Whether these are the expected ids; where only one text can follow, one id that begins it is enough."""
     complete = expected(regex, text)
     if regexes.forced(regexes.after(regex, text)) and len(allowed) == 1:
         return allowed[0] in complete
@@ -116,14 +116,14 @@ WRITTEN = {
     "regex": lambda regex: {"regex": regexes.as_regex(regex)},
     "ebnf": lambda regex: {"ebnf": f"root ::= {regexes.as_ebnf(regex)}"},
 }
-# How far to go on, as a choice among what is allowed, or how far to go back.
+# Whether to go back, and a number: how far to go back, or which allowed id to append.
 MOVES = st.lists(st.tuples(st.booleans(), st.integers(0, 100)), max_size=12)
 
 
 @pytest.mark.parametrize("form", ["regex", "ebnf"])
 @settings(max_examples=150)
 @given(regexes.REGEXES, MOVES)
-def test_exactly_what_can_be_completed_is_allowed(
+def test_exactly_the_ids_that_can_be_completed_are_allowed(
     no_trials: None, form: str, regex: regexes.Regex, moves: list[tuple[bool, int]]
 ) -> None:
     request = Follow(WRITTEN[form](regex))
@@ -143,14 +143,14 @@ def test_exactly_what_can_be_completed_is_allowed(
 
 @pytest.fixture(params=[None, 3])
 def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many threads compute masks, whatever machine this is; None for the one that asks."""
+    """Set the number of threads that compute masks, on any machine; None for only the calling thread."""
     executor = None if request.param is None else LLExecutor(request.param)
     monkeypatch.setattr(masks, "_executor", lambda: executor)
 
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(regexes.REGEXES, st.integers(0, 100)), min_size=2, max_size=6), st.lists(MOVES, min_size=1))
-def test_requests_of_a_batch_have_each_their_own_grammar(
+def test_each_request_of_a_batch_has_its_own_grammar(
     no_trials: None, threads: None, spec: list[tuple[regexes.Regex, int]], moves: list[list[tuple[bool, int]]]
 ) -> None:
     requests = [Follow({"regex": regexes.as_regex(regex)}) for regex, _ in spec]
@@ -160,10 +160,10 @@ def test_requests_of_a_batch_have_each_their_own_grammar(
             ids = [token_id for token_id in expected(regex, request.text) if token_id != EOS]
             if ids and (number + step) % 3:
                 request.append(ids[(number * 7 + step) % len(ids)])
-        said = [RowEdits() for _ in requests]
-        processor.edit_batch([request.request for request in requests], said)
-        for request, (regex, _), edits in zip(requests, spec, said, strict=True):
-            assert is_right(allowed_by(edits), regex, request.text)
+        edits = [RowEdits() for _ in requests]
+        processor.edit_batch([request.request for request in requests], edits)
+        for request, (regex, _), row_edits in zip(requests, spec, edits, strict=True):
+            assert is_right(allowed_by(row_edits), regex, request.text)
 
 
 @settings(max_examples=100)
@@ -171,7 +171,7 @@ def test_requests_of_a_batch_have_each_their_own_grammar(
 def test_rejected_drafts_leave_nothing_behind(
     no_trials: None, regex: regexes.Regex, drafts: list[int], accepted: int
 ) -> None:
-    """Drafts may be anything; a row after one that cannot be is not constrained, for it is never sampled from."""
+    """Drafts may be any ids. A row after an impossible one is not constrained, because it is never sampled from."""
     request = Follow({"regex": regexes.as_regex(regex)})
     for token_id in expected(regex, "")[:accepted]:
         if token_id in expected(regex, request.text) and token_id != EOS:
@@ -193,19 +193,21 @@ def test_rejected_drafts_leave_nothing_behind(
     assert is_right(request.allowed(), regex, request.text)
 
 
-def test_what_the_grammar_does_not_allow_fails_the_request_if_it_was_accepted() -> None:
+def test_an_accepted_id_that_the_grammar_does_not_allow_fails_the_request() -> None:
     request = Follow({"regex": "ab+"})
     request.append(PIECES.index("ab"), PIECES.index("c"), PIECES.index("b"))
-    with pytest.raises(ProcessorFailed, match=f"output id 1 is {PIECES.index('c')}, which the grammar does not allow"):
+    with pytest.raises(
+        ProcessorFailed, match=f"id at index 1 is {PIECES.index('c')}, which the grammar does not allow"
+    ):
         request.allowed()
     request.cut(1)
     assert request.allowed() == [*(PIECES.index(text) for text in ("b", "bb", "bbb")), EOS]
-    with pytest.raises(ProcessorFailed, match="output id 0 is 3, which"):
+    with pytest.raises(ProcessorFailed, match="id at index 0 is 3, which"):
         Follow({"regex": "ab+"}, [PIECES.index("aa")]).allowed()
 
 
 @pytest.mark.parametrize("wrong", [EOS, OTHER_EOS, len(PIECES) + 2, VOCAB_SIZE - 1])
-def test_an_end_too_early_and_ids_that_stand_for_no_text_are_not_allowed(wrong: int) -> None:
+def test_a_premature_end_and_ids_without_text_are_not_allowed(wrong: int) -> None:
     request = Follow({"regex": "abc"})
     assert wrong not in request.allowed()
     request.append(wrong)
@@ -213,7 +215,7 @@ def test_an_end_too_early_and_ids_that_stand_for_no_text_are_not_allowed(wrong: 
         request.allowed()
 
 
-def test_after_the_end_there_is_only_the_end() -> None:
+def test_after_the_end_only_the_end_is_allowed() -> None:
     request = Follow({"regex": "ab?"})
     request.append(PIECES.index("a"))
     assert request.allowed() == [PIECES.index("b"), EOS]
@@ -225,7 +227,7 @@ def test_after_the_end_there_is_only_the_end() -> None:
     assert request.allowed() == [PIECES.index("b"), EOS]
 
 
-def test_the_session_says_which_ids_end_a_sequence_even_those_that_stand_for_text() -> None:
+def test_the_session_defines_the_end_ids_even_those_with_text() -> None:
     piece = PIECES.index("c")
     request = EditRequest({"regex": "abc?"}, History([1]), VOCAB_SIZE, eos_token_ids=(OTHER_EOS, piece, VOCAB_SIZE - 1))
     processor, edits = Grammar(), RowEdits()
@@ -282,10 +284,10 @@ def test_the_prompt_is_not_matched() -> None:
     assert Follow({"regex": "ab"}, prompt=prompt).allowed() == Follow({"regex": "ab"}).allowed()
 
 
-def test_a_matcher_that_met_a_limit_of_its_grammar_is_begun_anew(
+def test_a_matcher_that_reached_a_limit_of_its_grammar_is_restarted(
     no_trials: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What matchers of a grammar find out is shared and limited; a server's life must not use it up."""
+    """Matchers of a grammar share limited lexer states; a long-running server must not run out of them."""
     monkeypatch.setattr(compiled, "PARSER_LIMITS", {"max_lexer_states": 700})
     params = {"regex": "(a{0,300}|b{0,300}|c{0,300})a?b?c?"}
     piece = {letter: PIECES.index(letter) for letter in "abc"}
@@ -297,7 +299,7 @@ def test_a_matcher_that_met_a_limit_of_its_grammar_is_begun_anew(
                 assert piece[letter] in request.allowed()
 
 
-def test_an_output_that_uses_up_the_limits_alone_fails(no_trials: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_that_exceeds_the_limits_by_itself_fails(no_trials: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "PARSER_LIMITS", {"max_lexer_states": 100})
     request = Follow({"regex": "a{0,400}bbb"})
     request.append(*[0] * 50)
@@ -307,7 +309,7 @@ def test_an_output_that_uses_up_the_limits_alone_fails(no_trials: None, monkeypa
         request.allowed()
 
 
-def test_a_mask_that_takes_too_long_costs_its_own_request_alone(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_mask_fails_only_its_own_request(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(masks, "MAX_MASK_SECONDS", 0.008)  # the library's own limits end a mask soon after 0.1 s
     compiled.compiled.cache_clear()  # a grammar that has been followed before has fast masks
     right, slow = Follow({"regex": "a[bc]"}), Follow({"regex": "[bc]{6}((a{1000}){1000}){1000}"})
@@ -319,12 +321,12 @@ def test_a_mask_that_takes_too_long_costs_its_own_request_alone(threads: None, m
         processor.edit_batch([one.request for one in requests], [RowEdits() for _ in requests])
         slow.append(PIECES.index("a"))
 
-    def two_steps() -> None:  # of masks that were computed together it is not known which one took long
+    def two_steps() -> None:  # the first finds that a mask is slow; the second measures each mask
         step()
         step()
 
     with pytest.raises(
-        ProcessorFailed, match=r"after [67] ids of output: its mask took \d+\.\d+ s, and may take 0.008"
+        ProcessorFailed, match=r"after [67] ids of output: its mask took \d+\.\d+ s; the limit is 0.008"
     ):
         two_steps()
     assert right.allowed() == [PIECES.index(text) for text in ("a", "ab", "ac")]
@@ -334,6 +336,6 @@ def test_a_mask_that_takes_too_long_costs_its_own_request_alone(threads: None, m
 
 def test_equal_grammars_are_compiled_once() -> None:
     first, second = Follow({"regex": "a[bc]"}), Follow({"regex": "a[bc]", "tokenizer": "letters"})
-    assert first.request.state.grammar is not second.request.state.grammar  # they were asked for differently
+    assert first.request.state.grammar is not second.request.state.grammar  # the specs differ
     assert Follow({"regex": "a[bc]"}).request.state.grammar is first.request.state.grammar
     assert compiled.compiled.cache_info().maxsize == 64

@@ -1,4 +1,4 @@
-"""Turns: nobody's queue is in the way of others."""
+"""The fair limiter: the queue of one caller does not delay others."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ from logitport import LimitExceeded
 from logitport_builtins.grammar.fair_limiter import FairLimiter
 
 
-def test_who_asks_for_many_takes_one_turn_at_a_time_and_others_do_not_wait_for_them() -> None:
-    limiter, going_on, done = FairLimiter(2, 8), threading.Event(), []
+def test_a_caller_with_many_tasks_holds_one_slot_and_does_not_delay_others() -> None:
+    limiter, resumed, done = FairLimiter(2, 8), threading.Event(), []
 
-    def take(by: str) -> None:
-        with limiter.acquire(by, 60):
-            done.append(by)
-            assert going_on.wait(60) or by == "other"
+    def take(caller: str) -> None:
+        with limiter.acquire(caller, 60):
+            done.append(caller)
+            assert resumed.wait(60) or caller == "other"
 
     with ThreadPoolExecutor(8) as threads:
         many = [threads.submit(take, "many") for _ in range(5)]
         while not done:
-            going_on.wait(0.01)
+            resumed.wait(0.01)
         with limiter.acquire("other", 60):
             assert done == ["many"]
-        going_on.set()
+        resumed.set()
         for one in many:
             one.result()
     assert not limiter._queues
 
 
-def test_a_queue_has_an_end() -> None:
-    limiter, going_on = FairLimiter(1, 2), threading.Event()
+def test_the_queue_of_a_caller_is_limited() -> None:
+    limiter, resumed = FairLimiter(1, 2), threading.Event()
 
     def take() -> None:
         with limiter.acquire("a", 60):
-            assert going_on.wait(60)
+            assert resumed.wait(60)
 
     with ThreadPoolExecutor(2) as threads:
         waiting = [threads.submit(take) for _ in range(2)]
         while limiter._queues.get("a") is None or limiter._queues["a"].length < 2:
-            going_on.wait(0.01)
-        with pytest.raises(LimitExceeded, match="2 of yours are waiting"), limiter.acquire("a", 60):
+            resumed.wait(0.01)
+        with pytest.raises(LimitExceeded, match="2 grammars of this caller are waiting"), limiter.acquire("a", 60):
             pass
-        with pytest.raises(LimitExceeded, match="others are being compiled"), limiter.acquire("b", 0.05):
+        with pytest.raises(LimitExceeded, match="other grammars are being compiled"), limiter.acquire("b", 0.05):
             pass
-        going_on.set()
+        resumed.set()
         for one in waiting:
             one.result()
     assert not limiter._queues
 
 
-def test_a_turn_ends_with_what_is_raised() -> None:
+def test_an_exception_releases_the_slot() -> None:
     limiter = FairLimiter(1, 1)
     for _ in range(3):
         with pytest.raises(ZeroDivisionError), limiter.acquire("a", 0):

@@ -1,4 +1,4 @@
-"""What a request may ask of `grammar`, and how it is refused; what a tokenizer must be."""
+"""Parameters of `grammar`, their errors, and requirements for tokenizers."""
 
 from __future__ import annotations
 
@@ -43,14 +43,17 @@ BAD = [
     ({}, "exactly one of json_schema, json_object, regex, choice, ebnf, not none"),
     ({"regex": None}, "not none"),
     ({"regex": "a", "ebnf": 'root ::= "a"'}, "not regex and ebnf"),
-    ({"grammar": "a"}, "unknown parameter 'grammar'; there are json_schema, json_object"),
+    ({"grammar": "a"}, "unknown parameter 'grammar'; known parameters: json_schema, json_object"),
     ({"regex": 5}, "regex must be a string, not 5"),
-    ({"regex": "a\ud800"}, "regex is no text"),
+    ({"regex": "a\ud800"}, "regex is not valid Unicode text"),
     ({"regex": "a("}, r"regex: at 1\(8\): invalid regex"),
     ({"regex": r"(?=a)b"}, "look-around"),
     ({"regex": r"(a)\1"}, "backreferences are not supported"),
     ({"regex": "[^\\s\\S]"}, "regex: no text matches it"),
-    ({"regex": "a", "whitespace_pattern": " "}, "whitespace_pattern is for JSON, and the grammar is a regex"),
+    (
+        {"regex": "a", "whitespace_pattern": " "},
+        "whitespace_pattern applies only to JSON, but the grammar is of kind regex",
+    ),
     ({"json_object": True, "whitespace_pattern": "("}, "json_schema: "),
     ({"json_object": True, "whitespace_pattern": 1}, "whitespace_pattern must be a string, not 1"),
     ({"json_object": True, "whitespace_pattern": "", "disable_any_whitespace": True}, "exclude each other"),
@@ -61,25 +64,25 @@ BAD = [
     ({"json_schema": {"type": {1, 2}}}, "json_schema is not JSON"),
     ({"json_schema": {"type": "strin"}}, "json_schema: Invalid type: strin"),
     ({"json_schema": {"not": {}}}, 'Unimplemented keys: ."not".'),
-    ({"json_schema": False}, "json_schema is false, and nothing matches that"),
+    ({"json_schema": False}, "json_schema is false, which nothing matches"),
     ({"json_schema": {"$ref": "#/$defs/nowhere"}}, "json_schema: .*nowhere"),
     ({"json_schema": {"$ref": "file:///etc/passwd"}}, "file:///etc/passwd"),
     ({"json_schema": {"$ref": "#"}}, "no text matches it"),
     ({"choice": []}, r"choice must be a list of one string or more, not \[\]"),
     ({"choice": "ab"}, "not 'ab'"),
     ({"choice": ["a", 1]}, r"not \['a', 1\]"),
-    ({"choice": ["\udcff"]}, "choice holds what is no text"),
+    ({"choice": ["\udcff"]}, "choice holds a string that is not valid Unicode text"),
     ({"ebnf": ""}, "No 'root' rule found"),
     ({"ebnf": 'start: "a"'}, "ebnf: Expected ::="),
     ({"ebnf": 'root ::= "a'}, "Unexpected end of input"),
     ({"ebnf": "root ::= other"}, "Rule 'other' not found"),
     ({"ebnf": 'root ::= "\\ud800"'}, "ebnf: "),
     ({"regex": "a", "tokenizer": 1}, "tokenizer must be a string, not 1"),
-    ({"regex": "a", "tokenizer": "../../etc"}, "tokenizer '../../etc' is not configured .there are 'json'."),
+    ({"regex": "a", "tokenizer": "../../etc"}, "tokenizer '../../etc' is not configured .configured: 'json'."),
     ({"regex": "a" * (request_spec.MAX_TEXT_LENGTH + 1)}, "regex is longer than 131072 bytes"),
 ]
 
-# Each is small, and would cost gigabytes, minutes or the process.
+# Each is small, but without limits would take gigabytes or minutes, or crash the process.
 BOMBS = {
     "nested groups": {"regex": "(" * 60_000 + ")" * 60_000},
     "nested groups of ebnf": {"ebnf": "root ::= " + "(" * 60_000 + '"a"' + ")" * 60_000},
@@ -116,9 +119,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     tokenizers.configure({})
 
 
-def start(params: dict[str, Any], **told: Any) -> EditRequest:
-    told = {"vocab_size": 500, "eos_token_ids": (1,), **told}
-    request = EditRequest(params, History([1]), **told)
+def start(params: dict[str, Any], **options: Any) -> EditRequest:
+    options = {"vocab_size": 500, "eos_token_ids": (1,), **options}
+    request = EditRequest(params, History([1]), **options)
     Grammar().start(request)
     return request
 
@@ -130,38 +133,38 @@ def test_usable_parameters_are_accepted(params: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("params", "message"), BAD, ids=lambda value: str(value)[:60])
-def test_unusable_parameters_are_refused_by_name(params: dict[str, Any], message: str) -> None:
+def test_the_error_for_unusable_parameters_names_them(params: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidParams, match=rf"(?s)^grammar: .*{message}") as raised:
         Grammar.validate_params(params)
     assert len(str(raised.value)) < 1000
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_bombs_are_refused_at_admission_and_quickly(name: str) -> None:
+def test_bombs_are_rejected_quickly_at_admission(name: str) -> None:
     began = time.process_time()
     with pytest.raises(InvalidParams, match="grammar: ") as raised:
         Grammar.validate_params(BOMBS[name])
-    assert time.process_time() - began < 1.0  # of this process, which goes on
-    with pytest.raises(InvalidParams) as again:  # tried once, not once a request
+    assert time.process_time() - began < 1.0  # processor time of this process
+    with pytest.raises(InvalidParams) as again:  # the trial runs once, not once per request
         Grammar.validate_params(BOMBS[name])
     assert str(again.value) == str(raised.value)
 
 
-def test_a_trial_that_outlasts_its_time_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "_CPU_SECONDS", 1)
     slow = {"title": "slow", **BOMBS["a product of automata"]["json_schema"]}
     with pytest.raises(InvalidParams, match="json_schema: it does not compile within 1 s; write a simpler one"):
         Grammar.validate_params({"json_schema": slow})
 
 
-def test_a_trial_that_takes_too_much_memory_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_that_takes_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "_MEMORY_BYTES", 64 << 20)
     many = {"enum": [f"value number {i * 7919}" for i in range(4000)]}
     with pytest.raises(InvalidParams, match=r"takes more than 64 MiB|does not compile within"):
         Grammar.validate_params({"json_schema": many})
 
 
-def test_a_trial_that_cannot_run_says_nothing_of_the_grammar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_trial_that_cannot_run_does_not_blame_the_grammar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 'ImportError: no such library' >&2\nexit 1\n")
     python.chmod(0o700)
@@ -173,26 +176,26 @@ def test_a_trial_that_cannot_run_says_nothing_of_the_grammar(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("options", "message"),
     [
-        ({"tokenizer_id": "other"}, "tokenizer 'other' is not configured .there are 'json'.: start the server with"),
+        ({"tokenizer_id": "other"}, "tokenizer 'other' is not configured .configured: 'json'.: start the server with"),
         ({"eos_token_ids": ()}, "no end-of-sequence id is known"),
     ],
 )
-def test_what_the_engine_must_tell(told: dict[str, Any], message: str) -> None:
+def test_the_engine_must_give_a_known_tokenizer_and_ends(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidParams, match=message):
-        start({"regex": "a"}, **told)
+        start({"regex": "a"}, **options)
 
 
-def test_a_tokenizer_of_another_model_is_refused() -> None:
+def test_a_tokenizer_of_another_model_is_rejected() -> None:
     with pytest.raises(InvalidTokenId, match="grammar: the parameters name token id 312, but ids must lie in"):
         start({"regex": "a"}, vocab_size=300)
 
 
-def test_without_tokenizers_it_is_said_how_to_configure_one(folder: Path) -> None:
+def test_without_tokenizers_the_error_says_how_to_configure_one(folder: Path) -> None:
     tokenizers.configure({})
     try:
-        with pytest.raises(InvalidParams, match=r"which tokenizer. none is configured: .*--tokenizer NAME=PATH"):
+        with pytest.raises(InvalidParams, match=r"no tokenizer is named .none is configured.: .*--tokenizer NAME=PATH"):
             start({"regex": "a"})
     finally:
         tokenizers.configure({"json": folder})
@@ -202,7 +205,7 @@ def test_of_several_tokenizers_one_must_be_named(folder: Path, tmp_path: Path) -
     write_vocabulary(tmp_path, ["a", "b"])
     tokenizers.configure({"json": folder, "org/letters": tmp_path / "tokenizer.json"})
     try:
-        with pytest.raises(InvalidParams, match=r"which tokenizer. there are 'json', 'org/letters'"):
+        with pytest.raises(InvalidParams, match=r"no tokenizer is named .configured: 'json', 'org/letters'"):
             start({"regex": "a"})
         by_session = start({"regex": "a"}, tokenizer_id="org/letters")
         by_request = start({"regex": "a", "tokenizer": "json"}, tokenizer_id="org/letters")
@@ -225,14 +228,14 @@ def test_of_several_tokenizers_one_must_be_named(folder: Path, tmp_path: Path) -
         ({"generation_config": {"eos_token_id": [313, -1, True]}, "config": []}, ()),
     ],
 )
-def test_ends_of_sequences_are_read_from_beside_the_tokenizer(
+def test_ends_of_sequences_are_read_from_files_next_to_the_tokenizer(
     tmp_path: Path, settings: dict[str, Any], ids: tuple[int, ...]
 ) -> None:
     write_trained(tmp_path, **settings)
     assert tokenizers.load("json", tmp_path).eos_token_ids == ids
 
 
-def test_called_on_a_tensor_as_sglang_calls_it(folder: Path, tmp_path: Path) -> None:
+def test_a_call_with_a_tensor_as_in_sglang(folder: Path, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
 
     class Req:
@@ -243,7 +246,9 @@ def test_called_on_a_tensor_as_sglang_calls_it(folder: Path, tmp_path: Path) -> 
     tokenizers.configure({"json": tmp_path})
     try:
         begun = Grammar()(torch.zeros(2, 350), [{"regex": "[0-9]"}, {"choice": ["yes", "no"]}])
-        with pytest.raises(ProcessorFailed, match="output id 0 is 312, which the grammar does not allow"):
+        with pytest.raises(
+            ProcessorFailed, match="the output's id at index 0 is 312, which the grammar does not allow"
+        ):
             Grammar()(torch.zeros(1, 350), [{"regex": "[0-9]", "__req__": Req()}])
     finally:
         tokenizers.configure({"json": folder})
@@ -254,14 +259,14 @@ def test_called_on_a_tensor_as_sglang_calls_it(folder: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "content", ["", "{}", "[]", '{"model": {"vocab": {}}}', '{"model": {"vocab": {"a": "b"}}}', "\xff"]
 )
-def test_files_that_are_no_tokenizer_are_refused(tmp_path: Path, content: str) -> None:
+def test_files_that_are_not_tokenizers_are_rejected(tmp_path: Path, content: str) -> None:
     (tmp_path / "tokenizer.json").write_bytes(content.encode("latin-1"))
     for path in (tmp_path, tmp_path / "tokenizer.json", tmp_path / "nothing"):
         with pytest.raises(LoadFailed, match=r"tokenizer 'x': .*give a tokenizer.json"):
             tokenizers.load("x", path)
 
 
-def test_without_llguidance_it_is_said_what_to_install() -> None:
+def test_without_llguidance_the_error_says_what_to_install() -> None:
     code = """
 import sys
 sys.modules["llguidance"] = None

@@ -15,7 +15,7 @@ VOCAB_SIZE = 1000
 
 
 def denied(history, params):
-    """The rule, read off the whole history."""
+    """Reference from the whole history."""
     size, window = params["ngram_size"], params.get("window_size") or len(history)
     recent = history[max(0, len(history) - window) :]
     ngrams = [recent[i : i + size] for i in range(len(recent) - size + 1)]
@@ -28,7 +28,7 @@ def denied(history, params):
 def check(request):
     history = [*request.prompt, *request.output]
     expected = denied(history, request.request.params)
-    assert request.said() == ({"DENY": expected} if expected else {})
+    assert request.edits() == ({"DENY": expected} if expected else {})
 
 
 @pytest.mark.parametrize(
@@ -50,9 +50,9 @@ def check(request):
     ],
 )
 @pytest.mark.parametrize("in_prompt", [0, 2, 100])
-def test_denies_what_would_repeat_an_ngram_of_the_window(follow, params, history, expected, in_prompt):
+def test_denies_ids_that_would_repeat_an_ngram_of_the_window(follow, params, history, expected, in_prompt):
     request = follow(NoRepeatNGram(), params, history[:in_prompt], history[in_prompt:], VOCAB_SIZE)
-    assert request.said() == ({"DENY": expected} if expected else {})
+    assert request.edits() == ({"DENY": expected} if expected else {})
     check(request)
 
 
@@ -69,7 +69,7 @@ MOVES = st.lists(IDS | st.integers(0, 40), max_size=15)
 
 @pytest.fixture(params=["as shipped", "often rebuilt", "every hash collides"])
 def tuning(request, monkeypatch):
-    """Ways to build the index that random short histories would hardly ever meet."""
+    """Settings with which short random histories reach rare paths of the index."""
     if request.param != "as shipped":
         monkeypatch.setattr(index, "_UNFROZEN", 3)
         monkeypatch.setattr(index, "_MIN_RECENT", 4)
@@ -94,7 +94,7 @@ def test_any_appends_and_rewinds_follow_the_rule(follow, tuning, params, prompt,
 @pytest.mark.parametrize("ngram_size", [1, 2, 4])
 @pytest.mark.parametrize("kind", ["random", "one id", "period", "one id between others"])
 def test_long_histories(follow, kind, ngram_size):
-    """Long enough to be frozen more than once, with drafts that are rejected over and over."""
+    """Histories are frozen more than once, and drafts are rejected repeatedly."""
     ids = np.random.default_rng(0).integers(0, 50, 4000)
     if kind == "one id":
         ids[:] = 7
@@ -113,7 +113,7 @@ def test_long_histories(follow, kind, ngram_size):
     check(request.rewind(0))
 
 
-def test_hashes_rolled_on_are_the_hashes_of_arrays():
+def test_rolled_hashes_equal_the_hashes_of_arrays():
     ids = np.random.default_rng(0).integers(0, 2**31 - 1, 50).astype(np.int32)
     for size in (1, 2, 3, 20, 60):
         context_hash = contexts.ContextHash(size)

@@ -26,12 +26,12 @@ def denied(logits):
 
 
 def forced(logits):
-    """The one id that is left in each row, with 0.0; None where all are."""
+    """The only id that is left in each row, with 0.0; None where all are left."""
     return [None if row.isfinite().all() else (row == 0.0).nonzero().item() for row in logits]
 
 
 class Small(builtins.ThinkingBudgetLogitProcessor):
-    """What SGLang's users write for a model of their own."""
+    """A subclass as users of SGLang write it for another model."""
 
     THINKING_START_TOKEN_ID = 4
     THINKING_END_TOKEN_ID = 5
@@ -112,7 +112,7 @@ def test_no_repeat_ngram_reads_numbers_leniently():
 
 
 def test_a_row_without_a_request_is_skipped():
-    """Its history is not known; SGLang skips it in the n-gram processor, and fails in the thinking budget."""
+    """The history is unknown. SGLang's n-gram processor skips the row, and its thinking budget fails."""
     logits = torch.ones(1, 9)
     builtins.DeepseekOCRNoRepeatNGramLogitProcessor()(logits, [{"ngram_size": 1, "window_size": 9}])
     Small()(logits, [{"thinking_budget": 0}])
@@ -120,12 +120,12 @@ def test_a_row_without_a_request_is_skipped():
 
 
 def test_disallowed_tokens_may_differ_between_rows():
-    """SGLang 0.5.23 asserts that they do not."""
+    """SGLang 0.5.23 asserts that they do not differ."""
     logits = builtins.DisallowedTokensLogitsProcessor()(torch.ones(2, 4), [row(token_ids=[1]), row(token_ids=[0, 3])])
     assert denied(logits) == [[1], [0, 3]]
 
 
-def test_disallowed_tokens_leave_other_keys_alone_but_need_their_own():
+def test_disallowed_tokens_ignore_other_keys_but_need_their_own():
     builtins.DisallowedTokensLogitsProcessor.validate_params({"token_ids": [1], "thinking_budget": 4})
     for params in ({}, {"token_ids": [-1]}):
         with pytest.raises(InvalidParams, match="disallowed_tokens: token_ids"):
@@ -133,20 +133,20 @@ def test_disallowed_tokens_leave_other_keys_alone_but_need_their_own():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_string_of_theirs_names_ours(name):
+def test_a_payload_of_sglang_loads_our_class(name):
     by_reference = pickle.PROTO + bytes([4]) + pickle.GLOBAL + f"{MODULE}\n{name}\n".encode() + pickle.STOP
     loaded = CustomLogitProcessor.from_str(json.dumps({"callable": by_reference.hex()}))
     assert type(loaded) is getattr(builtins, name)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_string_of_ours_names_theirs(name):
+def test_our_payload_names_the_class_of_sglang(name):
     data = bytes.fromhex(json.loads(getattr(builtins, name).to_str())["callable"])
     strings = [value for opcode, value, _ in pickletools.genops(data) if isinstance(value, str)]
     assert strings == [MODULE, name]
 
 
-def test_a_subclass_travels_by_value_on_our_base():
+def test_a_subclass_is_sent_by_value_with_our_base():
     class Mine(builtins.ThinkingBudgetLogitProcessor):
         THINKING_START_TOKEN_ID = 1
         THINKING_END_TOKEN_ID = 2

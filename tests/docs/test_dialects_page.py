@@ -12,7 +12,7 @@ import torch
 from logitport import History, InvalidParams, dialects
 from logitport_server.dialects import RequestContext, make_dialect
 from logitport_server.dialects.vllm import v2
-from tests.standing_in import standing_in
+from tests.engine_stubs import importable_stubs
 
 PAGE = (Path(__file__).parents[2] / "docs" / "dialects.md").read_text()
 INF = float("inf")
@@ -47,7 +47,7 @@ def process(dialect: Any, params: dict[str, Any], output: list[int]) -> list[flo
 
 
 def test_the_processor_of_batches() -> None:
-    with standing_in():
+    with importable_stubs():
         made: dict[str, Any] = {"__name__": "here"}
         exec(code("vLLM: batches (V1)"), made)
         assert dialects.recognise(made["ForceToken"])[1] == dialects.VLLM_V1
@@ -65,7 +65,7 @@ def test_the_function_of_a_row() -> None:
 
 
 def test_the_processor_of_slots() -> None:
-    with standing_in():
+    with importable_stubs():
         made: dict[str, Any] = {"__name__": "here"}
         exec(code("vLLM: slots (V2)"), made)
         assert dialects.recognise(made["BanLast"])[1] == dialects.VLLM_V2

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from logitport import Client, CustomLogitProcessor, InvalidParams, Request, RequestsFailed, StateLost
-from tests.transformers_own import CASES, VOCAB, Case
+from tests.transformers_processors import CASES, VOCAB, Case
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

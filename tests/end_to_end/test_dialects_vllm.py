@@ -11,7 +11,7 @@ import torch
 
 from logitport import Client, InvalidParams, LoadFailed, ProcessorFailed, Request
 from tests.end_to_end.churn import VOCAB, Alone, Chain, Churn, Doubles, rows
-from tests.standing_in import standing_in
+from tests.engine_stubs import importable_stubs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ THIRTEEN = 13
 @pytest.fixture(scope="module")
 def own() -> Iterator[Any]:
     """The module of processors, in a process whose author has vLLM."""
-    with standing_in():
+    with importable_stubs():
         yield importlib.import_module("tests.end_to_end.vllm_processors")
 
 

@@ -11,8 +11,8 @@ import torch
 
 from logitport import Client, InvalidParams, ProcessorFailed, Request
 from tests.end_to_end.churn import VOCAB, Alone, Chain, Churn, Doubles, rows
+from tests.engine_stubs import importable_stubs
 from tests.slot_processors import naive
-from tests.standing_in import standing_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ DRAFTS = 3
 @pytest.fixture(scope="module")
 def own() -> Iterator[Any]:
     """The module of processors, in a process whose author has vLLM."""
-    with standing_in():
+    with importable_stubs():
         yield importlib.import_module("tests.end_to_end.vllm_v2_processors")
 
 

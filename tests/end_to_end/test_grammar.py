@@ -172,7 +172,7 @@ def test_a_request_that_is_refused_or_strays_costs_only_itself(running: RunningS
         right = session.add(Request(processors=[("grammar", {"choice": ["yes"]})]))
         for params, message in [
             ({"regex": "("}, "regex: .*invalid regex"),
-            ({"regex": "a", "tokenizer": "/etc/passwd"}, "'/etc/passwd' is not configured .there are 'org/json'"),
+            ({"regex": "a", "tokenizer": "/etc/passwd"}, "'/etc/passwd' is not configured .configured: 'org/json'"),
             ({"ebnf": "root ::= " + "(" * 9999 + '"a"' + ")" * 9999}, "nested too deeply"),
         ]:
             with pytest.raises(InvalidParams, match=message):
@@ -183,7 +183,7 @@ def test_a_request_that_is_refused_or_strays_costs_only_itself(running: RunningS
         with pytest.raises(RequestsFailed) as failed:
             session.step({right: [], strays: [5]}).apply(logits)
         assert isinstance(failed.value.failures[strays], ProcessorFailed)
-        assert "output id 0 is 5, which the grammar does not allow there" in str(failed.value.failures[strays])
+        assert "id at index 0 is 5, which the grammar does not allow there" in str(failed.value.failures[strays])
         assert set(failed.value.failures) == {strays}
         assert 0 < np.isneginf(logits[0]).sum() < VOCAB
 

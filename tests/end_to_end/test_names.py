@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.conftest import RunningServer
 
 VOCAB = 32
-HINT = "package beside the server; docs/security.md)"
+HINT = "package installed with the server; see docs/security.md)"
 
 
 class Ban(EditProcessor):

@@ -1,5 +1,5 @@
-// Reads cases from stdin, {message, rows, vocab_size, logits}, and prints what edits.mjs makes of each: the logits, or
-// why it refuses. Columns and logits are base64.
+// Reads cases from stdin, {message, rows, vocab_size, logits}, and prints the result of edits.mjs for each: the logits,
+// or an error message. Columns and logits are base64.
 
 import { text } from "node:stream/consumers";
 import { fromColumn, toColumn } from "../../examples/node/columns.mjs";

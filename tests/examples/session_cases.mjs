@@ -1,5 +1,5 @@
-// What session.mjs does not come to: a history out of step, rows that read logits, failures, refusals, a session that
-// has ended. Prints one JSON object.
+// Cases that session.mjs does not cover: an outdated history, logits-reading rows, failures, rejected requests, a
+// session that has ended. Prints one JSON object.
 //
 //     node session_cases.mjs HOST:PORT NAME_OF_A_DOUBLING_PROCESSOR NAME_OF_A_FAILING_PROCESSOR
 
@@ -25,7 +25,7 @@ const reading = await session.add({
 const broken = await session.add({ processors: [named(failing)] });
 const skipping = await session.add({ processors: [named(failing)], on_error: "ON_ERROR_SKIP" });
 
-unrepeating.append([1]); // the server was not told: it asks for the history, and denies 2 after it has it
+unrepeating.append([1]); // the server lacks this id: it replies NEED_SYNC, and denies 2 once it has the history
 const logits = ones(4);
 const step = session.step(new Map([unrepeating, reading, broken, skipping].map((handle) => [handle, []])));
 const { failures, skipped, applied } = await step.apply(logits);

@@ -1,4 +1,4 @@
-"""The demo, as a user runs it."""
+"""Runs the demo as a user does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """What is started meanwhile minds SIGINT, also where this process was told to ignore it, as in the background."""
+    """Let child processes handle SIGINT, even if this process ignores it because it runs in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -30,7 +30,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def demo(**environment: str) -> Iterator[subprocess.Popen[str]]:
-    """The demo in a process group of its own, to which its server belongs; checks that nothing of it is left."""
+    """Run the demo and its server in a separate process group; checks that no process of it is left."""
     options = {name: value for name, value in os.environ.items() if not name.startswith("LOGITPORT_")}
     with interruptible():
         process = subprocess.Popen(
@@ -57,7 +57,7 @@ def test_it_shows_every_effect_and_leaves_nothing_behind() -> None:
         output, errors = process.communicate()
     assert process.returncode == 0, errors
     assert not errors
-    assert "All four did what they promise" in output
+    assert "All four processors had the expected effect" in output
     for name in ("disallowed_tokens", "thinking_budget", "no_repeat_ngram", "Watermark"):
         assert name in output
     assert output.count("192 rows applied") == 4
@@ -66,17 +66,17 @@ def test_it_shows_every_effect_and_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "says"),
+    ("environment", "message"),
     [
         ({"LOGITPORT_MAX_MESSAGE_BYTES": "1"}, "the server did not start: logitport: --max-message-bytes"),
         ({"LOGITPORT_MAX_REQUESTS_PER_SESSION": "1"}, "slots are taken"),
     ],
 )
-def test_it_cleans_up_when_it_fails(environment: dict[str, str], says: str) -> None:
+def test_it_cleans_up_when_it_fails(environment: dict[str, str], message: str) -> None:
     with demo(**environment) as process:
         _, errors = process.communicate()
     assert process.returncode == 1
-    assert says in errors
+    assert message in errors
     assert "Traceback" not in errors
 
 

@@ -1,4 +1,4 @@
-"""The example engine against a real server, and what it generates against the plainest loop there is."""
+"""The example engine with a real server; its output is compared with a simple loop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PROMPTS = [np.random.default_rng(seed).integers(VOCAB_SIZE, size=2 + 3 * seed).t
 
 
 class Tilt(CustomLogitProcessor):
-    """Reads logits, keeps nothing: the id sampled last, and how long the output is, decide which half gains."""
+    """Reads logits, stateless: raises half of the ids, chosen by the last id and the length of the output."""
 
     def __call__(self, logits, custom_param_list=None):
         for row, params in zip(logits, custom_param_list, strict=True):
@@ -52,7 +52,7 @@ class Tilt(CustomLogitProcessor):
 
 
 class CountsCalls(CustomLogitProcessor):
-    """Keeps a state that no history gives back."""
+    """Keeps state that cannot be rebuilt from the history."""
 
     def __call__(self, logits, custom_param_list=None):
         for row, params in zip(logits, custom_param_list, strict=True):
@@ -62,7 +62,7 @@ class CountsCalls(CustomLogitProcessor):
 
 
 class DenySeen(EditProcessor):
-    """Denies the latest ids, which it collects as they come and forgets as they are taken back."""
+    """Denies the latest ids; collects appended ids and drops those that are cut."""
 
     def start(self, request: EditRequest) -> None:
         request.state = request.history.token_ids.tolist()
@@ -99,7 +99,7 @@ CHAINS["counts calls"] = [(CountsCalls, {})]
 
 @cache
 def reference(chain: str, n: int) -> list[int]:
-    """Request n by itself: the whole history through a model of its own, the chain called in this process."""
+    """Generate request n alone: its own model processes the whole history, and the chain runs in this process."""
     model, processors = Model(VOCAB_SIZE, slots=1), [(processor(), dict(params)) for processor, params in CHAINS[chain]]
     output: list[int] = []
     for _ in range(LENGTHS[n]):
@@ -112,7 +112,7 @@ def reference(chain: str, n: int) -> list[int]:
 
 
 def oracle(right: int) -> Callable[[list[int]], list[int]]:
-    """Drafts of four ids, the first `right` of which are what the model says without processors."""
+    """Create a drafter of four ids, the first `right` of which the model would sample without processors."""
 
     model = Model(VOCAB_SIZE, slots=1)
 
@@ -133,7 +133,7 @@ DRAFTS = {"no drafts": None, "prompt lookup": prompt_lookup, "half right": oracl
 
 
 def requests_of(*chains: Any) -> list[Request]:
-    """Eight, with these chains, or names of such."""
+    """Create eight requests with these chains, or chains of these names."""
     chains = chains if len(chains) == 8 else chains * 8
     return [
         Request(
@@ -147,7 +147,7 @@ def requests_of(*chains: Any) -> list[Request]:
 
 
 def run_with_churn(engine: Engine, requests: list[Request]) -> list[Generation]:
-    """Requests arrive while others run, and wait, in numbers of their own; one that nobody wants leaves half-way."""
+    """Run requests that arrive in random numbers while others run or wait; one is cancelled half-way."""
     unwanted = engine.submit(Request([5, 6], processors=requests[0].processors, sampling_params={"max_tokens": 1000}))
     arriving, generations = list(requests), list[Generation]()
     while arriving or engine.waiting or engine.running:
@@ -188,7 +188,7 @@ def test_requests_with_chains_of_their_own_share_every_step(client: Client, draf
     assert [one.output for one in generations] == [reference(chain, n) for n, chain in enumerate(chains)]
 
 
-def test_the_service_is_asked_before_the_model_computes(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_begins_before_the_model_computes(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     with client.session(vocab_size=VOCAB_SIZE) as session:
         engine = Engine(session, Model(VOCAB_SIZE))
@@ -209,7 +209,7 @@ def test_drafts_save_steps(client: Client) -> None:
     assert steps == {"no drafts": 64, "half right": 22}
 
 
-def test_calls_that_were_counted_cannot_be_taken_back(client: Client) -> None:
+def test_a_processor_that_counts_calls_cannot_be_rewound(client: Client) -> None:
     with client.session(vocab_size=VOCAB_SIZE, max_draft_tokens=4) as session:
         engine = Engine(session, Model(VOCAB_SIZE, slots=8), slots=8, draft=DRAFTS["half right"])
         lost, *others = engine.generate(requests_of("counts calls", *["collects ids"] * 7))
@@ -217,7 +217,7 @@ def test_calls_that_were_counted_cannot_be_taken_back(client: Client) -> None:
     assert [one.output for one in others] == [reference("collects ids", n) for n in range(1, 8)]
 
 
-def test_a_request_that_fails_or_is_refused_ends_and_the_others_go_on(client: Client) -> None:
+def test_a_request_that_fails_or_is_rejected_ends_and_the_others_continue(client: Client) -> None:
     chains: list[Any] = ["collects ids"] * 8
     chains[2], chains[4] = [(Trips, {})], [("no_such_thing", {})]
     with client.session(vocab_size=VOCAB_SIZE, max_requests=SLOTS) as session:
@@ -243,19 +243,19 @@ def test_a_stop_token_ends_an_output_also_among_right_drafts(client: Client) -> 
         assert one.output == plain[: plain.index(stop) + 1]
 
 
-def test_as_a_newcomer_runs_it() -> None:
+def test_the_command_of_the_readme() -> None:
     script = Path(__file__).parents[2] / "examples" / "engine.py"
     ran = subprocess.run([sys.executable, "-W", "error", script], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert not ran.stderr
     lines = ran.stdout.splitlines()
-    told = {wish.strip(): ids.split() for wish, _, ids in (line.partition(":") for line in lines[2:6])}
-    assert set(map(len, told.values())) == {24}
-    assert any(int(token_id) % 2 for token_id in told["nothing"])
-    for wish in ("no odd ids", "both"):
-        assert not any(int(token_id) % 2 for token_id in told[wish])
-    for wish in ("no pair twice", "both"):
-        pairs = list(zip(told[wish], told[wish][1:], strict=False))
+    outputs = {name.strip(): ids.split() for name, _, ids in (line.partition(":") for line in lines[2:6])}
+    assert set(map(len, outputs.values())) == {24}
+    assert any(int(token_id) % 2 for token_id in outputs["nothing"])
+    for name in ("no odd ids", "both"):
+        assert not any(int(token_id) % 2 for token_id in outputs[name])
+    for name in ("no pair twice", "both"):
+        pairs = list(zip(outputs[name], outputs[name][1:], strict=False))
         assert len(set(pairs)) == len(pairs) == 23
     assert "no built-in is called 'no_such_thing'" in lines[6]
     assert max(map(len, lines[:6])) <= 120

@@ -38,8 +38,8 @@ def run_node() -> RunNode:
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         pytest.skip("needs node and npm")
-    installed, wanted = EXAMPLE / "node_modules" / ".package-lock.json", EXAMPLE / "package-lock.json"
-    if not installed.exists() or installed.stat().st_mtime < wanted.stat().st_mtime:
+    installed, lock = EXAMPLE / "node_modules" / ".package-lock.json", EXAMPLE / "package-lock.json"
+    if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
         _run([npm, "ci"], EXAMPLE)
 
     def run(script: Path, *arguments: str, stdin: str = "") -> list[Any]:
@@ -55,7 +55,7 @@ def _run(command: list[str], folder: Path, stdin: str = "") -> str:
 
 
 def _logits(numbers: list[float | None]) -> NDArray[np.float32]:
-    """What JSON shows as null is -inf."""
+    """Convert JSON numbers to logits; null means -inf."""
     return np.array([-np.inf if number is None else number for number in numbers], np.float32)
 
 
@@ -110,7 +110,7 @@ class Failing(CustomLogitProcessor):
         raise ValueError("out of luck")
 
 
-def test_session_heals_reports_and_refuses(run_node: RunNode, server: Any, client: Client) -> None:
+def test_session_synchronises_reports_failures_and_rejects(run_node: RunNode, server: Any, client: Client) -> None:
     names = "node/doubling", "node/failing"
     digests = [
         client.register(processor, name=name).digest for processor, name in zip((Doubling, Failing), names, strict=True)
@@ -141,7 +141,7 @@ def test_session_heals_reports_and_refuses(run_node: RunNode, server: Any, clien
 
 
 def _some_edits(generator: np.random.Generator) -> RowEdits:
-    """All five kinds, in every order that is allowed; ids may stand twice."""
+    """Random edits of all five kinds, in any valid order; ids may be duplicated."""
     edits = RowEdits()
     if generator.random() < 0.3:
         edits.force(int(generator.integers(VOCAB_SIZE)))
@@ -168,8 +168,8 @@ def _overflowing() -> RowEdits:
 
 def _case(message: common_pb2.Edits, logits: NDArray[np.float32]) -> dict[str, Any]:
     columns = {field.name: b64encode(getattr(message, field.name)).decode() for field in message.DESCRIPTOR.fields}
-    octets = b64encode(logits.tobytes()).decode()
-    return {"message": columns, "rows": len(logits), "vocab_size": logits.shape[1], "logits": octets}
+    data = b64encode(logits.tobytes()).decode()
+    return {"message": columns, "rows": len(logits), "vocab_size": logits.shape[1], "logits": data}
 
 
 def test_edits_are_applied_as_python_applies_them_bit_for_bit(run_node: RunNode) -> None:
@@ -178,8 +178,8 @@ def test_edits_are_applied_as_python_applies_them_bit_for_bit(run_node: RunNode)
     for _ in range(60):
         logits = generator.normal(0, 5, (6, VOCAB_SIZE)).astype(np.float32)
         rows = generator.permutation(5)[: generator.integers(0, 6)]
-        said = [(int(row), _some_edits(generator)) for row in rows]
-        edits = Edits.pack([*said, (5, _overflowing())], VOCAB_SIZE)
+        row_edits = [(int(row), _some_edits(generator)) for row in rows]
+        edits = Edits.pack([*row_edits, (5, _overflowing())], VOCAB_SIZE)
         kinds |= set(edits.kinds.tolist())
         cases.append(_case(edits.to_proto(), logits))
         apply_edits(edits, logits)
@@ -195,7 +195,7 @@ def test_edits_are_applied_as_python_applies_them_bit_for_bit(run_node: RunNode)
 
 
 def test_golden_messages_are_encoded_and_decoded_as_in_python(run_node: RunNode) -> None:
-    loaded = ("logitport.v1.Error", "logitport.v1.Apply", "logitport.v1.Session")  # by the example; not the registry
+    loaded = ("logitport.v1.Error", "logitport.v1.Apply", "logitport.v1.Session")  # the example has no registry
     entries = [entry for entry in golden.load().values() if entry["message"].startswith(loaded)]
     assert {entry["message"] for entry in entries} == {
         "logitport.v1.ApplyRequest",
@@ -222,7 +222,7 @@ def _f4(*values: float) -> bytes:
     return np.array(values, "<f4").tobytes()
 
 
-# Each differs in one thing from a message that is right.
+# Each differs in one field or value from a valid message.
 WRONG = {
     "half an element": {"rows": b"\0\0\0"},
     "a row too many": {"rows": _i4(0, 0, 1)},
@@ -253,7 +253,7 @@ WRONG = {
 }
 
 
-def test_edits_that_python_refuses_are_refused(run_node: RunNode) -> None:
+def test_edits_that_python_rejects_are_rejected(run_node: RunNode) -> None:
     right = {
         "rows": _i4(0, 0),
         "kinds": b"\1\4",

@@ -1,4 +1,4 @@
-"""Real peers, loaded from the files that `make test-peers` fetches."""
+"""SGLang's real classes, loaded from the files that `make test-peers` fetches."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _MODULE = "sglang.srt.sampling.custom_logit_processor"
 def sglang_processors() -> Iterator[ModuleType]:
     """SGLang's own `sglang.srt.sampling.custom_logit_processor`.
 
-    Its packages are put up as empty modules, so that nothing of SGLang runs but that one file, which needs torch,
-    dill and orjson alone.
+    Its packages are replaced by empty modules, so that only this file of SGLang runs. It needs only torch, dill and
+    orjson.
     """
     folder = os.environ.get("LOGITPORT_SGLANG", "")
     if not Path(folder, *_MODULE.split(".")).with_suffix(".py").is_file():

@@ -1,4 +1,4 @@
-"""Every built-in beside the class of SGLang 0.5.23 that it answers to: logits bit for bit, over random histories."""
+"""Compares every built-in with its class of SGLang 0.5.23: logits bit for bit, over random histories."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NGRAMS = st.fixed_dictionaries(
     {"ngram_size": st.integers(1, 5), "window_size": st.integers(1, 60)},
     optional={"whitelist_token_ids": st.lists(st.integers(0, 7))},
 )
-# What SGLang's users may send: it takes, or silently ignores, all of this.
+# Values that users of SGLang may send: it accepts or silently ignores all of them.
 SLOPPY_NUMBER = st.none() | st.integers(-2, 6) | st.booleans() | st.sampled_from(["3", "x", 2.9, [], [2]])
 SLOPPY_NGRAMS = st.dictionaries(st.sampled_from(["ngram_size", "window_size", "other"]), SLOPPY_NUMBER) | (
     st.fixed_dictionaries(
@@ -46,7 +46,7 @@ SLOPPY_NGRAMS = st.dictionaries(st.sampled_from(["ngram_size", "window_size", "o
 
 
 def rows_of(histories, params_list):
-    """One dict a row, as SGLang's sampler passes them; None where a request has none."""
+    """One dict per row, as SGLang's sampler passes them; None where a request has none."""
     return [
         params if params is None else {**params, "__req__": request_of(prompt, output)}
         for (prompt, output), params in zip(histories, params_list, strict=True)
@@ -66,12 +66,12 @@ def assert_same(our_processor, their_processor, rows, dtype=torch.float32, vocab
 
 
 def small(base):
-    """The same subclass of our base and of theirs, for a model with a tiny vocabulary."""
+    """Create the same subclass of our base or of SGLang's, for a model with a tiny vocabulary."""
     ids = {"THINKING_START_TOKEN_ID": START, "THINKING_END_TOKEN_ID": END, "NEW_LINE_TOKEN_ID": NEWLINE}
     return type("Small", (base,), ids)
 
 
-def test_each_of_their_processors_has_a_namesake(sglang_processors):
+def test_each_processor_of_sglang_has_a_class_of_the_same_name(sglang_processors):
     base = sglang_processors.CustomLogitProcessor
     theirs = {name for name, value in vars(sglang_processors).items() if isinstance(value, type)}
     theirs = {name for name in theirs if issubclass(getattr(sglang_processors, name), base)} - {base.__name__}
@@ -144,7 +144,7 @@ def test_disallowed_tokens(sglang_processors, name, token_ids, count, dtype):
     assert_same(getattr(ours, name)(), theirs, [{"token_ids": token_ids} for _ in range(count)], dtype)
 
 
-def test_only_theirs_demands_one_list_for_all_rows(sglang_processors):
+def test_only_sglang_requires_one_list_for_all_rows(sglang_processors):
     rows = [{"token_ids": [1]}, {"token_ids": [2]}]
     with pytest.raises(AssertionError):
         sglang_processors.DisallowedTokensLogitsProcessor()(torch.zeros(2, 4), rows)
@@ -157,7 +157,7 @@ STEPS = st.lists(st.integers(0, 4) | st.just("rewind"), max_size=40)
 
 @given(HISTORIES, STEPS, NGRAMS, BUDGETS)
 def test_state_kept_from_step_to_step(sglang_processors, history, steps, ngrams, budget):
-    """As a session runs them: ids one by one, and now and then some taken back."""
+    """Append ids one by one, as in a session, and sometimes cut some."""
     cases = [
         (ours.NoRepeatNGram, sglang_processors.DeepseekOCRNoRepeatNGramLogitProcessor, ngrams),
         (

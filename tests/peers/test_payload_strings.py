@@ -1,4 +1,4 @@
-"""Strings of ours in the real SGLang 0.5.23, and its strings here."""
+"""Loads logitport's payload strings in the real SGLang 0.5.23, and SGLang's strings in logitport."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from client_code import processors
 from logitport import CustomLogitProcessor
 shipped, results = {}, {}
 classes = {name: cls for name, cls in vars(processors).items() if isinstance(cls, type)}
-del classes["CustomLogitProcessor"], classes["Enums"]  # an enum of logitport's cannot be where logitport is not
+del classes["CustomLogitProcessor"], classes["Enums"]  # an enum of logitport cannot be loaded without logitport
 for name, cls in classes.items():
     if issubclass(cls, CustomLogitProcessor):
         shipped[name] = cls.to_str()
@@ -77,7 +77,7 @@ def test_all_of_sglang_s_own_strings_load_here(sglang_processors):
         assert ours is not theirs
         assert ours.__name__ == name
         assert issubclass(ours, CustomLogitProcessor)
-        # Ours dump to the same bytes, so that the digests of both are one.
+        # Both dump to the same bytes, so their digests are equal.
         if name != "CustomLogitProcessor":
             assert json.loads(ours.to_str())["callable"] == json.loads(theirs.to_str())["callable"]
             assert type(theirs.from_str(ours.to_str())) is theirs

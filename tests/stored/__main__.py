@@ -15,7 +15,7 @@ from logitport import Client, InDialect, payload
 from logitport.integrations.sglang import RemoteLogitProcessor
 from logitport.payload.signing import read_private_key
 from tests.conftest import COMMAND, run_server
-from tests.standing_in import standing_in
+from tests.engine_stubs import importable_stubs
 from tests.stored import processors
 from tests.stored.decoding import OPENING, PYTHON, converse, describe, rows_of
 from tests.stored.frames import faulty_frames
@@ -51,7 +51,7 @@ def write(folder: Path) -> None:
 
 def _write_payloads(folder: Path, client: Client) -> None:
     folder.mkdir()
-    with standing_in():
+    with importable_stubs():
         for name, processor, params, extra_args, by_name in payloads():
             serialized = processor if isinstance(processor, str) else payload.dumps(processor)
             sampling_params = {"extra_args": extra_args} if extra_args else {}

@@ -13,7 +13,7 @@ import torch
 
 from logitport import CustomLogitProcessor
 from logitport.integrations.sglang import RemoteLogitProcessor
-from tests.standing_in import standing_in
+from tests.engine_stubs import importable_stubs
 from tests.stored.__main__ import payloads
 from tests.stored.decoding import PROMPT, STEPS, rows_of, sample_logits
 from tests.stored.reading import VERSIONS, each, skip_other_python
@@ -90,6 +90,6 @@ def test_a_stored_signature_is_still_valid(
 
 def test_the_writer_still_creates_these_payloads() -> None:
     """Runs the writer without a server, so that changes which break it are found before a release."""
-    with standing_in():
+    with importable_stubs():
         names = {name for name, *_ in payloads()}
     assert names >= {file.stem for file in (VERSIONS[-1] / "payloads").iterdir()}

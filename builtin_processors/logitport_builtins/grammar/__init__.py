@@ -1,4 +1,4 @@
-"""`grammar`: output that follows a JSON schema, a regular expression, a list of choices or an EBNF grammar."""
+"""`grammar`: restricts output to a JSON schema, a regular expression, a list of choices or an EBNF grammar."""
 
 from __future__ import annotations
 

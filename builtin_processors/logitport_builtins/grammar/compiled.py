@@ -1,4 +1,4 @@
-"""Grammars compiled for a tokenizer, kept for the requests that share them."""
+"""A cache of grammars compiled for a tokenizer, shared by requests."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from logitport_builtins.grammar.request_spec import GrammarSpec
     from logitport_builtins.grammar.tokenizers import Tokenizer
 
-_MAX_COMPILED = 64  # of 20 MB at most
+_MAX_COMPILED = 64  # grammars of at most 20 MB each
 
 
 class CompiledGrammar:
-    """One grammar for one tokenizer.
+    """One grammar, compiled for one tokenizer.
 
-    Matchers of it share what they find out about the grammar, which so grows up to a limit; then it is begun anew.
+    Its matchers share llguidance's lexer states, which grow up to a limit. When a matcher reaches the limit, the
+    grammar is compiled again.
 
     Attributes:
         tokenizer: the tokenizer.
@@ -29,15 +30,15 @@ class CompiledGrammar:
     def __init__(self, tokenizer: Tokenizer, definition: str) -> None:
         self.tokenizer = tokenizer
         self._definition = definition
-        self._untouched = self._compile()
+        self._initial_matcher = self._compile()
 
     def matcher(self) -> LLMatcher:
-        """At the beginning of the grammar; takes microseconds."""
-        return self._untouched.deep_copy()
+        """Create a matcher at the start of the grammar; takes microseconds."""
+        return self._initial_matcher.deep_copy()
 
-    def begin_anew(self) -> None:
-        """Forget what matchers have found out; those that are there keep theirs. Raises InvalidParams."""
-        self._untouched = self._compile()
+    def recompile(self) -> None:
+        """Discard the shared lexer states; existing matchers keep theirs. Raises InvalidParams."""
+        self._initial_matcher = self._compile()
 
     def _compile(self) -> LLMatcher:
         from llguidance import LLMatcher, LLParserLimits
@@ -51,5 +52,5 @@ class CompiledGrammar:
 
 @lru_cache(maxsize=_MAX_COMPILED)
 def compiled(spec: GrammarSpec, tokenizer: Tokenizer) -> CompiledGrammar:
-    """The grammar for this tokenizer. Raises InvalidParams, LimitExceeded."""
+    """Return the grammar compiled for this tokenizer. Raises InvalidParams, LimitExceeded, LoadFailed."""
     return CompiledGrammar(tokenizer, definition(spec))

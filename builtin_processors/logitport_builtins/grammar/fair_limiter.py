@@ -1,4 +1,4 @@
-"""Whose turn it is: what takes long is done for few at once, and for nobody twice at once."""
+"""Limits concurrent work: few callers at once, and one piece of work per caller at once."""
 
 from __future__ import annotations
 
@@ -15,56 +15,57 @@ if TYPE_CHECKING:
 
 class _Queue:
     def __init__(self) -> None:
-        self.turn = threading.Lock()
+        self.lock = threading.Lock()
         self.length = 0
 
 
 class FairLimiter:
-    """Turns at what takes long. Who asks for many waits for their own, and others hardly wait for them.
+    """Limits concurrent work, one slot per caller: a caller with much work waits for itself and hardly delays others.
 
     Args:
-        at_once: how many turns are taken at once, each by another caller.
-        most_waiting: how many one caller may have taken or wait for.
+        max_concurrent: how many callers may hold a slot at once.
+        max_per_caller: how many slots one caller may hold or wait for.
     """
 
-    def __init__(self, at_once: int, most_waiting: int) -> None:
-        self._free = threading.BoundedSemaphore(at_once)
-        self._most_waiting = most_waiting
+    def __init__(self, max_concurrent: int, max_per_caller: int) -> None:
+        self._free = threading.BoundedSemaphore(max_concurrent)
+        self._max_per_caller = max_per_caller
         self._lock = threading.Lock()
         self._queues: dict[Hashable, _Queue] = {}
 
     @contextmanager
-    def acquire(self, by: Hashable, seconds: float) -> Iterator[None]:
-        """A turn for as long as the context lasts. Raises LimitExceeded if there is none within these seconds."""
-        until = time.monotonic() + seconds
-        queue = self._join(by)
+    def acquire(self, caller: Hashable, timeout_seconds: float) -> Iterator[None]:
+        """Hold a slot while the context lasts. Raises LimitExceeded if none is free within the timeout."""
+        deadline = time.monotonic() + timeout_seconds
+        queue = self._join(caller)
         try:
-            with _held(queue.turn, until), _held(self._free, until):
+            with _held(queue.lock, deadline), _held(self._free, deadline):
                 yield
         finally:
-            self._leave(by, queue)
+            self._leave(caller, queue)
 
-    def _join(self, by: Hashable) -> _Queue:
+    def _join(self, caller: Hashable) -> _Queue:
         with self._lock:
-            queue = self._queues.setdefault(by, _Queue())
-            if queue.length >= self._most_waiting:
+            queue = self._queues.setdefault(caller, _Queue())
+            if queue.length >= self._max_per_caller:
                 raise LimitExceeded(
-                    f"grammar: {self._most_waiting} of yours are waiting to be compiled; try again later"
+                    f"grammar: {self._max_per_caller} grammars of this caller are waiting to be compiled; try again "
+                    "later"
                 )
             queue.length += 1
             return queue
 
-    def _leave(self, by: Hashable, queue: _Queue) -> None:
+    def _leave(self, caller: Hashable, queue: _Queue) -> None:
         with self._lock:
             queue.length -= 1
             if not queue.length:
-                del self._queues[by]
+                del self._queues[caller]
 
 
 @contextmanager
-def _held(lock: threading.Lock | threading.Semaphore, until: float) -> Iterator[None]:
-    if not lock.acquire(timeout=max(0.0, until - time.monotonic())):
-        raise LimitExceeded("grammar: others are being compiled; try again later")
+def _held(lock: threading.Lock | threading.Semaphore, deadline: float) -> Iterator[None]:
+    if not lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        raise LimitExceeded("grammar: other grammars are being compiled; try again later")
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Which ids the grammars of a step's rows allow next."""
+"""Computes the ids that the grammars of a step's rows allow next."""
 
 from __future__ import annotations
 
@@ -19,73 +19,76 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from logitport.core.edits import RowEdits
-    from logitport_builtins.grammar.matching import Matching
+    from logitport_builtins.grammar.state import GrammarState
     from logitport_builtins.grammar.tokenizers import Tokenizer
 
 _MAX_THREADS = 16
 
 
-def say_allowed(matchings: Sequence[Matching], edits: Sequence[RowEdits], vocab_size: int, *, watch: bool) -> bool:
-    """Say which ids may follow: those that the grammar allows, and the end of the sequence where it is complete.
+def add_allowed_ids(
+    states: Sequence[GrammarState], edits: Sequence[RowEdits], vocab_size: int, *, measure_each: bool
+) -> bool:
+    """Add the ids that may follow to the edits: those that the grammar allows, and the end where it is complete.
 
     Args:
-        matchings: rows of one tokenizer, none of them `ended` or `strayed`.
-        edits: what is said of each.
+        states: rows of one tokenizer, none of them `ended` or `mismatched`.
+        edits: the edits of each row.
         vocab_size: width of the logits.
-        watch: compute one mask after the other, so that it is known which one takes long.
+        measure_each: compute one mask after the other, to find the one that takes long.
 
     Returns:
-        Whether they took so long that the next ones should be watched: one mask did, or the machine is busy.
+        Whether this call was slow, so that the next calls should measure each mask. The cause is one slow mask, or a
+        busy machine.
 
     Raises:
-        ProcessorFailed: a row's grammar leads nowhere, has used up its limits, or takes too long. Asked for alone, the
-            others get their masks.
+        ProcessorFailed: a row's grammar allows no id, has reached a limit, or takes too long. A call without that row
+            succeeds.
     """
-    tokenizer = matchings[0].grammar.tokenizer
+    tokenizer = states[0].grammar.tokenizer
     began = time.perf_counter()
-    masks = _fill(matchings, tokenizer, watch=watch)
+    masks = _compute_masks(states, tokenizer, measure_each=measure_each)
     slow = time.perf_counter() - began > MAX_MASK_SECONDS
     complete = _take_bit(masks, tokenizer.vocab_size)
     masks = _fit(masks, bitmask_words(vocab_size))
-    for matching, mask, may_end, row_edits in zip(matchings, masks, complete, edits, strict=True):
-        for token_id in matching.eos_token_ids:
+    for state, mask, may_end, row_edits in zip(states, masks, complete, edits, strict=True):
+        for token_id in state.eos_token_ids:
             _put_bit(mask, token_id, may_end)
-        _say(mask, row_edits)
+        _add_mask(mask, row_edits)
     return slow
 
 
-def _fill(matchings: Sequence[Matching], tokenizer: Tokenizer, *, watch: bool) -> NDArray[np.uint32]:
-    """Token bitmasks, uint32[rows, words], of all ids of the tokenizer and the one that stands for the end."""
-    masks = np.empty((len(matchings), bitmask_words(tokenizer.vocab_size + 1)), np.uint32)
+def _compute_masks(states: Sequence[GrammarState], tokenizer: Tokenizer, *, measure_each: bool) -> NDArray[np.uint32]:
+    """Compute token bitmasks, uint32[rows, words], of the tokenizer's ids and its additional end token."""
+    masks = np.empty((len(states), bitmask_words(tokenizer.vocab_size + 1)), np.uint32)
     executor = _executor()
-    together = executor is not None and len(matchings) > 1 and not watch
+    together = executor is not None and len(states) > 1 and not measure_each
     if executor is not None and together:
-        rows = [(matching.matcher, row) for row, matching in enumerate(matchings)]
+        rows = [(state.matcher, row) for row, state in enumerate(states)]
         executor.unsafe_compute_mask_ptr(rows, masks.ctypes.data, masks.strides[0], len(rows))
-    for matching, mask in zip(matchings, masks, strict=True):
-        if not together or matching.matcher.is_error():
-            _fill_alone(matching, mask)
+    for state, mask in zip(states, masks, strict=True):
+        if not together or state.matcher.is_error():
+            _compute_mask(state, mask)
     return masks
 
 
-def _fill_alone(matching: Matching, mask: NDArray[np.uint32]) -> None:
-    began = time.thread_time()  # which a busy machine does not lengthen
-    if not matching.matcher.is_error():
-        matching.matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-    if matching.matcher.is_error():
-        matching.recover()
-        matching.matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+def _compute_mask(state: GrammarState, mask: NDArray[np.uint32]) -> None:
+    began = time.thread_time()  # processor time, which other processes do not lengthen
+    if not state.matcher.is_error():
+        state.matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+    if state.matcher.is_error():
+        state.restart_matcher()
+        state.matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
     took = time.thread_time() - began
     if took > MAX_MASK_SECONDS:
-        matching.give_up(f"its mask took {took:.2f} s, and may take {MAX_MASK_SECONDS} s: write a simpler grammar")
-    if matching.matcher.is_error():
-        matching.give_up()
-    matching.check()
+        state.fail(f"its mask took {took:.2f} s; the limit is {MAX_MASK_SECONDS} s: write a simpler grammar")
+    if state.matcher.is_error():
+        state.fail()
+    state.check()
 
 
 @lru_cache(maxsize=1)
 def _executor() -> LLExecutor | None:
-    """Threads that compute the masks of several rows at once; None on a machine where that would be one."""
+    """Threads that compute the masks of several rows at once; None on a machine with room for only one thread."""
     from llguidance import LLExecutor
 
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -93,7 +96,7 @@ def _executor() -> LLExecutor | None:
 
 
 def _take_bit(masks: NDArray[np.uint32], token_id: int) -> list[bool]:
-    """Clear the bit of this id in every row; whether it was set."""
+    """Clear the bit of this id in every row. Returns whether it was set, by row."""
     word, bit = token_id // 32, np.uint32(1 << token_id % 32)
     was_set: list[bool] = (masks[:, word] & bit != 0).tolist()
     masks[:, word] &= ~bit
@@ -109,7 +112,7 @@ def _put_bit(mask: NDArray[np.uint32], token_id: int, value: bool) -> None:
 
 
 def _fit(masks: NDArray[np.uint32], words: int) -> NDArray[np.uint32]:
-    """As wide as the logits; ids that the tokenizer has not are not allowed."""
+    """Cut or extend masks to the width of the logits; ids that the tokenizer lacks are not allowed."""
     rows, have = masks.shape
     if have == words:
         return masks
@@ -118,10 +121,10 @@ def _fit(masks: NDArray[np.uint32], words: int) -> NDArray[np.uint32]:
     return fitting
 
 
-def _say(mask: NDArray[np.uint32], edits: RowEdits) -> None:
-    """As a list where the ids lie in so few words that it is shorter."""
+def _add_mask(mask: NDArray[np.uint32], edits: RowEdits) -> None:
+    """Add a mask to the edits, as a list of ids where that is shorter."""
     if 32 * np.count_nonzero(mask) > len(mask):
-        edits.say(EditKind.BITMASK, mask.view(np.int32), None)  # nobody else has the mask: it need not be copied
+        edits.say(EditKind.BITMASK, mask.view(np.int32), None)  # no copy: the mask has no other user
         return
     words = np.flatnonzero(mask)
     bits = np.unpackbits(mask[words].view(np.uint8), bitorder="little").reshape(-1, 32)

@@ -1,4 +1,4 @@
-"""The processor: grammar and tokenizer found, histories followed, masks said."""
+"""The processor: chooses grammar and tokenizer, follows histories, and adds masks to the edits."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from logitport.errors import InvalidParams, LoadFailed, ProcessorFailed
 from logitport.processors import EditProcessor
 from logitport_builtins.grammar import tokenizers
 from logitport_builtins.grammar.compiled import compiled
-from logitport_builtins.grammar.masks import say_allowed
-from logitport_builtins.grammar.matching import Matching
+from logitport_builtins.grammar.masks import add_allowed_ids
 from logitport_builtins.grammar.request_spec import read_grammar
+from logitport_builtins.grammar.state import GrammarState
 from logitport_builtins.grammar.trial import definition
 from logitport_builtins.params import check_in_vocabulary
 
@@ -21,32 +21,32 @@ if TYPE_CHECKING:
     from logitport.processors import EditRequest
     from logitport_builtins.grammar.request_spec import GrammarSpec
 
-# After a step that was slow.
-_WATCHED_STEPS = 32
+# After a slow step, so many further steps compute and measure their masks one by one.
+_MEASURED_STEPS = 32
 
 
 class Grammar(EditProcessor):
-    """Allows only ids with which the output can still become a text of the grammar; the prompt is not looked at.
+    """Allows only ids with which the output can still become a text of the grammar. The prompt is ignored.
 
-    Where the output is such a text, the end-of-sequence ids are allowed as well, and only these where nothing can
-    follow. They are the session's, or else those that the files beside the tokenizer name.
+    If the output is a complete text, the end-of-sequence ids are allowed as well; if nothing can follow, only these.
+    They are the session's, or else those in the files next to the tokenizer.
 
     Parameters:
-        json_schema: a JSON schema, as an object or as text; or instead of it
+        json_schema: a JSON schema, as an object or as text; or one of these instead:
         json_object: true, for any JSON object,
         regex: a regular expression in the syntax of Rust's `regex` crate, which the whole output matches,
-        choice: a list of strings, one of which the output is, or
+        choice: a list of strings, one of which is the output, or
         ebnf: a grammar in GBNF, the EBNF that llama.cpp and xgrammar read; its first rule is `root`.
-        disable_any_whitespace: of JSON, optional: true to allow no whitespace between its tokens.
-        whitespace_pattern: instead of that: a regular expression for the whitespace there.
+        disable_any_whitespace: optional, for JSON: true to forbid whitespace between its tokens.
+        whitespace_pattern: optional, for JSON, instead of that: a regular expression for the whitespace.
         tokenizer: optional, the operator's name of the tokenizer; by default the session's `tokenizer_id`, or the only
-            one that is configured (`tokenizers.configure`).
+            tokenizer that is configured (`tokenizers.configure`).
 
-    A draft token that the grammar does not allow leaves the rows after it unconstrained: they are never sampled from.
-    The same among the accepted ids fails the request.
+    After a draft token that the grammar does not allow, rows are unconstrained, because they are never sampled from.
+    An accepted id that the grammar does not allow fails the request.
 
     Raises:
-        LoadFailed: llguidance, which matches the grammars, is not installed.
+        LoadFailed: llguidance is not installed.
     """
 
     builtin_name = "grammar"
@@ -57,15 +57,15 @@ class Grammar(EditProcessor):
             import llguidance  # noqa: F401
         except ImportError as error:
             raise LoadFailed(tokenizers.MISSING) from error
-        self._watched_steps = 0
+        self._measured_steps = 0
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
-        """Reads the grammar, and compiles it if it is new. Raises InvalidParams, LimitExceeded."""
+        """Read the grammar, and compile it if it is new. Raises InvalidParams, LimitExceeded, LoadFailed."""
         _check(read_grammar(params))
 
     def validate_for(self, caller: Hashable, params: Mapping[str, Any]) -> None:
-        """As `validate_params`; each caller waits for its own grammars to compile. Raises the same."""
+        """Validate like `validate_params`; a caller waits mostly for its own grammars. Raises the same errors."""
         _check(read_grammar(params, caller))
 
     def start(self, request: EditRequest) -> None:
@@ -77,17 +77,17 @@ class Grammar(EditProcessor):
         if not eos_token_ids:
             raise InvalidParams(
                 "grammar: no end-of-sequence id is known, so the output could never end: open the session with "
-                f"eos_token_ids, or put generation_config.json beside tokenizer {tokenizer.name!r}"
+                f"eos_token_ids, or put generation_config.json next to the file of tokenizer {tokenizer.name!r}"
             )
         output = request.history.output_token_ids.tolist()
-        request.state = Matching(compiled(spec, tokenizer), eos_token_ids, output)
+        request.state = GrammarState(compiled(spec, tokenizer), eos_token_ids, output)
 
     def advance(self, request: EditRequest, token_id: int) -> None:
         """Match one more id."""
         request.state.advance(token_id)
 
     def rewind(self, request: EditRequest) -> None:
-        """Go back to the id that is now the last."""
+        """Undo the ids that were cut off."""
         request.state.rewind(request.history.length - request.history.prompt_length)
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
@@ -95,23 +95,23 @@ class Grammar(EditProcessor):
         self.edit_batch([request], [edits])
 
     def edit_batch(self, requests: Sequence[EditRequest], edits: Sequence[RowEdits]) -> None:
-        """As `edit`, for all rows at once, on several threads. Raises ProcessorFailed."""
-        by_tokenizer: dict[str, tuple[list[Matching], list[RowEdits]]] = {}
+        """Edit all rows at once, on several threads. Raises ProcessorFailed."""
+        by_tokenizer: dict[str, tuple[list[GrammarState], list[RowEdits]]] = {}
         for request, row_edits in zip(requests, edits, strict=True):
-            matching: Matching = request.state
-            matching.check()
-            if matching.ended:
-                row_edits.allow(matching.eos_token_ids)
-            elif matching.strayed:
-                _check_draft(request, matching)
+            state: GrammarState = request.state
+            state.check()
+            if state.ended:
+                row_edits.allow(state.eos_token_ids)
+            elif state.mismatched:
+                _check_draft(request, state)
             else:
-                matchings, said = by_tokenizer.setdefault(matching.grammar.tokenizer.name, ([], []))
-                matchings.append(matching)
-                said.append(row_edits)
-        self._watched_steps = max(0, self._watched_steps - 1)
-        for matchings, said in by_tokenizer.values():
-            if say_allowed(matchings, said, requests[0].vocab_size, watch=self._watched_steps > 0):
-                self._watched_steps = _WATCHED_STEPS
+                group, group_edits = by_tokenizer.setdefault(state.grammar.tokenizer.name, ([], []))
+                group.append(state)
+                group_edits.append(row_edits)
+        self._measured_steps = max(0, self._measured_steps - 1)
+        for group, group_edits in by_tokenizer.values():
+            if add_allowed_ids(group, group_edits, requests[0].vocab_size, measure_each=self._measured_steps > 0):
+                self._measured_steps = _MEASURED_STEPS
 
 
 def _check(spec: GrammarSpec) -> None:
@@ -120,12 +120,12 @@ def _check(spec: GrammarSpec) -> None:
     definition(spec)
 
 
-def _check_draft(request: EditRequest, matching: Matching) -> None:
-    """Raises ProcessorFailed if the id that the grammar does not allow is no draft token."""
+def _check_draft(request: EditRequest, state: GrammarState) -> None:
+    """Raise ProcessorFailed if the id that the grammar does not allow is not a draft token."""
     history = request.history
-    at = history.prompt_length + matching.matched
+    at = history.prompt_length + state.matched
     if at < history.length - history.draft_tokens:
         raise ProcessorFailed(
-            f"grammar: output id {matching.matched} is {history.at(at)}, which the grammar does not allow there; was "
-            "it sampled without the edits, or does another processor force it?"
+            f"grammar: the output's id at index {state.matched} is {history.at(at)}, which the grammar does not allow "
+            "there; check that the engine applies the edits, and that no other processor forces the id"
         )

@@ -1,4 +1,4 @@
-"""The grammar that a request asks for, and its tokenizer."""
+"""The grammar and the tokenizer in a request's parameters."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _JSON_OPTIONS = ("disable_any_whitespace", "whitespace_pattern")
 
 @dataclass(frozen=True)
 class GrammarSpec:
-    """A grammar as a request writes it.
+    """A grammar as a request describes it.
 
     Attributes:
-        kind: how `text` is to be read.
+        kind: language of `text`.
         text: a JSON schema, a regular expression, a JSON list of choices, or EBNF.
-        whitespace: between the tokens of JSON: a regular expression; "" for none, None for any.
+        whitespace: regular expression for whitespace between JSON tokens; "" for none, None for any.
         tokenizer: the operator's name of a tokenizer; "" for the session's.
-        caller: the party that the request belongs to; two specs of different callers are equal.
+        caller: the party that owns the request; ignored in comparisons, so that callers share compiled grammars.
     """
 
     kind: Kind
@@ -42,10 +42,10 @@ class GrammarSpec:
 
 
 def read_grammar(params: Mapping[str, Any], caller: Hashable = None) -> GrammarSpec:
-    """The grammar that the parameters of `grammar` describe, of which only its form is checked.
+    """Read the parameters of `grammar`. Checks types and lengths; the grammar itself is not parsed.
 
     Raises:
-        InvalidParams: they describe none, or one that is too long.
+        InvalidParams: a parameter is missing, unknown or invalid, or the grammar is too long.
     """
     given = Params("grammar", params, (*_FORMS, *_JSON_OPTIONS, "tokenizer"))
     forms = [form for form in _FORMS if form in given]
@@ -56,7 +56,7 @@ def read_grammar(params: Mapping[str, Any], caller: Hashable = None) -> GrammarS
     try:
         length = len(text.encode()) + len((whitespace or "").encode())
     except UnicodeEncodeError as error:
-        raise given.error(f"{forms[0]} is no text: {error}") from error
+        raise given.error(f"{forms[0]} is not valid Unicode text: {error}") from error
     if length > MAX_TEXT_LENGTH:
         raise given.error(f"{forms[0]} is longer than {MAX_TEXT_LENGTH} bytes; write a shorter one")
     tokenizer = given.string("tokenizer") if "tokenizer" in given else ""
@@ -72,13 +72,13 @@ def _read_schema(given: Params, key: str, value: Any) -> tuple[Kind, str]:
     if not isinstance(schema, (dict, bool)):
         raise given.error(f"{key} must be a JSON schema, an object, or the text of one, not {_short(value)}")
     if schema is False:
-        raise given.error(f"{key} is false, and nothing matches that")
+        raise given.error(f"{key} is false, which nothing matches; give another schema")
     return "json_schema", "{}" if schema is True else text
 
 
 def _read_json_object(given: Params, key: str, value: Any) -> tuple[Kind, str]:
     if value is not True:
-        raise given.error(f"{key} must be true, for any JSON object, or left out, not {_short(value)}")
+        raise given.error(f"{key} must be true (any JSON object) or absent, not {_short(value)}")
     return "json_schema", _ANY_OBJECT
 
 
@@ -88,10 +88,10 @@ def _read_choice(given: Params, key: str, value: Any) -> tuple[Kind, str]:
     try:
         return "choice", orjson.dumps(value).decode()
     except TypeError as error:
-        raise given.error(f"{key} holds what is no text: {error}") from error
+        raise given.error(f"{key} holds a string that is not valid Unicode text: {error}") from error
 
 
-def _read_regex(given: Params, key: str, value: Any) -> tuple[Kind, str]:  # noqa: ARG001 - all are called alike
+def _read_regex(given: Params, key: str, value: Any) -> tuple[Kind, str]:  # noqa: ARG001 - same signature as the other readers
     return "regex", given.string(key)
 
 
@@ -113,7 +113,7 @@ def _read_whitespace(given: Params, kind: Kind, params: Mapping[str, Any]) -> st
     if not options:
         return None
     if kind != "json_schema":
-        raise given.error(f"{options[0]} is for JSON, and the grammar is a {kind}; leave it out")
+        raise given.error(f"{options[0]} applies only to JSON, but the grammar is of kind {kind}; leave it out")
     if len(options) > 1:
         raise given.error(f"{options[0]} and {options[1]} exclude each other: leave one of them out")
     if options == ["whitespace_pattern"]:

@@ -1,4 +1,4 @@
-"""The tokenizers that the operator has configured: the octets of each token id, and which ids end a sequence."""
+"""The tokenizers that the operator has configured: the bytes of each token id, and the ids that end a sequence."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 MISSING = "grammars need llguidance, which is not installed where the processors run: pip install 'logitport[grammar]'"
 
 _FILE = "tokenizer.json"
-# Where models say which ids end a sequence, the most specific first.
+# Files of a model that name the ids that end a sequence, the most specific first.
 _SETTINGS = ("generation_config.json", "config.json", "tokenizer_config.json")
 
-_OWN_END = "<|end of the sequence, as logitport has it|>"
+_END_MARKER = "<|end of the sequence, as logitport has it|>"
 
 _configured: dict[str, Tokenizer] = {}
 
@@ -32,11 +32,11 @@ class Tokenizer:
     """One tokenizer, read and indexed.
 
     Attributes:
-        name: the operator's.
-        vocab_size: ids are below it; logits may be wider.
-        trie: the octets of each token id, as llguidance walks them, and one more id, `vocab_size`: an end of the
-            sequence of our own. What really ends one, each session may tell for itself.
-        eos_token_ids: the ids that end a sequence, as far as the files beside it tell; may be empty.
+        name: the operator's name.
+        vocab_size: number of ids; logits may be wider.
+        trie: llguidance's index of the bytes of each token id, with one more id, `vocab_size`: an additional end
+            token, because the ids that really end a sequence may differ between sessions.
+        eos_token_ids: the ids that end a sequence, from the files next to the tokenizer; may be empty.
     """
 
     name: str
@@ -46,13 +46,13 @@ class Tokenizer:
 
 
 def configure(paths: Mapping[str, Path]) -> None:
-    """Read these tokenizers, which requests may then name; none but these from now on.
+    """Read these tokenizers, and replace those that requests may name.
 
     Args:
-        paths: by name, a tokenizer.json file as the Hugging Face `tokenizers` library writes it, or a folder with one.
+        paths: by name, a tokenizer.json file of the Hugging Face `tokenizers` library, or a folder with one.
 
     Raises:
-        LoadFailed: a file cannot be read as a tokenizer, or llguidance is missing. Nothing is configured then.
+        LoadFailed: a file cannot be read as a tokenizer, or llguidance is missing. The earlier configuration stays.
     """
     loaded = {name: load(name, path) for name, path in paths.items()}
     _configured.clear()
@@ -60,60 +60,60 @@ def configure(paths: Mapping[str, Path]) -> None:
 
 
 def load(name: str, path: Path) -> Tokenizer:
-    """Read one tokenizer: a second for 150,000 ids. Raises LoadFailed."""
+    """Read one tokenizer; takes a second for 150,000 ids. Raises LoadFailed."""
     try:
         from llguidance import LLTokenizer
     except ImportError as error:
         raise LoadFailed(MISSING) from error
     file = path / _FILE if path.is_dir() else path
     try:
-        text, vocab_size = _with_own_end(orjson.loads(file.read_bytes()))
+        text, vocab_size = _with_end_token(orjson.loads(file.read_bytes()))
         trie = LLTokenizer(text, eos_token=vocab_size)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise LoadFailed(
             f"tokenizer {name!r}: {file}: {error}; give a tokenizer.json of the Hugging Face tokenizers library, or "
-            "the folder with it"
+            "its folder"
         ) from error
-    eos = (_eos_ids(trie, vocab_size, said) for said in _eos_settings(file.parent))
+    eos = (_eos_ids(trie, vocab_size, setting) for setting in _eos_settings(file.parent))
     return Tokenizer(name, vocab_size, trie, next(filter(None, eos), ()))
 
 
-def choose(wanted: str) -> Tokenizer:
-    """The tokenizer of this name; "" is the only one that is configured.
+def choose(name: str) -> Tokenizer:
+    """Return the tokenizer of this name, or for "" the only one that is configured.
 
     Raises:
-        InvalidParams: there is none such.
+        InvalidParams: the name is unknown, or it is "" and not exactly one tokenizer is configured.
     """
-    if not wanted and len(_configured) == 1:
+    if not name and len(_configured) == 1:
         return next(iter(_configured.values()))
-    if wanted in _configured:
-        return _configured[wanted]
-    there = f"there are {', '.join(map(repr, _configured))}" if _configured else "none is configured"
-    if wanted:
+    if name in _configured:
+        return _configured[name]
+    configured = f"configured: {', '.join(map(repr, _configured))}" if _configured else "none is configured"
+    if name:
         raise InvalidParams(
-            f"grammar: tokenizer {wanted!r} is not configured ({there}): start the server with --tokenizer "
-            f"{wanted}=PATH, or name one that is there in the parameter 'tokenizer'"
+            f"grammar: tokenizer {name!r} is not configured ({configured}): start the server with --tokenizer "
+            f"{name}=PATH, or name a configured one in the parameter 'tokenizer'"
         )
     raise InvalidParams(
-        f"grammar: which tokenizer? {there}: name one in the parameter 'tokenizer' or as the session's tokenizer_id; "
-        "the server is told of tokenizers by --tokenizer NAME=PATH"
+        f"grammar: no tokenizer is named ({configured}): name one in the parameter 'tokenizer' or as the session's "
+        "tokenizer_id; the server's option --tokenizer NAME=PATH configures one"
     )
 
 
-def _with_own_end(tokenizer: dict[str, Any]) -> tuple[str, int]:
-    """The text of a tokenizer with one more token, an end of the sequence of our own, and that token's id."""
-    pieces = tokenizer["model"]["vocab"]  # id by piece; of a Unigram model, a list of pieces
+def _with_end_token(tokenizer: dict[str, Any]) -> tuple[str, int]:
+    """Add an end-of-sequence token to a tokenizer. Returns the tokenizer's text and the token's id."""
+    pieces = tokenizer["model"]["vocab"]  # id by piece; for a Unigram model, a list of pieces
     added = tokenizer.get("added_tokens") or []
     ids = chain(pieces.values() if isinstance(pieces, dict) else range(len(pieces)), (token["id"] for token in added))
     end: int = max(ids) + 1
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    tokenizer["added_tokens"] = [*added, {"id": end, "content": _OWN_END, **flags}]
-    tokenizer["truncation"] = tokenizer["padding"] = None  # which are for prompts
+    tokenizer["added_tokens"] = [*added, {"id": end, "content": _END_MARKER, **flags}]
+    tokenizer["truncation"] = tokenizer["padding"] = None  # they apply to prompts
     return orjson.dumps(tokenizer).decode(), end
 
 
 def _eos_settings(folder: Path) -> Iterator[Any]:
-    """What the files beside the tokenizer say of the end of a sequence: an id, a list of ids, or a token."""
+    """Yield the end-of-sequence settings in the files next to the tokenizer: an id, a list of ids, or a token."""
     for name in _SETTINGS:
         try:
             settings = orjson.loads((folder / name).read_bytes())
@@ -124,11 +124,11 @@ def _eos_settings(folder: Path) -> Iterator[Any]:
             yield settings.get("eos_token")
 
 
-def _eos_ids(trie: LLTokenizer, vocab_size: int, said: Any) -> tuple[int, ...]:
-    if isinstance(said, dict):
-        said = said.get("content")
-    if isinstance(said, str):
-        ids = trie.tokenize_str(said, parse_special=True)
-        said = ids if len(ids) == 1 else None
-    many = said if isinstance(said, list) else [said]
-    return tuple(token_id for token_id in many if type(token_id) is int and 0 <= token_id < vocab_size)
+def _eos_ids(trie: LLTokenizer, vocab_size: int, setting: Any) -> tuple[int, ...]:
+    if isinstance(setting, dict):
+        setting = setting.get("content")
+    if isinstance(setting, str):
+        ids = trie.tokenize_str(setting, parse_special=True)
+        setting = ids if len(ids) == 1 else None
+    values = setting if isinstance(setting, list) else [setting]
+    return tuple(token_id for token_id in values if type(token_id) is int and 0 <= token_id < vocab_size)

@@ -1,8 +1,8 @@
-"""Reads a grammar and compiles it, in a process that it may bring down: `trial` runs this file.
+"""Compiles a grammar in a process that may crash. `trial` runs this file.
 
-What llguidance's own limits do not catch (a stack that overflows, a product of automata) ends this process and no
-other. Standard input is one JSON object, the answer on standard output another: {"definition": …} of a grammar that
-compiles, or {"error": …}. Imports the standard library and llguidance alone, so that it starts fast.
+Failures that llguidance's own limits do not catch (stack overflow, a product of automata) end only this process.
+Standard input is one JSON object. Standard output is another: {"definition": …} if the grammar compiles, or
+{"error": …}. Imports only the standard library and llguidance, so that the process starts fast.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from llguidance.gbnf_to_lark import RepetitionNode, gbnf_to_lark
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Smaller than any stack on which the server compiles the grammar again.
+# Smaller than the stack of any server thread that compiles the grammar again.
 _STACK_BYTES = 1 << 20
 
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|.)", re.DOTALL)
 
-# So that the converter writes (a*)* as that, and not as a**, which is none.
+# Makes the converter write (a*)* with parentheses; without them it writes a**, which is invalid.
 RepetitionNode.is_atomic = lambda self: False  # type: ignore[method-assign] # noqa: ARG005
 
 
-class _Octets:
-    """A vocabulary of all octets and an end of sequence."""
+class _ByteVocabulary:
+    """A vocabulary of the 256 byte values and an end-of-sequence token."""
 
     eos_token_id = 256
     bos_token_id = None
     special_token_ids = (256,)
-    tokens = (*(bytes([octet]) for octet in range(256)), b"<eos>")
+    tokens = (*(bytes([value]) for value in range(256)), b"<eos>")
 
     def __call__(self, text: bytes | str) -> list[int]:
         return list(text if isinstance(text, bytes) else text.encode())
 
 
 def define(kind: str, text: str, whitespace: str | None) -> str:
-    """The grammar in llguidance's form. Raises ValueError, and whatever the converter from EBNF raises."""
+    """Convert a grammar to llguidance's form. Raises ValueError, or any exception of the converter from EBNF."""
     if kind == "json_schema":
         options: Any = {"whitespace_pattern": whitespace} if whitespace else {"whitespace_flexible": whitespace is None}
         return LLMatcher.grammar_from_json_schema(text, defaults={"coerce_one_of": True}, overrides=options)
@@ -52,16 +52,16 @@ def define(kind: str, text: str, whitespace: str | None) -> str:
         return LLMatcher.grammar_from_regex(text)
     if kind == "choice":
         return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, json.loads(text))))
-    return LLMatcher.grammar_from_lark(gbnf_to_lark(_ESCAPE.sub(_plain, text)))
+    return LLMatcher.grammar_from_lark(gbnf_to_lark(_ESCAPE.sub(_rewrite_escape, text)))
 
 
 def compile_error(definition: str, limits: Mapping[str, Any], mask_seconds: float) -> str:
-    """Why the grammar does not compile, or not to a first mask within these seconds; "" if it does."""
+    """Compile the grammar and compute a first mask. Returns why that failed or took too long; "" on success."""
     wrong, messages = LLMatcher.validate_grammar_with_warnings(definition, limits=LLParserLimits(**limits))
     if wrong:
         return messages[0]
     bounds = LLParserLimits(**limits, verbose_errors=False)
-    matcher = LLMatcher(LLTokenizer(TokenizerWrapper(_Octets())), definition, log_level=0, limits=bounds)
+    matcher = LLMatcher(LLTokenizer(TokenizerWrapper(_ByteVocabulary())), definition, log_level=0, limits=bounds)
     began = time.thread_time()
     matcher.compute_bitmask()
     if time.thread_time() - began > mask_seconds:
@@ -69,8 +69,8 @@ def compile_error(definition: str, limits: Mapping[str, Any], mask_seconds: floa
     return matcher.get_error().replace("<non-verbose/>", "").replace("NoExtensionBias", "no text matches it")
 
 
-def _plain(escape: re.Match[str]) -> str:
-    """An escape that the converter spoils, written so that it does not."""
+def _rewrite_escape(escape: re.Match[str]) -> str:
+    """Rewrite an escape sequence that the converter mishandles."""
     digits = escape[1] or escape[2]
     if digits is None:
         return escape[0]
@@ -84,7 +84,7 @@ def _answer(spec: Mapping[str, Any]) -> dict[str, str]:
         error = compile_error(definition, spec["limits"], spec["mask_seconds"])
     except RecursionError:
         error = "nested too deeply"
-    except Exception as raised:  # noqa: BLE001 - whatever it is, it is what the grammar makes the libraries say
+    except Exception as raised:  # noqa: BLE001 - the libraries raise many types for invalid grammars
         error = str(raised) or type(raised).__name__
     return {"error": error.strip()} if error else {"definition": definition}
 
@@ -92,7 +92,7 @@ def _answer(spec: Mapping[str, Any]) -> dict[str, str]:
 def _main() -> None:
     spec = json.load(sys.stdin)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with suppress(ValueError):  # macOS knows no such limit
+    with suppress(ValueError):  # macOS does not support this limit
         resource.setrlimit(resource.RLIMIT_AS, (spec["memory_bytes"],) * 2)
     resource.setrlimit(resource.RLIMIT_CPU, (spec["seconds"],) * 2)
     threading.stack_size(_STACK_BYTES)

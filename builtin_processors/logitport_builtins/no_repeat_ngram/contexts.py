@@ -1,4 +1,4 @@
-"""Contexts, the n - 1 ids before a position, as 64-bit hashes, and an immutable index over them."""
+"""64-bit hashes of contexts, and an immutable index over them. A context is the n - 1 ids before a position."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Two odd multipliers: that of Knuth's MMIX generator (TAOCP 2, 3.3.4), and 2**64 / golden ratio (TAOCP 3, 6.4).
+# Two odd multipliers: Knuth's MMIX generator (TAOCP 2, 3.3.4), and 2**64 / golden ratio (TAOCP 3, 6.4).
 _BASE = 6364136223846793005
 _SCALE = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -23,25 +23,25 @@ NO_POSITIONS: NDArray[np.int32] = np.empty(0, np.int32)
 class ContextHash:
     """The polynomial rolling hash of Karp and Rabin (1987), modulo 2**64.
 
-    The hash of the ids t[0], …, t[n - 2] is the sum of t[i] * SCALE * BASE**(n - 2 - i). In a history of fewer than
-    n - 1 ids, it is the hash of all there are.
+    The hash of the ids t[0], …, t[n - 2] is the sum of t[i] * SCALE * BASE**(n - 2 - i). If the history has fewer than
+    n - 1 ids, all of them are hashed.
     """
 
     __slots__ = ("_leaving", "_size")
 
     def __init__(self, size: int) -> None:
-        """For n-grams of `size` ids."""
+        """Prepare for n-grams of `size` ids."""
         self._size = size
         self._leaving = _SCALE * pow(_BASE, size - 1, _MASK + 1) & _MASK
 
     def roll(self, context: int, leaving_id: int, joining_id: int) -> int:
-        """The context's successor: `leaving_id` (0 if there is none) drops out in front, `joining_id` comes behind."""
+        """The next context: removes `leaving_id` (0 if there is none) from the front and appends `joining_id`."""
         return (context * _BASE + joining_id * _SCALE - leaving_id * self._leaving) & _MASK
 
     def all(self, token_ids: NDArray[np.int32]) -> NDArray[np.uint64]:
         """The context of each position of int32[n], and of the position after the last: uint64[n + 1].
 
-        In linear time for any `size`: as differences of prefix sums, scaled by powers of the (odd) base.
+        Takes linear time for any `size`: differences of prefix sums, scaled by powers of the (odd) base.
         """
         length = len(token_ids)
         sums = np.zeros(length + 1, np.uint64)
@@ -52,9 +52,9 @@ class ContextHash:
 
 
 class FrozenIndex:
-    """Positions by context, made once: sorted by bucket, and of equal n-grams only the latest.
+    """Positions by context, built once: sorted by bucket, with only the latest of equal n-grams.
 
-    Eight further bits of the hash stand beside each position, so that almost every look-up in vain ends there.
+    Each position has eight further bits of the hash, which end almost every look-up of a context that is not indexed.
     """
 
     __slots__ = ("_begins", "_marks", "_positions", "_shift")
@@ -67,12 +67,12 @@ class FrozenIndex:
         self._shift = 64 - bits
         buckets = (contexts >> np.uint64(self._shift)).astype(np.uint16)
         within = (contexts ^ token_ids[positions].astype(np.uint64)).astype(np.uint16)
-        order = np.lexsort((within, buckets))  # brings equal n-grams together, the latest last
+        order = np.lexsort((within, buckets))  # equal n-grams become adjacent, the latest last
         order = np.delete(order, _superseded(token_ids, positions[order], contexts[order], size))
         begins = np.zeros((1 << bits) + 1, np.int32)
         np.cumsum(np.bincount(buckets[order], minlength=1 << bits), out=begins[1:])
         self._positions = positions[order].astype(np.int32)
-        # Looked up one by one, for which a memoryview and bytes are faster than arrays.
+        # A memoryview and bytes, because single look-ups in arrays are slower.
         self._begins = begins.data
         self._marks = (contexts[order] >> np.uint64(self._shift - 8)).astype(np.uint8).tobytes()
 
@@ -80,7 +80,7 @@ class FrozenIndex:
         return len(self._positions)
 
     def look_up(self, context: int) -> NDArray[np.int32]:
-        """All positions of this context, and perhaps of others, int32[n]; a view."""
+        """All positions of this context, and possibly positions of others, int32[n]; a view."""
         bucket = context >> self._shift
         begin, end = self._begins[bucket], self._begins[bucket + 1]
         if self._marks.find(context >> (self._shift - 8) & 255, begin, end) < 0:
@@ -91,7 +91,7 @@ class FrozenIndex:
 def _superseded(
     token_ids: NDArray[np.int32], positions: NDArray[np.int64], contexts: NDArray[np.uint64], size: int
 ) -> NDArray[np.int64]:
-    """Which of `positions` stand before a position of the same n-gram; equal hashes alone prove nothing."""
+    """Indices in `positions` whose successor has the same n-gram. Ids are compared, because hashes collide."""
     found = np.flatnonzero(contexts[:-1] == contexts[1:])
     for backwards in range(size):
         if not found.size:

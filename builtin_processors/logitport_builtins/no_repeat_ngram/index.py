@@ -1,4 +1,4 @@
-"""Which ids followed the last n - 1 ids of a history when these stood there before."""
+"""Finds the ids that followed earlier occurrences of the last n - 1 ids of a history."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
     from logitport.core.history import History
 
-_UNFROZEN = 128  # ids at the end that stay out of the frozen part, so that rejecting drafts is cheap
-_MIN_RECENT = 512  # ids at least from one rebuild to the next
-_FEW = 32  # ids, of all n-grams that are found, which are compared sooner one by one than by arrays
+_UNFROZEN = 128  # ids at the end that are not frozen, so that rejecting drafts is cheap
+_MIN_RECENT = 512  # minimum number of ids between two rebuilds
+_FEW = 32  # up to this many ids, comparing one by one is faster than comparing arrays
 
 
 @dataclass(frozen=True)
 class NGramRule:
-    """No n-gram of `size` ids twice within the last `window` ids, unless it ends in one of `whitelist`."""
+    """Forbids a repeated n-gram of `size` ids within the last `window` ids, unless it ends in an id of `whitelist`."""
 
     size: int
     window: int
@@ -32,9 +32,10 @@ class NGramRule:
 class FollowerIndex:
     """The positions of one history by their context, the `size - 1` ids before them.
 
-    A hash of the context says where to look; what is found there is compared with the history, because hashes collide.
-    Ids that are appended go into a dictionary, the recent part, from which `rewind` takes them back. When that has
-    grown to 1/32 of the frozen part, all is frozen anew, in linear time: on average an id costs the same at any length.
+    Look-ups use a hash of the context. The positions found are compared with the history, because hashes collide.
+    Appended ids go into a dictionary, the recent part, from which `rewind` removes them. When the recent part has grown
+    to 1/32 of the frozen part, everything is frozen again in linear time. So the average time per id does not depend
+    on the length.
 
     Memory at 32k ids: below 1 MB.
     """
@@ -45,14 +46,14 @@ class FollowerIndex:
     )
 
     def __init__(self, history: History, rule: NGramRule, vocab_size: int) -> None:
-        """Index the whole of `history`, except ids that are whitelisted or not below `vocab_size`."""
+        """Index all of `history`, except ids that are whitelisted or not below `vocab_size`."""
         self._rule = rule
         self._vocab_size = vocab_size
         self._hash = ContextHash(rule.size)
         self._build(history)
 
     def append(self, history: History, token_id: int) -> None:
-        """`token_id` has just joined the history."""
+        """Index `token_id`, which was just appended to the history."""
         contexts, size, length = self._contexts, self._rule.size, history.length
         context = contexts[-1]
         leaving_id = 0
@@ -64,7 +65,7 @@ class FollowerIndex:
             self._build(history)
 
     def rewind(self, history: History) -> None:
-        """The history has just been cut back."""
+        """Follow a history that was just cut back."""
         if len(history) < self._frozen_length:
             self._build(history)
             return
@@ -85,8 +86,8 @@ class FollowerIndex:
         earliest = max(0, length - self._rule.window) + size - 1
         if len(positions) * size <= _FEW:
             at, last = history.at, range(1, size)
-            found = [here for here in positions.tolist() if here >= earliest]
-            ids = {at(here) for here in found if all(at(here - back) == at(length - back) for back in last)}
+            candidates = [position for position in positions.tolist() if position >= earliest]
+            ids = {at(here) for here in candidates if all(at(here - back) == at(length - back) for back in last)}
             return np.array(sorted(ids), np.int32)
         token_ids = history.token_ids
         positions = positions[positions >= earliest]
@@ -95,23 +96,23 @@ class FollowerIndex:
         return _distinct(token_ids[positions[same.all(axis=0)]])
 
     def _build(self, history: History) -> None:
-        """Index all of the history anew: what a rewind is likely to cut in the recent part, the rest frozen."""
+        """Index all of the history again: the ids that a rewind may cut go to the recent part, the rest is frozen."""
         token_ids, size = history.token_ids, self._rule.size
         self._frozen_length = max(history.prompt_length, len(token_ids) - _UNFROZEN)
-        first = max(0, self._frozen_length - self._rule.window)  # what lies before is outside every window to come
+        first = max(0, self._frozen_length - self._rule.window)  # earlier ids are outside every future window
         contexts = self._hash.all(token_ids[first:])
         positions = np.arange(min(first + size - 1, self._frozen_length), self._frozen_length)
-        positions = positions[self._counts(token_ids[positions])]
+        positions = positions[self._may_be_denied(token_ids[positions])]
         self._frozen = FrozenIndex(token_ids, positions, contexts[positions - first], size)
-        # The context of each position from the end of the frozen part on, the next id's included.
+        # The context of each position after the frozen part, including the next id's.
         self._contexts: list[int] = contexts[self._frozen_length - first :].tolist()
         self._rebuild_length = self._frozen_length + _UNFROZEN + max(_MIN_RECENT, len(self._frozen) // 32)
         self._recent: dict[int, array[int]] = {}
         for position in range(max(self._frozen_length, size - 1), len(token_ids)):
             self._record(self._contexts[position - self._frozen_length], position, token_ids.item(position))
 
-    def _counts(self, followers: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Which of these ids may be denied at all, bool[n]."""
+    def _may_be_denied(self, followers: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Whether each of these ids may be denied, bool[n]."""
         in_vocabulary = followers < self._vocab_size
         if not self._rule.whitelist:
             return in_vocabulary
@@ -136,7 +137,7 @@ class FollowerIndex:
 
 
 def _distinct(ids: NDArray[np.int32]) -> NDArray[np.int32]:
-    """`np.unique`, which for integers is a hash table and several times slower."""
+    """Sort and remove duplicates. `np.unique` uses a hash table for integers and is several times slower."""
     ids.sort()
     is_first = np.ones(len(ids), np.bool_)
     np.not_equal(ids[1:], ids[:-1], out=is_first[1:])

@@ -1,4 +1,4 @@
-"""Where thinking was opened and closed in one history."""
+"""The positions at which thinking blocks were opened and closed in one history."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ class ThinkingBlocks:
     """The blocks of one history, kept up to date as it grows and is cut back.
 
     Attributes:
-        due: the length of the history from which on the open block has used up its budget.
-        last_ids: the last id of each tag; another id completes none.
+        due: the length of the history at which the open block has used up its budget.
+        last_ids: the last id of each tag; any other id completes no tag.
     """
 
     __slots__ = ("_events", "_limit", "_tags", "due", "last_ids")
 
     def __init__(self, limit: ThinkingLimit, history: History) -> None:
         self._limit = limit
-        # With its sign for `_events`; where two tags end at the same id, the longer is meant.
+        # Each tag and its sign in `_events`. Longest first: if both tags end at the same id, the longer one counts.
         self._tags = sorted([(limit.tags.start, 1), (limit.tags.end, -1)], key=lambda tag: -len(tag[0]))
         self.last_ids = (limit.tags.start[-1], limit.tags.end[-1])
-        # The lengths of the history at which a tag was complete: positive where it opened a block, negative where it
-        # closed one. The leading 0 is never rewound.
+        # The lengths of the history at which a tag was complete: positive for a start tag, negative for an end tag.
+        # The leading 0 is never removed.
         self._events = array("q", [0, *_find_events(history, self._tags)])
         self._update()
 
-    def note(self, history: History) -> None:
-        """Look for a tag at the end of the history."""
+    def record_tag(self, history: History) -> None:
+        """Record the tag at the end of the history, if there is one."""
         token_ids = history.token_ids
         for tag, sign in self._tags:
             if tuple(token_ids[-len(tag) :].tolist()) == tag:
@@ -47,23 +47,23 @@ class ThinkingBlocks:
                 return
 
     def rewind(self, length: int) -> None:
-        """Forget the tags that were not complete at this length."""
+        """Remove the tags that were not complete at this length."""
         while abs(self._events[-1]) > length:
             self._events.pop()
         self._update()
 
     def closing_id(self, history: History) -> int:
-        """The next id on the way out of the open block: of the end tag, or the newline before it."""
+        """The next id that closes the open block: the newline, or an id of the end tag."""
         end, newline = self._limit.tags.end, self._limit.tags.newline
         used = len(history) - self._events[-1]
-        begun = min(used, len(end) - 1)  # how much of the end tag has been written
-        written = tuple(history.token_ids[len(history) - begun :].tolist())
-        while written != end[:begun]:
-            begun -= 1
-            written = written[1:]
-        if begun == 0 and newline is not None and history.last_output != newline:
+        written = min(used, len(end) - 1)  # how many ids of the end tag have been written
+        tail = tuple(history.token_ids[len(history) - written :].tolist())
+        while tail != end[:written]:
+            written -= 1
+            tail = tail[1:]
+        if written == 0 and newline is not None and history.last_output != newline:
             return newline
-        return end[begun]
+        return end[written]
 
     def _update(self) -> None:
         opened_at = self._events[-1]
@@ -71,7 +71,7 @@ class ThinkingBlocks:
 
 
 def _find_events(history: History, tags: list[tuple[tuple[int, ...], int]]) -> list[int]:
-    """The events of a history: of the prompt, which is never rewound, the last one; of the output, all."""
+    """Find the events of a history: only the last one of the prompt, which is never rewound, and all of the output."""
     (first, first_sign), (second, second_sign) = tags
     first_at = _occurrences(history.token_ids, first)
     second_at = np.setdiff1d(_occurrences(history.token_ids, second), first_at, assume_unique=True)
@@ -83,7 +83,7 @@ def _find_events(history: History, tags: list[tuple[tuple[int, ...], int]]) -> l
 
 
 def _occurrences(token_ids: NDArray[np.int32], tag: tuple[int, ...]) -> NDArray[np.int64]:
-    """Where `tag` occurs in int32[n]: the positions just past it, ascending."""
+    """Find `tag` in int32[n]: the positions just past each occurrence, ascending."""
     starts = np.flatnonzero(token_ids[: max(0, len(token_ids) - len(tag) + 1)] == tag[0])
     for offset in range(1, len(tag)):
         starts = starts[token_ids[starts + offset] == tag[offset]]

@@ -1,4 +1,4 @@
-"""What a request asks for: a budget, and the ids by which its model marks thinking."""
+"""The limit in a request's parameters: a budget, and the ids with which its model marks thinking."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ThinkingLimit:
     tags: ThinkingTags
 
 
-# The ids that SGLang 0.5.23 has for these models (sglang/srt/sampling/custom_logit_processor.py).
+# Source of the ids: sglang/srt/sampling/custom_logit_processor.py, SGLang 0.5.23.
 PRESETS: Mapping[str, ThinkingTags] = MappingProxyType(
     {
         "qwen3": ThinkingTags(start=(151667,), end=(151668,), newline=198),
@@ -52,10 +52,10 @@ _TAG_KEYS = ("thinking_start_ids", "thinking_end_ids", "newline_id")
 
 
 def read_limit(params: Mapping[str, Any]) -> ThinkingLimit:
-    """The limit that the parameters of `thinking_budget` describe.
+    """Read the limit from the parameters of `thinking_budget`.
 
     Raises:
-        InvalidParams: they describe none.
+        InvalidParams: a parameter is missing, unknown or invalid.
     """
     given = Params("thinking_budget", params, ("thinking_budget", "preset", *_TAG_KEYS))
     budget = given.integer("thinking_budget", minimum=0)
@@ -63,12 +63,12 @@ def read_limit(params: Mapping[str, Any]) -> ThinkingLimit:
 
 
 def _read_preset(given: Params) -> ThinkingTags:
-    spare = [key for key in _TAG_KEYS if key in given]
-    if spare:
-        raise given.error(f"preset and {spare[0]} exclude each other: leave one of them out")
+    conflicting = [key for key in _TAG_KEYS if key in given]
+    if conflicting:
+        raise given.error(f"preset and {conflicting[0]} exclude each other: leave one of them out")
     preset = given.string("preset")
     if preset not in PRESETS:
-        raise given.error(f"unknown preset {preset!r}; there are {', '.join(PRESETS)}")
+        raise given.error(f"unknown preset {preset!r}; known presets: {', '.join(PRESETS)}")
     return PRESETS[preset]
 
 
@@ -80,7 +80,7 @@ def _read_tags(given: Params) -> ThinkingTags:
     if not start or not end:
         raise given.error("thinking_start_ids and thinking_end_ids must hold one id or more")
     newline = given.token_id("newline_id") if "newline_id" in given else None
-    way_out = end if newline is None else (newline, *end)
-    if any(way_out[i : i + len(start)] == start for i in range(len(way_out))):
+    closing = end if newline is None else (newline, *end)
+    if any(closing[i : i + len(start)] == start for i in range(len(closing))):
         raise given.error("newline_id and thinking_end_ids must not contain thinking_start_ids: no block would close")
     return ThinkingTags(start, end, newline)

@@ -1,4 +1,4 @@
-"""The processor: parameters in, blocks followed, the way out forced."""
+"""The processor: reads the parameters, follows thinking blocks, and forces the ids that close one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ThinkingBudget(EditProcessor):
-    """Closes a thinking block that has used up its budget: forces the newline, then the end tag, one id a step.
+    """Closes a thinking block that has used up its budget: forces the newline, then the end tag, one id per step.
 
     Parameters:
         thinking_budget: how many ids may follow the start tag, 0 or more.
@@ -26,10 +26,11 @@ class ThinkingBudget(EditProcessor):
         thinking_end_ids: list of the ids of the end tag, and
         newline_id: optional id to write before the end tag, unless it was the last to be sampled.
 
-    Tags of the prompt and of the output count alike, and the one completed last decides: a start tag opens a block,
-    also within a block, whose count then begins anew; an end tag closes it. Where both end at the same id the longer
-    is meant, or the start tag if they are equal. For tags of one id this is what SGLang 0.5.23's
-    `ThinkingBudgetLogitProcessor` does. A block whose last ids begin the end tag gets the rest of it, and no newline.
+    Tags of the prompt and of the output count alike, and the tag completed last decides. A start tag opens a block; a
+    start tag within a block restarts its count. An end tag closes the block. If both tags end at the same id, the
+    longer one counts, or the start tag if they are equal. For tags of one id this is the behaviour of SGLang 0.5.23's
+    `ThinkingBudgetLogitProcessor`. If the last ids of a block are the beginning of the end tag, only the rest of the
+    tag is forced, without a newline.
     """
 
     builtin_name = "thinking_budget"
@@ -40,24 +41,24 @@ class ThinkingBudget(EditProcessor):
         read_limit(params)
 
     def limit(self, request: EditRequest) -> ThinkingLimit:
-        """What the request asks for. Raises InvalidParams, InvalidTokenId."""
+        """Read the request's limit. Raises InvalidParams, InvalidTokenId."""
         limit = read_limit(request.params)
         newline = [] if limit.tags.newline is None else [limit.tags.newline]
         check_in_vocabulary("thinking_budget", [*limit.tags.start, *limit.tags.end, *newline], request.vocab_size)
         return limit
 
     def start(self, request: EditRequest) -> None:
-        """Find the tags of the history, all at once. Raises InvalidParams, InvalidTokenId."""
+        """Find all tags of the history. Raises InvalidParams, InvalidTokenId."""
         request.state = ThinkingBlocks(self.limit(request), request.history)
 
     def advance(self, request: EditRequest, token_id: int) -> None:
-        """Take note of a tag that `token_id` completes."""
+        """Record a tag that `token_id` completes."""
         blocks: ThinkingBlocks = request.state
         if token_id in blocks.last_ids:
-            blocks.note(request.history)
+            blocks.record_tag(request.history)
 
     def rewind(self, request: EditRequest) -> None:
-        """Forget the tags that were cut off."""
+        """Remove the tags that were cut off."""
         request.state.rewind(len(request.history))
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:

@@ -1,4 +1,4 @@
-"""How a processor is called: one file or folder a dialect, one seam (`Dialect`)."""
+"""How processors are called: one file or folder per dialect, all behind the interface `Dialect`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from logitport_server.dialects.base import Dialect, RequestContext
 
 __all__ = ["Dialect", "RequestContext", "make_dialect"]
 
-# Imported when they are first spoken: most want torch, which a worker need not have.
+# Imported on first use: most dialects need torch, which a worker may lack.
 _DIALECTS = {
     dialects.EDITS: "edits.EditDialect",
     dialects.SGLANG: "sglang.SGLangDialect",
@@ -23,19 +23,20 @@ _DIALECTS = {
 
 
 def make_dialect(processor: Any, name: str, *, shipped: bool) -> Dialect:
-    """The dialect of a processor, ready to call an instance of it.
+    """Create the dialect of a processor, ready to call an instance of it.
 
     Args:
-        processor: what `logitport.dialects.recognise` takes.
-        name: what it is called in messages.
+        processor: a class, instance or function that `logitport.dialects.recognise` accepts.
+        name: the processor's name in messages.
         shipped: whether a client sent the processor's code.
 
     Raises:
-        LoadFailed: creating the instance raised, or it is of a dialect that is not spoken here.
+        LoadFailed: creating the instance raised, or the server has no such dialect.
     """
     inner, dialect = dialects.recognise(processor)
     if dialect not in _DIALECTS:
-        raise LoadFailed(f"processor {name} is of the dialect {dialect!r}; there are {', '.join(sorted(_DIALECTS))}")
-    module, _, speaker = _DIALECTS[dialect].rpartition(".")
-    spoken: type[Dialect] = getattr(import_module(f"{__name__}.{module}"), speaker)
-    return spoken(inner, name, shipped=shipped)
+        known = ", ".join(sorted(_DIALECTS))
+        raise LoadFailed(f"processor {name} has the unknown dialect {dialect!r}; supported: {known}")
+    module, _, class_name = _DIALECTS[dialect].rpartition(".")
+    dialect_class: type[Dialect] = getattr(import_module(f"{__name__}.{module}"), class_name)
+    return dialect_class(inner, name, shipped=shipped)

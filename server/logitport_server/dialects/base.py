@@ -1,4 +1,4 @@
-"""The seam that every dialect implements."""
+"""The interface that every dialect implements."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from logitport_server.shared_memory.regions import Region
 
 
-# What a processor says of the rows of a call: of each, or of all in columns, where row i is that of the i-th state.
+# A processor's edits for the rows of a call: one RowEdits per row, or columns in which row i belongs to the i-th state.
 EditsResult: TypeAlias = "Sequence[RowEdits] | Edits"
 
 
 def by_row(edits: EditsResult, num_rows: int) -> Sequence[RowEdits]:
-    """What was said of each row of a call; nothing at all where its processor reads logits."""
+    """The edits of each row of a call, unpacked if they are columns."""
     return edits.unpack(num_rows) if isinstance(edits, Edits) else edits
 
 
 def is_greedy(temperature: object) -> bool:
-    """Whether an engine that is given this sampling temperature takes the largest logit: vLLM's bound, its default 1.0.
+    """Whether this sampling temperature means greedy sampling, by vLLM's bound. An absent one is vLLM's default, 1.0.
 
     Source: `_SAMPLING_EPS` in vllm/sampling_params.py.
     """
@@ -40,18 +40,18 @@ def is_greedy(temperature: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """What a processor may know about a request.
+    """The facts about a request that a processor may read.
 
     Attributes:
-        request_id: the engine's name for it.
-        history: its tokens; live, kept by the session.
-        sampling_params: the engine's.
+        request_id: the engine's name for the request.
+        history: the request's tokens; live, updated by the session.
+        sampling_params: the engine's sampling parameters.
         vocab_size: width of the logits.
-        tokenizer_id: the engine's tokenizer; "" if it has not said.
-        eos_token_ids: the ids that end a sequence; empty if the engine has not said.
-        max_requests: how many requests its session may hold at once.
-        device: where the logits will be that its processors get, as torch names it.
-        caller: identity of the party that the request belongs to; equal for all its requests.
+        tokenizer_id: the engine's tokenizer; "" if unknown.
+        eos_token_ids: the ids that end a sequence; empty if unknown.
+        max_requests: how many requests the session may hold at once.
+        device: torch's name of the device on which processors get the logits.
+        caller: identity of the party that owns the request; equal for all its requests.
     """
 
     request_id: str
@@ -66,31 +66,31 @@ class RequestContext:
 
 
 class States(list[Any]):
-    """The states of the rows of a call. It never changes, so a dialect can recognize a list by its identity."""
+    """The states of the rows of a call. The list never changes, so a dialect can recognize it by its identity."""
 
     __slots__ = ("__weakref__",)
 
 
 class Dialect(ABC):
-    """Calls one processor for many requests. A request's state is opaque to everyone else.
+    """Calls one processor for many requests. Only the dialect reads a request's state.
 
-    Any method may raise anything: what it runs is somebody else's code.
+    Any method may raise any exception, because it runs third-party code.
 
     Attributes:
-        isolated: whether the processor runs in another process, so that others can be called meanwhile.
-        argmax_invariant: whether it never changes which logit of a row is the largest; it is not called in steps whose
-            requests are all greedy, if nothing that may change it stands behind it in the chain.
-        reads_logits: whether its processors are given logits.
-        takes_drafts: whether it is called once for the rows of all draft offsets, with histories that hold no drafts;
-            else once for each offset, with histories that hold the drafts before it.
-        drafts: the draft tokens before each row of a call, if it takes them and its step has any; else ().
-        processor: the instance; None if it is elsewhere.
-        name: what it is called in messages: a built-in's name, or what `Payload.display_name` says.
-        key: what it is known by: a built-in's name, or a digest.
+        isolated: whether the processor runs in another process, so that other processors can run at the same time.
+        argmax_invariant: whether the processor never changes which logit of a row is the largest. It is skipped when
+            all requests of a step are greedy, unless a later processor of the chain may change the largest logit.
+        reads_logits: whether the processor takes logits.
+        takes_drafts: True: called once for the rows of all draft offsets, with histories that hold no drafts.
+            False: called once per draft offset, with histories that hold the drafts before that offset.
+        drafts: the draft tokens before each row of a call, if `takes_drafts` and the step has any; else ().
+        processor: the instance; None if it is in another process, or not yet created.
+        name: the processor's name in messages: a built-in's name, or `Payload.display_name`.
+        key: the processor's identity: a built-in's name, or a digest.
         shipped: whether a client sent the processor's code.
-        takes_long: whether its calls may take milliseconds, so that others are served meanwhile.
-        domain: the trust domain whose worker runs it; None if it runs in this process.
-        failed: what single states raised before the last call, by their place in it; it served the others.
+        takes_long: whether a call may take milliseconds; its session then runs on a thread of its own.
+        domain: the trust domain whose worker runs the processor; None if it runs in this process.
+        failed: exceptions of single states in the last call, by their index in it; the other states were served.
     """
 
     isolated: ClassVar[bool] = False
@@ -102,11 +102,11 @@ class Dialect(ABC):
     failed: Mapping[int, BaseException] = MappingProxyType({})
 
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
-        """For a processor's class, or an instance. Raises LoadFailed if none can be made of it."""
+        """Takes a processor's class, or an instance. Raises LoadFailed if the class cannot be instantiated."""
         self.processor = payload.instantiate(processor) if isinstance(processor, type) else processor
         self.name = self.key = name
         self.shipped = shipped
-        # A logits-free one says it; nobody else is known to be quick.
+        # Only logits-free processors declare this; any other may be slow.
         self.takes_long = bool(getattr(self.processor, "takes_long", True))
         self._scratch: torch.Tensor | None = None
 
@@ -123,52 +123,52 @@ class Dialect(ABC):
 
     @abstractmethod
     def start(self, context: RequestContext, params: dict[str, Any]) -> Any:
-        """State for a request, from its history of any length."""
+        """Create the state of a request, from a history of any length."""
 
     @abstractmethod
     def token_callback(self, state: Any) -> Callable[[int], object] | None:
-        """What to call with each id that has just joined the history; None if nothing."""
+        """The function to call with each id right after it was appended to the history; None if none is needed."""
 
     @abstractmethod
     def rewind(self, state: Any) -> None:
-        """The history has just been cut back to its present length. Raises StateLost as `check_rebuildable`."""
+        """Follow a history that was cut back to its present length. Raises StateLost like `check_rebuildable`."""
 
     @abstractmethod
     def rebuild(self, state: Any) -> None:
-        """Ids have joined the history of which this state was not told. Raises StateLost as `check_rebuildable`."""
+        """Update a state that missed ids appended to its history. Raises StateLost like `check_rebuildable`."""
 
     def check_rebuildable(self, state: Any) -> None:
-        """Whether `start` would give this state again.
+        """Check that `start` would create this state again.
 
         Raises:
             StateLost: the state is not a function of the history.
         """
 
     def scratch(self, rows: int, like: torch.Tensor) -> torch.Tensor:
-        """Memory for rows that do not lie together, which this processor alone gets, step after step.
+        """Memory for rows that are not adjacent. Only this processor uses it, and reuses it from step to step.
 
         Returns:
-            float[rows, vocab_size], uninitialised, of the width, dtype and device of `like`.
+            float[rows, vocab_size], uninitialised, with the width, dtype and device of `like`.
         """
         if self._scratch is None or len(self._scratch) < rows or self._scratch.dtype != like.dtype:
             self._scratch = like.new_empty((rows, like.shape[1]))
         return self._scratch[:rows]
 
     def borrow(self, region: Region | None) -> None:
-        """Logits that lie in this region may be processed where they are; None: no more. Only where `isolated`."""
+        """Let calls process logits of this region in place; None ends that. Only where `isolated`."""
 
     def begin(self, states: Sequence[Any], logits: torch.Tensor | None) -> bool:
-        """Begin a call, if that can be done without waiting; only where `isolated`.
+        """Begin a call and return True, or return False if that would wait; only where `isolated`.
 
-        If it was begun, `edit` or `process`, with the same arguments, is what must come next; or else `abandon`.
+        After True, the next call must be `edit` or `process` with the same arguments, or `abandon`.
         """
         raise NotImplementedError
 
     def abandon(self) -> None:
-        """Give up the call that was begun, if there is one."""
+        """Cancel the call that was begun, if there is one."""
 
     def edit(self, states: Sequence[Any]) -> EditsResult:
-        """The edits of each row; only where `reads_logits` is False."""
+        """Return the edits of each row; only where `reads_logits` is False."""
         raise NotImplementedError
 
     def process(self, states: Sequence[Any], logits: torch.Tensor) -> torch.Tensor:

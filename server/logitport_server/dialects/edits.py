@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class EditDialect(Dialect):
-    """History and parameters in, edits out."""
+    """Calls a processor with history and parameters; it returns edits."""
 
     reads_logits = False
     processor: EditProcessor
@@ -52,6 +52,6 @@ class EditDialect(Dialect):
         self.processor.start(state)
 
     def edit(self, states: Sequence[EditRequest]) -> list[RowEdits]:
-        said = [RowEdits() for _ in states]
-        self.processor.edit_batch(states, said)
-        return said
+        edits = [RowEdits() for _ in states]
+        self.processor.edit_batch(states, edits)
+        return edits

@@ -1,4 +1,4 @@
-"""What goes wrong inside a processor, as one of our errors."""
+"""Converts exceptions that a processor raises to logitport's errors."""
 
 from __future__ import annotations
 
@@ -35,46 +35,46 @@ logger = logging.getLogger(__name__)
 _MAX_MESSAGE_BYTES = 1000
 _MAX_TRACEBACK_LENGTH = 4000
 
-# What is said of a file or a network that a processor has not found.
+# Appended to the message when a system call failed inside the sandbox.
 _SANDBOXED = (
     " (it runs in a sandbox without network and files: put what it needs into the class as a constant, or into a "
-    "package beside the server; docs/security.md)"
+    "package installed with the server; see docs/security.md)"
 )
 _MAX_CHAIN_LENGTH = 8
 
 _OUR_PACKAGES = ("logitport_server", "logitport_builtins", "logitport")
 
-# What a processor, or looking for it, may say in our own words.
+# Errors that pass through with their own type.
 _OURS = (
     *(InvalidArgument, UnknownProcessor, PayloadNotAllowed, MalformedPayload, PythonMismatch, LoadFailed),
     *(ProcessorFailed, StateLost, NotPermitted, SignatureRefused, LimitExceeded),
 )
 
 
-# Of these, what the SDK says to a processor that uses it wrongly, as with an id that is none: it cannot say to whom.
+# Raised by the SDK when a processor misuses it, for example with an invalid id. The SDK cannot name the processor.
 _UNNAMED = (InvalidArgument, InvalidTokenId)
 
 
 class WorkerLost(ProcessorFailed):
-    """The call cost the processor's worker its process. Travels as ProcessorFailed."""
+    """The worker process ended during the call. Sent to clients as ProcessorFailed."""
 
 
-# What calling again would not mend, and would cost another worker, or as much time again.
+# A retry would not help: it would lose another worker, or take as long again.
 NON_RETRYABLE = (WorkerLost, ProcessorTimedOut, ProcessorQuarantined)
 
 
 def of_processor(error: BaseException, processor: str, *, shipped: bool = True) -> LogitportError:
-    """An error of the kinds that are ours names the processor; any other becomes `ProcessorFailed`, with its traceback.
+    """Convert an exception to a logitport error that names the processor and can be serialized.
 
-    The error that comes back can travel, whatever was raised. The traceback of what nobody has shipped is logged, and
-    does not travel: who calls an installed processor need not see its code.
+    logitport's own errors keep their type. Any other exception becomes `ProcessorFailed`, with its traceback. For a
+    processor that was not shipped, the traceback is logged and not returned: clients need not see installed code.
     """
     if isinstance(error, _OURS):
         kind = next(cls for cls in type(error).__mro__ if cls.__module__ == LogitportError.__module__)
         message = _text(getattr(error, "message", error))
         if kind in _UNNAMED and not message.startswith("processor "):
             message = f"processor {processor}: {message}"
-        trace = _end(_text(getattr(error, "remote_traceback", ""))) or _where_it_was_caused(error)
+        trace = _end(_text(getattr(error, "remote_traceback", ""))) or _third_party_traceback(error)
     else:
         kind = ProcessorFailed
         message = f"processor {processor} raised {type(error).__name__}: {_text(error)}"
@@ -87,27 +87,27 @@ def of_processor(error: BaseException, processor: str, *, shipped: bool = True) 
 
 
 def of_sandboxed(error: BaseException, processor: str) -> LogitportError:
-    """As `of_processor`, in a worker: where the system has refused something, it may well be the sandbox that did."""
+    """Convert like `of_processor`, in a worker; a failed system call gets a hint that the sandbox may be the cause."""
     failure = of_processor(error, processor)
     if _refused_by_the_system(error):
         failure.message += _SANDBOXED
     elif "No module named" in failure.message and "install" not in failure.message and _lacks_a_module(error):
-        failure.message += "; install it on the server, beside logitport"
+        failure.message += "; install it on the server, in logitport's environment"
     return failure
 
 
 def of_dialect(error: BaseException, dialect: Dialect) -> LogitportError:
-    """What a dialect raised, as `of_processor`."""
+    """Convert what a dialect raised, like `of_processor`."""
     return of_processor(error, dialect.name, shipped=dialect.shipped)
 
 
 def remote_traceback(error: BaseException) -> str:
-    """The frames below the server's; the end of them, if they are very long."""
+    """Format the traceback below the server's frames; only its end, if it is very long."""
     return _formatted(error, _below(error.__traceback__, {"logitport_server"}))
 
 
 def _refused_by_the_system(error: BaseException) -> bool:
-    """Whether it is, or came of, an error with a number of the system's, but for one that says that time is up."""
+    """Whether the error is, or was caused by, an OSError with an errno other than a timeout."""
     return any(
         isinstance(cause, OSError) and not isinstance(cause, TimeoutError) and cause.errno is not None
         for cause in _chain(error)
@@ -115,12 +115,12 @@ def _refused_by_the_system(error: BaseException) -> bool:
 
 
 def _lacks_a_module(error: BaseException) -> bool:
-    """Whether it is, or came of, an import of what is not here."""
+    """Whether the error is, or was caused by, the import of a missing module."""
     return any(isinstance(cause, ModuleNotFoundError) for cause in _chain(error))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what it came of."""
+    """The error and its causes."""
     for _ in range(_MAX_CHAIN_LENGTH):
         if error is None:
             break
@@ -128,8 +128,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _where_it_was_caused(error: BaseException) -> str:
-    """The frames from the first that is not of our code; "" if all are, for then nobody else's is to blame."""
+def _third_party_traceback(error: BaseException) -> str:
+    """Format the traceback from the first third-party frame on; "" if every frame is logitport's own."""
     frames = _below(error.__traceback__, _OUR_PACKAGES)
     return "" if frames is None else _formatted(error, frames)
 
@@ -153,8 +153,8 @@ def _end(text: str) -> str:
 
 
 def _text(value: object) -> str:
-    """Text that can travel."""
+    """Convert to text that can be encoded as UTF-8."""
     try:
         return str(value).encode(errors="replace").decode()
-    except BaseException as error:  # noqa: BLE001 - __str__ is somebody else's code, too
-        return f"(its text cannot be had: {type(error).__name__})"
+    except BaseException as error:  # noqa: BLE001 - __str__ is third-party code, too
+        return f"(converting it to text raised {type(error).__name__})"

@@ -1,4 +1,4 @@
-"""What a processor that reads logits may return."""
+"""Checks of what a logits-reading processor returns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from logitport.errors import ProcessorFailed
 
 
 def check_result(result: object, shape: torch.Size, processor: str) -> None:
-    """Raises ProcessorFailed for anything but a dense floating-point tensor of this shape."""
+    """Raise ProcessorFailed unless the result is a dense floating-point tensor of this shape."""
     if not isinstance(result, torch.Tensor):
         wrong = type(result).__name__
     elif result.shape != shape:
@@ -26,9 +26,9 @@ def check_result(result: object, shape: torch.Size, processor: str) -> None:
 
 
 def rows_with_nan(logits: torch.Tensor) -> list[int]:
-    """Which rows of float[rows, vocab_size] hold a NaN, ascending; to sample from one can end an engine.
+    """Rows of float[rows, vocab_size] that hold a NaN, ascending; sampling from such a row can crash an engine.
 
-    None are told of logits on a GPU: to look at them would be to wait for it.
+    Always empty for logits on a GPU: reading them would wait for the device.
     """
     if logits.device.type != "cpu" or not logits.numel():
         return []

@@ -22,7 +22,10 @@ _REQ = {"rid", "origin_input_ids", "output_ids"}
 
 
 class _State:
-    """One dict for the request's whole life, where processors keep state; its `__req__` stands for SGLang's `Req`."""
+    """State of a request: one dict for its whole life, in which processors keep state.
+
+    The dict's `__req__` has the attributes of SGLang's `Req` that processors may read.
+    """
 
     __slots__ = ("custom_params", "given", "history", "req")
 
@@ -36,8 +39,8 @@ class _State:
         self.given = params
         self.custom_params = {**deepcopy(params), "__req__": self.req}
 
-    def kept_something(self) -> bool:
-        """Whether a processor has changed the dict, or left something on its `__req__`."""
+    def was_changed(self) -> bool:
+        """Whether a processor has changed the dict, or added an attribute to its `__req__`."""
         if self.custom_params.get("__req__") is not self.req or vars(self.req).keys() != _REQ:
             return True
         try:
@@ -47,22 +50,22 @@ class _State:
 
 
 def _copy_of_attributes(processor: object) -> dict[str, Any] | None:
-    """The instance's attributes, as deep as they go; None if that cannot be had."""
+    """Deep-copy the instance's attributes; None if they cannot be copied."""
     try:
         return deepcopy(getattr(processor, "__dict__", {}))
-    except Exception:  # noqa: BLE001 - somebody else's code may raise anything
+    except Exception:  # noqa: BLE001 - third-party code may raise anything
         return None
 
 
 class SGLangDialect(Dialect):
-    """Logits and one dict a row in, logits out."""
+    """Calls a processor with logits and one dict per row; it returns logits."""
 
     reads_logits = True
     processor: CustomLogitProcessor
 
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
         super().__init__(processor, name, shipped=shipped)
-        self._attributes_at_first = _copy_of_attributes(self.processor)
+        self._initial_attributes = _copy_of_attributes(self.processor)
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
         return _State(context, params)
@@ -79,16 +82,16 @@ class SGLangDialect(Dialect):
         self.rewind(state)
 
     def check_rebuildable(self, state: _State) -> None:
-        if state.kept_something() or not self._is_as_at_first():
+        if state.was_changed() or not self._is_unchanged():
             raise StateLost(
-                f"request {state.req.rid!r}: its history was changed, and {self.name} keeps state of its own that "
-                "cannot follow; remove the request and add it again"
+                f"request {state.req.rid!r}: its history was changed, and {self.name} keeps state that cannot be "
+                "rebuilt from the history; remove the request and add it again"
             )
 
-    def _is_as_at_first(self) -> bool:
+    def _is_unchanged(self) -> bool:
         """Whether no attribute of the instance has changed since its construction."""
         try:
-            return bool(getattr(self.processor, "__dict__", {}) == self._attributes_at_first)
+            return bool(getattr(self.processor, "__dict__", {}) == self._initial_attributes)
         except Exception:  # noqa: BLE001 - as above
             return False
 

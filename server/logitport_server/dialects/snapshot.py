@@ -1,4 +1,4 @@
-"""What an instance of somebody else's class holds, so that it can be told whether that has changed."""
+"""Snapshots of what an object of a third-party class holds, to detect whether it has changed."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-# What cannot be changed, and can be compared.
+# Immutable types that can be compared.
 _PLAIN = {type(None), bool, int, float, complex, str, bytes, range, type(Ellipsis), re.Pattern}
 _PLAIN |= {torch.dtype, torch.device, torch.Size}
 _CONTAINERS = {list, tuple, set, frozenset}
-# What is the same as long as it is the same object.
+# Types that are compared by identity.
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, enum.Enum)
-# It may be taken once a row and step.
+# Bounds the time of a snapshot, which may be taken for each row of a step.
 _MAX_VALUES = 100_000
 
 
 class Snapshot:
-    """All that an object holds at one moment, as deep as a copy of it would go; equal to a later one if that is so.
+    """Everything that an object holds at one moment, as deep as a deep copy goes. Compare two to find a change.
 
-    Tensors are not read: they are told apart by identity, and by how often they were written to. Functions and modules
-    are taken to hold nothing. The snapshot of what cannot be copied, or holds very much, equals none.
+    Tensors are not read: they are compared by identity and version counter. Functions and modules are treated as
+    stateless. The snapshot of an object that cannot be copied, or is too large, equals no other.
 
     Attributes:
-        tensors: those that were met; without those of what cannot be copied.
+        tensors: the tensors that were found; incomplete if the object cannot be copied.
     """
 
     __hash__ = None  # type: ignore[assignment]
@@ -40,25 +40,25 @@ class Snapshot:
         self.tensors: list[torch.Tensor] = []
         self._marks: list[object] = []
         self._seen: dict[int, int] = {}
-        self._alive: list[object] = []  # as long as their ids are noted
-        self._room = _MAX_VALUES
+        self._alive: list[object] = []  # keeps the ids of `_seen` from being reused
+        self._values_left = _MAX_VALUES
         try:
-            self._look(value)
-            self._whole = True
-        except Exception:  # noqa: BLE001 - somebody else's code may raise anything
-            self._whole = False
+            self._visit(value)
+            self._is_complete = True
+        except Exception:  # noqa: BLE001 - third-party code may raise anything
+            self._is_complete = False
         self._seen.clear()
         self._alive.clear()
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Snapshot) or not (self._whole and other._whole):
+        if not isinstance(other, Snapshot) or not (self._is_complete and other._is_complete):
             return False
         try:
             return self._marks == other._marks
         except Exception:  # noqa: BLE001 - as above
             return False
 
-    def _look(self, value: object) -> None:
+    def _visit(self, value: object) -> None:
         kind = type(value)
         if kind in _PLAIN:
             self._marks += (kind, value)
@@ -70,14 +70,14 @@ class Snapshot:
             self._seen[id(value)] = len(self._seen)
             self._alive.append(value)
             self._marks.append(kind)
-            self._look_into(value)
+            self._visit_parts(value)
 
-    def _look_into(self, value: object) -> None:
+    def _visit_parts(self, value: object) -> None:
         if type(value) is dict:
-            self._look_at_all(value.keys())
-            self._look_at_all(value.values())
+            self._visit_all(value.keys())
+            self._visit_all(value.values())
         elif type(value) in _CONTAINERS:
-            self._look_at_all(value)  # type: ignore[arg-type]
+            self._visit_all(value)  # type: ignore[arg-type]
         elif isinstance(value, torch.Tensor):
             self.tensors.append(value)
             self._marks.append(_Same(value, value._version))
@@ -85,35 +85,35 @@ class Snapshot:
             self._marks.append(value.get_state().numpy().tobytes())
         elif isinstance(value, np.ndarray):
             if value.dtype.hasobject:
-                raise TypeError("objects in an array")
-            self._take(value.nbytes // 8)
+                raise TypeError("an array of Python objects cannot be compared")
+            self._count(value.nbytes // 8)
             self._marks += (value.dtype, value.shape, zlib.crc32(np.ascontiguousarray(value).data))
         else:
             made_from = value.__reduce_ex__(4)
             parts = made_from if isinstance(made_from, tuple) else (made_from,)
             for part in parts[:3]:
-                self._look(part)
+                self._visit(part)
             for more in parts[3:5]:
-                self._look_at_all(() if more is None else list(more))
+                self._visit_all(() if more is None else list(more))
 
-    def _look_at_all(self, values: Collection[object]) -> None:
-        self._take(1 + len(values))
+    def _visit_all(self, values: Collection[object]) -> None:
+        self._count(1 + len(values))
         kinds = [*map(type, values)]
         self._marks.append(kinds)
         if _PLAIN.issuperset(kinds):
             self._marks += values
             return
         for value in values:
-            self._look(value)
+            self._visit(value)
 
-    def _take(self, values: int) -> None:
-        self._room -= values
-        if self._room < 0:
-            raise OverflowError("too much to look at")
+    def _count(self, values: int) -> None:
+        self._values_left -= values
+        if self._values_left < 0:
+            raise OverflowError(f"more than {_MAX_VALUES} values")
 
 
 class _Same:
-    """Equal if it is the same object, written to as often."""
+    """Equal if the object is the same and its version is, too."""
 
     __slots__ = ("value", "version")
 

@@ -1,8 +1,8 @@
-"""What processors import of engines, where the engines are not installed.
+"""Stubs of engines' packages, for processors that import from engines that are not installed.
 
-Each folder in here stands for an engine's package, and has its modules under their names, with exactly what a processor
-may touch. They are found last of all, so that an engine which is installed is used itself; and in workers alone: a
-server that imports an engine gets the real one, or none.
+Each folder is the stub of an engine's package. It has modules with the engine's names and exactly the names that a
+processor may use. The folder comes last on the import path, so an installed engine takes precedence. Only workers use
+stubs: a server that imports an engine gets the real one, or an ImportError.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import sys
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
-# What is here, by package.
+# Names of the packages that have a stub.
 ENGINES = frozenset(path.parent.name for path in _FOLDER.glob("*/__init__.py"))
 
 
 def offer() -> None:
-    """Let imports of this process find them."""
+    """Add the stubs to the import path of this process."""
     folder = str(_FOLDER)
     if folder not in sys.path:
         sys.path.append(folder)
 
 
 def are_in(file: str) -> bool:
-    """Whether what an import finds at this path stands for an engine."""
+    """Whether this file belongs to a stub."""
     return Path(file).is_relative_to(_FOLDER)

@@ -23,7 +23,7 @@ from logitport import (
     UnknownProcessor,
 )
 from logitport.integrations.llama_cpp import RemoteLogitsProcessor
-from tests.shipped import TellsLengths
+from tests.shipped_processors import TellsLengths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,7 +13,7 @@ import torch
 from logitport import Client, CustomLogitProcessor, RequestsFailed, UnknownProcessor
 from logitport.integrations.llama_cpp import RemoteLogitsProcessor
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
-from tests.shipped import CountsCalls, TellsLengths, Tilt, Trips
+from tests.shipped_processors import CountsCalls, TellsLengths, Tilt, Trips
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What becomes of a state that its history does not give back."""
+"""An assertion for state that is not a function of the history."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def assert_lost(dialect: Dialect, state: Any, history: History, length: int) -> None:
-    """Every way to build it again is refused, also once the history is cut back to this length."""
+    """Assert that every way of rebuilding the state raises StateLost, also after the history was cut back."""
     with pytest.raises(StateLost, match=r"'r-1': .*remove the request and add it again"):
         dialect.check_rebuildable(state)
     history.rewind(length)

@@ -1,4 +1,4 @@
-"""What every dialect must do. A new dialect joins by adding itself to `SPEAKERS`."""
+"""Conformance tests of all dialects. To test a new dialect, add a processor of it to `PROCESSORS`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Seen = list[tuple[list[int], dict[str, Any]]]
 SEEN: Seen = []
 
 
-class TellsLogits(CustomLogitProcessor):
+class RecordsLogits(CustomLogitProcessor):
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
         if "bad" in params:
@@ -40,12 +40,12 @@ class TellsLogits(CustomLogitProcessor):
         return logits
 
 
-class TellsEdits(EditProcessor):
-    """Keeps what it was told, so that a lost or repeated id shows."""
+class RecordsEdits(EditProcessor):
+    """Keeps the ids that it was called with, to detect a lost or repeated one."""
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
-        TellsLogits.validate_params(params)
+        RecordsLogits.validate_params(params)
 
     def start(self, request: EditRequest) -> None:
         request.state = request.history.token_ids.tolist()
@@ -62,8 +62,8 @@ class TellsEdits(EditProcessor):
         SEEN.append((list(request.state), dict(request.params)))
 
 
-class TellsBatches(LogitsProcessor):
-    """Follows the batch by hand."""
+class RecordsBatches(LogitsProcessor):
+    """Follows the batch updates itself."""
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
@@ -97,10 +97,10 @@ class TellsBatches(LogitsProcessor):
         return logits
 
 
-class TellsRequests(AdapterLogitsProcessor):
+class RecordsRequests(AdapterLogitsProcessor):
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
-        TellsBatches.validate_params(sampling_params)
+        RecordsBatches.validate_params(sampling_params)
 
     def is_argmax_invariant(self) -> bool:
         return False
@@ -114,10 +114,10 @@ class TellsRequests(AdapterLogitsProcessor):
         return tell
 
 
-class TellsSlots(SlotLogitsProcessor):
+class RecordsSlots(SlotLogitsProcessor):
     """Reads the buffers of each row's slot."""
 
-    validate_params = TellsBatches.validate_params
+    validate_params = RecordsBatches.validate_params
 
     def __init__(self, vllm_config: Any, req_states: Any) -> None:
         assert req_states.vocab_size == VOCAB
@@ -134,10 +134,10 @@ class TellsSlots(SlotLogitsProcessor):
         return logits
 
 
-class TellsSlotsAsProposed:
-    """Reads the arrays that it is told of."""
+class RecordsSlotsAsProposed:
+    """Reads the arrays that `update_state` passes."""
 
-    validate_params = TellsBatches.validate_params
+    validate_params = RecordsBatches.validate_params
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self.params: dict[int, dict[str, Any]] = {}
@@ -158,12 +158,12 @@ class TellsSlotsAsProposed:
         return logits
 
 
-class TellsScores:
-    """As transformers has it."""
+class RecordsScores:
+    """A processor with transformers' interface."""
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
-        TellsLogits.validate_params(params)
+        RecordsLogits.validate_params(params)
 
     def __init__(self, **params: Any) -> None:
         self.params = params
@@ -174,24 +174,24 @@ class TellsScores:
         return scores.clone()
 
 
-SPEAKERS: list[type[Any]] = [
-    TellsLogits,
-    TellsEdits,
-    TellsBatches,
-    TellsRequests,
-    TellsScores,
-    TellsSlots,
-    TellsSlotsAsProposed,
+PROCESSORS: list[type[Any]] = [
+    RecordsLogits,
+    RecordsEdits,
+    RecordsBatches,
+    RecordsRequests,
+    RecordsScores,
+    RecordsSlots,
+    RecordsSlotsAsProposed,
 ]
-every_dialect = pytest.mark.parametrize("speaker", SPEAKERS)
+every_dialect = pytest.mark.parametrize("processor", PROCESSORS)
 
 
-def dialect_of(speaker: type[Any]) -> Dialect:
-    return make_dialect(speaker, "its name", shipped=True)
+def dialect_of(processor: type[Any]) -> Dialect:
+    return make_dialect(processor, "its name", shipped=True)
 
 
-class Told:
-    """A request as a dialect is told of it."""
+class DialectRequest:
+    """A request and its state in a dialect."""
 
     def __init__(self, dialect: Dialect, prompt: list[int], output: list[int], params: dict[str, Any]) -> None:
         self.dialect = dialect
@@ -210,8 +210,8 @@ class Told:
         self.dialect.rewind(self.state)
 
 
-def call(dialect: Dialect, requests: list[Told]) -> Seen:
-    """One call that serves one row of each request; what the processor saw."""
+def call(dialect: Dialect, requests: list[DialectRequest]) -> Seen:
+    """Call the processor for one row of each request. Returns what it saw."""
     SEEN.clear()
     states = [request.state for request in requests]
     if dialect.reads_logits:
@@ -225,10 +225,10 @@ def call(dialect: Dialect, requests: list[Told]) -> Seen:
 @every_dialect
 @given(prompt=IDS, output=IDS, then=IDS)
 def test_a_request_may_start_anywhere_and_go_on(
-    speaker: type[Any], prompt: list[int], output: list[int], then: list[int]
+    processor: type[Any], prompt: list[int], output: list[int], then: list[int]
 ) -> None:
-    dialect = dialect_of(speaker)
-    request = Told(dialect, prompt, output, {"a": 1})
+    dialect = dialect_of(processor)
+    request = DialectRequest(dialect, prompt, output, {"a": 1})
     assert call(dialect, [request]) == [(prompt + output, {"a": 1})]
     for token_id in then:
         request.append(token_id)
@@ -238,10 +238,10 @@ def test_a_request_may_start_anywhere_and_go_on(
 @every_dialect
 @given(prompt=IDS, output=IDS, kept=st.integers(0, 6), then=IDS)
 def test_a_history_that_is_cut_back(
-    speaker: type[Any], prompt: list[int], output: list[int], kept: int, then: list[int]
+    processor: type[Any], prompt: list[int], output: list[int], kept: int, then: list[int]
 ) -> None:
-    dialect = dialect_of(speaker)
-    request = Told(dialect, prompt, [], {})
+    dialect = dialect_of(processor)
+    request = DialectRequest(dialect, prompt, [], {})
     for token_id in output:
         request.append(token_id)
     call(dialect, [request])
@@ -254,11 +254,11 @@ def test_a_history_that_is_cut_back(
 
 @every_dialect
 @given(prompt=IDS, missed=IDS, then=IDS)
-def test_state_that_fell_behind_is_built_anew(
-    speaker: type[Any], prompt: list[int], missed: list[int], then: list[int]
+def test_state_that_missed_ids_is_rebuilt(
+    processor: type[Any], prompt: list[int], missed: list[int], then: list[int]
 ) -> None:
-    dialect = dialect_of(speaker)
-    request = Told(dialect, prompt, [], {})
+    dialect = dialect_of(processor)
+    request = DialectRequest(dialect, prompt, [], {})
     request.history.extend(missed)
     dialect.rebuild(request.state)
     for token_id in then:
@@ -267,32 +267,32 @@ def test_state_that_fell_behind_is_built_anew(
 
 
 @every_dialect
-def test_each_row_gets_its_own_request(speaker: type[Any]) -> None:
-    dialect = dialect_of(speaker)
-    first, second = Told(dialect, [1], [2], {"n": [1]}), Told(dialect, [], [3], {})
+def test_each_row_gets_its_own_request(processor: type[Any]) -> None:
+    dialect = dialect_of(processor)
+    first, second = DialectRequest(dialect, [1], [2], {"n": [1]}), DialectRequest(dialect, [], [3], {})
     assert call(dialect, [second, first, first]) == [([3], {}), ([1, 2], {"n": [1]}), ([1, 2], {"n": [1]})]
 
 
 @every_dialect
-def test_parameters_as_they_came_stay_as_they_came(speaker: type[Any]) -> None:
-    dialect = dialect_of(speaker)
+def test_parameters_are_not_modified(processor: type[Any]) -> None:
+    dialect = dialect_of(processor)
     params: dict[str, Any] = {"n": [1, {"m": 2}]}
-    request = Told(dialect, [1], [], params)
+    request = DialectRequest(dialect, [1], [], params)
     call(dialect, [request])
     assert params == {"n": [1, {"m": 2}]}
 
 
 @every_dialect
-def test_parameters_are_checked_by_the_processor(speaker: type[Any]) -> None:
-    dialect = dialect_of(speaker)
+def test_parameters_are_checked_by_the_processor(processor: type[Any]) -> None:
+    dialect = dialect_of(processor)
     dialect.validate({"good": 1}, {})
     with pytest.raises(InvalidParams):
         dialect.validate({"bad": 1}, {})
 
 
 @every_dialect
-def test_it_does_one_of_two_things(speaker: type[Any]) -> None:
-    dialect = dialect_of(speaker)
+def test_a_dialect_either_edits_or_processes_logits(processor: type[Any]) -> None:
+    dialect = dialect_of(processor)
     if dialect.reads_logits:
         with pytest.raises(NotImplementedError):
             dialect.edit([])
@@ -302,8 +302,8 @@ def test_it_does_one_of_two_things(speaker: type[Any]) -> None:
 
 
 @every_dialect
-def test_state_that_follows_from_the_history_can_be_rebuilt(speaker: type[Any]) -> None:
-    dialect = dialect_of(speaker)
-    request = Told(dialect, [1], [2], {"a": 1})
+def test_state_that_follows_from_the_history_can_be_rebuilt(processor: type[Any]) -> None:
+    dialect = dialect_of(processor)
+    request = DialectRequest(dialect, [1], [2], {"a": 1})
     call(dialect, [request])
     dialect.check_rebuildable(request.state)

@@ -1,4 +1,4 @@
-"""What is told of an error inside a processor."""
+"""Conversion of a processor's exceptions to logitport's errors."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Careless(EditProcessor):
         edits.deny(["x"])
 
 
-def told_of(call: Callable[[], Any]) -> LogitportError:
-    """What a server would tell that called this; the traceback begins in the call."""
+def converted(call: Callable[[], Any]) -> LogitportError:
+    """The error that a server reports if this call raises; its traceback begins in the call."""
     with pytest.raises(Exception) as raised:  # noqa: PT011 - whatever it is
         call()
     frames = raised.value.__traceback__
@@ -45,8 +45,8 @@ def told_of(call: Callable[[], Any]) -> LogitportError:
     return of_processor(raised.value.with_traceback(frames.tb_next), "its name")
 
 
-def test_an_error_of_ours_that_a_processor_caused_tells_where() -> None:
-    error = told_of(partial(Careless().edit_batch, [None], [RowEdits()]))  # type: ignore[list-item]
+def test_a_logitport_error_caused_by_a_processor_has_a_traceback() -> None:
+    error = converted(partial(Careless().edit_batch, [None], [RowEdits()]))  # type: ignore[list-item]
     assert isinstance(error, InvalidTokenId)
     assert error.processor == "its name"
     assert error.remote_traceback.startswith("Traceback")
@@ -63,41 +63,41 @@ def test_an_error_of_ours_that_a_processor_caused_tells_where() -> None:
         partial(BUILTINS["disallowed_tokens"].validate_params, {}),
     ],
 )
-def test_an_error_of_ours_that_we_raise_has_no_traceback(call: Callable[[], Any]) -> None:
-    assert told_of(call).remote_traceback == ""
+def test_a_logitport_error_raised_by_logitport_has_no_traceback(call: Callable[[], Any]) -> None:
+    assert converted(call).remote_traceback == ""
 
 
 @pytest.mark.parametrize("refusal", [LimitExceeded, NotPermitted, SignatureRefused, PayloadNotAllowed])
-def test_why_a_processor_was_not_even_looked_for_stays_what_it_is(refusal: type[LogitportError]) -> None:
+def test_errors_of_admission_keep_type_and_message(refusal: type[LogitportError]) -> None:
     error = of_processor(refusal("why"), "its name")
     assert type(error) is refusal
     assert str(error) == "why"
 
 
-def test_an_id_that_is_none_names_the_processor_that_said_it() -> None:
+def test_an_invalid_id_names_the_processor() -> None:
     edits = RowEdits()
     edits.deny([9])
-    error = told_of(partial(edits.check, 8))
+    error = converted(partial(edits.check, 8))
     assert error.message == "processor its name: DENY of token id 9: ids must lie in [0, 8)"
     assert of_processor(error, "its name").message == error.message, "once"
 
 
-def test_what_else_is_raised_comes_with_its_traceback() -> None:
-    error = told_of(partial(int, "no number"))
+def test_any_other_exception_has_its_traceback() -> None:
+    error = converted(partial(int, "no number"))
     assert isinstance(error, ProcessorFailed)
     assert "ValueError: invalid literal" in error.remote_traceback
 
 
-def test_the_traceback_of_what_nobody_has_shipped_does_not_travel(
+def test_the_traceback_of_an_installed_processor_is_logged_and_not_sent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     try:
         raise ValueError("mine")
     except ValueError as error:
         with caplog.at_level("INFO"):
-            told = of_processor(error, "our_team:Ban", shipped=False)
-    assert "mine" in told.message
-    assert not told.remote_traceback
+            failure = of_processor(error, "our_team:Ban", shipped=False)
+    assert "mine" in failure.message
+    assert not failure.remote_traceback
     assert "raise ValueError" in caplog.text
 
 
@@ -105,7 +105,7 @@ def refused_by_a_file() -> None:
     open("/no/such/file")  # noqa: SIM115
 
 
-def refused_and_told_in_other_words() -> None:
+def refused_and_reraised() -> None:
     try:
         refused_by_a_file()
     except OSError as error:
@@ -121,7 +121,7 @@ def loaded() -> None:
 
 HINT = (
     " (it runs in a sandbox without network and files: put what it needs into the class as a constant, or into a "
-    "package beside the server; docs/security.md)"
+    "package installed with the server; see docs/security.md)"
 )
 
 
@@ -129,12 +129,12 @@ HINT = (
     "call",
     [
         refused_by_a_file,
-        refused_and_told_in_other_words,
+        refused_and_reraised,
         loaded,
         partial(socket.getaddrinfo, "nobody.invalid", 1, 0, 0, 0, socket.AI_NUMERICHOST),
     ],
 )
-def test_what_the_system_refuses_in_a_worker_tells_of_the_sandbox(call: Callable[[], Any]) -> None:
+def test_a_failed_system_call_in_a_worker_gets_the_sandbox_hint(call: Callable[[], Any]) -> None:
     with pytest.raises(Exception) as raised:  # noqa: PT011 - whatever it is
         call()
     assert of_sandboxed(raised.value, "its name").message == of_processor(raised.value, "its name").message + HINT
@@ -143,7 +143,7 @@ def test_what_the_system_refuses_in_a_worker_tells_of_the_sandbox(call: Callable
 @pytest.mark.parametrize(
     "error", [ValueError("x"), OSError("of its own"), FileNotFoundError("too"), TimeoutError(110, "late"), KeyError()]
 )
-def test_what_a_processor_raises_of_itself_does_not(error: Exception) -> None:
+def test_an_exception_without_a_system_call_gets_no_hint(error: Exception) -> None:
     assert HINT not in of_sandboxed(error, "its name").message
 
 
@@ -151,29 +151,29 @@ def lacks_a_module() -> None:
     import no_such_module  # type: ignore[import-not-found]  # noqa: F401
 
 
-def lacks_it_as_it_is_loaded() -> None:
+def lacks_a_module_while_loading() -> None:
     try:
         lacks_a_module()
     except ImportError as error:
         raise LoadFailed(f"creating a Ban raised ModuleNotFoundError: {error}") from error
 
 
-@pytest.mark.parametrize("call", [lacks_a_module, lacks_it_as_it_is_loaded])
-def test_a_module_that_a_worker_lacks_is_to_be_installed(call: Callable[[], Any]) -> None:
+@pytest.mark.parametrize("call", [lacks_a_module, lacks_a_module_while_loading])
+def test_a_missing_module_in_a_worker_gets_an_installation_hint(call: Callable[[], Any]) -> None:
     with pytest.raises((ImportError, LoadFailed)) as raised:
         call()
-    told = of_sandboxed(raised.value, "its name").message
-    assert told.endswith("No module named 'no_such_module'; install it on the server, beside logitport")
+    failure = of_sandboxed(raised.value, "its name").message
+    assert failure.endswith("No module named 'no_such_module'; install it on the server, in logitport's environment")
 
 
-def test_what_to_install_is_told_once() -> None:
+def test_the_installation_hint_appears_once() -> None:
     with pytest.raises(LoadFailed) as raised:
-        lacks_it_as_it_is_loaded()
+        lacks_a_module_while_loading()
     raised.value.message += "; install it on the server"
     assert of_sandboxed(raised.value, "its name").message.count("install") == 1
 
 
-def test_a_chain_of_errors_without_end() -> None:
+def test_a_cyclic_chain_of_errors() -> None:
     error = ValueError("x")
     error.__context__ = KeyError("y")
     error.__context__.__context__ = error

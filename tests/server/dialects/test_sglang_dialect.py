@@ -1,4 +1,4 @@
-"""SGLang's dialect: the dict that lives as long as its request, and state that no history gives back."""
+"""SGLang's dialect: one dict for the whole life of a request, and state that cannot be rebuilt."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from logitport_server.dialects import Dialect
 
 
-class Does(CustomLogitProcessor):
-    """Does to the dicts what a function does."""
+class RunsAction(CustomLogitProcessor):
+    """Calls a function with each dict."""
 
     __slots__ = ("act",)
 
@@ -39,9 +39,9 @@ def started(processor: CustomLogitProcessor, params: dict[str, Any] | None = Non
     return dialect, dialect.start(RequestContext("r-1", history, {}, 8), params or {}), history
 
 
-def test_req_is_as_sglang_has_it() -> None:
+def test_req_has_the_attributes_of_sglang() -> None:
     seen = []
-    dialect, state, _ = started(Does(lambda params: seen.append(params["__req__"])))
+    dialect, state, _ = started(RunsAction(lambda params: seen.append(params["__req__"])))
     dialect.process([state], torch.zeros(1, 8))
     req = seen[0]
     assert (req.rid, list(req.origin_input_ids), list(req.output_ids)) == ("r-1", [1, 2], [3])
@@ -53,7 +53,7 @@ def test_one_dict_for_the_whole_life_of_a_request() -> None:
     def count(params: dict[str, Any]) -> None:
         params["calls"] = params.get("calls", 0) + 1
 
-    dialect, state, _ = started(Does(count))
+    dialect, state, _ = started(RunsAction(count))
     for _ in range(3):
         dialect.process([state], torch.zeros(1, 8))
     assert state.custom_params["calls"] == 3
@@ -83,7 +83,7 @@ def test_a_processor_without_base_class_and_without_validate_params() -> None:
 
 
 class Configured(CustomLogitProcessor):
-    """Attributes that `__init__` sets, and nobody changes."""
+    """Has attributes that only `__init__` sets."""
 
     def __init__(self, keep: Callable[[Configured], object] = lambda _: None) -> None:
         self.factor, self.stops, self._keep = 2.0, [1, 2], keep
@@ -93,7 +93,7 @@ class Configured(CustomLogitProcessor):
         return logits * self.factor
 
 
-def test_attributes_as_they_were_at_construction_are_no_state() -> None:
+def test_attributes_that_never_changed_are_not_state() -> None:
     dialect, state, history = started(Configured(), {"given": [0]})
     dialect.process([state], torch.zeros(1, 8))
     dialect.check_rebuildable(state)
@@ -111,30 +111,30 @@ class WithAttribute(CustomLogitProcessor):
         return logits
 
 
-KEEPERS: list[CustomLogitProcessor] = [
+STATEFUL: list[CustomLogitProcessor] = [
     WithAttribute(),
     Configured(lambda processor: processor.stops.append(3)),
     Configured(lambda processor: setattr(processor, "seen", 1)),
     Configured(lambda processor: delattr(processor, "stops")),
     Configured(lambda processor: setattr(processor, "stops", torch.zeros(2))),
-    Does(lambda params: params.update(calls=1)),
-    Does(lambda params: params["given"].append(1)),
-    Does(lambda params: params.update(given=torch.zeros(3))),
-    Does(lambda params: params.update(given=np.zeros(3))),
-    Does(lambda params: params.pop("given")),
-    Does(lambda params: setattr(params["__req__"], "calls", 1)),
-    Does(lambda params: params.pop("__req__")),
+    RunsAction(lambda params: params.update(calls=1)),
+    RunsAction(lambda params: params["given"].append(1)),
+    RunsAction(lambda params: params.update(given=torch.zeros(3))),
+    RunsAction(lambda params: params.update(given=np.zeros(3))),
+    RunsAction(lambda params: params.pop("given")),
+    RunsAction(lambda params: setattr(params["__req__"], "calls", 1)),
+    RunsAction(lambda params: params.pop("__req__")),
 ]
 
 
-@pytest.mark.parametrize("processor", KEEPERS)
-def test_state_that_no_history_gives_back(processor: CustomLogitProcessor) -> None:
+@pytest.mark.parametrize("processor", STATEFUL)
+def test_state_that_cannot_be_rebuilt(processor: CustomLogitProcessor) -> None:
     dialect, state, history = started(processor, {"given": [0]})
     dialect.process([state], torch.zeros(1, 8))
     assert_lost(dialect, state, history, 2)
 
 
-def test_a_processor_that_does_not_say_that_it_is_quick_is_not_called_on_the_thread_that_serves_everyone() -> None:
+def test_only_processors_that_declare_it_run_on_the_shared_thread() -> None:
     class Reading(CustomLogitProcessor):
         def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
             return logits

@@ -1,4 +1,4 @@
-"""Whether an object has changed, however deep the change is."""
+"""Snapshots detect a change of an object at any depth."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Holds:
         pass
 
 
-def test_what_has_not_changed_is_equal() -> None:
+def test_an_unchanged_object_is_equal() -> None:
     holds = Holds()
     assert Snapshot(holds) == Snapshot(holds)
     assert len(Snapshot(holds).tensors) == 1
@@ -69,7 +69,7 @@ CHANGES: list[Callable[[Any], object]] = [
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_has_changed_is_not(change: Callable[[Any], object]) -> None:
+def test_a_changed_object_is_not_equal(change: Callable[[Any], object]) -> None:
     holds = Holds()
     before = Snapshot(holds)
     change(holds)
@@ -91,7 +91,7 @@ def nested() -> list[Any]:
 @pytest.mark.parametrize(
     "make", [threading.Lock, Raises, nested, lambda: list(range(200_000)), lambda: np.array([object()])]
 )
-def test_what_cannot_be_looked_at_is_equal_to_nothing(make: Callable[[], object]) -> None:
+def test_an_object_that_cannot_be_inspected_equals_nothing(make: Callable[[], object]) -> None:
     holds = [make()]
     snapshot = Snapshot(holds)
     assert snapshot != snapshot  # noqa: PLR0124

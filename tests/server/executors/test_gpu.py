@@ -110,7 +110,7 @@ def gpu_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GpuServer]:
     gpu_server = GpuServer()
 
     def open_gpu(name: str, uuid: bytes) -> RecordedCuda:
-        gpu_server.worker.asked("open_gpu")
+        gpu_server.worker.record_call("open_gpu")
         assert uuid == gpu_server.recorded.uuid
         return gpu_server.worker
 
@@ -206,7 +206,7 @@ def test_after_a_cuda_error_rows_go_through_host_memory(
     assert gpu_server.gpu.refusals == 1
     (message,) = [record.message for record in caplog.records if "cannot use it" in record.message]
     assert "alice" in message
-    assert f"{call}: as told" in message
+    assert f"{call}: as configured" in message
     assert gpu_server.record.count(f"{end}: {call}") == 1
 
 

@@ -1,4 +1,4 @@
-"""Engines that are not installed: their processors find what they use in workers, and nowhere else."""
+"""Stubs of engines that are not installed: workers have them, and other processes do not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from logitport_server import stubs
 from logitport_server.dialects import RequestContext
 from logitport_server.executors import Executor, InlineExecutor
 from logitport_server.registry.loader import Loader
-from tests.standing_in import standing_in
+from tests.engine_stubs import importable_stubs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is i
 
 @pytest.fixture
 def batch_processor(ship: Ship) -> Source:
-    """A class as it comes from an author's process, which has vLLM."""
-    with standing_in():
+    """A shipped class from a process in which vLLM can be imported."""
+    with importable_stubs():
         from vllm.logger import init_logger
         from vllm.sampling_params import SamplingParams
         from vllm.utils.torch_utils import async_tensor_h2d
@@ -73,15 +73,15 @@ def start(executor: Executor, source: Source, *forced: int) -> tuple[Any, list[A
     return dialect, [dialect.start(context, {"force": token_id}) for token_id in forced]
 
 
-def test_a_worker_has_them_and_this_process_has_not(workers: Executor, batch_processor: Source) -> None:
+def test_a_worker_has_the_stubs_and_this_process_does_not(workers: Executor, batch_processor: Source) -> None:
     dialect, (one, other) = start(workers, batch_processor, 2, 3)
     assert dialect.process([one, other], torch.zeros(2, 4)).tolist() == [[0, 0, 1, 0], [0, 0, 0, 1]]
     assert dialect.process([other, one], torch.zeros(2, 4)).tolist() == [[0, 0, 0, 1], [0, 0, 1, 0]]
     assert not [name for name in sys.modules if name.partition(".")[0] == "vllm"]
-    assert not [path for path in sys.path if "standins" in path]
+    assert not [path for path in sys.path if "stubs" in path]
 
 
-def test_what_is_missing_in_this_process_is_told_by_name(batch_processor: Source) -> None:
+def test_the_error_names_a_package_that_this_process_lacks(batch_processor: Source) -> None:
     with pytest.raises(
         LoadFailed, match=r"uses vllm\.\S+, but vllm is not .*install vllm there, or serve with --isolation process"
     ):
@@ -89,8 +89,8 @@ def test_what_is_missing_in_this_process_is_told_by_name(batch_processor: Source
     assert not [name for name in sys.modules if name.partition(".")[0] == "vllm"]
 
 
-def test_another_error_is_told_as_it_is(ship: Ship) -> None:
-    class Wants:
+def test_any_other_error_is_reported_unchanged(ship: Ship) -> None:
+    class NeedsArgument:
         def __init__(self, more: int) -> None: ...
 
         def update_state(self, batch_update: Any) -> None: ...
@@ -99,11 +99,11 @@ def test_another_error_is_told_as_it_is(ship: Ship) -> None:
             return logits
 
     with pytest.raises(LoadFailed, match="vllm_config, device, is_pin_memory"):
-        start(InlineExecutor(Loader(8)), ship(Wants), 1)
+        start(InlineExecutor(Loader(8)), ship(NeedsArgument), 1)
 
 
-def test_what_only_the_real_engine_has(workers: Executor, ship: Ship) -> None:
-    with standing_in():
+def test_a_class_that_only_the_real_engine_has(workers: Executor, ship: Ship) -> None:
+    with importable_stubs():
         from vllm.v1.sample.logits_processor import builtin
 
         builtin.MinPLogitsProcessor = type(
@@ -118,5 +118,5 @@ def test_what_only_the_real_engine_has(workers: Executor, ship: Ship) -> None:
         start(workers, source, 1)
 
 
-def test_every_stand_in_is_known_by_name() -> None:
+def test_every_stub_is_listed() -> None:
     assert {"sglang", "vllm"} <= stubs.ENGINES

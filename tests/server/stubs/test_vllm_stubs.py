@@ -1,4 +1,4 @@
-"""What stands for vLLM's buffers and helpers does what vLLM's do, where no GPU is."""
+"""The stubs of vLLM's buffers and helpers behave like vLLM's, without a GPU."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 
 from logitport_server.stubs.vllm.utils import math_utils
 from logitport_server.stubs.vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor, UvaBackedTensor
-from tests.standing_in import standing_in
+from tests.engine_stubs import importable_stubs
 
 
-def test_what_is_written_on_the_host_is_seen_once_it_is_copied() -> None:
+def test_writes_on_the_host_are_visible_after_the_copy() -> None:
     tensor = UvaBackedTensor(4, dtype=torch.int32)
     assert tensor.gpu.tolist() == [0, 0, 0, 0]
     tensor.np[1:3] = 5
@@ -37,7 +37,7 @@ def test_writes_are_staged_and_applied_together() -> None:
     assert not tensor.gpu.any()
 
 
-def test_the_later_of_two_writes_stays_and_what_is_taken_back_is_not_written() -> None:
+def test_the_later_of_two_writes_wins_and_discarded_writes_are_not_applied() -> None:
     tensor = StagedWriteTensor(3, dtype=torch.float32, device="cpu")
     tensor.stage_write_elem(1, 0.5)
     tensor.stage_write_elem(1, 1.5)
@@ -49,17 +49,17 @@ def test_the_later_of_two_writes_stays_and_what_is_taken_back_is_not_written() -
 
 
 @pytest.mark.parametrize(("index", "start"), [(-1, 0), (0, -1)])
-def test_no_place_is_negative(index: int, start: int) -> None:
-    with pytest.raises(ValueError, match="neither is negative"):
+def test_a_negative_position_is_rejected(index: int, start: int) -> None:
+    with pytest.raises(ValueError, match="neither may be negative"):
         StagedWriteTensor((2, 2), torch.int32, "cpu").stage_write(index, start, [1])
 
 
-def test_other_dtypes_are_refused_as_by_vllm() -> None:
-    with pytest.raises(ValueError, match=r"torch\.int8; write int32, int64 or float32"):
+def test_other_dtypes_are_rejected_as_in_vllm() -> None:
+    with pytest.raises(ValueError, match=r"torch\.int8; use int32, int64 or float32"):
         StagedWriteTensor(2, torch.int8, "cpu")
 
 
-def test_a_large_buffer_takes_memory_only_as_it_is_written() -> None:
+def test_a_large_buffer_takes_memory_only_for_written_pages() -> None:
     def resident_bytes() -> int:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * 4096
@@ -72,7 +72,7 @@ def test_a_large_buffer_takes_memory_only_as_it_is_written() -> None:
     assert resident_bytes() - before < 16 << 20
 
 
-def test_whole_numbers() -> None:
+def test_integer_arithmetic() -> None:
     assert [math_utils.cdiv(n, 4) for n in (0, 1, 4, 5)] == [0, 1, 1, 2]
     assert [math_utils.round_up(n, 4) for n in (0, 1, 4, 5)] == [0, 4, 4, 8]
     assert [math_utils.round_down(n, 4) for n in (0, 1, 4, 5)] == [0, 0, 4, 4]
@@ -80,12 +80,12 @@ def test_whole_numbers() -> None:
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_triton_is_what_is_installed_or_says_that_it_is_not(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triton_is_the_installed_one_or_a_stub(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not installed:
         monkeypatch.setitem(sys.modules, "triton", None)
     else:
         pytest.importorskip("triton")
-    with standing_in():
+    with importable_stubs():
         utils: Any = importlib.import_module("vllm.triton_utils")
         assert utils.HAS_TRITON is installed
         assert (utils.triton.cdiv(5, 4), utils.triton.next_power_of_2(5)) == (2, 8)

@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class _State:
-    """One request.
+    """State of a request.
 
     Attributes:
-        request_id: the engine's name for it.
-        input_ids: its history.
-        processor: its own instance, or one that keeps nothing.
-        at_first: what the instance held as it was made; None if it keeps nothing.
-        any_history: whether it takes no notice of the history.
+        request_id: the engine's name for the request.
+        input_ids: the request's history.
+        processor: the request's own instance, or a shared stateless one.
+        initial: snapshot of the new instance; None if it is stateless.
+        any_history: whether the processor ignores the history.
     """
 
     request_id: str
     input_ids: InputIds
     processor: Callable[[torch.Tensor | None, torch.Tensor], torch.Tensor]
-    at_first: Snapshot | None
+    initial: Snapshot | None
     any_history: bool
 
 
 class TransformersDialect(Dialect):
-    """Ids and scores of one request in, scores out; of several requests, where a processor is known to keep nothing.
+    """Calls a processor with the ids and scores of one request; of several, if it is known to be stateless.
 
     Scores are float32 whatever the engine's logits are, as in `generate`.
     """
@@ -64,10 +64,10 @@ class TransformersDialect(Dialect):
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
         made = self._instances.make(context, params)
-        at_first = None if is_stateless(made) else Snapshot(made)
-        return _State(context.request_id, InputIds(context.history), made, at_first, takes_any_history(made))
+        initial = None if is_stateless(made) else Snapshot(made)
+        return _State(context.request_id, InputIds(context.history), made, initial, takes_any_history(made))
 
-    def token_callback(self, state: _State) -> None:  # noqa: ARG002 - a call looks what is new
+    def token_callback(self, state: _State) -> None:  # noqa: ARG002 - each call reads the new ids itself
         return None
 
     def rewind(self, state: _State) -> None:
@@ -78,10 +78,10 @@ class TransformersDialect(Dialect):
         self.rewind(state)
 
     def check_rebuildable(self, state: _State) -> None:
-        if state.at_first is not None and Snapshot(state.processor) != state.at_first:
+        if state.initial is not None and Snapshot(state.processor) != state.initial:
             raise StateLost(
-                f"request {state.request_id!r}: its history was changed, and {self.name} keeps state of its own that "
-                "cannot follow; remove the request and add it again"
+                f"request {state.request_id!r}: its history was changed, and {self.name} keeps state that cannot be "
+                "rebuilt from the history; remove the request and add it again"
             )
 
     def process(self, states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor:
@@ -97,16 +97,16 @@ class TransformersDialect(Dialect):
         return logits
 
     def _call(self, states: Sequence[_State], places: Sequence[int], logits: torch.Tensor) -> BaseException | None:
-        """One call, for the rows at these places, whose states have one processor; what it raised."""
+        """Make one call for the rows at these places, whose states share a processor. Returns what it raised."""
         first, end = places[0], places[-1] + 1
         adjoining = end - first == len(places)
         rows = logits[first:end] if adjoining else logits[[*places]]
-        scores = rows[:].float()  # an object of the processor's own: it may reshape it in place
+        scores = rows[:].float()  # a separate tensor object, which the processor may reshape in place
         try:
             result = states[first].processor(_input_ids([states[place] for place in places], logits), scores)
             check_result(result, rows.shape, self.name)
             result = _saturated(result, logits)
-        except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
+        except BaseException as error:  # noqa: BLE001 - third-party code may raise anything
             return error
         if not adjoining:
             logits[[*places]] = result
@@ -116,10 +116,10 @@ class TransformersDialect(Dialect):
 
 
 def _calls(states: Sequence[_State]) -> Iterable[list[int]]:
-    """The places that one call serves, of all calls."""
+    """Group the places by the call that serves them."""
     calls: dict[tuple[int, ...], list[int]] = {}
     for place, state in enumerate(states):
-        if state.at_first is not None:
+        if state.initial is not None:
             key: tuple[int, ...] = (place,)
         else:
             key = (id(state.processor), -1 if state.any_history else len(state.input_ids))
@@ -128,7 +128,7 @@ def _calls(states: Sequence[_State]) -> Iterable[list[int]]:
 
 
 def _input_ids(states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor | None:
-    """int64[rows, length]; None for several rows that may be of any length: whoever looks at it is called for each."""
+    """Return int64[rows, length]; None for several rows whose processor ignores the history: lengths may differ."""
     if len(states) > 1 and states[0].any_history:
         return None
     ids = [state.input_ids.on(logits.device) for state in states]
@@ -136,7 +136,7 @@ def _input_ids(states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor |
 
 
 def _saturated(result: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-    """As the logits are, in whose dtype no large number is to become an infinite one."""
+    """Convert to the dtype of the logits; large finite numbers are clamped, so that none becomes infinite."""
     limits = torch.finfo(logits.dtype)
     if torch.finfo(result.dtype).max > limits.max:
         result = torch.where(result.isinf(), result, result.clamp(limits.min, limits.max))

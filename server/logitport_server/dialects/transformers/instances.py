@@ -1,4 +1,4 @@
-"""From a processor as it was shipped to what is called for one request."""
+"""Makes, from a shipped processor, the callable for one request."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Instances:
-    """Makes what is called with (input_ids, scores): for each request its own, unless it is known to keep nothing.
+    """Makes the callable of (input_ids, scores) for each request. Stateless ones are shared between requests.
 
     A class, or a functools.partial of one, is called with the request's parameters as keyword arguments. Anything else
-    is copied, with all that it holds; then a function has the parameters bound to it, and an instance takes none.
+    is deep-copied. A function then gets the parameters bound to it; an instance takes no parameters.
     """
 
     def __init__(self, processor: Any, name: str) -> None:
@@ -37,27 +37,27 @@ class Instances:
             self._signature = None if self._is_instance else inspect.signature(processor)
         except (TypeError, ValueError):  # written in C
             self._signature = None
-        # Those that keep nothing, by their arguments.
+        # Stateless instances, by their arguments.
         self._shared: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
 
     def make(self, context: RequestContext, params: dict[str, Any]) -> Any:
-        """For a request; its tensors lie where the logits will be.
+        """Make the callable for a request, with its tensors on the device of the logits.
 
         Raises:
-            InvalidParams: it takes other parameters.
-            LoadFailed: it cannot be made, or not copied.
+            InvalidParams: the processor takes other parameters.
+            LoadFailed: the processor cannot be instantiated or copied.
         """
         if self._is_instance and params:
             raise InvalidParams(
-                f"processor {self._name} is an instance, which was configured before it was shipped, and takes no "
-                f"parameters ({', '.join(params)}); ship its class"
+                f"processor {self._name} was shipped as an instance, which takes no parameters "
+                f"({', '.join(params)}); ship its class"
             )
         arguments = {**self._known(context), **params} if self._is_class else params
         key = orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
         made = self._shared.get(key)
         if made is None:
             self._check(arguments)
-            arguments = orjson.loads(key)  # which it may keep, and change
+            arguments = orjson.loads(key)  # a copy, which the processor may keep and change
             made = self._construct(arguments) if self._is_class else self._bind(arguments)
             made = _moved(made, torch.device(context.device))
             if is_stateless(made):
@@ -65,7 +65,7 @@ class Instances:
         return made
 
     def _known(self, context: RequestContext) -> dict[str, Any]:
-        """What `generate` tells a processor by itself, as far as the class asks for it."""
+        """The required constructor arguments that `generate` itself would pass."""
         parameters = self._signature.parameters if self._signature is not None else {}
         of_the_prompt = ("prompt_length_to_skip", "input_ids_seq_length", "begin_index")
         known = {
@@ -74,8 +74,8 @@ class Instances:
             "num_beams": 1,
             "vocab_size": context.vocab_size,
         }
-        wanted = {name: known[name] for name, one in parameters.items() if name in known and one.default is one.empty}
-        return {**wanted, "device": context.device} if "device" in parameters else wanted
+        required = {name: known[name] for name, one in parameters.items() if name in known and one.default is one.empty}
+        return {**required, "device": context.device} if "device" in parameters else required
 
     def _check(self, arguments: dict[str, Any]) -> None:
         if self._signature is None:
@@ -88,7 +88,7 @@ class Instances:
     def _construct(self, arguments: dict[str, Any]) -> Any:
         parameters = self._signature.parameters if self._signature is not None else {}
         for name, value in arguments.items():
-            if isinstance(value, list) and name in parameters and _wants_tensor(parameters[name]):
+            if isinstance(value, list) and name in parameters and _takes_tensor(parameters[name]):
                 arguments[name] = torch.tensor(value)
         try:
             return payload.instantiate(self._processor, **arguments)
@@ -102,19 +102,19 @@ class Instances:
             own = copy.deepcopy(self._processor)
         except Exception as error:
             raise LoadFailed(
-                f"processor {self._name} is copied for each request, and cannot be ({type(error).__name__}: {error}); "
-                "ship its class"
+                f"processor {self._name} cannot be copied, as is needed for each request "
+                f"({type(error).__name__}: {error}); ship its class"
             ) from error
         return functools.partial(own, **params) if params else own
 
 
-def _wants_tensor(parameter: inspect.Parameter) -> bool:
-    """Whether it is annotated as a tensor, and not as a list too; annotations do not travel with shipped classes."""
+def _takes_tensor(parameter: inspect.Parameter) -> bool:
+    """Whether the parameter is annotated as a tensor and not also as a list. Shipped classes have no annotations."""
     annotation = str(parameter.annotation)
     return "Tensor" in annotation and "list" not in annotation
 
 
 def _moved(made: Any, device: torch.device) -> Any:
-    """The same, or a copy whose tensors are on the device."""
+    """Return the object itself, or a copy whose tensors are on the device."""
     elsewhere = [] if device.type == "cpu" else [one for one in Snapshot(made).tensors if one.device != device]
     return copy.deepcopy(made, {id(one): one.to(device) for one in elsewhere}) if elsewhere else made

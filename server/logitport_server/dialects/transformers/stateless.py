@@ -1,7 +1,7 @@
-"""Which of transformers' own processors keep nothing from one call to the next, and process each row by itself.
+"""The processors of transformers that keep no state between calls and process each row separately.
 
-One instance of such serves all requests that configure it alike, many rows in one call. Every other processor may keep
-state by batch position, and gets an instance and a call for each request. Read in transformers 5.23.0.
+One instance of such a processor serves all requests with the same parameters, many rows in one call. Any other
+processor may keep state by batch position, so each request gets its own instance and call. Source: transformers 5.23.0.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 _MODULE = "transformers.generation.logits_process"
 
-# They take no notice of the history, so that rows of any length go together.
+# They ignore the history, so one call may take rows with histories of different lengths.
 _OF_SCORES = {
     "BarkEosPrioritizerLogitsProcessor",
     "EpsilonLogitsWarper",
@@ -26,7 +26,7 @@ _OF_SCORES = {
     "TypicalLogitsWarper",
 }
 
-# They look at the history, or at its length.
+# They read the history, or its length.
 _OF_HISTORY = {
     "AlternatingCodebooksLogitsProcessor",
     "ExponentialDecayLengthPenalty",
@@ -34,27 +34,27 @@ _OF_HISTORY = {
     "ForcedEOSTokenLogitsProcessor",
     "MinLengthLogitsProcessor",
     "MinNewTokensLengthLogitsProcessor",
-    "NoBadWordsLogitsProcessor",  # as SequenceBiasLogitsProcessor
+    "NoBadWordsLogitsProcessor",  # derives from SequenceBiasLogitsProcessor
     "NoRepeatNGramLogitsProcessor",
-    "RepetitionPenaltyLogitsProcessor",  # of several rows with a prompt_ignore_length for one it refuses the call
-    "SequenceBiasLogitsProcessor",  # the tensors that its first call leaves are its arguments in another form
+    "RepetitionPenaltyLogitsProcessor",  # with prompt_ignore_length it refuses a call with several rows
+    "SequenceBiasLogitsProcessor",  # the tensors that its first call stores are its arguments in another form
     "SuppressTokensAtBeginLogitsProcessor",
-    "WatermarkLogitsProcessor",  # seeds its generator anew for each row, from that row's history
+    "WatermarkLogitsProcessor",  # reseeds its generator for each row, from that row's history
     "WhisperTimeStampLogitsProcessor",
 }
 
-# Not here, though nothing of theirs changes: EncoderRepetitionPenaltyLogitsProcessor and
-# EncoderNoRepeatNGramLogitsProcessor pair rows with the prompts that they were made with, and
-# PrefixConstrainedLogitsProcessor hands the row's number to a function.
+# Excluded although they are immutable: EncoderRepetitionPenaltyLogitsProcessor and
+# EncoderNoRepeatNGramLogitsProcessor match row i with the i-th prompt of their constructor, and
+# PrefixConstrainedLogitsProcessor passes the row number to a function.
 
 
 def is_stateless(processor: object) -> bool:
-    """Whether the processor, or every one in a list of them, is one of those above, and none that derives from it."""
+    """Whether the processor, or every one in a LogitsProcessorList, is exactly of a class above; no subclasses."""
     return all(_is(one, _OF_SCORES | _OF_HISTORY) for one in _parts(processor))
 
 
 def takes_any_history(processor: object) -> bool:
-    """Whether the processor, or every one in a list of them, takes no notice of the history."""
+    """Whether the processor, or every one in a LogitsProcessorList, ignores the history."""
     return all(_is(one, _OF_SCORES) for one in _parts(processor))
 
 

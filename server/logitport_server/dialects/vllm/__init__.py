@@ -1,1 +1,1 @@
-"""vLLM's three dialects: `v1` (batches), `request` (single requests), `v2` (slots), on what `base` has for all."""
+"""vLLM's three dialects: `v1` (batches), `request` (single requests), `v2` (slots); `base` has what they share."""

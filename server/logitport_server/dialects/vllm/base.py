@@ -1,4 +1,4 @@
-"""What vLLM's dialects have in common: a request as their processors see it, parameters, temperature."""
+"""The common part of vLLM's dialects: requests as processors see them, parameters, temperature."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class VllmRequest:
 
     Attributes:
         sampling_params: vLLM's SamplingParams.
-        prompt_token_ids: its prompt.
-        output_token_ids: its output; the same list for the request's whole life.
-        history: the same, as the session keeps it.
-        call: what is called with its rows, if its processor works on single rows; None if nothing is.
+        prompt_token_ids: ids of the prompt.
+        output_token_ids: ids of the output; the same list object for the request's whole life.
+        history: prompt and output, as the session keeps them.
+        call: the callable for the request's row, in the dialect for single requests; None if there is none.
     """
 
     sampling_params: Any
@@ -40,26 +40,26 @@ class VllmRequest:
 
     @property
     def temperature(self) -> float:
-        """What vLLM divides its logits by."""
+        """The divisor that vLLM applies to the logits."""
         temperature = float(self.sampling_params.temperature)
         return 1.0 if is_greedy(temperature) else temperature
 
     def take_output(self) -> None:
-        """Bring the list in line with the history."""
+        """Copy the output of the history to the list."""
         self.output_token_ids[:] = self.history.output_token_ids.tolist()
 
 
 class VllmDialect(Dialect):
-    """Logits in, logits out, as float32, in which vLLM computes.
+    """Calls a processor with float32 logits, as vLLM does; it returns logits.
 
-    The instance is made when the first request comes: only then is the width of the logits known.
+    The instance is created for the first request, because the width of the logits is unknown before.
     """
 
     reads_logits = True
 
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
         super().__init__(None, name, shipped=shipped)
-        self._shipped_as = processor
+        self._source = processor
 
     def validate(
         self,
@@ -67,7 +67,7 @@ class VllmDialect(Dialect):
         sampling_params: dict[str, Any],
         caller: Hashable = None,  # noqa: ARG002
     ) -> None:
-        """Raises InvalidParams with the processor's message if it refuses them."""
+        """Raise InvalidParams with the processor's message if it rejects the parameters."""
         self._check(objects.sampling_params(sampling_params, params))
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> VllmRequest:
@@ -76,7 +76,7 @@ class VllmDialect(Dialect):
             self.argmax_invariant = _is_argmax_invariant(self.processor)
         history = context.history
         made = objects.sampling_params(context.sampling_params, params, context.eos_token_ids)
-        self._check(made)  # again: what it changes in them, stays
+        self._check(made)  # again, because validate_params may change this object and vLLM keeps such changes
         return VllmRequest(made, history.prompt_token_ids.tolist(), history.output_token_ids.tolist(), history)
 
     def token_callback(self, state: VllmRequest) -> Callable[[int], object] | None:
@@ -94,7 +94,8 @@ class VllmDialect(Dialect):
         temperatures = [state.temperature for state in states] if self.argmax_invariant else ()
         if all(temperature == 1.0 for temperature in temperatures):
             return self._process(states, logits)
-        # vLLM calls what is argmax-invariant after it has applied the temperature, which engines here do afterwards.
+        # vLLM applies the temperature before it calls argmax-invariant processors. Engines that call this service
+        # apply it afterwards: divide here, and multiply the result.
         divisor = logits.new_tensor(temperatures).unsqueeze(1)
         divided = logits / divisor
         result = self._process(states, divided.clone())
@@ -103,31 +104,31 @@ class VllmDialect(Dialect):
 
     @abstractmethod
     def _process(self, states: Sequence[VllmRequest], logits: torch.Tensor) -> torch.Tensor:
-        """`process`, for float32."""
+        """Process float32[rows, vocab_size], in place or not."""
 
     def _make(self, context: RequestContext) -> Any:
-        """The instance for a session. Raises LoadFailed."""
-        return objects.construct(self._shipped_as, context)
+        """Create the instance for a session. Raises LoadFailed."""
+        return objects.construct(self._source, context)
 
     def _check(self, sampling_params: Any) -> None:
-        validate_params = getattr(dialects.author_of(self._shipped_as), "validate_params", None)
+        validate_params = getattr(dialects.author_of(self._source), "validate_params", None)
         if validate_params is None:
             return
         try:
             validate_params(sampling_params)
         except Exception as error:
-            if not _says_invalid(error):
+            if not _is_validation_error(error):
                 raise
             raise InvalidParams(f"processor {self.name}: {error}") from error
 
 
-def _says_invalid(error: Exception) -> bool:
-    """Whether vLLM would tell the caller that its request is at fault, and not log an error of its own."""
+def _is_validation_error(error: Exception) -> bool:
+    """Whether vLLM would report the error to the caller as an invalid request, instead of as a server error."""
     if isinstance(error, LogitportError):
         return False
     return isinstance(error, ValueError | objects.module("vllm.exceptions").VLLMValidationError)
 
 
 def _is_argmax_invariant(processor: Any) -> bool:
-    ask = getattr(processor, "is_argmax_invariant", None)
-    return bool(ask()) if ask is not None else False
+    method = getattr(processor, "is_argmax_invariant", None)
+    return bool(method()) if method is not None else False

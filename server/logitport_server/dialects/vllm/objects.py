@@ -1,4 +1,4 @@
-"""What processors of vLLM are given: vLLM's own objects where it is installed, else what stands for them."""
+"""The objects that vLLM's processors take: vLLM's own where it is installed, else those of its stub."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ if TYPE_CHECKING:
 
     from logitport_server.dialects.base import RequestContext
 
-# What other engines call the fields of vLLM's SamplingParams.
-_ALSO_CALLED = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
-# How vLLM makes a processor of its first runner.
+# Other engines' names for fields of vLLM's SamplingParams.
+_ALIASES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
+# The constructor's arguments for processors of vLLM's first model runner.
 CONSTRUCTED_WITH = ("vllm_config", "device", "is_pin_memory")
 
 
 @functools.cache
 def module(name: str) -> Any:
-    """A module of vLLM's, or what stands for it; of either, what a processor gets that imports it in this process."""
+    """Import a module of vLLM, or of its stub: the same that a processor in this process gets by importing it."""
     try:
         return import_module(name)
     except ImportError:
         return import_module(f"{stubs.__name__}.{name}")
 
 
-def sampling_params(told: Mapping[str, Any], params: dict[str, Any], eos_token_ids: Sequence[int] = ()) -> Any:
-    """Those of a request, as vLLM's SamplingParams.
+def sampling_params(values: Mapping[str, Any], params: dict[str, Any], eos_token_ids: Sequence[int] = ()) -> Any:
+    """Create vLLM's SamplingParams for a request.
 
     Args:
-        told: those of the engine; what vLLM does not have is left out.
-        params: the processor's; they join `extra_args`.
-        eos_token_ids: what ends a sequence.
+        values: the engine's sampling parameters; those that vLLM does not have are ignored.
+        params: the processor's parameters; they are added to `extra_args`.
+        eos_token_ids: the ids that end a sequence.
 
     Raises:
-        InvalidParams: vLLM would not take them.
+        InvalidParams: vLLM rejects the values.
     """
     types = module("vllm.sampling_params")
-    named = {_ALSO_CALLED.get(name, name): value for name, value in told.items() if value is not None}
+    named = {_ALIASES.get(name, name): value for name, value in values.items() if value is not None}
     try:
         extra_args = {**named.get("extra_args", {}), **params}
         fields = {name: value for name, value in named.items() if name in _fields(types.SamplingParams)}
@@ -55,19 +55,19 @@ def sampling_params(told: Mapping[str, Any], params: dict[str, Any], eos_token_i
                 fields[name] = convert(types, fields[name])
         made = types.SamplingParams(**fields)
     except Exception as error:
-        raise InvalidParams(f"sampling_params cannot be vLLM's SamplingParams: {error}") from error
+        raise InvalidParams(f"sampling_params cannot be converted to vLLM's SamplingParams: {error}") from error
     if eos_token_ids:
         made.update_from_generation_config({"eos_token_id": list(eos_token_ids)}, eos_token_ids[0])
     return made
 
 
 def check_constructor(processor: Any, arguments: Sequence[str] = CONSTRUCTED_WITH) -> None:
-    """Raises LoadFailed unless the class can be called as vLLM calls it, with as many arguments as are named here."""
+    """Raise LoadFailed unless the class can be called as vLLM does, with these positional arguments."""
     if not dialects.makes_instances(processor):
         return
     try:
         signature = inspect.signature(processor)
-    except ValueError:  # written in C: it cannot be told
+    except ValueError:  # written in C: the signature is unknown
         return
     try:
         signature.bind(*arguments)
@@ -75,23 +75,23 @@ def check_constructor(processor: Any, arguments: Sequence[str] = CONSTRUCTED_WIT
         listed = ", ".join(arguments)
         raise LoadFailed(
             f"creating a {dialects.author_of(processor).__qualname__} would fail: {error}; vLLM calls it with "
-            f"({listed}): " + _what_to_write(signature, listed, len(arguments))
+            f"({listed}): " + _constructor_advice(signature, listed, len(arguments))
         ) from error
 
 
-def _what_to_write(signature: inspect.Signature, listed: str, count: int) -> str:
+def _constructor_advice(signature: inspect.Signature, listed: str, count: int) -> str:
     try:
         signature.bind_partial(*range(count))
     except TypeError:
         return f"define __init__(self, {listed})"
-    return "give it whatever else it takes by functools.partial, as keywords"
+    return "pass its other arguments as keywords, with functools.partial"
 
 
 def construct(processor: Any, context: RequestContext) -> Any:
-    """An instance as vLLM makes it, for the session of this request; a copy, if an instance was shipped.
+    """Create an instance as vLLM does, for the session of this request; or copy an instance that was shipped.
 
     Raises:
-        LoadFailed: it cannot be made.
+        LoadFailed: it cannot be created or copied.
     """
     import torch
 
@@ -103,13 +103,13 @@ def construct(processor: Any, context: RequestContext) -> Any:
 
 
 def copied(instance: Any) -> Any:
-    """A copy that shares nothing with the instance. Raises LoadFailed if there can be none."""
+    """Deep-copy an instance. Raises LoadFailed if it cannot be copied."""
     try:
         return deepcopy(instance)
     except Exception as error:
         raise LoadFailed(
-            f"a {type(instance).__qualname__} was shipped that cannot be copied ({error}), and each session needs one "
-            "of its own: ship the class"
+            f"the shipped instance of {type(instance).__qualname__} cannot be copied ({error}), and each session needs "
+            "its own instance: ship the class"
         ) from error
 
 
@@ -118,14 +118,14 @@ def _fields(cls: type) -> frozenset[str]:
     return frozenset(name for name in inspect.signature(cls).parameters if not name.startswith("_"))
 
 
-def _public(told: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in told.items() if not name.startswith("_")}
+def _public(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if not name.startswith("_")}
 
 
-# Fields that JSON cannot hold.
+# Fields whose types JSON lacks.
 _CONVERTED: dict[str, Callable[[Any, Any], Any]] = {
-    "logit_bias": lambda _, told: {int(token_id): bias for token_id, bias in told.items()},
-    "output_kind": lambda types, told: types.RequestOutputKind(told),
-    "structured_outputs": lambda types, told: types.StructuredOutputsParams(**_public(told)),
-    "repetition_detection": lambda types, told: types.RepetitionDetectionParams(**_public(told)),
+    "logit_bias": lambda _, value: {int(token_id): bias for token_id, bias in value.items()},
+    "output_kind": lambda types, value: types.RequestOutputKind(value),
+    "structured_outputs": lambda types, value: types.StructuredOutputsParams(**_public(value)),
+    "repetition_detection": lambda types, value: types.RepetitionDetectionParams(**_public(value)),
 }

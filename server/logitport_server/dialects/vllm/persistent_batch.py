@@ -13,12 +13,12 @@ _T = TypeVar("_T")
 
 @dataclass
 class Changes(Generic[_T]):
-    """What changed, to be processed in the order removed, added, moved.
+    """Changes of a batch, to be processed in the order removed, added, moved.
 
     Attributes:
-        removed: indices that are empty and were not, descending.
-        added: who was added, and the index at that time.
-        moved: from an index to another one, and whether the two have changed places; else the move is one-way.
+        removed: indices whose request left, descending.
+        added: the initial index of each new request, and the request.
+        moved: source index, target index, and whether the two were swapped; otherwise the move is one-way.
     """
 
     removed: list[int] = field(default_factory=list)
@@ -27,7 +27,7 @@ class Changes(Generic[_T]):
 
 
 class PersistentBatch(Generic[_T]):
-    """Requests by index. They are told apart by identity.
+    """Requests by index. Requests are compared by identity.
 
     Source: `_update_states` in vllm/v1/worker/gpu_model_runner.py and `InputBatch` in gpu_input_batch.py, vLLM 0.33.
     """
@@ -40,35 +40,35 @@ class PersistentBatch(Generic[_T]):
         return len(self._requests)
 
     def renew(self, request: _T) -> None:
-        """If the request is here, it is to be removed and added again."""
+        """Remove and add the request again in the next `follow`, if it is in the batch."""
         self._renewed.add(id(request))
 
     def clear(self) -> None:
-        """Everyone is to be added again, and nobody is there to be removed."""
+        """Forget all requests: the next `follow` adds all and removes none."""
         self._requests = []
         self._renewed.clear()
 
-    def follow(self, wanted: Sequence[_T]) -> Changes[_T] | None:
+    def follow(self, requests: Sequence[_T]) -> Changes[_T] | None:
         """Make the batch hold these requests, in this order.
 
         Args:
-            wanted: each of them once.
+            requests: distinct requests.
 
         Returns:
             What changed; None if nothing did.
         """
-        if not self._renewed and len(self._requests) == len(wanted) and all(map(_same, self._requests, wanted)):
+        if not self._renewed and len(self._requests) == len(requests) and all(map(_same, self._requests, requests)):
             return None
         changes: Changes[_T] = Changes()
-        staying = {id(request) for request in wanted} - self._renewed
+        staying = {id(request) for request in requests} - self._renewed
         self._renewed.clear()
         held: list[_T | None] = [request if id(request) in staying else None for request in self._requests]
         empty = [index for index, request in enumerate(held) if request is None]
         staying.intersection_update(map(id, self._requests))
-        _add([request for request in wanted if id(request) not in staying], held, empty, changes)
+        _add([request for request in requests if id(request) not in staying], held, empty, changes)
         _condense(held, empty, changes)
-        _reorder(held, wanted, changes)
-        self._requests = list(wanted)
+        _reorder(held, requests, changes)
+        self._requests = list(requests)
         return changes if changes.removed or changes.added or changes.moved else None
 
 
@@ -77,7 +77,7 @@ def _same(one: object, other: object) -> bool:
 
 
 def _add(new: list[_T], held: list[_T | None], empty: list[int], changes: Changes[_T]) -> None:
-    """The lowest empty index comes first, the end of the batch last. Leaves in `empty` those that nobody took."""
+    """Place new requests at the lowest empty indices, then at the end. Leaves the remaining indices in `empty`."""
     for request in new:
         if empty:
             index = empty.pop(0)
@@ -89,7 +89,7 @@ def _add(new: list[_T], held: list[_T | None], empty: list[int], changes: Change
 
 
 def _condense(held: list[_T | None], empty: list[int], changes: Changes[_T]) -> None:
-    """Who is last takes the lowest empty index, until all that are empty are last."""
+    """Move the last request to the lowest empty index until no empty index is left."""
     while empty:
         request = held.pop()
         if request is None:
@@ -100,10 +100,10 @@ def _condense(held: list[_T | None], empty: list[int], changes: Changes[_T]) -> 
             changes.moved.append((len(held), index, False))
 
 
-def _reorder(held: list[_T | None], wanted: Sequence[_T], changes: Changes[_T]) -> None:
-    """Swap until all stand where they are wanted."""
+def _reorder(held: list[_T | None], ordered: Sequence[_T], changes: Changes[_T]) -> None:
+    """Swap requests until they have the order of `ordered`."""
     index_of = {id(request): index for index, request in enumerate(held)}
-    for index, request in enumerate(wanted):
+    for index, request in enumerate(ordered):
         if held[index] is not request:
             other = index_of[id(request)]
             held[other] = held[index]

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class VllmRequestDialect(VllmDialect):
-    """One row and its request's ids in, the row out. A row that fails, fails alone.
+    """Calls a processor with one row and the ids of its request; it returns the row. An exception fails only its row.
 
-    What is called may keep state; after the history was cut back, the request gets a new one.
+    The callable may keep state. After the history was cut back, the request gets a new callable.
     """
 
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
@@ -42,8 +42,8 @@ class VllmRequestDialect(VllmDialect):
             super().validate(params, sampling_params, caller)
         elif params:
             raise InvalidParams(
-                f"processor {self.name} is called with ids and logits alone, and would never see its parameters "
-                f"{sorted(params)}: send none, or derive it from AdapterLogitsProcessor"
+                f"processor {self.name} takes only ids and logits, and would ignore its parameters {sorted(params)}: "
+                "send none, or derive it from AdapterLogitsProcessor"
             )
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> VllmRequest:
@@ -60,11 +60,11 @@ class VllmRequestDialect(VllmDialect):
         self._renew(state)
 
     def _renew(self, request: VllmRequest) -> None:
-        """Give the request what it is called with."""
+        """Create the callable of the request, with its ids bound."""
         call = self._new_call(request)
         if not call:
             request.call = None
-        elif len(dialects.parameters(call)) == 3:  # as vLLM tells it
+        elif len(dialects.parameters(call)) == 3:  # vLLM, too, decides by the number of parameters
             request.call = functools.partial(call, request.prompt_token_ids, request.output_token_ids)
         else:
             request.call = functools.partial(call, request.output_token_ids)
@@ -73,8 +73,8 @@ class VllmRequestDialect(VllmDialect):
         if self._is_adapter:
             made: Callable[..., Any] | None = self.processor.new_req_logits_processor(request.sampling_params)
             return made
-        processor = self._shipped_as
-        if isinstance(self._author, type):  # of a callable class each request gets its own instance
+        processor = self._source
+        if isinstance(self._author, type):  # each request gets its own instance of a callable class
             makes = dialects.makes_instances(processor)
             return payload.instantiate(processor) if makes else objects.copied(processor)  # type: ignore[no-any-return]
         return processor  # type: ignore[no-any-return]
@@ -91,7 +91,7 @@ class VllmRequestDialect(VllmDialect):
                 check_result(result, shape, self.name)
                 if not result.is_set_to(logits[place]):
                     logits[place] = result
-            except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
+            except BaseException as error:  # noqa: BLE001 - third-party code may raise anything
                 failed[place] = error
         self.failed = failed
         return logits

@@ -1,4 +1,4 @@
-"""vLLM's request slots: a request keeps its slot for as long as it takes part, and its tokens lie in buffers there."""
+"""vLLM's request slots: a request keeps one slot while it is active, and buffers hold its tokens by slot."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class Seat:
-    """A request in its slot. The slot is free again once nobody has the seat any more.
+    """A request's ownership of a slot. The slot is vacated when the last reference to the seat is gone.
 
     Attributes:
-        slots: of which slots.
-        slot: which of them.
-        history: the request's, live.
-        written: how many of its ids are in the buffers.
+        slots: the slots that this one belongs to.
+        slot: the slot's number.
+        history: the request's history, live.
+        written: how many of the history's ids are in the buffers.
     """
 
     __slots__ = ("__weakref__", "_vacate", "history", "slot", "slots", "written")
@@ -38,21 +38,21 @@ class Seat:
         self._vacate.atexit = False
 
     def leave(self) -> None:
-        """The slot is free at once: the processor does not know of the request."""
+        """Free the slot at once, for a request that the processor has not accepted."""
         if self._vacate.detach() is not None:
             self.slots.give_back(self.slot)
 
 
 class RequestSlots:
-    """Slots from a free list, and the buffers of the revised model runner that are read by slot.
+    """A free list of slots, and the buffers of the revised model runner that are indexed by slot.
 
     Source: `RequestState` in vllm/v1/worker/gpu/states.py, vLLM 0.33.
 
     Attributes:
-        device: where the buffers are.
+        device: device of the buffers.
         count: how many slots there are.
         longest: how many ids a slot has room for.
-        vacated: slots whose requests are gone, and which are not free yet: the processor may have to be told.
+        vacated: slots of removed requests that are not free yet, because the processor may need `remove_request`.
         all_token_ids, prompt_len, prefill_len, total_len: as in `LogitsProcRequestState`.
     """
 
@@ -73,11 +73,11 @@ class RequestSlots:
         return len(self._free)
 
     def give_back(self, slot: int) -> None:
-        """A slot that was vacated is free."""
+        """Free a slot that was vacated."""
         self._free.append(slot)
 
     def seat(self, history: History) -> Seat:
-        """A free slot for a request, and its history in the buffers. Raises IndexError if none is free."""
+        """Give a request a free slot, and write its history to the buffers. Raises IndexError if none is free."""
         seat = Seat(self, self._free.pop(), history)
         length, slot = len(history), seat.slot
         self.prompt_len.np[slot] = history.prompt_length
@@ -87,7 +87,7 @@ class RequestSlots:
         return seat
 
     def flush(self, seats: Sequence[Seat]) -> None:
-        """What has joined these histories goes into the buffers, and the device may see all of them."""
+        """Write the ids that were appended to these histories to the buffers, and update the device's copies."""
         rows: list[int] = []
         columns: list[int] = []
         token_ids: list[int] = []

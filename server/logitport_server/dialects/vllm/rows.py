@@ -1,4 +1,4 @@
-"""The rows of a call, as vLLM's revised model runner orders them: request by request, by draft offset in each."""
+"""Orders the rows of a call as vLLM's revised model runner does: by request, then by draft offset."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Arrangement:
-    """Requests, and where the rows of each come from.
+    """Requests, and the places in the call from which their rows come.
 
-    A request whose row at a draft offset is there twice stands here twice.
+    A request with two rows at the same draft offset is listed twice.
 
     Attributes:
-        requests: their states.
-        drafts: the draft tokens of each; one less than it has rows.
-        places: for each row, request by request, its place in the call; where the call lacks a row at a draft offset,
-            some other row of the request stands in for it.
-        missing: which rows have such a stand-in, of which nothing is kept.
+        requests: states of the requests.
+        drafts: the draft tokens of each request, one fewer than it has rows.
+        places: for each row, by request, its place in the call. If the call lacks a row at a draft offset, the place
+            of another row of the request fills the gap.
+        missing: rows that fill such a gap; their results are discarded.
     """
 
     requests: Sequence[Any]
@@ -29,43 +29,43 @@ class Arrangement:
     missing: Container[int] = ()
 
 
-def arrange(states: Sequence[Any], drafts: Sequence[Sequence[int]], left_out: Container[Any] = ()) -> Arrangement:
+def arrange(states: Sequence[Any], drafts: Sequence[Sequence[int]], excluded: Container[Any] = ()) -> Arrangement:
     """Order the rows of a call.
 
     Args:
-        states: of each row.
+        states: the state of each row.
         drafts: the draft tokens before each row; () if no row has any.
-        left_out: states whose rows are left out.
+        excluded: states whose rows are skipped.
     """
     if not drafts:
-        places = [place for place, state in enumerate(states) if state not in left_out]
+        places = [place for place, state in enumerate(states) if state not in excluded]
         return Arrangement([states[place] for place in places], [()] * len(places), places)
-    spans = _spans(states, drafts, left_out)
+    spans = _spans(states, drafts, excluded)
     arranged: list[int] = []
     missing: set[int] = set()
     for span in spans:
-        stand_in = next(place for place in span.places if place is not None)
+        substitute = next(place for place in span.places if place is not None)
         for place in span.places:
             if place is None:
                 missing.add(len(arranged))
-            arranged.append(stand_in if place is None else place)
+            arranged.append(substitute if place is None else place)
     return Arrangement([span.state for span in spans], [span.drafts for span in spans], arranged, missing)
 
 
 @dataclass(slots=True)
 class _Span:
-    """The rows of one request, by draft offset; None where there is none."""
+    """The rows of one request, by draft offset; None for a missing row."""
 
     state: Any
     places: list[int | None] = field(default_factory=list)
     drafts: Sequence[int] = ()
 
 
-def _spans(states: Sequence[Any], drafts: Sequence[Sequence[int]], left_out: Container[Any]) -> list[_Span]:
+def _spans(states: Sequence[Any], drafts: Sequence[Sequence[int]], excluded: Container[Any]) -> list[_Span]:
     spans: list[_Span] = []
     latest: dict[Any, _Span] = {}
     for place, (state, before) in enumerate(zip(states, drafts, strict=True)):
-        if state in left_out:
+        if state in excluded:
             continue
         offset = len(before)
         span = latest.get(state)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class VllmV1Dialect(VllmDialect):
-    """One instance, and the batch that it is told of: the requests of the last call, in the order of their rows."""
+    """Calls one instance, and keeps its batch: the requests of the last call, in the order of their rows."""
 
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
         super().__init__(processor, name, shipped=shipped)
@@ -38,37 +38,37 @@ class VllmV1Dialect(VllmDialect):
     def _process(self, states: Sequence[VllmRequest], logits: torch.Tensor) -> torch.Tensor:
         if len(set(states)) == len(states):
             return self._step(states, range(len(states)), logits)
-        for places in _turns(states):
-            self._step_apart(states, places, places, logits)
+        for places in _rounds(states):
+            self._step_selected(states, places, places, logits)
         return logits
 
-    def _step_apart(
+    def _step_selected(
         self, states: Sequence[VllmRequest], places: Sequence[int], rows: Sequence[int], logits: torch.Tensor
     ) -> None:
-        """`_step` of the requests at these places, whose logits are these rows; the result goes there."""
+        """Run `_step` for the requests at these places, on a copy of these rows, and store the result there."""
         selected = logits[list(rows)]
         result = self._step(states, places, selected)
         check_result(result, selected.shape, self.name)
         logits[list(rows)] = result.to(logits)
 
     def _step(self, states: Sequence[VllmRequest], places: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
-        """One step of the batch that consists of the requests at these places, each at one; `logits` are theirs."""
+        """Run one step for the batch of the distinct requests at these places; `logits` are their rows."""
         try:
             self._update([states[place] for place in places])
         except BaseException:
-            self._start_over()
-            failed_row = {place: error for place in places if (error := self._error_of(states[place])) is not None}
-            if not failed_row:
+            self._reset()
+            failed = {place: error for place in places if (error := self._error_of(states[place])) is not None}
+            if not failed:
                 raise
-            self.failed = {**self.failed, **failed_row}
-            ok = [at for at, place in enumerate(places) if place not in failed_row]
+            self.failed = {**self.failed, **failed}
+            ok = [at for at, place in enumerate(places) if place not in failed]
             if ok:
-                self._step_apart(states, [places[at] for at in ok], ok, logits)
+                self._step_selected(states, [places[at] for at in ok], ok, logits)
             return logits
         try:
             applied: torch.Tensor = self.processor.apply(logits)
         except BaseException:
-            self._start_over()
+            self._reset()
             raise
         return applied
 
@@ -79,24 +79,24 @@ class VllmV1Dialect(VllmDialect):
         changes = self._batch.follow(requests)
         self.processor.update_state(None if changes is None else _batch_update(changes, len(requests)))
 
-    def _start_over(self) -> None:
-        """After an error, what the instance knows of its batch is not to be trusted."""
+    def _reset(self) -> None:
+        """Discard the instance after an error, because its view of the batch may be wrong."""
         self._batch.clear()
         self.processor = None
 
     def _error_of(self, request: VllmRequest) -> BaseException | None:
-        """What is raised if an instance is told of this request alone; None if nothing is."""
+        """The exception of a new instance whose batch is only this request; None if it raises none."""
         try:
             self._update([request])
-        except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
+        except BaseException as error:  # noqa: BLE001 - third-party code may raise anything
             return error
         finally:
-            self._start_over()
+            self._reset()
         return None
 
 
 def _batch_update(changes: Changes[VllmRequest], batch_size: int) -> Any:
-    """The record of them that vLLM hands over."""
+    """Convert the changes to vLLM's BatchUpdate."""
     interface = objects.module("vllm.v1.sample.logits_processor.interface")
     one_way, swap = interface.MoveDirectionality.UNIDIRECTIONAL, interface.MoveDirectionality.SWAP
     return interface.BatchUpdate(
@@ -110,11 +110,11 @@ def _batch_update(changes: Changes[VllmRequest], batch_size: int) -> Any:
     )
 
 
-def _turns(states: Sequence[VllmRequest]) -> Iterator[list[int]]:
-    """All places, in as many turns as a request has rows at most: a batch holds a request once."""
+def _rounds(states: Sequence[VllmRequest]) -> Iterator[list[int]]:
+    """Split the places into rounds with distinct requests, because a batch holds each request once."""
     left = list(range(len(states)))
     while left:
-        met: set[VllmRequest] = set()
-        turn = [place for place in left if not (states[place] in met or met.add(states[place]))]  # type: ignore[func-returns-value]
-        yield turn
-        left = [place for place in left if place not in turn]
+        seen: set[VllmRequest] = set()
+        places = [place for place in left if not (states[place] in seen or seen.add(states[place]))]  # type: ignore[func-returns-value]
+        yield places
+        left = [place for place in left if place not in places]

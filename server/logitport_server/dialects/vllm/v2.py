@@ -1,16 +1,16 @@
 """The dialect of vLLM's revised model runner (V2): one instance for all requests, each of which has a slot.
 
-    add_request(req_idx, sampling_params) -> bool    a request has the slot from now on
+    add_request(req_idx, sampling_params) -> bool    a request now owns the slot
     apply_staged_writes()                            once a step
-    apply(logits, ctx)                               all rows of the step, those of draft tokens among them
+    apply(logits, ctx)                               all rows of the step, including those of draft tokens
 
-And the form in which it was first proposed, told by an `apply` that takes logits alone:
+And the form that was proposed first, recognized by an `apply` that takes only logits:
 
     add_request(index, sampling_params[, prompt_length]), remove_request(index)
     update_state(index_mapping, token_ids, seq_lens), apply(logits)
 
-A request whose history was cut back, and every request of an instance that was replaced, is added anew with the history
-that it has then, as the model runner does with a request that was preempted.
+A request whose history was cut back, and every request of a replaced instance, is added again with its current history,
+as the model runner does with a request that was preempted.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
     from logitport_server.dialects.vllm.request_slots import Seat
     from logitport_server.dialects.vllm.v2_forms import Form
 
-# Room at first: for so many requests at most, for few sessions have as many as they may, and for ids in each. An
-# instance that gets more of either is replaced by one with more room.
-_SLOTS = 256
-_LONGEST = 1 << 15
+# Initial capacity: requests, and ids per request. Few sessions use their maximum of requests. An instance that needs
+# more of either is replaced by one with more capacity.
+_INITIAL_SLOTS = 256
+_INITIAL_LENGTH = 1 << 15
 
 
 @dataclass(eq=False, slots=True)
 class _Request(VllmRequest):
-    """A request whose tokens a processor finds in its slot; the two lists are empty.
+    """A request whose tokens a processor reads from its slot; the two lists of ids are empty.
 
     Attributes:
-        seat: its slot; None if it has none yet, or is to be added anew.
-        declined: whether the processor has said that it does not change the request's logits.
+        seat: the request's slot; None if it has none yet, or must be added again.
+        declined: whether `add_request` returned False: the processor does not change the request's logits.
     """
 
     seat: Seat | None = None
@@ -59,37 +59,38 @@ class _Request(VllmRequest):
 
 
 class VllmV2Dialect(VllmDialect):
-    """Slots and a context in, logits out."""
+    """Calls a processor with logits and a context of slots; it returns logits."""
 
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
         super().__init__(processor, name, shipped=shipped)
         author = dialects.author_of(processor)
         if isinstance(processor, author):
             raise LoadFailed(
-                f"an instance of {author.__qualname__} was shipped, which has the slots of one engine; ship the class"
+                f"an instance of {author.__qualname__} was shipped, but it is bound to the slots of one engine; ship "
+                "the class"
             )
         self._form_of = ReleasedV2 if _takes_context(author) else ProposedV2
         objects.check_constructor(processor, self._form_of.constructed_with)
         self.takes_drafts = self._form_of.takes_drafts
         self._form: Form | None = None
-        self._room = (0, _LONGEST)
+        self._room = (0, _INITIAL_LENGTH)
         self._context: RequestContext | None = None
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> _Request:
         if self._context is None:
-            self._context = replace(context, history=History())  # not to hold on to the request's
-            self._room = (min(context.max_requests, _SLOTS), _LONGEST)
+            self._context = replace(context, history=History())  # not the request's: it would stay alive
+            self._room = (min(context.max_requests, _INITIAL_SLOTS), _INITIAL_LENGTH)
         if self._form is None:
             self._form = self._make_form(*self._room)
-        told = objects.sampling_params(context.sampling_params, params, context.eos_token_ids)
-        self._check(told)  # again: what it changes in them, stays
-        return _Request(told, [], [], context.history)
+        made = objects.sampling_params(context.sampling_params, params, context.eos_token_ids)
+        self._check(made)  # again, because validate_params may change this object and vLLM keeps such changes
+        return _Request(made, [], [], context.history)
 
-    def token_callback(self, state: VllmRequest) -> Callable[[int], object] | None:  # noqa: ARG002 - a call looks
+    def token_callback(self, state: VllmRequest) -> Callable[[int], object] | None:  # noqa: ARG002 - each call reads the new ids itself
         return None
 
     def rewind(self, state: VllmRequest) -> None:
-        assert isinstance(state, _Request)  # noqa: S101 - `start` makes no other
+        assert isinstance(state, _Request)  # noqa: S101 - `start` creates no other type
         if state.seat is not None and state.history.length < state.seat.written:
             state.seat = None
 
@@ -101,21 +102,21 @@ class VllmV2Dialect(VllmDialect):
         try:
             requests = dict.fromkeys(states)
             form = self._with_room(requests)
-            failed_row = self._seat(form, requests)
-            if failed_row:
-                self.failed = {place: failed_row[state] for place, state in enumerate(states) if state in failed_row}
-                requests = {request: None for request in requests if request not in failed_row}
+            failed = self._seat(form, requests)
+            if failed:
+                self.failed = {place: failed[state] for place, state in enumerate(states) if state in failed}
+                requests = {request: None for request in requests if request not in failed}
             form.slots.flush([request.seat for request in requests])
             form.prepare()
             if all(request.declined for request in requests):
                 return logits
-            rows = arrange(states, self.drafts, failed_row)
+            rows = arrange(states, self.drafts, failed)
             in_order = rows.places == list(range(len(states))) and logits.is_contiguous()
-            handed = logits if in_order else logits[rows.places]
-            result = form.apply(handed, rows)
-            check_result(result, handed.shape, self.name)
+            selected = logits if in_order else logits[rows.places]
+            result = form.apply(selected, rows)
+            check_result(result, selected.shape, self.name)
         except BaseException:
-            self._form = None  # what it knows is not to be trusted
+            self._form = None  # its state may be wrong after an error
             raise
         if in_order:
             return result
@@ -124,11 +125,11 @@ class VllmV2Dialect(VllmDialect):
         return logits
 
     def _with_room(self, requests: Iterable[_Request]) -> Form:
-        """The instance, or another one with room for these requests."""
+        """Return the instance, or a new one with room for these requests."""
         count, longest = self._room
         form = self._form
         if form is not None:
-            form.dismiss()
+            form.remove_vacated()
         new = sum(not _has_slot(request, form) for request in requests)
         taken = 0 if form is None else count - form.slots.free
         needed = max(request.history.length for request in requests)
@@ -142,8 +143,8 @@ class VllmV2Dialect(VllmDialect):
         return form
 
     def _seat(self, form: Form, requests: Iterable[_Request]) -> dict[_Request, BaseException]:
-        """Give a slot to each request that has none; what the processor raised, by request."""
-        failed_row: dict[_Request, BaseException] = {}
+        """Give a slot to each request that has none. Returns the processor's exceptions, by request."""
+        failed: dict[_Request, BaseException] = {}
         for request in requests:
             if _has_slot(request, form):
                 continue
@@ -151,20 +152,20 @@ class VllmV2Dialect(VllmDialect):
             try:
                 request.declined = not form.add(seat.slot, request.sampling_params, request.history.prompt_length)
                 request.seat = seat
-            except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
-                failed_row[request] = error
+            except BaseException as error:  # noqa: BLE001 - third-party code may raise anything
+                failed[request] = error
                 seat.leave()
-        return failed_row
+        return failed
 
     def _make_form(self, count: int, longest: int) -> Form:
-        """An instance of the processor. Raises LoadFailed."""
+        """Create an instance of the processor. Raises LoadFailed."""
         context = self._context
-        assert context is not None  # noqa: S101 - there was a request
+        assert context is not None  # noqa: S101 - `start` has set it
         device = torch.device(context.device)
         slots = RequestSlots(count, longest, device if self.takes_drafts else torch.device("cpu"))
         config = VllmConfig(context.vocab_size, count, context.tokenizer_id, context.eos_token_ids)
         config.model_config.max_model_len = longest
-        form = self._form_of(self._shipped_as, config, slots, context.vocab_size, device)
+        form = self._form_of(self._source, config, slots, context.vocab_size, device)
         self.processor, self.argmax_invariant = form.processor, form.argmax_invariant
         return form
 
@@ -174,11 +175,11 @@ def _has_slot(request: _Request, form: Form | None) -> bool:
 
 
 def _takes_context(author: Any) -> bool:
-    """Whether `apply` takes a context beside the logits."""
+    """Whether `apply` takes a context as well as the logits."""
     try:
         inspect.signature(author.apply).bind("self", "logits", "ctx")
     except TypeError:
         return False
-    except ValueError:  # written in C: it cannot be told
+    except ValueError:  # written in C: the signature is unknown
         pass
     return True

@@ -1,4 +1,4 @@
-"""The two forms of processors for vLLM's revised model runner, behind one face."""
+"""The two forms of processors for vLLM's revised model runner, behind one interface."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _INTERFACE = "vllm.v1.worker.gpu.sample.logits_processor.interface"
 
 
 class Form(ABC):
-    """An instance of a processor, and its slots. Whatever is somebody else's code may raise anything.
+    """An instance of a processor, and the slots of its requests. A method that calls the processor may raise anything.
 
     Attributes:
-        constructed_with: what vLLM makes the instance with.
-        takes_drafts: whether it is handed the rows of all draft offsets at once.
+        constructed_with: arguments that vLLM passes to the constructor.
+        takes_drafts: whether `apply` gets the rows of all draft offsets at once.
         argmax_invariant: as in `Dialect`.
         processor: the instance.
-        slots: of its requests.
+        slots: slots of the requests.
     """
 
     constructed_with: ClassVar[Sequence[str]]
@@ -40,8 +40,8 @@ class Form(ABC):
         self.processor = processor
         self.slots = slots
 
-    def dismiss(self) -> None:
-        """Tell the processor whose requests are gone; their slots are free."""
+    def remove_vacated(self) -> None:
+        """Remove the requests of vacated slots from the processor, and free the slots."""
         vacated = self.slots.vacated
         while vacated:
             self.remove(vacated[0])
@@ -49,22 +49,22 @@ class Form(ABC):
 
     @abstractmethod
     def add(self, slot: int, sampling_params: Any, prompt_length: int) -> bool:
-        """A request has the slot, and its history is in the buffers; whether its logits are to be changed."""
+        """Add a request whose history is in the buffers. Returns whether the processor changes its logits."""
 
     def remove(self, slot: int) -> None:
-        """The slot's request is gone."""
+        """Remove the slot's request."""
 
     @abstractmethod
     def prepare(self) -> None:
-        """What has to be done once a step, after requests were added, and before `apply`."""
+        """Prepare a step, after requests were added and before `apply`."""
 
     @abstractmethod
     def apply(self, logits: torch.Tensor, rows: Arrangement) -> torch.Tensor:
-        """Process float32[rows, vocab_size], in place or not; what comes back is not checked."""
+        """Process float32[rows, vocab_size], in place or not; the result is not checked."""
 
 
 class ReleasedV2(Form):
-    """As it is in vLLM 0.32 and 0.33."""
+    """The form of vLLM 0.32 and 0.33."""
 
     constructed_with = ("vllm_config", "req_states")
     takes_drafts = True
@@ -130,7 +130,7 @@ class ReleasedV2(Form):
 
 
 class ProposedV2(Form):
-    """As it was first proposed: github.com/vllm-project/vllm/issues/25389. A row belongs to one request alone."""
+    """The form that was proposed first: github.com/vllm-project/vllm/issues/25389. Each request has one row."""
 
     constructed_with = objects.CONSTRUCTED_WITH
     takes_drafts = False
@@ -140,13 +140,13 @@ class ProposedV2(Form):
         make: Callable[..., Any],
         config: Any,
         slots: RequestSlots,
-        vocab_size: int,  # noqa: ARG002 - it is in the configuration
+        vocab_size: int,  # noqa: ARG002 - the configuration has it
         device: torch.device,
     ) -> None:
         super().__init__(payload.instantiate(make, config, device, device.type == "cuda"), slots)
         self.argmax_invariant = bool(getattr(self.processor, "is_argmax_invariant", bool)())
-        told = ("update_state", "update_states")
-        self._update = next((getattr(self.processor, name) for name in told if hasattr(self.processor, name)), None)
+        names = ("update_state", "update_states")
+        self._update = next((getattr(self.processor, name) for name in names if hasattr(self.processor, name)), None)
         self._remove = getattr(self.processor, "remove_request", None)
         self._added_with = len(inspect.signature(self.processor.add_request).parameters)
         self._token_ids = slots.all_token_ids.gpu.numpy()

@@ -1,1 +1,1 @@
-"""Stands for SGLang."""
+"""Stub of SGLang."""

@@ -1,4 +1,4 @@
-"""Stands for transformers' package of this name: its base classes, and none of the processors that it brings."""
+"""Stub of transformers' package of this name: its base classes, without its processors."""
 
 from .generation import LogitsProcessor, LogitsProcessorList, LogitsWarper
 from .generation.logits_process import __getattr__ as __getattr__

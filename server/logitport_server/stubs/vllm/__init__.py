@@ -1,4 +1,4 @@
-"""Stands for vLLM's package of this name: what a logits processor may touch, and no engine."""
+"""Stub of vLLM's package of this name: the names that a logits processor may use, without the engine."""
 
 from .sampling_params import SamplingParams
 

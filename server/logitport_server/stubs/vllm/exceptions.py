@@ -1,4 +1,4 @@
-"""Stands for vLLM's module of this name."""
+"""Stub of vLLM's module of this name."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Any
 
 
 class VLLMError(Exception):
-    """Base of vLLM's errors."""
+    """Base class of vLLM's errors."""
 
 
 class VLLMClientError(VLLMError):
-    """A request is to blame."""
+    """The cause is an invalid request."""
 
 
 class VLLMValidationError(VLLMClientError):
-    """A parameter of a request is refused.
+    """A parameter of a request is invalid.
 
     Attributes:
-        parameter: its name; None if it was not told.
-        value: what it was; None if it was not told.
+        parameter: name of the parameter; None if not given.
+        value: value of the parameter; None if not given.
     """
 
     def __init__(self, message: str, *, parameter: str | None = None, value: Any = None) -> None:
@@ -27,6 +27,6 @@ class VLLMValidationError(VLLMClientError):
         self.value = value
 
     def __str__(self) -> str:
-        told = {"parameter": self.parameter, "value": self.value}
-        details = ", ".join(f"{name}={value}" for name, value in told.items() if value is not None)
+        given = {"parameter": self.parameter, "value": self.value}
+        details = ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
         return f"{super().__str__()} ({details})" if details else super().__str__()

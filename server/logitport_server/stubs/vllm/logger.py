@@ -1,4 +1,4 @@
-"""Stands for vLLM's module of this name: plain loggers, which vLLM's way of logging once works on, too."""
+"""Stub of vLLM's module of this name: standard loggers with vLLM's `*_once` methods."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class _Logger(logging.LoggerAdapter):  # type: ignore[type-arg] # generic for the checker alone, in Python 3.10
-    """Logs, and leaves out what it was to log once and has logged."""
+    """A logger whose `*_once` methods log each message once."""
 
     def __init__(self, logger: logging.Logger) -> None:
         super().__init__(logger, {})
@@ -36,5 +36,5 @@ class _Logger(logging.LoggerAdapter):  # type: ignore[type-arg] # generic for th
 
 
 def init_logger(name: str) -> _Logger:
-    """A logger of this name."""
+    """Create a logger with this name."""
     return _Logger(logging.getLogger(name))

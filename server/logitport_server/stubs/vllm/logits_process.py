@@ -1,4 +1,4 @@
-"""Stands for vLLM's module of this name: what is called for the row of one request."""
+"""Stub of vLLM's module of this name: the type of processors of one request."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Stands for vLLM's module of this name: the fields of vLLM 0.33 with their defaults, without its checks.
+"""Stub of vLLM's module of this name: the fields of vLLM 0.33 with their defaults, without its checks.
 
-What a session has of a request's sampling parameters comes from an engine that has checked them itself.
+A session's sampling parameters come from an engine that has already checked them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _LOWEST_TEMPERATURE = 1e-2
 
 
 class SamplingType(IntEnum):
-    """How the next token is chosen."""
+    """Methods of choosing the next token."""
 
     GREEDY = 0
     RANDOM = 1
@@ -23,7 +23,7 @@ class SamplingType(IntEnum):
 
 
 class RequestOutputKind(Enum):
-    """What of its output a request is told."""
+    """Which part of the output is returned at each step."""
 
     CUMULATIVE = 0
     DELTA = 1
@@ -32,7 +32,7 @@ class RequestOutputKind(Enum):
 
 @dataclass
 class StructuredOutputsParams:
-    """What the output of a request must look like."""
+    """Constraints on the form of a request's output."""
 
     json: str | dict[str, Any] | None = None
     regex: str | None = None
@@ -47,7 +47,7 @@ class StructuredOutputsParams:
 
 @dataclass
 class RepetitionDetectionParams:
-    """When a request ends because it repeats itself."""
+    """Limits on repetition that end a request."""
 
     max_pattern_size: int = 0
     min_pattern_size: int = 0
@@ -56,7 +56,7 @@ class RepetitionDetectionParams:
 
 @dataclass
 class SamplingParams:
-    """How a request is sampled, and in `extra_args` whatever its processors are told."""
+    """A request's sampling parameters; `extra_args` has the parameters of its processors."""
 
     n: int = 1
     presence_penalty: float = 0.0
@@ -112,30 +112,30 @@ class SamplingParams:
 
     @property
     def sampling_type(self) -> SamplingType:
-        """How the next token is chosen."""
+        """The method of choosing the next token."""
         if self.temperature < _GREEDY_BELOW:
             return SamplingType.GREEDY
         return SamplingType.RANDOM if self.seed is None else SamplingType.RANDOM_SEED
 
     @property
     def eos_token_id(self) -> int | None:
-        """The first of the ids that end this request; None if none does, or the engine has not said."""
+        """The first of the ids that end this request; None if there is none, or it is unknown."""
         return self._eos_token_id
 
     @property
     def all_stop_token_ids(self) -> set[int]:
-        """Whatever ends this request, the end of a sequence too."""
+        """All ids that end this request, including the end of a sequence."""
         return self._all_stop_token_ids
 
     def update_from_generation_config(self, generation_config: dict[str, Any], eos_token_id: int | None = None) -> None:
-        """Take in which ids end a sequence.
+        """Set the ids that end a sequence.
 
         Args:
-            generation_config: its "eos_token_id", one id or several, may be missing.
+            generation_config: its "eos_token_id" is one id or several; it may be missing.
             eos_token_id: the first of them.
         """
-        told = generation_config.get("eos_token_id", ())
-        others = {told} if isinstance(told, int) else set(told)
+        configured = generation_config.get("eos_token_id", ())
+        others = {configured} if isinstance(configured, int) else set(configured)
         if not self.ignore_eos:
             self._eos_token_id = eos_token_id
         if eos_token_id is not None:
@@ -146,5 +146,5 @@ class SamplingParams:
             self.stop_token_ids = list(others.union(self.stop_token_ids or ()))
 
     def clone(self) -> SamplingParams:
-        """A copy, as deep as it goes unless `skip_clone` is set."""
+        """Deep-copy the parameters; a shallow copy if `skip_clone` is set."""
         return copy.copy(self) if self.skip_clone else copy.deepcopy(self)

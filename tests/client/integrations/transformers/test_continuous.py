@@ -23,7 +23,7 @@ from logitport import Client, CustomLogitProcessor, InvalidArgument
 from logitport.integrations import transformers as plain
 from logitport.integrations.transformers_continuous import RemoteLogitsProcessor
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
-from tests.shipped import CountsCalls, TellsLengths, Tilt, Trips
+from tests.shipped_processors import CountsCalls, TellsLengths, Tilt, Trips
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

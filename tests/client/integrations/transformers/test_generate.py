@@ -12,7 +12,7 @@ from transformers import LogitsProcessor, Qwen2ForCausalLM
 from logitport import CustomLogitProcessor
 from logitport.integrations.transformers import RemoteLogitsProcessor
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
-from tests.shipped import TellsLengths
+from tests.shipped_processors import TellsLengths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -22,7 +22,7 @@ from logitport import (
 )
 from logitport.integrations.transformers import RemoteLogitsProcessor
 from logitport_builtins import DisallowedTokens
-from tests.shipped import TellsLengths
+from tests.shipped_processors import TellsLengths
 
 if TYPE_CHECKING:
     from collections.abc import Callable

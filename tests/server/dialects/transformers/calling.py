@@ -1,4 +1,4 @@
-"""Requests of transformers' dialect, their logits, and a processor that does what a test wants."""
+"""Requests of transformers' dialect, their logits, and a processor whose action a test chooses."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def logits_of(rows: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(rows, VOCAB, generator=torch.Generator().manual_seed(rows)).to(dtype)
 
 
-class Does:
-    """Does to its instance what a function does."""
+class RunsAction:
+    """Calls a function with itself at each call."""
 
     def __init__(self, act: Callable[[Any], Any]) -> None:
         self.act, self.tensor, self.stops, self.table = act, torch.zeros(3), [1, [2]], {"a": {1}}

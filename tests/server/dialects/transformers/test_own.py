@@ -1,4 +1,4 @@
-"""transformers' own processors: each is what it is in transformers itself, whichever rows go together."""
+"""transformers' own processors give the same results as in transformers, for any grouping of rows."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from transformers import LogitsProcessorList
 from logitport import History, StateLost
 from logitport_server.dialects import RequestContext, make_dialect
 from logitport_server.dialects.transformers import stateless
-from tests.transformers_own import CASES, NOT_OF_A_ROW, VOCAB, Case, names_in_transformers
+from tests.transformers_processors import CASES, NOT_OF_A_ROW, VOCAB, Case, names_in_transformers
 
 IDS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=7)
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
-def test_every_processor_of_transformers_is_tested_or_told_why_not() -> None:
+def test_every_processor_of_transformers_is_tested_or_has_a_reason_not_to_be() -> None:
     tested = {case.name for case in CASES}
     assert not tested & NOT_OF_A_ROW.keys()
     assert tested | NOT_OF_A_ROW.keys() == names_in_transformers()
@@ -28,7 +28,7 @@ def test_every_processor_of_transformers_is_tested_or_told_why_not() -> None:
     assert public - {"LogitsProcessor"} <= tested | NOT_OF_A_ROW.keys()
 
 
-def test_the_table_names_what_there_is() -> None:
+def test_the_table_names_existing_classes() -> None:
     listed = stateless._OF_SCORES | stateless._OF_HISTORY
     assert {getattr(transformers.generation.logits_process, name).__name__ for name in listed} == listed
     assert listed <= {case.name for case in CASES}
@@ -61,7 +61,7 @@ def test_rows_are_as_transformers_makes_them(case: Case, data: st.DataObject) ->
 
 
 def follow(data: st.DataObject, dialect: Any, state: Any, history: History) -> None:
-    """Some ids are sampled, or drafted and taken back."""
+    """Append random ids; some are drafted and cut back first."""
     drafted = data.draw(st.integers(0, 2))
     for token_id in data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=drafted, max_size=drafted)):
         history.append(token_id)
@@ -94,7 +94,7 @@ def random_scores(seed: int, rows: int, *, with_infinities: bool) -> torch.Tenso
         ("DiaEOSDelayPatternLogitsProcessor", {"delay_pattern": [0, 1], "eos_token_id": 2, "max_generation_len": 9}),
     ],
 )
-def test_what_processes_no_row_by_itself_fails_as_a_row(name: str, params: dict[str, Any]) -> None:
+def test_a_processor_that_cannot_process_single_rows_fails(name: str, params: dict[str, Any]) -> None:
     assert name in NOT_OF_A_ROW
     dialect = make_dialect(getattr(transformers.generation.logits_process, name), "its name", shipped=True)
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), params)
@@ -106,7 +106,7 @@ def test_what_processes_no_row_by_itself_fails_as_a_row(name: str, params: dict[
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 @pytest.mark.parametrize("case", [case for case in CASES if "Watermark" not in case.name], ids=lambda case: case.name)
 def test_rows_on_a_gpu(case: Case) -> None:
-    """The watermarks' random numbers are others there."""
+    """Rows on a GPU equal transformers' on the CPU. Watermarks are excluded: their random numbers differ on a GPU."""
     processor, params = case.shipped
     dialect = make_dialect(processor, "its name", shipped=True)
     histories = [History([3, 1]), History([1, 2]), History([7])]

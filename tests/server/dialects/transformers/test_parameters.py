@@ -1,4 +1,4 @@
-"""transformers' dialect: what processors are made of, and with which parameters."""
+"""transformers' dialect: construction of processors, and their parameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from transformers import (
 
 from logitport import History, InDialect, InvalidParams, LoadFailed
 from logitport_server.dialects import RequestContext
-from tests.server.dialects.transformers.calling import VOCAB, Does, dialect_of, state_of
+from tests.server.dialects.transformers.calling import VOCAB, RunsAction, dialect_of, state_of
 
 
 def test_parameters_are_arguments() -> None:
@@ -75,23 +75,25 @@ def test_parameters_are_keywords_of_a_function() -> None:
         (lambda input_ids, scores, alpha: scores, {}, "missing a required argument: 'alpha'"),
     ],
 )
-def test_parameters_that_do_not_fit_are_refused(processor: Any, params: dict[str, Any], message: str) -> None:
+def test_unsuitable_parameters_are_rejected(processor: Any, params: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidParams, match=message):
         state_of(dialect_of(processor), [1], params)
 
 
-def test_what_fails_without_parameters_cannot_be_loaded() -> None:
+def test_a_failure_without_parameters_is_a_load_failure() -> None:
     class Broken(LogitsProcessor):
         def __init__(self) -> None:
             raise OSError("no file")
 
     with pytest.raises(LoadFailed, match="Broken raised OSError: no file"):
         state_of(dialect_of(Broken), [1])
-    with pytest.raises(LoadFailed, match=r"copied for each request, and cannot be \(TypeError: .*lock.*ship its class"):
-        state_of(dialect_of(Does(threading.Lock())), [1])  # type: ignore[arg-type]
+    with pytest.raises(
+        LoadFailed, match=r"cannot be copied, as is needed for each request \(TypeError: .*lock.*ship its class"
+    ):
+        state_of(dialect_of(RunsAction(threading.Lock())), [1])  # type: ignore[arg-type]
 
 
-def test_parameters_stay_as_they_came() -> None:
+def test_parameters_are_not_modified() -> None:
     class Eats(LogitsProcessor):
         def __init__(self, ids: list[int]) -> None:
             self.ids = ids
@@ -102,7 +104,7 @@ def test_parameters_stay_as_they_came() -> None:
     assert params == {"ids": [1, 2]}
 
 
-def test_what_generate_would_fill_in_is_filled_in() -> None:
+def test_arguments_that_generate_passes_are_filled_in() -> None:
     class Asks(LogitsProcessor):
         def __init__(
             self, prompt_length_to_skip: int, encoder_input_ids: torch.Tensor, device: str, vocab_size: int, x: int = 1
@@ -120,9 +122,9 @@ def test_what_generate_would_fill_in_is_filled_in() -> None:
     assert given.processor.got[3] == 3
 
 
-def test_the_tensors_of_an_instance_are_moved_to_where_the_logits_will_be() -> None:
+def test_the_tensors_of_an_instance_are_moved_to_the_device_of_the_logits() -> None:
     held = torch.zeros(2)
-    shipped = Does(lambda self: None)
+    shipped = RunsAction(lambda self: None)
     shipped.stops, shipped.table = [held, (held,)], {"a": {"b": held}}  # type: ignore[list-item, dict-item]
     history = History([1])
     state = dialect_of(shipped).start(RequestContext("r", history, {}, VOCAB, device="meta"), {})
@@ -133,6 +135,6 @@ def test_the_tensors_of_an_instance_are_moved_to_where_the_logits_will_be() -> N
     assert held.device.type == shipped.tensor.device.type == "cpu"
 
 
-def test_a_named_function_whose_arguments_say_nothing() -> None:
+def test_a_function_with_a_named_dialect_and_unknown_argument_names() -> None:
     dialect = dialect_of(InDialect(lambda a, b: b + 1, "transformers"))
     assert dialect.process([state_of(dialect, [1])[0]], torch.zeros(1, VOCAB)).tolist() == [[1.0] * VOCAB]

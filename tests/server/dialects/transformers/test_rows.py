@@ -1,4 +1,4 @@
-"""transformers' dialect: which calls rows become, and what comes of a row."""
+"""transformers' dialect: how rows are grouped into calls, and the results of rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.server.dialects.transformers.calling import VOCAB, dialect_of, logits
 
 
 class Counts:
-    """State of the kind that no history gives back."""
+    """Keeps state that cannot be rebuilt from the history."""
 
     def __init__(self, start: int = 0) -> None:
         self.calls = start
@@ -33,7 +33,7 @@ def test_one_call_a_row_with_its_own_history() -> None:
     assert {shape for _, shape in calls} == {(1, VOCAB)}
 
 
-def test_the_history_grows_beyond_any_room_and_is_cut_back() -> None:
+def test_the_history_grows_beyond_the_buffer_and_is_cut_back() -> None:
     seen: list[list[int]] = []
 
     def look(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -52,7 +52,7 @@ def test_the_history_grows_beyond_any_room_and_is_cut_back() -> None:
             history.append(5)
 
 
-def test_only_ids_that_are_new_are_copied() -> None:
+def test_only_new_ids_are_copied() -> None:
     addresses = []
 
     def look(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -85,7 +85,7 @@ def test_an_instance_is_copied_for_each_request(shipped: Any) -> None:
     assert logits[:, 0].tolist() == [16, 16]
 
 
-def test_rows_of_any_length_are_one_call_where_no_history_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_any_length_share_a_call_if_the_history_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = spied(monkeypatch, TopKLogitsWarper)
     dialect = dialect_of(TopKLogitsWarper)
     states = [state_of(dialect, prompt, {"top_k": k})[0] for prompt, k in [([1], 2), ([], 3), ([1, 2], 2)]]
@@ -97,7 +97,7 @@ def test_rows_of_any_length_are_one_call_where_no_history_is_looked_at(monkeypat
     assert calls == [(None, 2), ([[]], 1)]
 
 
-def test_rows_of_one_length_are_one_call_where_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_one_length_share_a_call_of_a_stateless_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = spied(monkeypatch, RepetitionPenaltyLogitsProcessor)
     dialect = dialect_of(RepetitionPenaltyLogitsProcessor(2.0))
     prompts = [[1], [3, 4], [2], [5, 6]]
@@ -107,14 +107,14 @@ def test_rows_of_one_length_are_one_call_where_nothing_is_kept(monkeypatch: pyte
     assert calls == [([[1], [2]], 2), ([[3, 4], [5, 6]], 2)]
 
 
-def test_a_list_of_such_is_such(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_of_stateless_processors_is_stateless(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = spied(monkeypatch, TopKLogitsWarper)
     dialect = dialect_of(LogitsProcessorList([TopKLogitsWarper(2), LogitNormalization()]))
     dialect.process([state_of(dialect, prompt)[0] for prompt in ([1], [2, 3])], logits_of(2))
     assert calls == [(None, 2)]
 
 
-def test_a_class_derived_from_such_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_subclass_of_a_stateless_processor_is_not_stateless(monkeypatch: pytest.MonkeyPatch) -> None:
     class Derived(TopKLogitsWarper):
         pass
 
@@ -125,7 +125,7 @@ def test_a_class_derived_from_such_is_none(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def spied(monkeypatch: pytest.MonkeyPatch, cls: type[Any]) -> list[Any]:
-    """The ids and the rows of each call of a class's instances."""
+    """Record the ids and the number of rows of each call of a class's instances."""
     calls: list[Any] = []
     original = cls.__call__
 
@@ -137,7 +137,7 @@ def spied(monkeypatch: pytest.MonkeyPatch, cls: type[Any]) -> list[Any]:
     return calls
 
 
-def test_a_stateless_one_that_looks_at_the_history_after_all_is_called_for_each(
+def test_a_stateless_processor_that_reads_the_history_unexpectedly_is_called_per_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(TopKLogitsWarper, "__call__", lambda _, input_ids, scores: scores + input_ids.shape[1])
@@ -148,10 +148,10 @@ def test_a_stateless_one_that_looks_at_the_history_after_all_is_called_for_each(
     assert logits[:, 0].tolist() == [1, 2]
 
 
-# What comes of a row.
+# Results of rows.
 
 
-def test_a_row_that_fails_fails_alone_and_the_others_are_served() -> None:
+def test_a_failing_row_does_not_affect_other_rows() -> None:
     def odd(input_ids: torch.Tensor, scores: torch.Tensor) -> Any:
         kind = int(input_ids[0, -1])
         if kind == 0:
@@ -172,7 +172,7 @@ def test_a_row_that_fails_fails_alone_and_the_others_are_served() -> None:
     assert not dialect.failed
 
 
-def test_a_row_that_fails_in_a_call_of_many_fails_alone() -> None:
+def test_a_failing_row_of_a_shared_call_does_not_affect_other_rows() -> None:
     dialect = dialect_of(TopKLogitsWarper(2))
     states = [state_of(dialect, [1])[0] for _ in range(3)]
     logits = logits_of(3)
@@ -192,7 +192,7 @@ def test_a_row_that_fails_in_a_call_of_many_fails_alone() -> None:
     assert logits[[0, 2]].isfinite().sum(1).tolist() == [2, 2]
 
 
-def test_a_processor_may_reshape_or_reuse_what_it_is_given() -> None:
+def test_a_processor_may_reshape_or_reuse_its_argument() -> None:
     def twice_in_place(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         scores.mul_(2)
         scores.t_()

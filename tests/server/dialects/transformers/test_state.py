@@ -1,4 +1,4 @@
-"""transformers' dialect: what follows from a history that is cut back."""
+"""transformers' dialect: state after a history was cut back."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from transformers import LogitsProcessor, SequenceBiasLogitsProcessor, SynthIDTe
 
 from logitport import StateLost
 from tests.server.dialects.lost_state import assert_lost
-from tests.server.dialects.transformers.calling import Does, dialect_of, logits_of, state_of
+from tests.server.dialects.transformers.calling import RunsAction, dialect_of, logits_of, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-KEEPERS: list[Callable[[Any], object]] = [
+STATEFUL: list[Callable[[Any], object]] = [
     lambda self: self.stops.append(3),
     lambda self: self.stops[1].append(3),
     lambda self: self.table["a"].add(2),
@@ -29,9 +29,9 @@ KEEPERS: list[Callable[[Any], object]] = [
 ]
 
 
-@pytest.mark.parametrize("act", KEEPERS)
-def test_state_that_no_history_gives_back(act: Callable[[Any], object]) -> None:
-    dialect = dialect_of(Does(act))
+@pytest.mark.parametrize("act", STATEFUL)
+def test_state_that_cannot_be_rebuilt(act: Callable[[Any], object]) -> None:
+    dialect = dialect_of(RunsAction(act))
     state, history = state_of(dialect, [1])
     dialect.check_rebuildable(state)
     history.append(2)
@@ -64,9 +64,9 @@ def test_state_that_a_generator_or_a_watermark_keeps() -> None:
 
 @pytest.mark.parametrize(
     "processor",
-    [Does(lambda self: None), SequenceBiasLogitsProcessor([[[1, 2], 3.0]]), lambda input_ids, scores: scores],
+    [RunsAction(lambda self: None), SequenceBiasLogitsProcessor([[[1, 2], 3.0]]), lambda input_ids, scores: scores],
 )
-def test_what_a_first_call_prepares_is_no_state(processor: Any) -> None:
+def test_what_a_first_call_prepares_is_not_state(processor: Any) -> None:
     dialect = dialect_of(processor)
     state, history = state_of(dialect, [1])
     for _ in range(2):

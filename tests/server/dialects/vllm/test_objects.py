@@ -1,4 +1,4 @@
-"""What vLLM's processors are given: sampling parameters, a configuration, an instance of their own."""
+"""The objects for vLLM's processors: sampling parameters, configuration, instances."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ def test_defaults_are_those_of_vllm() -> None:
 
 
 def test_params_join_the_extra_args_of_the_engine() -> None:
-    told = {"extra_args": {"mine": 1, "yours": 1}, "temperature": 0.5}
+    values = {"extra_args": {"mine": 1, "yours": 1}, "temperature": 0.5}
     params: dict[str, Any] = {"yours": [2]}
-    made = sampling_params(told, params)
+    made = sampling_params(values, params)
     assert (made.extra_args, made.temperature) == ({"mine": 1, "yours": [2]}, 0.5)
     made.extra_args["yours"].append(3)
     assert params == {"yours": [2]}
-    assert told["extra_args"] == {"mine": 1, "yours": 1}
+    assert values["extra_args"] == {"mine": 1, "yours": 1}
 
 
-def test_what_other_engines_tell() -> None:
-    told = {"max_new_tokens": 128, "min_new_tokens": 20, "json_schema": "{}", "temperature": None, "_private": 1}
-    made = sampling_params(told, {})
+def test_names_of_other_engines() -> None:
+    values = {"max_new_tokens": 128, "min_new_tokens": 20, "json_schema": "{}", "temperature": None, "_private": 1}
+    made = sampling_params(values, {})
     assert (made.max_tokens, made.min_tokens, made.temperature, made.extra_args) == (128, 20, 1.0, None)
 
 
-def test_what_json_cannot_hold() -> None:
-    told = {
+def test_types_that_json_lacks() -> None:
+    values = {
         "logit_bias": {"5": 1.5},
         "structured_outputs": {"regex": "a+", "_backend": None},
         "output_kind": 2,
         "stop": "end",
     }
-    made = sampling_params(told, {})
+    made = sampling_params(values, {})
     assert made.logit_bias == {5: 1.5}
     assert made.structured_outputs.regex == "a+"
     assert made.output_kind.name == "FINAL_ONLY"
@@ -60,14 +60,14 @@ def test_what_ends_a_sequence(ignore_eos: bool, stops: set[int], eos: int | None
     assert (set(made.stop_token_ids), made.eos_token_id) == (stops, eos)
 
 
-def test_a_temperature_is_as_vllm_takes_it() -> None:
+def test_a_temperature_is_adjusted_as_in_vllm() -> None:
     assert sampling_params({"temperature": 0.001}, {}).temperature == 0.01
     greedy = sampling_params({"temperature": 0, "top_p": 0.5, "min_p": 0.1}, {})
     assert (greedy.top_p, greedy.min_p, greedy.sampling_type.name) == (1.0, 0.0, "GREEDY")
 
 
 @pytest.mark.parametrize(
-    "told",
+    "values",
     [
         {"temperature": "hot"},
         {"extra_args": [1]},
@@ -78,20 +78,20 @@ def test_a_temperature_is_as_vllm_takes_it() -> None:
         {"stop_token_ids": 3},
     ],
 )
-def test_what_vllm_would_not_take(told: dict[str, Any]) -> None:
-    with pytest.raises(InvalidParams, match="sampling_params cannot be vLLM's SamplingParams: "):
-        sampling_params(told, {})
+def test_values_that_vllm_rejects(values: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParams, match="sampling_params cannot be converted to vLLM's SamplingParams: "):
+        sampling_params(values, {})
 
 
-class Keeps:
-    """Keeps what it was made with."""
+class StoresArguments:
+    """Keeps its constructor's arguments."""
 
     def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool, *, more: int = 0) -> None:
         self.config, self.device, self.pinned, self.more = vllm_config, device, is_pin_memory, more
 
 
-def test_an_instance_is_made_as_vllm_makes_it() -> None:
-    made = construct(Keeps, CONTEXT)
+def test_an_instance_is_created_as_in_vllm() -> None:
+    made = construct(StoresArguments, CONTEXT)
     assert (made.device, made.pinned) == (torch.device("cpu"), False)
     assert made.config.scheduler_config.max_num_seqs == 5
     model = made.config.model_config
@@ -100,8 +100,8 @@ def test_an_instance_is_made_as_vllm_makes_it() -> None:
     assert made.config.speculative_config is None
 
 
-def test_what_the_configuration_does_not_know_it_says() -> None:
-    config = construct(Keeps, RequestContext("r", History(), {}, 8)).config
+def test_an_unknown_field_of_the_configuration_raises() -> None:
+    config = construct(StoresArguments, RequestContext("r", History(), {}, 8)).config
     with pytest.raises(AttributeError, match=r"vllm_config.lora_config is not known here: .* only model_config"):
         config.lora_config  # noqa: B018
     with pytest.raises(AttributeError, match=r"model_config.tokenizer is not known here"):
@@ -110,19 +110,19 @@ def test_what_the_configuration_does_not_know_it_says() -> None:
 
 
 def test_a_constructor_that_vllm_could_not_call() -> None:
-    class Wants:
+    class NeedsTokenizer:
         def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool, tokenizer: str) -> None:
             self.tokenizer = tokenizer
 
-    with pytest.raises(LoadFailed, match=r"creating a .*Wants would fail: .*'tokenizer'.*functools.partial"):
-        check_constructor(Wants)
-    with_tokenizer = functools.partial(Wants, tokenizer="t")
+    with pytest.raises(LoadFailed, match=r"creating a .*NeedsTokenizer would fail: .*'tokenizer'.*functools.partial"):
+        check_constructor(NeedsTokenizer)
+    with_tokenizer = functools.partial(NeedsTokenizer, tokenizer="t")
     check_constructor(with_tokenizer)
     assert construct(with_tokenizer, CONTEXT).tokenizer == "t"
 
 
 class Nothing:
-    """Without a constructor of its own."""
+    """A class without a constructor."""
 
 
 class TakesOne:
@@ -130,7 +130,7 @@ class TakesOne:
 
 
 @pytest.mark.parametrize("cls", [Nothing, TakesOne])
-def test_a_constructor_that_takes_less_than_vllm_gives(cls: type) -> None:
+def test_a_constructor_with_too_few_arguments(cls: type) -> None:
     with pytest.raises(LoadFailed, match=r"define __init__\(self, vllm_config, device, is_pin_memory\)$") as refused:
         check_constructor(cls)
     assert "partial" not in str(refused.value)
@@ -147,8 +147,8 @@ def test_a_constructor_that_raises() -> None:
         construct(Raises, CONTEXT)
 
 
-def test_an_instance_that_was_shipped_is_copied() -> None:
-    shipped = Keeps([1], None, False)
+def test_a_shipped_instance_is_copied() -> None:
+    shipped = StoresArguments([1], None, False)
     check_constructor(shipped)
     made = construct(shipped, CONTEXT)
     assert made is not shipped
@@ -158,10 +158,10 @@ def test_an_instance_that_was_shipped_is_copied() -> None:
 
 def test_an_instance_that_cannot_be_copied() -> None:
     with pytest.raises(LoadFailed, match="ship the class"):
-        construct(Keeps((n for n in [1]), None, False), CONTEXT)
+        construct(StoresArguments((n for n in [1]), None, False), CONTEXT)
 
 
-def test_modules_that_are_not_installed_have_stand_ins() -> None:
+def test_modules_that_are_not_installed_have_stubs() -> None:
     interface = objects.module("vllm.v1.sample.logits_processor.interface")
     assert interface.MoveDirectionality.SWAP
     with pytest.raises(ImportError):

@@ -1,4 +1,4 @@
-"""The persistent batch: its records are vLLM's, and whoever follows them has every request's state in its place."""
+"""The persistent batch: its changes are those of vLLM, and applying them keeps each request's state at its index."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ HISTORIES = 10_000
 
 @dataclass(eq=False)
 class Request:
-    """One that has state of its own, or none."""
+    """A request with or without state."""
 
     name: int
     sparse: int | None
 
 
 def follow(before: str, now: str, renewed: str = "") -> tuple[list[int], list[tuple[int, str]], list[Any]]:
-    """The records from one batch to another one, of requests with names of one letter."""
+    """The changes from one batch to another, of requests with names of one letter."""
     batch: PersistentBatch[str] = PersistentBatch()
     letters = {letter: letter for letter in {*before, *now}}
     batch.follow([letters[letter] for letter in before])
@@ -57,7 +57,7 @@ def test_surplus_removes_are_condensed_from_the_highest_index() -> None:
     assert follow("abcde", "edc") == ([], [], [(4, 0, False), (3, 1, False)])
 
 
-def test_what_is_last_and_empty_is_removed() -> None:
+def test_empty_indices_at_the_end_are_removed() -> None:
     assert follow("abcd", "db") == ([2], [], [(3, 0, False)])
     assert follow("abcd", "ab") == ([3, 2], [], [])
     assert follow("abcd", "") == ([3, 2, 1, 0], [], [])
@@ -84,7 +84,7 @@ def test_nothing_changed() -> None:
     assert len(batch) == 2
 
 
-def test_a_stranger_that_is_renewed_changes_nothing() -> None:
+def test_renewing_an_unknown_request_changes_nothing() -> None:
     batch: PersistentBatch[str] = PersistentBatch()
     batch.follow(["a"])
     batch.renew("b")
@@ -92,14 +92,14 @@ def test_a_stranger_that_is_renewed_changes_nothing() -> None:
     assert batch.follow(["a", "b"]) == Changes(added=[(1, "b")])
 
 
-def test_after_clear_everyone_is_new() -> None:
+def test_after_clear_all_requests_are_added() -> None:
     batch: PersistentBatch[str] = PersistentBatch()
     batch.follow(["a", "b"])
     batch.clear()
     assert batch.follow(["b"]) == Changes(added=[(0, "b")])
 
 
-def test_equal_requests_are_told_apart() -> None:
+def test_equal_requests_are_distinguished_by_identity() -> None:
     one, other = [1], [1]
     batch: PersistentBatch[list[int]] = PersistentBatch()
     batch.follow([one, other])
@@ -107,7 +107,7 @@ def test_equal_requests_are_told_apart() -> None:
 
 
 def histories(count: int) -> Iterator[Iterator[tuple[list[Request], set[Request]]]]:
-    """Random batch histories: of each step the requests, in order, and those that must be added anew."""
+    """Random batch histories: for each step the requests, in order, and those that must be added again."""
     for number in range(count):
         yield steps(random.Random(number))
 
@@ -138,7 +138,7 @@ def as_update(changes: Changes[Request] | None, size: int) -> BatchUpdate | None
 
 
 class Dense:
-    """State at every index, in order of the records, as a processor with a tensor has it."""
+    """State at every index, updated like a processor that keeps a tensor."""
 
     def __init__(self) -> None:
         self.at: dict[int, Request] = {}
@@ -155,8 +155,8 @@ class Dense:
                 self.at[target] = self.at.pop(source)
 
 
-def met(changes: Changes[Request] | None, before: Sequence[Request]) -> Iterator[str]:
-    """Which of the cases that are easily got wrong these changes are."""
+def cases_in(changes: Changes[Request] | None, before: Sequence[Request]) -> Iterator[str]:
+    """Names of the error-prone cases that occur in these changes."""
     if changes is None:
         yield "nothing"
         return
@@ -179,19 +179,19 @@ def test_every_history_leaves_all_state_on_the_right_request() -> None:
     for history in histories(HISTORIES):
         batch: PersistentBatch[Request] = PersistentBatch()
         dense, sparse, before = Dense(), dict[int, int](), list[Request]()
-        for wanted, renewed in history:
+        for requests, renewed in history:
             for request in renewed:
                 batch.renew(request)
-            changes = batch.follow(wanted)
-            cases.update(met(changes, before))
-            update = as_update(changes, len(wanted))
+            changes = batch.follow(requests)
+            cases.update(cases_in(changes, before))
+            update = as_update(changes, len(requests))
             if update is not None:
                 dense.update(update)
                 fresh = {request for _, request, _, _ in update.added}
-                assert renewed & set(wanted) <= fresh
+                assert renewed & set(requests) <= fresh
             process_dict_updates(sparse, update, lambda request, *_: request.sparse)
-            assert dense.at == dict(enumerate(wanted))
-            assert sparse == {index: one.sparse for index, one in enumerate(wanted) if one.sparse is not None}
-            before = wanted
+            assert dense.at == dict(enumerate(requests))
+            assert sparse == {index: one.sparse for index, one in enumerate(requests) if one.sparse is not None}
+            before = requests
     assert len(cases) == 5
     assert min(cases.values()) > HISTORIES / 2

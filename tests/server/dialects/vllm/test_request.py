@@ -1,4 +1,4 @@
-"""vLLM's dialect of single requests: adapters, functions, callable classes; a row that fails, fails alone."""
+"""vLLM's dialect of single requests: adapters, functions, callable classes, and failing rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INF = float("inf")
 
 
 class Adapter(AdapterLogitsProcessor):
-    """Has whatever a function makes of the request's parameters."""
+    """Creates its callables with a function of the request's parameters."""
 
     make: ClassVar[Any]
 
@@ -40,11 +40,11 @@ def adapter(make_one: Callable[[dict[str, Any]], Any]) -> type[Adapter]:
     return Made
 
 
-def speaks(processor: Any) -> Dialect:
+def shipped_dialect(processor: Any) -> Dialect:
     return make_dialect(processor, "its name", shipped=True)
 
 
-class Told:
+class DialectRequest:
     def __init__(self, dialect: Dialect, params: dict[str, Any] | None = None, **sampling_params: Any) -> None:
         self.dialect, self.history = dialect, History([1, 2])
         self.state = dialect.start(RequestContext("r", self.history, sampling_params, VOCAB), params or {})
@@ -56,7 +56,7 @@ class Told:
             self.advance(token_id)
 
 
-def step(dialect: Dialect, *requests: Told) -> list[list[float]]:
+def step(dialect: Dialect, *requests: DialectRequest) -> list[list[float]]:
     rows: list[list[float]] = dialect.process(
         [one.state for one in requests], torch.zeros(len(requests), VOCAB)
     ).tolist()
@@ -68,19 +68,19 @@ def marked(*at: int) -> list[float]:
 
 
 def mark_last(output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
-    """In place, and returned."""
+    """Changes its argument in place and returns it."""
     if output_ids:
         logits[output_ids[-1]] += 1
     return logits
 
 
 def mark_all(prompt_ids: list[int], output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
-    """Another tensor."""
+    """Returns another tensor."""
     return logits.index_fill(0, torch.tensor([*prompt_ids, *output_ids]), 1.0)
 
 
 class MarksAll:
-    """Keeps what it was called with, and so knows when somebody else's request was."""
+    """Keeps the lengths of its outputs, to detect a call for another request."""
 
     def __init__(self, extra: int = 0) -> None:
         self.extra, self.calls = extra, list[int]()
@@ -93,16 +93,16 @@ class MarksAll:
 
 
 def test_a_function_of_the_output() -> None:
-    dialect = speaks(mark_last)
-    one, other = Told(dialect), Told(dialect)
+    dialect = shipped_dialect(mark_last)
+    one, other = DialectRequest(dialect), DialectRequest(dialect)
     one.append(3)
     other.append(3, 4)
     assert step(dialect, other, one, other) == [marked(4), marked(3), marked(4)]
 
 
 def test_a_function_of_prompt_and_output() -> None:
-    dialect = speaks(mark_all)
-    request = Told(dialect)
+    dialect = shipped_dialect(mark_all)
+    request = DialectRequest(dialect)
     request.append(5)
     assert step(dialect, request) == [marked(1, 2, 5)]
 
@@ -112,8 +112,8 @@ def test_a_function_with_arguments() -> None:
         logits[extra] += 1
         return logits
 
-    dialect = speaks(functools.partial(mark, 7))
-    assert step(dialect, Told(dialect)) == [marked(7)]
+    dialect = shipped_dialect(functools.partial(mark, 7))
+    assert step(dialect, DialectRequest(dialect)) == [marked(7)]
 
 
 def test_a_function_with_named_arguments() -> None:
@@ -121,65 +121,65 @@ def test_a_function_with_named_arguments() -> None:
         logits[extra] += 1
         return logits
 
-    dialect = speaks(functools.partial(mark, extra=7))
-    assert step(dialect, Told(dialect)) == [marked(7)]
+    dialect = shipped_dialect(functools.partial(mark, extra=7))
+    assert step(dialect, DialectRequest(dialect)) == [marked(7)]
 
 
 @pytest.mark.parametrize("shipped", [MarksAll, MarksAll(), functools.partial(MarksAll, extra=0)])
-def test_of_a_callable_class_each_request_has_its_own_instance(shipped: Any) -> None:
-    dialect = speaks(InDialect(shipped, "vllm"))
-    one, other = Told(dialect), Told(dialect)
+def test_each_request_has_its_own_instance_of_a_callable_class(shipped: Any) -> None:
+    dialect = shipped_dialect(InDialect(shipped, "vllm"))
+    one, other = DialectRequest(dialect), DialectRequest(dialect)
     one.append(3, 4)
     assert step(dialect, one, other) == [marked(0, 1, 2, 3, 4), marked(0, 1, 2)]
     other.append(6)
     assert step(dialect, one, other) == [marked(0, 1, 2, 3, 4), marked(0, 1, 2, 6)]
 
 
-def test_a_callable_class_that_cannot_be_made() -> None:
-    class Wants:
+def test_a_callable_class_that_cannot_be_instantiated() -> None:
+    class NeedsTokenizer:
         def __init__(self, more: int) -> None: ...
 
         def __call__(self, prompt_ids: list[int], output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
             return logits
 
     with pytest.raises(LoadFailed, match="more"):
-        Told(speaks(InDialect(Wants, "vllm")))
+        DialectRequest(shipped_dialect(InDialect(NeedsTokenizer, "vllm")))
 
 
-def test_what_gets_no_parameters_takes_none() -> None:
-    dialect = speaks(mark_last)
+def test_a_function_rejects_parameters() -> None:
+    dialect = shipped_dialect(mark_last)
     dialect.validate({}, {"extra_args": {"for": "others"}})
     with pytest.raises(InvalidParams, match=r"\['by'\]: send none"):
         dialect.validate({"by": 1}, {})
 
 
-def test_an_adapter_makes_one_for_each_request() -> None:
+def test_an_adapter_creates_a_callable_for_each_request() -> None:
     def make(extra_args: dict[str, Any]) -> Any:
-        wanted = extra_args.get("mark")
-        if wanted is None:
+        marked_id = extra_args.get("mark")
+        if marked_id is None:
             return None
 
         def mark(output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
-            logits[wanted] += 1
+            logits[marked_id] += 1
             return mark_last(output_ids, logits)
 
         return mark
 
-    dialect = speaks(adapter(make))
-    marks, does_not = Told(dialect, {"mark": 5}), Told(dialect, temperature=0.5)
+    dialect = shipped_dialect(adapter(make))
+    marks, does_not = DialectRequest(dialect, {"mark": 5}), DialectRequest(dialect, temperature=0.5)
     marks.append(6)
     does_not.append(6)
     assert step(dialect, does_not, marks) == [marked(), marked(5, 6)]
-    assert Told(dialect, extra_args={"mark": 3}).state.call is not None
+    assert DialectRequest(dialect, extra_args={"mark": 3}).state.call is not None
 
 
 def test_an_adapter_of_callables_with_the_prompt() -> None:
-    dialect = speaks(adapter(lambda _: MarksAll(3)))
-    assert step(dialect, Told(dialect)) == [marked(1, 2, 3)]
+    dialect = shipped_dialect(adapter(lambda _: MarksAll(3)))
+    assert step(dialect, DialectRequest(dialect)) == [marked(1, 2, 3)]
 
 
-def test_an_adapter_is_made_as_vllm_makes_it() -> None:
-    class Asks(Adapter):
+def test_an_adapter_is_created_as_in_vllm() -> None:
+    class ChecksArguments(Adapter):
         make = staticmethod(lambda extra_args: None)
 
         def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
@@ -187,26 +187,26 @@ def test_an_adapter_is_made_as_vllm_makes_it() -> None:
             assert vllm_config.model_config.get_vocab_size() == VOCAB
             self.is_cuda = device.type == "cuda"
 
-    dialect = speaks(Asks)
-    Told(dialect)
+    dialect = shipped_dialect(ChecksArguments)
+    DialectRequest(dialect)
     assert dialect.processor.is_cuda is False
 
-    class Wants(Adapter):
+    class NeedsTokenizer(Adapter):
         def __init__(self, tokenizer: str) -> None: ...
 
     with pytest.raises(LoadFailed, match="vllm_config, device, is_pin_memory"):
-        speaks(Wants)
+        shipped_dialect(NeedsTokenizer)
 
 
-def test_after_a_rewind_what_kept_state_is_new() -> None:
+def test_after_a_rewind_the_callable_is_new() -> None:
     made = []
 
     def make(_: Any) -> Any:
         made.append(MarksAll())
         return made[-1]
 
-    dialect = speaks(adapter(make))
-    request = Told(dialect)
+    dialect = shipped_dialect(adapter(make))
+    request = DialectRequest(dialect)
     request.append(3, 4, 5)
     step(dialect, request)
     request.history.rewind(3)
@@ -220,7 +220,7 @@ def test_after_a_rewind_what_kept_state_is_new() -> None:
 
 
 def fails_with(extra_args: dict[str, Any]) -> Any:
-    """Returns what it should not, or raises."""
+    """Create a callable that returns an invalid result, or raises."""
     wrong = extra_args.get("wrong")
 
     def act(output_ids: list[int], logits: torch.Tensor) -> Any:
@@ -245,9 +245,9 @@ def fails_with(extra_args: dict[str, Any]) -> Any:
         ("int", "dtype torch.int64"),
     ],
 )
-def test_a_row_that_fails_fails_alone(wrong: str, error: str) -> None:
-    dialect = speaks(adapter(fails_with))
-    right, bad = Told(dialect), Told(dialect, {"wrong": wrong})
+def test_a_failing_row_does_not_affect_other_rows(wrong: str, error: str) -> None:
+    dialect = shipped_dialect(adapter(fails_with))
+    right, bad = DialectRequest(dialect), DialectRequest(dialect, {"wrong": wrong})
     rows = step(dialect, right, bad, right)
     assert list(dialect.failed) == [1]
     with pytest.raises(BaseException, match=error):
@@ -257,13 +257,13 @@ def test_a_row_that_fails_fails_alone(wrong: str, error: str) -> None:
     assert dialect.failed == {}
 
 
-def test_an_adapter_that_cannot_make_one_refuses_the_request() -> None:
-    dialect = speaks(adapter(lambda extra_args: extra_args["missing"]))
+def test_an_adapter_that_raises_rejects_the_request() -> None:
+    dialect = shipped_dialect(adapter(lambda extra_args: extra_args["missing"]))
     with pytest.raises(KeyError):
-        Told(dialect)
+        DialectRequest(dialect)
 
 
-def test_what_is_argmax_invariant_sees_logits_after_temperature() -> None:
+def test_an_argmax_invariant_adapter_sees_logits_after_temperature() -> None:
     seen = []
 
     def look(output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
@@ -273,8 +273,8 @@ def test_what_is_argmax_invariant_sees_logits_after_temperature() -> None:
 
     looks = adapter(lambda _: look)
     looks.is_argmax_invariant = lambda self: True  # type: ignore[method-assign]
-    dialect = speaks(looks)
-    cold, greedy = Told(dialect, temperature=0.3), Told(dialect, temperature=0)
+    dialect = shipped_dialect(looks)
+    cold, greedy = DialectRequest(dialect, temperature=0.3), DialectRequest(dialect, temperature=0)
     logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(2))
     result = dialect.process([cold.state, greedy.state], logits.clone())
     assert torch.equal(torch.stack(seen), logits / torch.tensor([[0.3], [1.0]]))
@@ -287,6 +287,6 @@ def test_logits_of_half_precision_are_computed_in_single() -> None:
         assert logits.dtype == torch.float32
         return logits + 1
 
-    dialect = speaks(look)
-    result = dialect.process([Told(dialect).state], torch.zeros(1, VOCAB, dtype=torch.float16))
+    dialect = shipped_dialect(look)
+    result = dialect.process([DialectRequest(dialect).state], torch.zeros(1, VOCAB, dtype=torch.float16))
     assert result.tolist() == [[1.0] * VOCAB]

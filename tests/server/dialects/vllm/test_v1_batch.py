@@ -1,4 +1,4 @@
-"""vLLM's batch dialect: what instances are told of their batch, live lists, and any life of a batch."""
+"""vLLM's batch dialect: batch updates, live lists, and random sequences of steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.server.dialects.vllm.v1_requests import VOCAB, Counts, Logs, Told, speaks, step
+from tests.server.dialects.vllm.v1_requests import VOCAB, Counts, DialectRequest, RecordsUpdates, shipped_dialect, step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from logitport_server.dialects import Dialect
 
 
-def test_one_instance_which_is_told_of_the_batch() -> None:
-    dialect = speaks()
-    first, second = Told(dialect, [1, 2], a=1), Told(dialect, [3])
+def test_one_instance_gets_the_batch_updates() -> None:
+    dialect = shipped_dialect()
+    first, second = DialectRequest(dialect, [1, 2], a=1), DialectRequest(dialect, [3])
     step(dialect, first, second)
     step(dialect, first, second)
     step(dialect, second)
-    (instance,) = Logs.made
+    (instance,) = RecordsUpdates.made
     added, nothing, removed = instance.updates
     assert nothing is None
     assert added is not None
@@ -35,19 +35,19 @@ def test_one_instance_which_is_told_of_the_batch() -> None:
 
 
 def test_the_lists_are_live() -> None:
-    dialect = speaks()
-    request = Told(dialect, [1])
+    dialect = shipped_dialect()
+    request = DialectRequest(dialect, [1])
     step(dialect, request)
-    output = Logs.made[0].updates[0].added[0][3]  # type: ignore[union-attr]
+    output = RecordsUpdates.made[0].updates[0].added[0][3]  # type: ignore[union-attr]
     request.append(5)
     assert output == [5]
     step(dialect, request)
-    assert Logs.made[0].updates[1] is None
+    assert RecordsUpdates.made[0].updates[1] is None
 
 
-def test_a_request_that_is_away_for_a_step_comes_back_as_a_new_one() -> None:
-    dialect = speaks(Counts)
-    stays, comes_and_goes = Told(dialect, [1], by=1), Told(dialect, [2], by=1)
+def test_a_request_that_skips_a_step_is_added_again() -> None:
+    dialect = shipped_dialect(Counts)
+    stays, comes_and_goes = DialectRequest(dialect, [1], by=1), DialectRequest(dialect, [2], by=1)
     step(dialect, stays, comes_and_goes)
     step(dialect, stays)
     comes_and_goes.append(4)
@@ -56,9 +56,9 @@ def test_a_request_that_is_away_for_a_step_comes_back_as_a_new_one() -> None:
     assert [len(update.added) for update in Counts.made[0].updates if update] == [2, 0, 1]
 
 
-def test_a_history_that_was_cut_back_is_a_new_request() -> None:
-    dialect = speaks(Counts)
-    request = Told(dialect, [1], by=1)
+def test_a_request_whose_history_was_cut_back_is_added_again() -> None:
+    dialect = shipped_dialect(Counts)
+    request = DialectRequest(dialect, [1], by=1)
     for token_id in (3, 4, 5):
         request.append(token_id)
     step(dialect, request)
@@ -70,8 +70,8 @@ def test_a_history_that_was_cut_back_is_a_new_request() -> None:
 
 
 def test_a_request_on_several_rows_of_a_call() -> None:
-    dialect = speaks(Counts)
-    one, other = Told(dialect, [1], by=1), Told(dialect, [2], by=2)
+    dialect = shipped_dialect(Counts)
+    one, other = DialectRequest(dialect, [1], by=1), DialectRequest(dialect, [2], by=2)
     one.append(3)
     other.append(3)
     result = step(dialect, one, one, other, one)
@@ -80,8 +80,8 @@ def test_a_request_on_several_rows_of_a_call() -> None:
 
 
 def test_state_can_be_rebuilt() -> None:
-    dialect = speaks(Counts)
-    request = Told(dialect, [1], by=1)
+    dialect = shipped_dialect(Counts)
+    request = DialectRequest(dialect, [1], by=1)
     request.append(2)
     step(dialect, request)
     dialect.check_rebuildable(request.state)
@@ -91,26 +91,26 @@ def test_state_can_be_rebuilt() -> None:
     assert step(dialect, request)[0].tolist() == request.expected()
 
 
-CHURN: list[Callable[[random.Random, Dialect, list[Told]], None]] = [
-    lambda draw, dialect, told: told.append(
-        Told(dialect, [draw.randrange(VOCAB)], by=draw.choice((None, 1, 2, 3, 13)))
+CHANGES: list[Callable[[random.Random, Dialect, list[DialectRequest]], None]] = [
+    lambda draw, dialect, requests: requests.append(
+        DialectRequest(dialect, [draw.randrange(VOCAB)], by=draw.choice((None, 1, 2, 3, 13)))
     ),
-    lambda draw, _, told: told.remove(draw.choice(told)) if told else None,
-    lambda draw, _, told: draw.shuffle(told),
-    lambda draw, _, told: draw.choice(told).rewind(0) if told else None,
+    lambda draw, _, requests: requests.remove(draw.choice(requests)) if requests else None,
+    lambda draw, _, requests: draw.shuffle(requests),
+    lambda draw, _, requests: draw.choice(requests).rewind(0) if requests else None,
 ]
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_any_life_of_a_batch_is_as_if_each_request_were_alone(seed: int) -> None:
-    """Requests come, go, pause, are cut back, change places and stand on several rows; one in five is a bomb."""
-    draw, dialect, told = random.Random(seed), speaks(Counts), list[Told]()
+def test_random_steps_equal_each_request_alone(seed: int) -> None:
+    """Requests are added, removed, paused, cut back, reordered, and have several rows; some raise an error."""
+    draw, dialect, requests = random.Random(seed), shipped_dialect(Counts), list[DialectRequest]()
     for _ in range(64):
         for _ in range(draw.randrange(3)):
-            draw.choice(CHURN)(draw, dialect, told)
-        for request in told:
+            draw.choice(CHANGES)(draw, dialect, requests)
+        for request in requests:
             request.append(draw.randrange(VOCAB))
-        rows = [request for request in told for _ in range(draw.choice((0, 1, 1, 1, 1, 2)))]
+        rows = [request for request in requests for _ in range(draw.choice((0, 1, 1, 1, 1, 2)))]
         if not rows:
             continue
         if any(request.by == 13 and len(request.output) == 3 for request in rows):

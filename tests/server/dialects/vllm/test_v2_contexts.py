@@ -1,4 +1,4 @@
-"""The dialect of vLLM's revised model runner: which rows an instance is shown, and as what."""
+"""The dialect of vLLM's revised model runner: the rows of a call, and their context."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from tests.server.dialects.vllm.v2_requests import VOCAB, Notes, Requests, fields, notes
+from tests.server.dialects.vllm.v2_requests import VOCAB, RecordsCalls, Requests, fields, recording_class
 
 if TYPE_CHECKING:
     from logitport_server.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 
 
 def test_a_row_each() -> None:
-    cls = notes()
+    cls = recording_class()
     requests = Requests(cls)
     requests.add([1], [2, 3])
     requests.add([4])
@@ -39,7 +39,7 @@ def test_a_row_each() -> None:
 
 
 def test_a_row_for_each_draft_token() -> None:
-    cls = notes()
+    cls = recording_class()
     requests = Requests(cls)
     requests.add([1], [2, 3])
     requests.add([4])
@@ -58,7 +58,7 @@ def test_a_row_for_each_draft_token() -> None:
     assert states.all_token_ids.gpu[0, :4].tolist() == [1, 2, 3, 0]
 
 
-class AddsPlace(Notes):
+class AddsPlace(RecordsCalls):
     """Adds 100 for each row before this one, to a new tensor."""
 
     def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
@@ -66,7 +66,7 @@ class AddsPlace(Notes):
         return logits + 100 * torch.arange(len(logits))[:, None]
 
 
-def test_rows_that_are_mixed_up_and_rows_that_are_missing() -> None:
+def test_unordered_and_missing_rows() -> None:
     requests = Requests(AddsPlace)
     requests.add([1])
     requests.add([2])
@@ -80,7 +80,7 @@ def test_rows_that_are_mixed_up_and_rows_that_are_missing() -> None:
 
 
 def test_a_request_that_has_a_row_twice() -> None:
-    cls = notes()
+    cls = recording_class()
     requests = Requests(cls)
     requests.add([1])
     requests.call((0, ()), (0, ()), (0, [5]))
@@ -88,11 +88,11 @@ def test_a_request_that_has_a_row_twice() -> None:
     assert context.expanded_idx_mapping.tolist() == [0, 0, 0]
     assert context.idx_mapping.tolist() == [0, 0]
     assert context.expanded_local_pos.tolist() == [0, 0, 1]
-    assert cls.told.count(("add", 0)) == 1
+    assert cls.calls.count(("add", 0)) == 1
 
 
 def test_a_history_without_any_id() -> None:
-    cls = notes()
+    cls = recording_class()
     requests = Requests(cls)
     requests.add()
     requests.call(0)
@@ -101,8 +101,8 @@ def test_a_history_without_any_id() -> None:
     assert fields(cls.contexts[0])["input_ids"] == [0]
 
 
-def test_rows_that_do_not_lie_together() -> None:
-    class Flat(Notes):
+def test_rows_that_are_not_contiguous() -> None:
+    class Flat(RecordsCalls):
         def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
             logits.view(-1).add_(1)
             return logits
@@ -114,11 +114,11 @@ def test_rows_that_do_not_lie_together() -> None:
     assert result.tolist() == [[1.0] * VOCAB] * 2
 
 
-# What is declined, and other dtypes
+# Declined requests, and other dtypes
 
 
-def test_rows_of_a_declined_request_are_there_if_others_are() -> None:
-    cls = notes()
+def test_rows_of_a_declined_request_are_passed_along_with_others() -> None:
+    cls = recording_class()
     requests = Requests(cls)
     requests.add([1], say=False)
     requests.add([2])
@@ -126,17 +126,17 @@ def test_rows_of_a_declined_request_are_there_if_others_are() -> None:
     assert cls.contexts[0].idx_mapping.tolist() == [0, 1]
     logits = requests.call(0)
     assert len(cls.contexts) == 1
-    assert cls.told[-2:] == ["apply", "flush"]
+    assert cls.calls[-2:] == ["apply", "flush"]
     assert logits.tolist() == [[0, 1, 2, 3, 4, 5]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_logits_are_float32_there(dtype: torch.dtype, admission: Any) -> None:
+def test_processors_get_float32_logits(dtype: torch.dtype, admission: Any) -> None:
     from logitport_server.session.grouping import Row, Rows
     from logitport_server.session.outcome import StepOutcome
     from logitport_server.session.step import run
 
-    class Tenth(Notes):
+    class Tenth(RecordsCalls):
         def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
             assert logits.dtype == torch.float32
             logits[torch.from_numpy(self.changed)[ctx.expanded_idx_mapping]] += 0.1

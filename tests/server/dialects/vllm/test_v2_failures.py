@@ -1,4 +1,4 @@
-"""The dialect of vLLM's revised model runner: what an error costs, and what is refused."""
+"""The dialect of vLLM's revised model runner: the effect of errors, and rejected processors."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 
 from logitport import InvalidParams, LoadFailed, ProcessorFailed
 from logitport_server.dialects import make_dialect
-from tests.server.dialects.vllm.v2_requests import VOCAB, Notes, Requests, notes
+from tests.server.dialects.vllm.v2_requests import VOCAB, RecordsCalls, Requests, recording_class
 
 if TYPE_CHECKING:
     from logitport_server.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 
 
-def test_a_request_that_cannot_be_added_fails_alone() -> None:
-    cls = notes()
+def test_only_the_request_that_cannot_be_added_fails() -> None:
+    cls = recording_class()
     requests = Requests(cls, {"max_requests": 2})
     requests.add([1], refuse=1)
     requests.add([2])
@@ -25,13 +25,13 @@ def test_a_request_that_cannot_be_added_fails_alone() -> None:
         assert {place: str(error) for place, error in requests.dialect.failed.items()} == {0: "refuse", 2: "refuse"}
     assert cls.contexts[-1].input_ids.tolist() == [2, 4]
     assert logits.tolist() == torch.arange(float(4 * VOCAB)).view(4, VOCAB).tolist()
-    assert cls.told.count("made") == 1
+    assert cls.calls.count("made") == 1
     requests.call(1)
     assert requests.dialect.failed == {}
 
 
-def test_nobody_can_be_added() -> None:
-    cls = notes()
+def test_no_request_can_be_added() -> None:
+    cls = recording_class()
     requests = Requests(cls)
     requests.add([1], refuse=1)
     requests.call(0)
@@ -39,8 +39,8 @@ def test_nobody_can_be_added() -> None:
     assert cls.contexts == []
 
 
-class Fails(Notes):
-    """Raises, or returns what is no answer, once."""
+class Fails(RecordsCalls):
+    """Runs an action once, which may raise or return an invalid result."""
 
     then: ClassVar[list[Any]] = []
 
@@ -64,14 +64,14 @@ def test_an_instance_that_raised_is_replaced() -> None:
     Fails.then.append(lambda logits: logits[1:])
     with pytest.raises(ProcessorFailed, match="shape"):
         requests.call(0, 1)
-    del Fails.told[:]
+    del Fails.calls[:]
     requests.call(1, 0)
-    assert Fails.told == ["made", ("add", 0), ("add", 1), "flush", "apply"]
+    assert Fails.calls == ["made", ("add", 0), ("add", 1), "flush", "apply"]
     assert Fails.contexts[-1].input_ids.tolist() == [2, 1]
 
 
-def test_what_cannot_be_made() -> None:
-    class Refuses(Notes):
+def test_a_constructor_that_raises() -> None:
+    class Refuses(RecordsCalls):
         def __init__(self, vllm_config: Any, req_states: Any) -> None:
             raise ValueError("not with me")
 
@@ -99,12 +99,12 @@ def test_a_class_without_a_constructor_that_fits() -> None:
 
 
 def test_an_instance_is_refused() -> None:
-    with pytest.raises(LoadFailed, match=r"an instance of .*Told was shipped, .*ship the class"):
-        make_dialect(notes()(None, None), "its name", shipped=True)
+    with pytest.raises(LoadFailed, match=r"an instance of .*Recording was shipped, .*ship the class"):
+        make_dialect(recording_class()(None, None), "its name", shipped=True)
 
 
 def test_parameters_that_validate_params_refuses() -> None:
-    class Checks(Notes):
+    class Checks(RecordsCalls):
         @classmethod
         def validate_params(cls, sampling_params: Any) -> None:
             if sampling_params.extra_args["n"] < 0:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from logitport_server.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 
 
-def test_a_class_of_no_base_with_the_least_that_is_needed() -> None:
+def test_a_minimal_class_without_base() -> None:
     class Plain:
         def __init__(self, vllm_config: Any, req_states: Any, amount: float = 1.0) -> None:
             assert vllm_config.speculative_config is None
@@ -33,9 +33,9 @@ def test_a_class_of_no_base_with_the_least_that_is_needed() -> None:
 
 
 class AsProposed:
-    """The form in which it was first proposed."""
+    """The form that was proposed first."""
 
-    told: ClassVar[list[Any]] = []
+    calls: ClassVar[list[Any]] = []
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         assert (device.type, is_pin_memory) == ("cpu", False)
@@ -44,23 +44,23 @@ class AsProposed:
         return True
 
     def add_request(self, index: int, params: Any, prompt_length: int) -> None:
-        self.told.append(("add", index, prompt_length))
+        self.calls.append(("add", index, prompt_length))
 
     def remove_request(self, index: int) -> None:
-        self.told.append(("remove", index))
+        self.calls.append(("remove", index))
 
     def update_states(self, index_mapping: Any, token_ids: Any, seq_lens: Any) -> None:
         self.mapping = self.mapping if index_mapping is None else index_mapping
         seen = [token_ids[slot, : seq_lens[slot]].tolist() for slot in self.mapping]
-        self.told.append((None if index_mapping is None else index_mapping.tolist(), seen))
+        self.calls.append((None if index_mapping is None else index_mapping.tolist(), seen))
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         return logits + 1
 
 
-def test_the_form_that_was_first_proposed() -> None:
+def test_the_form_that_was_proposed_first() -> None:
     requests = Requests(AsProposed)
-    del AsProposed.told[:]
+    del AsProposed.calls[:]
     requests.add([1, 2], [3])
     requests.add([4])
     requests.call(1, 0)
@@ -71,7 +71,7 @@ def test_the_form_that_was_first_proposed() -> None:
     del requests.states[0]
     requests.add([6])
     requests.call(1, 0)
-    assert AsProposed.told == [
+    assert AsProposed.calls == [
         ("add", 0, 1),
         ("add", 1, 2),
         ([0, 1], [[4], [1, 2, 3]]),
@@ -83,18 +83,18 @@ def test_the_form_that_was_first_proposed() -> None:
     ]
 
 
-def test_drafts_in_the_form_that_was_first_proposed(admission: Any) -> None:
-    """A row is a request's, so each draft offset is a call; the next step starts over from what is left of them."""
+def test_drafts_in_the_form_that_was_proposed_first(admission: Any) -> None:
+    """Each request has one row, so each draft offset is a call. The next step adds the request again."""
     from logitport_server.session.grouping import Row, Rows
     from logitport_server.session.outcome import StepOutcome
     from logitport_server.session.step import run
 
     request = admission(VOCAB)((AsProposed, {}), prompt=[1])
-    del AsProposed.told[:]
+    del AsProposed.calls[:]
     for drafts in ([2, 3], []):
         rows = Rows(Row(at, request, at) for at in range(1 + len(drafts)))
         run(rows, {request: drafts} if drafts else {}, VOCAB, torch.zeros(len(rows), VOCAB), StepOutcome())
-    assert AsProposed.told == [
+    assert AsProposed.calls == [
         ("add", 0, 1),
         ([0], [[1]]),
         (None, [[1, 2]]),

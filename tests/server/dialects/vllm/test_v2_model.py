@@ -1,4 +1,4 @@
-"""Random lives of a batch: what processors with state by slot do is what a naive model of each row does."""
+"""Random steps of a batch: processors with state by slot equal a naive model of each row."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ V2 = ("Biases", "BadWords", "Counts")
 
 
 class Modelled:
-    """A request, and what must be known to tell what its rows should be.
+    """A request, and the facts from which its expected rows follow.
 
     Attributes:
-        steps: how many steps it has had rows in since it was added to its processors for the last time.
-        seen: length of its history in the last of them.
+        steps: how many steps it had rows in since it was last added to its processors.
+        seen: length of its history in the last of these steps.
     """
 
     def __init__(self, known: Known, chain: list[tuple[str, dict[str, Any]]]) -> None:
@@ -39,7 +39,7 @@ class Modelled:
         self.steps = self.seen = 0
 
     def row(self, before: list[float], drafts: list[int]) -> list[float]:
-        """A row after the chain."""
+        """The expected row after the chain."""
         prompt = list(self.known.request.prompt_token_ids)
         output = self.known.history[len(prompt) :] + drafts
         for name, params in self.chain:
@@ -52,8 +52,8 @@ class Modelled:
         return before
 
 
-class Life:
-    """An engine whose requests come, go, change places, draft, and are cut back."""
+class RandomEngine:
+    """An engine whose requests are added, removed, reordered, drafted, and cut back."""
 
     def __init__(self, engine: Engine, rng: random.Random) -> None:
         self.engine, self.rng = engine, rng
@@ -61,7 +61,7 @@ class Life:
         self.generation = 0
 
     def step(self) -> None:
-        """Some requests come and go; then one step of some of those that are there."""
+        """Add and remove some requests; then run one step with some of them."""
         rng = self.rng
         for slot in [slot for slot in self.requests if rng.random() < 0.1]:
             self.engine.remove(self.requests.pop(slot).known)
@@ -71,11 +71,11 @@ class Life:
             if rng.random() < 0.05:
                 self._cut_back(request)
         chosen = rng.sample(list(self.requests.values()), rng.randint(0, len(self.requests)))
-        told = {request.known: self._ids(3) for request in chosen}
+        new_ids = {request.known: self._ids(3) for request in chosen}
         drafts = {request.known: self._ids(3) for request in chosen} if rng.random() < 0.7 else {}
         rows = list(self._rows(chosen, drafts))
         reply = self.engine.step(
-            told,
+            new_ids,
             drafts,
             row_requests=int32(chosen.index(request) for request, _ in rows),
             row_draft_offsets=int32(offset for _, offset in rows),
@@ -87,8 +87,8 @@ class Life:
         self._process(rows, drafts, reply)
 
     def _process(self, rows: list[tuple[Modelled, int]], drafts: dict[Known, list[int]], reply: Any) -> None:
-        wanted = memoryview(reply.logits_rows).cast("i").tolist() if reply.logits_rows else []
-        assert wanted == list(range(len(rows)))
+        requested = memoryview(reply.logits_rows).cast("i").tolist() if reply.logits_rows else []
+        assert requested == list(range(len(rows)))
         if not rows:
             return
         logits = torch.randn(len(rows), VOCAB)
@@ -103,7 +103,7 @@ class Life:
         torch.testing.assert_close(tensors.to_torch(edited.logits), torch.tensor(expected))
 
     def _rows(self, chosen: list[Modelled], drafts: dict[Known, list[int]]) -> Iterator[tuple[Modelled, int]]:
-        """All rows, request by request; now and then some are missing, or they are mixed up."""
+        """All rows, by request; sometimes some are missing, or the order is random."""
         every = [(request, offset) for request in chosen for offset in range(1 + len(drafts.get(request.known, [])))]
         if every and self.rng.random() < 0.2:
             every = self.rng.sample(every, self.rng.randint(1, len(every)))
@@ -124,7 +124,7 @@ class Life:
         return {"bad_words": [self._ids(3) or [1] for _ in range(3)]} if name == "BadWords" else {}
 
     def _cut_back(self, request: Modelled) -> None:
-        """As an engine does that has to take sampled ids back. The session hears of it before the next step."""
+        """Cut sampled ids, as an engine may, and send the shorter history to the session before the next step."""
         history, prompt = request.known.history, len(request.known.request.prompt_token_ids)
         if len(history) > prompt:
             del history[self.rng.randint(prompt, len(history) - 1) :]
@@ -144,11 +144,11 @@ def int32(values: Iterator[int]) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_lives_of_a_batch(open_engine: Any, seed: int) -> None:
+def test_random_steps_of_a_batch(open_engine: Any, seed: int) -> None:
     from tests.server.conftest import AddOutputs, DenyHistory
 
     classes = (CLASSES.Biases, CLASSES.BadWords, CLASSES.Counts, DenyHistory, AddOutputs)
     engine = open_engine(VOCAB, *classes, max_requests_per_session=REQUESTS, max_draft_tokens=3)
-    life = Life(engine, random.Random(seed))
+    random_engine = RandomEngine(engine, random.Random(seed))
     for _ in range(60):
-        life.step()
+        random_engine.step()

@@ -1,4 +1,4 @@
-"""Processors of vLLM's batch dialect that note what they are told, and requests beside a naive model of each."""
+"""Processors of vLLM's batch dialect that record their updates, and requests with a naive model of each."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 VOCAB = 8
 
 
-class Logs(LogitsProcessor):
-    """Notes what it is told, and does what a function does."""
+class RecordsUpdates(LogitsProcessor):
+    """Records its batch updates."""
 
-    made: ClassVar[list[Logs]] = []
+    made: ClassVar[list[RecordsUpdates]] = []
     invariant: ClassVar[bool] = False
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
@@ -42,8 +42,8 @@ class Logs(LogitsProcessor):
         return logits
 
 
-class Counts(Logs):
-    """Adds, to the logit of each row's first id, the number of its output ids, times `by`."""
+class Counts(RecordsUpdates):
+    """Adds the number of output ids times `by` to the logit of the prompt's first id."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         super().__init__(vllm_config, device, is_pin_memory)
@@ -69,8 +69,8 @@ class Counts(Logs):
         return logits
 
 
-class Told:
-    """A request, and what of it a naive model knows."""
+class DialectRequest:
+    """A request, and the facts for a naive model of it."""
 
     def __init__(self, dialect: Dialect, prompt: Sequence[int] = (1,), **params: Any) -> None:
         self.dialect = dialect
@@ -96,11 +96,11 @@ class Told:
         return row
 
 
-def speaks(processor: Any = Logs) -> Dialect:
+def shipped_dialect(processor: Any = RecordsUpdates) -> Dialect:
     processor.made.clear()
     return make_dialect(processor, "its name", shipped=True)
 
 
-def step(dialect: Dialect, *requests: Told, logits: torch.Tensor | None = None) -> torch.Tensor:
+def step(dialect: Dialect, *requests: DialectRequest, logits: torch.Tensor | None = None) -> torch.Tensor:
     given = torch.zeros(len(requests), VOCAB) if logits is None else logits
     return dialect.process([request.state for request in requests], given)

@@ -1,4 +1,4 @@
-"""Processors of vLLM's second runner that note what they are told, and requests that they are told of."""
+"""Processors of vLLM's revised model runner that record their calls, and requests for them."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ if TYPE_CHECKING:
 VOCAB = 6
 
 
-class Notes(LogitsProcessor):
-    """Notes what it is told, and whichever instance of it is told."""
+class RecordsCalls(LogitsProcessor):
+    """Records the calls of all its instances."""
 
-    told: ClassVar[list[Any]]
+    calls: ClassVar[list[Any]]
     contexts: ClassVar[list[LogitsContext]]
 
     def __init_subclass__(cls) -> None:
-        cls.told, cls.contexts = [], []
+        cls.calls, cls.contexts = [], []
 
     def __init__(self, vllm_config: Any, req_states: Any) -> None:
         self.config, self.states = vllm_config, req_states
-        self.told.append("made")
+        self.calls.append("made")
 
     def add_request(self, req_idx: int, sampling_params: Any) -> Any:
-        asked = sampling_params.extra_args or {}
-        if "refuse" in asked:
+        params = sampling_params.extra_args or {}
+        if "refuse" in params:
             raise ValueError("refuse")
-        self.told.append(("add", req_idx))
-        return asked.get("say", True)
+        self.calls.append(("add", req_idx))
+        return params.get("say", True)
 
     def apply_staged_writes(self) -> None:
-        self.told.append("flush")
+        self.calls.append("flush")
 
     def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
-        self.told.append("apply")
+        self.calls.append("apply")
         self.contexts.append(ctx)
         return logits
 
 
-def notes() -> type[Notes]:
-    class Told(Notes):
+def recording_class() -> type[RecordsCalls]:
+    class Recording(RecordsCalls):
         pass
 
-    return Told
+    return Recording
 
 
 class Requests:
     """Requests of one dialect.
 
     Attributes:
-        dialect: of the class.
-        states: of the requests, in the order in which they came.
+        dialect: dialect of the processor's class.
+        states: states of the requests, in the order of their creation.
     """
 
     def __init__(self, processor: Any, context: dict[str, Any] | None = None) -> None:
@@ -75,7 +75,7 @@ class Requests:
         return self.states[-1]
 
     def call(self, *rows: tuple[int, Sequence[int]] | int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """One call; each row is a request, by its number, and the draft tokens before it."""
+        """Make one call; each row is the number of a request, and the draft tokens before the row."""
         placed = [row if isinstance(row, tuple) else (row, ()) for row in rows]
         if any(drafts for _, drafts in placed):
             self.dialect.drafts = [drafts for _, drafts in placed]

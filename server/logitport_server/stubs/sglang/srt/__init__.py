@@ -1,1 +1,1 @@
-"""Stands for SGLang's runtime."""
+"""Stub of SGLang's runtime."""

@@ -1,4 +1,4 @@
-"""Stands for transformers' package of this name."""
+"""Stub of transformers' package of this name."""
 
 from .logits_process import LogitsProcessor, LogitsProcessorList, LogitsWarper
 from .logits_process import __getattr__ as __getattr__

@@ -1,4 +1,4 @@
-"""Stands for transformers' package of this name: what its processors are decorated with."""
+"""Stub of transformers' package of this name: the decorator of its processors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _Function = TypeVar("_Function", bound="Callable[..., object]")
 
 
 def add_start_docstrings(*docstrings: str) -> Callable[[_Function], _Function]:
-    """Give a function these docstrings before its own."""
+    """Prepend these docstrings to the docstring of a function."""
 
     def decorate(function: _Function) -> _Function:
         function.__doc__ = "".join(docstrings) + (function.__doc__ or "")

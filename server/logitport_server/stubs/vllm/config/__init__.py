@@ -1,4 +1,4 @@
-"""Stands for vLLM's package of this name."""
+"""Stub of vLLM's package of this name."""
 
 from .vllm import VllmConfig
 

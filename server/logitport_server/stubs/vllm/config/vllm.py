@@ -1,4 +1,4 @@
-"""What a processor is constructed with: the part of vLLM's configuration that a logits service knows."""
+"""Stub of vLLM's configuration: the part that a logits service knows."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Any
 
 
 class Part:
-    """Some of the attributes of one of vLLM's configurations; asked for any other, it says that it has none."""
+    """Some attributes of an object of vLLM. Any other raises an AttributeError that lists those that exist."""
 
-    def __init__(self, told_as: str, **attributes: Any) -> None:
-        self._told_as = told_as
+    def __init__(self, path: str, **attributes: Any) -> None:
+        self._path = path
         vars(self).update(attributes)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "_told_as" not in vars(self):
+        if name.startswith("__") or "_path" not in vars(self):
             raise AttributeError(name)
         known = ", ".join(sorted(known for known in vars(self) if not known.startswith("_")))
         raise AttributeError(
-            f"{self._told_as}.{name} is not known here: the processor runs in logitport, which knows only {known} "
-            f"of {self._told_as}"
+            f"{self._path}.{name} is not known here: the processor runs in logitport, which knows only {known} "
+            f"of {self._path}"
         )
 
 
@@ -26,10 +26,10 @@ class VllmConfig(Part):
     """The engine's configuration, as far as a session knows it.
 
     Attributes:
-        scheduler_config: `max_num_seqs`.
-        model_config: `get_vocab_size()`, `hf_config` with `vocab_size` and `eos_token_id`, `logprobs_mode`,
-            `trust_remote_code`; and, if the engine has said which tokenizer it has, `model` and `tokenizer`.
-        speculative_config: None, as wherever vLLM loads such processors.
+        scheduler_config: has `max_num_seqs`.
+        model_config: has `get_vocab_size()`, `hf_config` with `vocab_size` and `eos_token_id`, `logprobs_mode`,
+            `trust_remote_code`; and `model` and `tokenizer`, if the engine's tokenizer is known.
+        speculative_config: None, as always where vLLM loads such processors.
     """
 
     def __init__(self, vocab_size: int, max_num_seqs: int, tokenizer: str = "", eos_token_ids: tuple[int, ...] = ()):

@@ -1,4 +1,4 @@
-"""Stands for vLLM's package of this name: Triton, where it is installed; its kernels want a GPU all the same."""
+"""Stub of vLLM's package of this name: Triton, where it is installed. Its kernels still need a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stands for vLLM's module of this name, which watches for waits on a GPU: there is none to wait for."""
+"""Stub of vLLM's module of this name, which detects waits for a GPU. Without a GPU there are none."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from contextlib import AbstractContextManager, nullcontext
 
 
 def gpu_sync_allowed(first_only: bool = False) -> AbstractContextManager[None]:  # noqa: ARG001 - vLLM's
-    """Waits are allowed."""
+    """Return a context that allows waits."""
     return nullcontext()

@@ -1,4 +1,4 @@
-"""Stands for vLLM's module of this name; of what is in it, what processors use."""
+"""Stub of vLLM's module of this name, with the functions that processors use."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ def cdiv(a: int, b: int) -> int:
 
 
 def round_up(x: int, y: int) -> int:
-    """The next multiple of `y`."""
+    """The smallest multiple of `y` that is not less than `x`."""
     return cdiv(x, y) * y
 
 
 def round_down(x: int, y: int) -> int:
-    """The last multiple of `y`."""
+    """The largest multiple of `y` that is not greater than `x`."""
     return x // y * y
 
 
 def next_power_of_2(n: int) -> int:
-    """The smallest power of two that is no less than `n`; 1 for what is less than 1."""
+    """The smallest power of two that is not less than `n`; 1 if `n` is less than 1."""
     return 1 << max(n - 1, 0).bit_length()

@@ -1,6 +1,6 @@
-"""Stands for vLLM's module of this name."""
+"""Stub of vLLM's module of this name."""
 
 
 def is_pin_memory_available() -> bool:
-    """Whether host memory can be pinned: not where there is no device."""
+    """Whether host memory can be pinned; False, because there may be no GPU."""
     return False

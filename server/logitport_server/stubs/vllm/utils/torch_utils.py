@@ -1,4 +1,4 @@
-"""Stands for vLLM's module of this name."""
+"""Stub of vLLM's module of this name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def async_tensor_h2d(
     dtype: torch.dtype | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The data as a tensor on the device, or in `out`."""
+    """Copy the data to a tensor on the device, or to `out`."""
     if out is not None:
         return out.copy_(torch.as_tensor(data, dtype=dtype or out.dtype))
     return torch.as_tensor(data).to(device=device, dtype=dtype, copy=True)

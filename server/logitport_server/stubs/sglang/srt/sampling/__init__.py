@@ -1,1 +1,1 @@
-"""Stands for SGLang's package of this name."""
+"""Stub of SGLang's package of this name."""

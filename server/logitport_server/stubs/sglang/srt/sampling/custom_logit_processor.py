@@ -1,4 +1,4 @@
-"""SGLang's base class, and the processors that it brings."""
+"""Stub of SGLang's module of this name: its base class and its processors."""
 
 from typing import Any
 

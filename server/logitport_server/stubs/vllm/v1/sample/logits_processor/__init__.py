@@ -1,4 +1,4 @@
-"""Stands for vLLM's package of this name: its contract for batches, and its adapter for processors of one request."""
+"""Stub of vLLM's package of this name: its interface for batches, and its adapter for processors of one request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AdapterLogitsProcessor(LogitsProcessor):
     """Calls a processor for each row whose request has one.
 
     Attributes:
-        req_info: by index in the batch, what is called with the row's logits.
+        req_info: the callable for the row's logits, by index in the batch.
     """
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
@@ -42,7 +42,7 @@ class AdapterLogitsProcessor(LogitsProcessor):
 
     @abstractmethod
     def new_req_logits_processor(self, params: SamplingParams) -> RequestLogitsProcessor | None:
-        """The processor of a new request; None if it gets none."""
+        """Create the processor of a new request; None if it needs none."""
 
     def _new_state(
         self, params: SamplingParams, prompt_ids: list[int] | None, output_ids: list[int]

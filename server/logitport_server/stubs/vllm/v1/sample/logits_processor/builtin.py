@@ -1,4 +1,4 @@
-"""Stands for vLLM's module of this name; of what is in it, what processors of others use."""
+"""Stub of vLLM's module of this name, with the function that third-party processors use."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ def process_dict_updates(
     batch_update: BatchUpdate | None,
     new_state: Callable[[SamplingParams, list[int] | None, list[int]], _StateT | None],
 ) -> bool:
-    """Bring a dict of state by index in the batch up to date; requests without state have no entry.
+    """Update a dict of states by index in the batch. Requests without state have no entry.
 
     Args:
         req_entries: the dict.
-        batch_update: how the batch has changed.
-        new_state: from the sampling parameters, prompt and output of a new request to its state; None: it has none.
+        batch_update: the changes of the batch; None if there are none.
+        new_state: creates a state from the sampling parameters, prompt and output of a new request; None if it needs
+            none.
 
     Returns:
         Whether the dict was changed.

@@ -1,4 +1,4 @@
-"""Stands for vLLM's module of this name: what a processor of batches implements, and is told."""
+"""Stub of vLLM's module of this name: the interface of processors of batches, and their batch updates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MoveDirectionality(Enum):
-    """Whether a request takes another index, or two change places."""
+    """Whether one request moves to another index, or two requests swap."""
 
     UNIDIRECTIONAL = auto()
     SWAP = auto()
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BatchUpdate:
-    """How the batch has changed since the last step: processed in the order removed, added, moved.
+    """Changes of the batch since the last step, to be processed in the order removed, added, moved.
 
     Attributes:
-        batch_size: how many requests there are now.
-        removed: indices that hold no request any more.
-        added: of each new request its index when it came, its sampling parameters, its prompt and its output; the
-            lists grow with the request.
-        moved: two indices each, and whether what was at the first is now at the second, or they have changed places.
+        batch_size: current number of requests.
+        removed: indices whose request left.
+        added: for each new request its initial index, sampling parameters, prompt and output. The output list grows
+            with the request.
+        moved: source index, target index, and whether this is a one-way move or a swap.
     """
 
     batch_size: int
@@ -53,7 +53,7 @@ class LogitsProcessor(ABC):
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raises VLLMValidationError or ValueError for what a request may not ask."""
+        """Raise VLLMValidationError or ValueError for invalid parameters."""
 
     @abstractmethod
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
@@ -66,10 +66,10 @@ class LogitsProcessor(ABC):
 
     @abstractmethod
     def is_argmax_invariant(self) -> bool:
-        """Whether the largest logit of a row stays the largest."""
+        """Whether the processor never changes which logit of a row is the largest."""
         raise NotImplementedError
 
     @abstractmethod
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Take in how the batch has changed; None if it has not, and there are new output ids only."""
+        """Follow the changes of the batch; None if there are only new output ids."""
         raise NotImplementedError

@@ -1,1 +1,1 @@
-"""Stands for vLLM's package of this name."""
+"""Stub of vLLM's package of this name."""

@@ -1,4 +1,4 @@
-"""Stands for vLLM's package of this name: the contract of processors for the revised model runner."""
+"""Stub of vLLM's package of this name: the interface of processors for the revised model runner."""
 
 from .interface import LogitsContext, LogitsProcessor, LogitsProcRequestState
 

@@ -1,4 +1,4 @@
-"""Stands for vLLM's module of this name: what a processor for the revised model runner implements, and is handed."""
+"""Stub of vLLM's module of this name: the interface of processors for the revised model runner."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LogitsProcRequestState:
-    """All request slots. Read it; what it holds changes from step to step.
+    """The state of all request slots. Read-only for processors; the contents change from step to step.
 
     Attributes:
-        device: where logits are.
-        max_num_reqs: how many slots there are.
+        device: device of the logits.
+        max_num_reqs: number of slots.
         vocab_size: width of the logits.
-        all_token_ids: int32[max_num_reqs, max_model_len], the ids of each slot's history, draft tokens left out.
-        prompt_len: int32[max_num_reqs], how many of them are the prompt's.
-        prefill_len: int32[max_num_reqs], how many there were when the slot was given to its request.
-        total_len: int32[max_num_reqs], how many there are.
+        all_token_ids: int32[max_num_reqs, max_model_len], the ids of each slot's history without draft tokens.
+        prompt_len: int32[max_num_reqs], length of the prompt.
+        prefill_len: int32[max_num_reqs], length of the history when the request got the slot.
+        total_len: int32[max_num_reqs], current length of the history.
     """
 
     device: torch.device
@@ -47,7 +47,7 @@ class LogitsContext:
         expanded_idx_mapping: int64[rows], the slot of each row's request.
         idx_mapping: int64[requests], the slot of each request.
         idx_mapping_np: the same on the host, intp.
-        expanded_local_pos: int32[rows], how many rows of the same request come before.
+        expanded_local_pos: int32[rows], how many rows of the same request precede the row.
         input_ids: int32[rows], the id before the one to be sampled: the last of the history, then the draft tokens.
         pos: int64[rows], the position of that id in its sequence.
         seq_lens_upper_bound_np: int32[requests], length of each history with all draft tokens, on the host.
@@ -63,21 +63,21 @@ class LogitsContext:
 
 
 class LogitsProcessor(ABC):
-    """Changes the logits of a whole batch at once, and keeps what it must know of a request by its slot."""
+    """Changes the logits of a whole batch at once, and keeps its state of requests by slot."""
 
     def __init__(self, vllm_config: VllmConfig, req_states: LogitsProcRequestState) -> None:
         pass
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raises ValueError for what a request may not ask."""
+        """Raise ValueError for invalid parameters."""
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
-        """A request has the slot from now on, whoever had it before; whether its logits are to be changed."""
+        """Add a request that now owns the slot. Returns whether the processor changes its logits."""
         return True
 
     def apply_staged_writes(self) -> None:
-        """Let the device see what `add_request` has staged; called once a step, before `apply`."""
+        """Write to the device what `add_request` has staged; called once per step, before `apply`."""
 
     @abstractmethod
     def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:

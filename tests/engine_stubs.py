@@ -1,4 +1,4 @@
-"""The stand-ins of engines, for as long as a test writes processors as their users do. No engine need be installed."""
+"""Makes the stubs of engines importable in tests that define processors without an installed engine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FOLDER = Path(stubs.__file__).parent
 
 
 @contextmanager
-def standing_in() -> Iterator[None]:
-    """Engines can be imported; afterwards, what stood for them cannot."""
+def importable_stubs() -> Iterator[None]:
+    """Make the stubs importable while the context lasts, and unload them afterwards."""
     before = list(sys.path)
     stubs.offer()
     objects.module.cache_clear()

@@ -1,4 +1,4 @@
-"""Processors that tests of several engines' hooks ship: what they write shows what they were told."""
+"""Processors that tests of several engines' hooks ship. Their output shows which history they got."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from logitport import CustomLogitProcessor, EditProcessor
 
 
 class Tilt(CustomLogitProcessor):
-    """Reads logits, keeps nothing: the id sampled last, and how many there are, decide which half gains."""
+    """Reads logits, stateless: raises half of the ids, chosen by the last id and the number of output ids."""
 
     def __call__(self, logits, custom_param_list=None):
         for row, params in zip(logits, custom_param_list, strict=True):
@@ -17,7 +17,7 @@ class Tilt(CustomLogitProcessor):
 
 
 class CountsCalls(CustomLogitProcessor):
-    """Keeps a state that no history gives back."""
+    """Keeps state that cannot be rebuilt from the history."""
 
     def __call__(self, logits, custom_param_list=None):
         for row, params in zip(logits, custom_param_list, strict=True):
@@ -27,7 +27,7 @@ class CountsCalls(CustomLogitProcessor):
 
 
 class TellsLengths(EditProcessor):
-    """Writes how long the prompt is, then how long the output."""
+    """Forces an id that shows the length of the prompt, then of the output."""
 
     def edit(self, request, edits):
         outputs = len(request.history) - request.history.prompt_length
@@ -35,8 +35,8 @@ class TellsLengths(EditProcessor):
 
 
 class Trips(EditProcessor):
-    """Raises behind as many ids as it was told."""
+    """Raises after `at` output ids."""
 
     def edit(self, request, edits):
         if len(request.history) - request.history.prompt_length == request.params["at"]:
-            raise ValueError("enough of it")
+            raise ValueError("too many output ids")

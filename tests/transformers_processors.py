@@ -1,4 +1,4 @@
-"""Every processor that transformers brings: how tests configure it, or why it processes no row of logits by itself."""
+"""Every processor of transformers: its configuration in tests, or why it cannot process single rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MODELS = "transformers.models"
 
 
 def allow_by_last(batch_id: int, ids: torch.Tensor) -> list[int]:
-    """What PrefixConstrainedLogitsProcessor asks: some ids, by those so far."""
+    """The function for PrefixConstrainedLogitsProcessor: some ids that depend on the history."""
     return [(int(ids.sum()) + step) % VOCAB for step in (1, 5, 9)]
 
 
@@ -33,10 +33,10 @@ class Case:
     """One configuration.
 
     Attributes:
-        name: the class.
-        params: its arguments, as JSON has them.
-        more: arguments that JSON does not have; with them it is shipped as an instance.
-        module: where the class is.
+        name: name of the class.
+        params: arguments that JSON can hold.
+        more: arguments that JSON cannot hold; if there are any, an instance is shipped.
+        module: module of the class.
     """
 
     name: str
@@ -51,11 +51,11 @@ class Case:
 
     @property
     def shipped(self) -> tuple[Any, dict[str, Any]]:
-        """The processor and its parameters, as a request has them."""
+        """The processor and its parameters for a request."""
         return (self.native(), {}) if self.more else (self.cls, self.params)
 
     def native(self) -> Any:
-        """An instance, made by hand."""
+        """Create an instance directly."""
         arguments = {**self.params, **self.more}
         if "encoder_input_ids" in arguments:
             arguments["encoder_input_ids"] = torch.tensor(arguments["encoder_input_ids"])
@@ -113,9 +113,9 @@ CASES = [
     ),
 ]
 
-_TWO_ROWS = "wants two rows a request, the second of a pass without the prompt"
-_CHANNELS = "wants a row for each audio channel of a request at once"
-_OF_CONTINUOUS_BATCHING = "stands for another within transformers' continuous batching, and takes no ids"
+_TWO_ROWS = "needs two rows per request, the second from a pass without the prompt"
+_CHANNELS = "needs a row for each audio channel of a request at once"
+_OF_CONTINUOUS_BATCHING = "replaces another processor in transformers' continuous batching, and takes no ids"
 
 NOT_OF_A_ROW = {
     "ClassifierFreeGuidanceLogitsProcessor": _TWO_ROWS,
@@ -125,7 +125,7 @@ NOT_OF_A_ROW = {
     "DiaEOSChannelFilterLogitsProcessor": _CHANNELS,
     "DiaEOSDelayPatternLogitsProcessor": _CHANNELS,
     "HiggsAudioV2DelayPatternLogitsProcessor": _CHANNELS,
-    "LinearTemperatureScheduleLogitsProcessor": "wants the step of a diffusion as a third argument",
+    "LinearTemperatureScheduleLogitsProcessor": "needs the step of a diffusion as a third argument",
     "ContinuousBatchingTemperatureLogitsWarper": _OF_CONTINUOUS_BATCHING,
     "ContinuousBatchingTopKLogitsWarper": _OF_CONTINUOUS_BATCHING,
     "ContinuousBatchingTopPLogitsWarper": _OF_CONTINUOUS_BATCHING,
@@ -133,7 +133,7 @@ NOT_OF_A_ROW = {
 
 
 def names_in_transformers() -> set[str]:
-    """The classes of processors that the source of the installed transformers defines, without the bases."""
+    """The processor classes in the source of the installed transformers, without base classes."""
     bases = {"LogitsProcessor", "ContinuousBatchingLogitsProcessor"}
     classes, found = dict(_classes()), set(bases)
     while more := {name for name, parents in classes.items() if parents & found} - found:

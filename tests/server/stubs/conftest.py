@@ -1,0 +1,5 @@
+"""The executors' fixtures, for tests that load processors with stubs in workers."""
+
+from tests.server.executors.conftest import ship, workers
+
+__all__ = ["ship", "workers"]
