@@ -81,7 +81,7 @@ def test_whatever_is_called_like_a_processor_is_one(cls):
         (KeywordOnly, "wrong arity of __call__: too many positional"),
         (NotCallable, "NotCallable has no __call__"),
         (Plain(), "not a class, but a Plain"),
-        (take, "take takes .logits.: it cannot be told how to call it"),
+        (take, "take takes .logits., which fits no dialect; write"),
         ({"a": "b" * 200}, "a dict is no processor: define a class"),
     ],
 )

@@ -250,8 +250,8 @@ def test_arguments_in_a_partial_are_not_lost_silently():
         (NoArguments, r"wrong arity of __call__: too many positional arguments.*\(logits, custom_param_list\)"),
         (Abstract, "Abstract is abstract.*define edit"),
         (Options, "has no __call__"),
-        (uses_lock, r"uses_lock takes \(\): it cannot be told how to call it; write \(output_ids, logits\)"),
-        (functools.partial(uses_lock), r"uses_lock takes \(\): it cannot be told"),
+        (uses_lock, r"uses_lock takes \(\), which fits no dialect; write \(output_ids, logits\)"),
+        (functools.partial(uses_lock), r"uses_lock takes \(\), which fits no dialect"),
         ("{}", "a str is no processor"),
     ],
 )

@@ -83,7 +83,7 @@ def test_a_request_that_is_refused_takes_no_slot(opened: Any) -> None:
     }
     with pytest.raises(UnknownProcessor):
         session.add(Request())
-    script.answer = script.honest
+    script.answer = script.correct
     assert session.add(Request()).slot == 0
     assert len(session) == 1
 
@@ -104,7 +104,7 @@ def test_ids_that_are_none_cost_their_request_alone(opened: Any, wrong: Any, as_
     def honest_about_requests(frame: Any) -> dict[str, Any]:
         return edits_reply(failures=[failure(0, UnknownRequest("slot 0 holds no request"))])
 
-    script.answer = lambda frame: honest_about_requests(frame) if frame.HasField("step") else script.honest(frame)
+    script.answer = lambda frame: honest_about_requests(frame) if frame.HasField("step") else script.correct(frame)
     if as_drafts:
         pending = session.step({bad: [], good: [2]}, drafts={bad: wrong, good: [3]})
     else:
@@ -134,7 +134,7 @@ def test_edits_alone(opened: Any) -> None:
     pending = session.step({failing: [], right: []})
     with pytest.raises(InvalidArgument, match=r"rows \[1\].*apply\(logits\)"):
         pending.edits()
-    script.answer = script.honest
+    script.answer = script.correct
     pending.apply(zeros(2))
 
 
@@ -146,7 +146,7 @@ def test_what_the_engine_does_to_its_own_lists_changes_nothing(opened: Any) -> N
     differs = edits_reply(failures=[failure(0, NeedSync("differs"))])
     answers = iter([differs])
     script.answer = lambda frame: (
-        next(answers, script.honest(frame)) if frame.HasField("step") else script.honest(frame)
+        next(answers, script.correct(frame)) if frame.HasField("step") else script.correct(frame)
     )
     pending = session.step({handle: []}, drafts={handle: drafts})
     prompt.append(9)
@@ -164,7 +164,7 @@ def test_large_requests_do_not_come_again_in_one_frame(opened: Any) -> None:
     differs = edits_reply(failures=[failure(slot, NeedSync("differs")) for slot in range(3)])
     answers = iter([differs])
     script.answer = lambda frame: (
-        next(answers, script.honest(frame)) if frame.HasField("step") else script.honest(frame)
+        next(answers, script.correct(frame)) if frame.HasField("step") else script.correct(frame)
     )
     session.step(dict.fromkeys(handles, ())).apply(zeros(3))
     again = [frame.add for frame in script.frames[5:] if frame.HasField("add")]
@@ -246,7 +246,7 @@ def test_a_step_is_over_when_another_is_begun(opened: Any) -> None:
 def test_requests_may_come_and_go_between_a_step_and_its_logits(opened: Any) -> None:
     session, script = opened()
     script.answer = lambda frame: (
-        edits_reply(logits_rows=int32(0)) if frame.WhichOneof("frame") == "step" else script.honest(frame)
+        edits_reply(logits_rows=int32(0)) if frame.WhichOneof("frame") == "step" else script.correct(frame)
     )
     handle = session.add(Request())
     pending = session.step({handle: []})
@@ -282,7 +282,7 @@ def test_a_frame_that_was_refused(opened: Any) -> None:
     for _ in range(2):
         with pytest.raises(InvalidArgument, match="refused"):
             pending.apply(zeros())
-    script.answer = script.honest
+    script.answer = script.correct
     session.step({handle: []}).apply(zeros())
 
 
@@ -321,7 +321,7 @@ def with_reconnect(script: Any, refusals: dict[int, LogitportError]) -> Callable
                 slot for slot in np.frombuffer(frame.step.slots, "<i4").tolist() if slot < 2 and slot not in synced
             ]
             return edits_reply(failures=[failure(slot, NeedSync("differs")) for slot in slots])
-        return script.honest(frame)
+        return script.correct(frame)
 
     return answer
 

@@ -45,7 +45,7 @@ class Servers:
 
     def answer_steps(self, answer: dict[str, Any]) -> None:
         for script in self.scripts:
-            script.answer = lambda frame, honest=script.honest: answer if frame.HasField("step") else honest(frame)
+            script.answer = lambda frame, correct=script.correct: answer if frame.HasField("step") else correct(frame)
 
     def kinds(self, which: int) -> list[str | None]:
         return [frame.WhichOneof("frame") for frame in self.scripts[which].frames]
@@ -149,7 +149,7 @@ def test_logits_that_were_sent_may_have_been_processed(servers: Any) -> None:
         if frame.HasField("logits"):
             go_away(two.scripts[0])
             raise ServerUnavailable("gone")
-        return READ_ROW_0 if frame.HasField("step") else two.scripts[0].honest(frame)
+        return READ_ROW_0 if frame.HasField("step") else two.scripts[0].correct(frame)
 
     two.scripts[0].answer = take_and_go
     result = two.session.step(dict.fromkeys(handles, ())).apply(np.zeros((2, VOCAB), np.float32), check=False)
@@ -164,7 +164,7 @@ def test_a_name_is_added_again_as_what_it_stood_for(servers: Any) -> None:
     digest = "ab" * 32
 
     def tell_chains(frame: Any) -> dict[str, Any]:
-        reply = two.scripts[0].honest(frame)
+        reply = two.scripts[0].correct(frame)
         if frame.HasField("add"):
             reply["added"].chains.add(processors=[digest, "thinking_budget"])
         return reply
@@ -184,7 +184,7 @@ def test_servers_that_go_at_once_again(servers: Any) -> None:
     for script in four.scripts[:2]:
         go_away(script)
     four.scripts[2].answer = lambda frame: (
-        go_away(four.scripts[2]) or four.scripts[2].honest(frame)  # type: ignore[func-returns-value]
+        go_away(four.scripts[2]) or four.scripts[2].correct(frame)  # type: ignore[func-returns-value]
     )
     four.session.step({handle: [2]}).apply(zeros())
     assert [four.kinds(which) for which in (1, 2, 3)] == [[], ["open"], ["open", "add", "step"]]
@@ -216,7 +216,7 @@ def test_why_a_processor_could_not_be_registered_again_is_told(servers: Any) -> 
             return {"added": processing_pb2.RequestsAdded(failures=failures, reads_logits=bytes(2))}
         return {"edits": processing_pb2.StepEdits(failures=failures)} if frame.HasField("step") else opened(frame)
 
-    opened = two.scripts[1].honest
+    opened = two.scripts[1].correct
     two.scripts[1].answer = knows_nothing
     result = two.session.step(dict.fromkeys(handles, ())).apply(np.zeros((2, VOCAB), np.float32), check=False)
     assert [type(result.failures[handle]) for handle in handles] == [NotPermitted, UnknownProcessor]
@@ -263,7 +263,7 @@ def test_a_request_that_is_too_large_for_the_next_server_fails_alone(servers: An
     two = servers(2)
     large, small = two.session.add(Request([1], [2] * 5_000_000)), two.session.add(Request([1]))
     go_away(two.scripts[0])
-    honest = two.scripts[1].honest
+    correct = two.scripts[1].correct
 
     def answer(frame: Any) -> dict[str, Any]:
         if len(frame.SerializeToString()) > 1_000_000:
@@ -271,7 +271,7 @@ def test_a_request_that_is_too_large_for_the_next_server_fails_alone(servers: An
         if frame.HasField("step"):
             unknown = common_pb2.Failure(slot=large.slot, error=to_proto(UnknownRequest("no request")))
             return {"edits": processing_pb2.StepEdits(failures=[unknown])}
-        return dict(honest(frame))
+        return dict(correct(frame))
 
     two.scripts[1].answer = answer
     result = two.session.step({large: [2], small: [2]}).apply(np.zeros((2, VOCAB), np.float32), check=False)
