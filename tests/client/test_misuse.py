@@ -86,9 +86,7 @@ def test_an_object_that_is_not_a_handle(opened: Any) -> None:
     with session:
         session.add(request)
         for call in (session.remove, lambda given: session.step({given: []}), lambda given: session.rewind(given, 0)):
-            with pytest.raises(
-                UnknownRequest, match=r"of type int is no request of this session: pass what Session\.add gave"
-            ):
+            with pytest.raises(UnknownRequest, match=r"of type int is not a handle: pass the result of Session\.add"):
                 call(0)
 
 

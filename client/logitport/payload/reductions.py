@@ -71,8 +71,8 @@ def _tensor(tensor: Any) -> Any:
     plain = tensor.detach().cpu().contiguous()
     if not plain.numel():
         return functools.partial(torch.empty, dtype=plain.dtype), (tuple(plain.shape),)
-    octets = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
-    flat = _Call(functools.partial(torch.frombuffer, dtype=plain.dtype), bytearray(octets))
+    data = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
+    flat = _Call(functools.partial(torch.frombuffer, dtype=plain.dtype), bytearray(data))
     return torch.reshape, (flat, tuple(plain.shape))
 
 

@@ -66,8 +66,8 @@ def verify(shipped: Payload, key: Ed25519PublicKey) -> None:
 def signed_bytes(shipped: Payload, name: str, expires: int) -> bytes:
     """What is signed: digest, name, Python version and expiry, each after its length: where one ends is signed, too."""
     fields = (shipped.digest, name, shipped.python, str(expires))
-    octets = [field.encode() for field in fields]
-    return _CONTEXT + b"".join(_LENGTH.pack(len(field)) + field for field in octets)
+    encoded = [field.encode() for field in fields]
+    return _CONTEXT + b"".join(_LENGTH.pack(len(field)) + field for field in encoded)
 
 
 def key_id(key: Ed25519PublicKey) -> str:
