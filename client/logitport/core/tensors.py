@@ -194,5 +194,5 @@ def _check_size(tensor: common_pb2.Tensor) -> None:
     expected = math.prod(tensor.shape) * DATATYPES[tensor.datatype][1]
     if len(tensor.raw) != expected:
         raise InvalidLogits(
-            f"{tensor.datatype}{list(tensor.shape)} takes {expected} bytes inline, but the message has {len(tensor.raw)}"
+            f"{tensor.datatype}{list(tensor.shape)} takes {expected} bytes inline; the message has {len(tensor.raw)}"
         )

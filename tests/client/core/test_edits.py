@@ -23,27 +23,27 @@ def rows_with_edits(draw: st.DrawFn) -> tuple[int, list[tuple[int, RowEdits]]]:
     token_ids = st.lists(st.integers(0, vocab_size - 1), max_size=2 * vocab_size)
     rows = []
     for row in draw(st.lists(st.integers(0, ROWS - 1), unique=True)):
-        edits = RowEdits()
+        row_edits = RowEdits()
         for kind in draw(st.lists(st.sampled_from(EditKind), max_size=5)):
             if kind is EditKind.DENY:
-                edits.deny(draw(token_ids))
+                row_edits.deny(draw(token_ids))
             elif kind is EditKind.ALLOW:
-                edits.allow(draw(token_ids))
+                row_edits.allow(draw(token_ids))
             elif kind is EditKind.FORCE:
-                edits.force(draw(st.integers(0, vocab_size - 1)))
+                row_edits.force(draw(st.integers(0, vocab_size - 1)))
             elif kind is EditKind.BIAS:
-                edits.bias(draw(token_ids), draw(st.floats(allow_nan=False, allow_infinity=False, width=32)))
+                row_edits.bias(draw(token_ids), draw(st.floats(allow_nan=False, allow_infinity=False, width=32)))
             else:
                 allowed = draw(st.lists(st.booleans(), min_size=vocab_size, max_size=vocab_size))
-                edits.bitmask(pack_bits(np.array(allowed)))
-        rows.append((row, edits))
+                row_edits.bitmask(pack_bits(np.array(allowed)))
+        rows.append((row, row_edits))
     return vocab_size, rows
 
 
-def allowed_by(edits: RowEdits, vocab_size: int) -> list[bool]:
+def allowed_by(row_edits: RowEdits, vocab_size: int) -> list[bool]:
     """Brute force: which ids a row's edits leave."""
     allowed = [True] * vocab_size
-    for kind, ids, _ in edits:
+    for kind, ids, _ in row_edits:
         named = set(ids.tolist())
         for token_id in range(vocab_size):
             if kind is EditKind.DENY:
@@ -56,9 +56,9 @@ def allowed_by(edits: RowEdits, vocab_size: int) -> list[bool]:
 
 
 def deny(*token_ids: int) -> RowEdits:
-    edits = RowEdits()
-    edits.deny(token_ids)
-    return edits
+    row_edits = RowEdits()
+    row_edits.deny(token_ids)
+    return row_edits
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=100))
@@ -82,8 +82,8 @@ def test_packed_edits_equal_the_rows_edits(batch: tuple[int, list[tuple[int, Row
     edits = Edits.pack(rows, vocab_size)
     edits.check(ROWS, vocab_size)
     place = 0
-    for row, edits in rows:
-        for edit in edits:
+    for row, row_edits in rows:
+        for edit in row_edits:
             kind, ids, values = smallest(edit, vocab_size)
             span = slice(edits.offsets[place], edits.offsets[place + 1])
             assert (edits.rows[place], edits.kinds[place]) == (row, kind)
@@ -156,15 +156,15 @@ def test_an_empty_message_is_no_edits() -> None:
 @given(rows_with_edits())
 def test_denies_all(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None:
     vocab_size, rows = batch
-    for _, edits in rows:
-        assert edits.denies_all(vocab_size) == (not any(allowed_by(edits, vocab_size)))
+    for _, row_edits in rows:
+        assert row_edits.denies_all(vocab_size) == (not any(allowed_by(row_edits, vocab_size)))
 
 
 @given(rows_with_edits())
 def test_the_smaller_form_allows_the_same(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None:
     vocab_size, rows = batch
-    for _, edits in rows:
-        for edit in edits:
+    for _, row_edits in rows:
+        for edit in row_edits:
             small = smallest(edit, vocab_size)
             if edit[0] in (EditKind.DENY, EditKind.ALLOW):
                 assert len(small[1]) <= bitmask_words(vocab_size)
@@ -181,10 +181,10 @@ def test_a_list_as_long_as_a_mask_stays_a_list() -> None:
 
 
 def test_force_discards_earlier_edits() -> None:
-    edits = deny(1)
-    edits.force(2)
-    edits.deny([3])
-    assert [kind for kind, _, _ in edits] == [EditKind.FORCE, EditKind.DENY]
+    row_edits = deny(1)
+    row_edits.force(2)
+    row_edits.deny([3])
+    assert [kind for kind, _, _ in row_edits] == [EditKind.FORCE, EditKind.DENY]
 
 
 def test_chains_compose_in_order() -> None:
@@ -200,12 +200,12 @@ def test_chains_compose_in_order() -> None:
 
 
 def test_row_edits_are_true_if_there_are_any() -> None:
-    edits = RowEdits()
-    edits.deny([])
-    edits.bias([], [])
-    assert not edits
-    edits.allow([])
-    assert edits
+    row_edits = RowEdits()
+    row_edits.deny([])
+    row_edits.bias([], [])
+    assert not row_edits
+    row_edits.allow([])
+    assert row_edits
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.uint8, np.int16])
@@ -221,51 +221,51 @@ def test_integers_of_any_width(dtype: Any) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda edits: edits.deny([0.5]), InvalidTokenId, "must be integers, not float64"),
-        (lambda edits: edits.allow([True]), InvalidTokenId, "must be integers, not bool"),
-        (lambda edits: edits.deny([2**70]), InvalidTokenId, "must be integers, not object"),
-        (lambda edits: edits.force(2**70), InvalidTokenId, "must be integers, not object"),
-        (lambda edits: edits.deny("abc"), InvalidTokenId, "must be integers, not text"),
-        (lambda edits: edits.force(1.0), InvalidTokenId, "force: pass one token id, an integer, not float"),
-        (lambda edits: edits.force([1]), InvalidTokenId, "force: pass one token id, an integer, not list"),
-        (lambda edits: edits.bias([1, 2], [1.0, 2.0, 3.0]), InvalidArgument, "2 ids need as many values"),
-        (lambda edits: edits.bias([1], float("nan")), InvalidArgument, "must be finite"),
-        (lambda edits: edits.bias([1, 2], [0.0, -float("inf")]), InvalidArgument, "deny it"),
+        (lambda row_edits: row_edits.deny([0.5]), InvalidTokenId, "must be integers, not float64"),
+        (lambda row_edits: row_edits.allow([True]), InvalidTokenId, "must be integers, not bool"),
+        (lambda row_edits: row_edits.deny([2**70]), InvalidTokenId, "must be integers, not object"),
+        (lambda row_edits: row_edits.force(2**70), InvalidTokenId, "must be integers, not object"),
+        (lambda row_edits: row_edits.deny("abc"), InvalidTokenId, "must be integers, not text"),
+        (lambda row_edits: row_edits.force(1.0), InvalidTokenId, "force: pass one token id, an integer, not float"),
+        (lambda row_edits: row_edits.force([1]), InvalidTokenId, "force: pass one token id, an integer, not list"),
+        (lambda row_edits: row_edits.bias([1, 2], [1.0, 2.0, 3.0]), InvalidArgument, "2 ids need as many values"),
+        (lambda row_edits: row_edits.bias([1], float("nan")), InvalidArgument, "must be finite"),
+        (lambda row_edits: row_edits.bias([1, 2], [0.0, -float("inf")]), InvalidArgument, "deny it"),
     ],
 )
 def test_invalid_edits_are_refused(call: Any, error: type[Exception], message: str) -> None:
-    edits = RowEdits()
+    row_edits = RowEdits()
     with pytest.raises(error, match=message):
-        call(edits)
-    assert not edits
+        call(row_edits)
+    assert not row_edits
 
 
 @pytest.mark.parametrize("wrong", [-1, 64, 2**31, 2**32 + 1, -(2**32)])
 @pytest.mark.parametrize("method", ["deny", "allow", "force", "bias"])
 def test_ids_outside_the_vocabulary(method: str, wrong: int) -> None:
-    edits = RowEdits()
+    row_edits = RowEdits()
     arguments: list[Any] = [wrong] if method == "force" else [[0, wrong]]
-    getattr(edits, method)(*arguments, *([1.0] if method == "bias" else []))
+    getattr(row_edits, method)(*arguments, *([1.0] if method == "bias" else []))
     message = rf"{method.upper()} of token id {wrong}: ids must lie in \[0, 64\)"
     with pytest.raises(InvalidTokenId, match=message):
-        edits.check(64)
+        row_edits.check(64)
     with pytest.raises(InvalidTokenId, match=message):
-        Edits.pack([(0, deny(1)), (1, edits)], 64)
+        Edits.pack([(0, deny(1)), (1, row_edits)], 64)
 
 
 @pytest.mark.parametrize("method", ["deny", "allow"])
 def test_a_wrong_id_among_so_many_that_they_become_a_mask(method: str) -> None:
-    edits = RowEdits()
-    getattr(edits, method)([-1, 1, 2, 3])
+    row_edits = RowEdits()
+    getattr(row_edits, method)([-1, 1, 2, 3])
     with pytest.raises(InvalidTokenId, match="token id -1"):
-        Edits.pack([(0, edits)], 64)
+        Edits.pack([(0, row_edits)], 64)
 
 
 def test_a_mask_of_another_vocabulary() -> None:
-    edits = RowEdits()
-    edits.bitmask(np.zeros(3, np.int32))
+    row_edits = RowEdits()
+    row_edits.bitmask(np.zeros(3, np.int32))
     with pytest.raises(InvalidArgument, match="BITMASK of 3 words; a vocabulary of 64 needs 2"):
-        Edits.pack([(0, edits)], 64)
+        Edits.pack([(0, row_edits)], 64)
 
 
 def message_of(**changes: Any) -> common_pb2.Edits:

@@ -49,7 +49,7 @@ class AgainstAList(RuleBasedStateMachine):
             with pytest.raises(InvalidArgument, match=f"to {length}: the length must lie between"):
                 self.history.rewind(length)
 
-    @rule()  # a rule, not an invariant: an invariant would run after every call, and hide state that is kept between calls
+    @rule()  # not an invariant: one that runs after every call would hide stale state between two calls
     def crc_is_that_of_all_ids(self) -> None:
         assert self.history.crc() == zlib.crc32(np.array(self.prompt + self.output, "<i4").tobytes())
 

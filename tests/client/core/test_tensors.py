@@ -134,7 +134,7 @@ def test_objects_that_are_not_logits(logits: Any) -> None:
         (common_pb2.Tensor(datatype="", shape=[1, 1], raw=bytes(4)), "datatype ''"),
         (
             common_pb2.Tensor(datatype="FP32", shape=[2, 3], raw=bytes(20)),
-            r"FP32\[2, 3\] takes 24 bytes.* message has 20",
+            r"FP32\[2, 3\] takes 24 bytes inline; the message has 20",
         ),
         (common_pb2.Tensor(datatype="BF16", shape=[2, 3], raw=bytes(13)), "takes 12 bytes"),
         (common_pb2.Tensor(datatype="FP32", shape=[-1, -1], raw=bytes(4)), "negative"),

@@ -43,7 +43,7 @@ def local() -> Iterator[tuple[LocalTransport, socket.socket]]:
 def test_a_reply_that_misses_the_deadline(local: Any, sent: int, read: Callable[[LocalTransport], Any]) -> None:
     opened, server = local
     server.sendall(REPLY[:sent])
-    with pytest.raises(DeadlineExceeded, match=r"did not answer a frame within 0\.2 s"):
+    with pytest.raises(DeadlineExceeded, match=r"did not reply to a frame within 0\.2 s"):
         read(opened)
     with pytest.raises(SessionClosed):
         opened.receive()
