@@ -83,7 +83,7 @@ def closing_over(live):
         (Locks, r"Locks cannot be shipped because of .*the global 'LOCK' of uses_lock: it is a lock; .* in __init__"),
         (Events, "the global 'EVENT' of .*it is a lock"),
         (Typed, "Options is a TypedDict"),
-        (Enums, "Planet is an enum with an __init__, a __new__ or several mixins"),
+        (Enums, "Planet is an enum with its own __init__, __new__ or several mixins"),
         (Generators, "the attribute 'numbers' of Generators: TypeError: .*generator.*in __init__"),
     ],
 )
