@@ -191,7 +191,7 @@ def _sglang_dialect(cls: type) -> str:
         signature.bind("logits", "custom_param_list")
     except TypeError as error:
         raise TypeError(
-            f"wrong arity of __call__: {error}: it takes {signature}, but is called with (logits, custom_param_list)"
+            f"wrong arity of __call__: {error}: it takes {signature}, and is called with (logits, custom_param_list)"
         ) from None
     return SGLANG
 
