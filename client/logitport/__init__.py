@@ -1,4 +1,4 @@
-"""The SDK: authors write processors with it, engines call the service with it."""
+"""The SDK: base classes for authors of processors, and clients for engines that call the service."""
 
 import importlib
 from typing import TYPE_CHECKING
@@ -107,8 +107,8 @@ __all__ = [
     "UnknownRequest",
 ]
 
-# What speaks gRPC is imported when it is asked for: processors and their workers need none.
-_ENGINES_SIDE = {
+# Names whose modules import gRPC are imported at their first use: processors and their workers need no gRPC.
+_LAZY = {
     "ApplyResult": "logitport.calls",
     "AsyncClient": "logitport.aio",
     "Client": "logitport.client",
@@ -120,7 +120,7 @@ _ENGINES_SIDE = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _ENGINES_SIDE:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_ENGINES_SIDE[name]), name)
+    value = globals()[name] = getattr(importlib.import_module(_LAZY[name]), name)
     return value

@@ -1,4 +1,4 @@
-"""The asynchronous client: registry and `apply`. Sessions are synchronous: an engine's step is."""
+"""The asynchronous client: registry and `apply`. It has no sessions, because an engine's step is synchronous."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class AsyncClient:
-    """`Client`, awaited. Each method takes, returns and raises what the method of that name there does."""
+    """Asynchronous form of `Client`. Each method takes, returns and raises the same as `Client`'s."""
 
     def __init__(
         self,

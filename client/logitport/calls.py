@@ -1,4 +1,4 @@
-"""What the synchronous and the asynchronous client share: messages made, replies read, errors translated."""
+"""Code shared by the synchronous and the asynchronous client: builds messages, reads replies, translates errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from logitport.errors import (
     from_proto,
 )
 from logitport.payload.signing import read_private_key, sign
-from logitport.request import ProcessorLike, ProcessorRef, Request, message_of, serialize_anew
+from logitport.request import ProcessorLike, ProcessorRef, Request, message_of, reserialize
 from logitport_proto import common_pb2, processing_pb2, registry_pb2
 
 if TYPE_CHECKING:
@@ -40,25 +40,25 @@ _Message = TypeVar("_Message", bound=Message)
 
 DEFAULT_TIMEOUT = 30.0
 DEFAULT_MAX_MESSAGE_BYTES = 256 << 20
-_MAX_NAME_LENGTH = 80  # characters of what may be one, in a message
+_MAX_QUOTED_LENGTH = 80  # characters of an argument that an error message quotes
 
-# What to look at where there is no connection, by whether it would be encrypted: gRPC tells none of this apart.
-_LOOK_AT = {
-    False: "is `logitport serve` running there? If it speaks TLS, pass tls=Tls(ca=...), with cert and key if it asks "
-    "for them",
-    True: "is `logitport serve` running there, with TLS? If it asks for certificates, pass tls=Tls(ca=..., cert=..., "
-    "key=...)",
+# Advice for a failed connection, by whether the channel is encrypted. gRPC reports the same status for all causes.
+_CONNECTION_ADVICE = {
+    False: "is `logitport serve` running there? If it uses TLS, pass tls=Tls(ca=...), with cert and key if it requires "
+    "client certificates",
+    True: "is `logitport serve` running there, with TLS? If it requires client certificates, pass tls=Tls(ca=..., "
+    "cert=..., key=...)",
 }
 
 
 @dataclass(frozen=True)
 class ApplyResult:
-    """What `Client.apply` returns.
+    """Result of `Client.apply`.
 
     Attributes:
         logits: the processed logits, float[rows, vocab_size], of the kind, dtype and device that were passed.
         failures: the error of each failed request, by its index. Its rows of `logits` are unspecified.
-        skipped: the error of each request that asked to be skipped, by its index. Its rows are as they were.
+        skipped: the error of each failed request with on_error="skip", by its index. Its rows are unchanged.
         rows_applied: number of rows by processor: a built-in's name, or the `ProcessorRef.display_name` of a shipped
             one (its class and the beginning of its digest).
         all_denied_rows: rows in which edits left no id allowed.
@@ -72,7 +72,7 @@ class ApplyResult:
 
 
 def message(kind: type[_Message], **fields: Any) -> _Message:
-    """A message of these fields. Raises InvalidArgument, which names the one that cannot be sent."""
+    """Make a message of these fields. Raises InvalidArgument, which names the field that cannot be sent."""
     try:
         return kind(**fields)
     except (TypeError, ValueError):
@@ -85,7 +85,7 @@ def message(kind: type[_Message], **fields: Any) -> _Message:
 
 
 def count(value: object, name: str, least: int) -> int:
-    """A whole number of at least `least`. Raises InvalidArgument, which names it."""
+    """Return `value` as an int of at least `least`. Raises InvalidArgument, whose message names the argument."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -96,7 +96,7 @@ def count(value: object, name: str, least: int) -> int:
 
 
 def seconds(value: object, name: str) -> float:
-    """A number of seconds, more than 0. Raises InvalidArgument, which names it."""
+    """Return `value` if it is a number of seconds above 0. Raises InvalidArgument, whose message names the argument."""
     if not (isinstance(value, int | float) and value > 0):
         raise InvalidArgument(f"{name} is {value!r}; pass seconds, more than 0")
     return value
@@ -111,46 +111,46 @@ def register_request(
     signing_key: PathLike | None = None,
     dialect: str | None = None,
 ) -> registry_pb2.RegisterRequest:
-    """The message for `Client.register`. Raises PayloadNotPortable, MalformedPayload, InvalidArgument."""
+    """Make the message for `Client.register`. Raises PayloadNotPortable, MalformedPayload, InvalidArgument."""
     if dialect is not None:
         if isinstance(processor, str | ProcessorRef):
-            raise InvalidArgument(f"dialect={dialect!r}: what is serialized says its dialect itself; leave it out")
+            raise InvalidArgument(f"dialect={dialect!r}: a serialized processor already has a dialect; leave it out")
         processor = InDialect(processor, dialect)
     if isinstance(processor, str) and not processor.lstrip().startswith("{"):
-        told = repr(processor if len(processor) <= _MAX_NAME_LENGTH else f"{processor[:_MAX_NAME_LENGTH]}...")
-        raise MalformedPayload(f"{told} is no serialized processor: pass a class, or what to_str() made")
-    serialized = serialize_anew(processor)
+        quoted = repr(processor if len(processor) <= _MAX_QUOTED_LENGTH else f"{processor[:_MAX_QUOTED_LENGTH]}...")
+        raise MalformedPayload(f"{quoted} is not a serialized processor: pass a class, or a string made by to_str()")
+    serialized = reserialize(processor)
     if signing_key is not None:
         serialized = sign(serialized, read_private_key(signing_key), name=name)
     return message(registry_pb2.RegisterRequest, payload=serialized, name=name, replace=replace, shared=shared)
 
 
 def apply_request(logits: Any, requests: Sequence[Request], num_tokens_in_batch: int) -> processing_pb2.ApplyRequest:
-    """The message for `Client.apply`.
+    """Make the message for `Client.apply`.
 
     Raises:
-        InvalidArgument: `num_tokens_in_batch` is no integer, or there are not that many rows for each request, or
-            `requests` are none.
-        InvalidLogits, InvalidTokenId, InvalidParams, PayloadNotPortable: what is wrong with the arguments.
+        InvalidArgument: `num_tokens_in_batch` is not an integer, or there are not that many rows for each request, or
+            `requests` is not a sequence of requests.
+        InvalidLogits, InvalidTokenId, InvalidParams, PayloadNotPortable: an argument is invalid.
     """
     rows, _ = tensors.check_matrix(logits)
     if not isinstance(requests, Sequence):
         raise InvalidArgument(f"requests is of type {type(requests).__name__}; pass a sequence of logitport.Request")
-    each = count(num_tokens_in_batch, "num_tokens_in_batch", 1)
-    if rows != len(requests) * each:
+    rows_per_request = count(num_tokens_in_batch, "num_tokens_in_batch", 1)
+    if rows != len(requests) * rows_per_request:
         raise InvalidArgument(
-            f"{rows} rows of logits for {len(requests)} requests with num_tokens_in_batch={each}; "
+            f"{rows} rows of logits for {len(requests)} requests with num_tokens_in_batch={rows_per_request}; "
             "pass that many rows for each request, request by request"
         )
-    asked = processing_pb2.ApplyRequest(
-        requests=[message_of(request) for request in requests], num_tokens_in_batch=each
+    call = processing_pb2.ApplyRequest(
+        requests=[message_of(request) for request in requests], num_tokens_in_batch=rows_per_request
     )
-    tensors.write(asked.logits, logits)
-    return asked
+    tensors.write(call.logits, logits)
+    return call
 
 
 def apply_result(response: processing_pb2.ApplyResponse, logits: Any, *, check: bool) -> ApplyResult:
-    """What `Client.apply` returns. Raises RequestsFailed if `check` and a request failed."""
+    """Make the result of `Client.apply`. Raises RequestsFailed if `check` is set and a request failed."""
     failures, skipped = split_failures(response.failures)
     result = ApplyResult(
         tensors.like(response.logits, logits),
@@ -175,7 +175,7 @@ def open_session(
     max_draft_tokens: int,
     engine: str,
 ) -> processing_pb2.OpenSession:
-    """The message for `Client.session`. Raises InvalidLogits for a dtype that cannot travel, InvalidArgument."""
+    """Make the message for `Client.session`. Raises InvalidLogits for an unsupported dtype, InvalidArgument."""
     return message(
         processing_pb2.OpenSession,
         vocab_size=vocab_size,
@@ -193,7 +193,7 @@ def open_session(
 def split_failures(
     failures: Iterable[common_pb2.Failure],
 ) -> tuple[dict[int, LogitportError], dict[int, LogitportError]]:
-    """Errors by slot: of those that failed, and of those that were skipped."""
+    """Split failures into two maps, slot to error: requests that failed, and requests that were skipped."""
     failed: dict[int, LogitportError] = {}
     skipped: dict[int, LogitportError] = {}
     for failure in failures:
@@ -202,7 +202,7 @@ def split_failures(
 
 
 def rows_applied(applied: Iterable[common_pb2.RowsApplied]) -> dict[str, int]:
-    """Rows by processor, by its title; by its digest, if its payload does not say what class it is of."""
+    """Count rows by processor: by display name, or by digest where the payload has no class name."""
     rows: Counter[str] = Counter()
     for entry in applied:
         rows[entry.display_name or entry.processor] += entry.rows
@@ -210,19 +210,19 @@ def rows_applied(applied: Iterable[common_pb2.RowsApplied]) -> dict[str, int]:
 
 
 def unpack_int32(column: bytes) -> NDArray[np.int32]:
-    """int32[n] from a column. Raises InvalidArgument if its bytes are no whole number of them."""
+    """Read int32[n] from a column. Raises InvalidArgument if its length is not a multiple of 4 bytes."""
     if len(column) % 4:
-        raise InvalidArgument(f"a column of {len(column)} bytes came; a whole number of int32 is wanted")
+        raise InvalidArgument(f"a column of int32 has {len(column)} bytes; send a multiple of 4 bytes")
     return np.frombuffer(column, "<i4")
 
 
 def refs(infos: Iterable[registry_pb2.ProcessorInfo]) -> list[ProcessorRef]:
-    """Processors that the server described."""
+    """Convert the server's descriptions of processors."""
     return [ProcessorRef.from_proto(info) for info in infos]
 
 
 def translate(error: grpc.RpcError, target: str, *, encrypted: bool) -> LogitportError:
-    """The exception for a call that failed: the server's own error if it sent one, else what the status means."""
+    """Make the exception for a failed call: the server's own error if it sent one, else one for the gRPC status."""
     for key, value in cast("Sequence[tuple[str, bytes]]", error.trailing_metadata() or ()):
         if key == METADATA_KEY:
             return from_proto(common_pb2.Error.FromString(value))
@@ -235,12 +235,14 @@ def translate(error: grpc.RpcError, target: str, *, encrypted: bool) -> Logitpor
             "server (--max-message-bytes), or send fewer rows at once"
         )
     if status is grpc.StatusCode.UNAVAILABLE:
-        return ServerUnavailable(f"no connection to {target}, or it broke: {details}; {_LOOK_AT[encrypted]}")
+        return ServerUnavailable(
+            f"no connection to {target}, or it was lost: {details}; {_CONNECTION_ADVICE[encrypted]}"
+        )
     if status is grpc.StatusCode.CANCELLED:
-        return ServerUnavailable(f"no connection to {target}, or it broke: {details}")
+        return ServerUnavailable(f"no connection to {target}, or it was lost: {details}")
     return LogitportError(f"{target}: {status.name}: {details}")
 
 
 def client_closed(target: str) -> ServerUnavailable:
-    """What a client says after its end."""
-    return ServerUnavailable(f"the client of {target} is closed; make another")
+    """Make the error for a call on a closed client."""
+    return ServerUnavailable(f"the client of {target} is closed; create another client")

@@ -31,14 +31,14 @@ class Client:
 
     Args:
         target: HOST:PORT, unix:PATH, or any other name that gRPC understands.
-        token: who calls, where the server asks for it; by default what LOGITPORT_TOKEN says. It is sent over TLS, or
-            to this machine's loopback or a Unix socket, and nowhere else.
-        tls: an encrypted connection.
-        timeout: the longest that one call, or one step of a session, may take; seconds.
-        max_message_bytes: the largest message either way; the server has a limit of its own.
+        token: bearer token that authenticates the caller, where the server requires one; by default the value of
+            LOGITPORT_TOKEN. It is sent over TLS, or to this machine's loopback or a Unix socket, and nowhere else.
+        tls: settings of an encrypted connection; None for an unencrypted one.
+        timeout: longest duration of one call, or one step of a session, in seconds.
+        max_message_bytes: the largest message in either direction; the server has a limit of its own.
 
     Raises:
-        InvalidArgument: what is wrong with an argument.
+        InvalidArgument: an argument is invalid; the message says which and why.
     """
 
     def __init__(
@@ -71,24 +71,25 @@ class Client:
         signing_key: PathLike | None = None,
         dialect: str | None = None,
     ) -> ProcessorRef:
-        """Ship a processor of any dialect, or a serialized string, and let the server keep it.
+        """Register a processor of any dialect, or a serialized string, with the server.
 
-        The client remembers it: a session that finds another server after a lost connection registers it there, too.
+        The client remembers it: a session that reconnects to another server registers it there, too.
 
         Args:
-            processor: what to ship; see `logitport.dialects`.
+            processor: the processor to ship; see `logitport.dialects`.
             name: a name to bind, namespace/name[:tag]; "" for none.
             replace: bind the name even if it is bound to another digest.
-            shared: let everyone use it, not those alone who show this client's token or certificate; holds for
-                the processor, whatever its names: to register it again without is to take it back.
+            shared: allow every caller to use it, not only callers with this client's token or certificate. Applies to
+                the processor under all its names; registering it again without `shared` ends the sharing.
             signing_key: PEM file of a private key (`logitport keygen`) to sign it with, for this name and 30 days;
                 needs logitport[signing].
-            dialect: how it is called, where that cannot be told from its base class or its arguments.
+            dialect: how it is called, where its base class or its arguments do not show that.
 
         Raises:
-            PayloadNotPortable: the class cannot travel; the message says what to do.
+            PayloadNotPortable: the class cannot be serialized; the message says what to do.
             PayloadNotAllowed, MalformedPayload, SignatureRefused, PythonMismatch: the server refuses it.
-            InvalidName, NameTaken, LimitExceeded: the name, or the size of the registry.
+            InvalidName, NameTaken: the name cannot be bound.
+            LimitExceeded: the registry is full, or the payload too large.
         """
         message = calls.register_request(
             processor, name, replace=replace, shared=shared, signing_key=signing_key, dialect=dialect
@@ -104,21 +105,21 @@ class Client:
         )[0]
 
     def processors(self) -> list[ProcessorRef]:
-        """All built-ins, then all registered processors, by name."""
+        """List all built-ins, then all registered processors, by name."""
         return calls.refs(self._call(self._registry.List, registry_pb2.ListRequest()).processors)
 
     def delete(self, name: str) -> tuple[str, ...]:
-        """Forget a registered name, or a digest with all its names; returns those names. Raises UnknownProcessor."""
+        """Delete a registered name, or a digest with all its names; returns those names. Raises UnknownProcessor."""
         names = self._call(self._registry.Delete, calls.message(registry_pb2.DeleteRequest, processor=name)).names
         self._registrations.forget(name)
         return tuple(names)
 
     def unquarantine(self, name: str) -> ProcessorRef:
-        """Have a registered name, or a digest, called again that is quarantined: it failed too often.
+        """Lift the quarantine of a processor that failed too often, by registered name or digest.
 
         Raises:
             NotPermitted: the caller lacks the scope "admin".
-            UnknownProcessor: there is none.
+            UnknownProcessor: no processor has this name or digest.
         """
         message = calls.message(registry_pb2.UnquarantineRequest, processor=name)
         return calls.refs([self._call(self._registry.Unquarantine, message).processor])[0]
@@ -126,17 +127,17 @@ class Client:
     def apply(
         self, logits: Any, requests: Sequence[Request], *, num_tokens_in_batch: int = 1, check: bool = True
     ) -> ApplyResult:
-        """One step without a session: process logits, which stay as they are, and return the result.
+        """Process logits in one call, without a session. The argument stays unchanged; the result is a new array.
 
         Args:
             logits: float32, float16 or bfloat16 [rows, vocab_size], a torch tensor on any device or a numpy array.
             requests: request i owns rows [i * num_tokens_in_batch, (i + 1) * num_tokens_in_batch).
-            num_tokens_in_batch: rows a request.
+            num_tokens_in_batch: rows per request.
             check: raise if a request failed; with False, look at `failures` of the result.
 
         Raises:
-            RequestsFailed: requests with on_error="abort" failed; its `result` holds what the others got.
-            InvalidArgument and its kind: the call as a whole is wrong, and nothing was processed.
+            RequestsFailed: requests with on_error="abort" failed; its `result` holds the rows of the others.
+            InvalidArgument or a subclass: the call as a whole is invalid, and nothing was processed.
         """
         message = calls.apply_request(logits, requests, num_tokens_in_batch)
         return calls.apply_result(self._call(self._processing.Apply, message), logits, check=check)
@@ -162,20 +163,20 @@ class Client:
             vocab_size: width of the logits.
             dtype: of the logits: a torch or numpy dtype, or its name.
             device: where the engine's logits are, such as "cuda:0".
-            model_name: the model, for people.
+            model_name: the model, for logs and metrics.
             tokenizer_id: for processors that need the tokenizer.
             eos_token_ids: end-of-sequence ids.
             max_requests: the most requests that the session will hold at once; 0 for the server's limit.
-            max_draft_tokens: the most draft tokens a request in one step; 0 without speculation.
-            engine: the engine and its version, for people.
-            transport: how frames travel. "local" is a Unix socket and shared memory, for an engine on the server's
+            max_draft_tokens: the most draft tokens of a request in one step; 0 without speculation.
+            engine: the engine and its version, for logs and metrics.
+            transport: how frames are sent. "local" is a Unix socket and shared memory, for an engine on the server's
                 host; "grpc" works everywhere; "auto" is "local" where that is possible.
-            reconnect_seconds: how long a call waits for a server after the connection broke; with 0 it tries once.
+            reconnect_seconds: how long a call tries to reconnect after the connection was lost; with 0 it tries once.
                 By default the client's timeout.
 
         Raises:
-            InvalidArgument, InvalidLogits: what the engine says about itself is wrong.
-            ServerUnavailable: there is no server, or transport is "local" and it offers no local transport from here.
+            InvalidArgument, InvalidLogits: an argument is invalid.
+            ServerUnavailable: there is no server, or transport is "local" and its local transport cannot be reached.
         """
         opening = calls.open_session(
             vocab_size, dtype, device, model_name, tokenizer_id, eos_token_ids, max_requests, max_draft_tokens, engine

@@ -1,4 +1,4 @@
-"""Where a client connects, how that is protected, and what it shows there."""
+"""A client's connection: target address, TLS, bearer token and gRPC channel options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOKEN_VARIABLE = "LOGITPORT_TOKEN"  # noqa: S105 - its name, not a token
 
 PathLike = Union[str, "os.PathLike[str]"]
 
-# gRPC itself tries again, with backoff and jitter; every unary call may safely be made twice.
+# gRPC itself retries, with backoff and jitter. That is safe because every unary call may be made twice.
 _SERVICE_CONFIG = json.dumps(
     {
         "methodConfig": [
@@ -42,10 +42,11 @@ _SERVICE_CONFIG = json.dumps(
     }
 )
 
-# No port: a host alone, an IPv6 address in brackets alone, or one without them. What names a scheme has a colon.
+# Matches a target without a port: a host name, or an IPv6 address with or without brackets. A target with a scheme
+# ("unix:PATH") contains a colon, so it does not match.
 _WITHOUT_PORT = re.compile(r"([^:]*|\[[^]]*\]):?|([0-9a-fA-F]*:){2,}[0-9a-fA-F.]*")
 
-# How often a server is asked whether it is still there while it has a call, and how long it has to answer.
+# Keepalive ping interval and timeout of a channel that has a call in flight.
 _KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS = 30_000, 10_000
 
 
@@ -54,8 +55,8 @@ class Tls:
     """An encrypted connection. All files are PEM.
 
     Attributes:
-        ca: certificates of the authorities that may have signed the server's; None for those that gRPC brings.
-        cert: the client's certificate and its chain, where the server asks for one.
+        ca: certificates of the authorities that may have signed the server's; None for gRPC's own list.
+        cert: the client's certificate and its chain, where the server requires one.
         key: the private key of `cert`.
     """
 
@@ -64,7 +65,7 @@ class Tls:
     key: PathLike | None = None
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """What gRPC wants. Raises InvalidArgument for a file that cannot be read, or one of `cert` and `key` alone."""
+        """Make gRPC's credentials. Raises InvalidArgument for an unreadable file, or `cert` without `key`."""
         if (self.cert is None) != (self.key is None):
             raise InvalidArgument("Tls: cert and key go together; pass both")
         return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.cert))
@@ -72,12 +73,12 @@ class Tls:
 
 @dataclass(frozen=True)
 class Connection:
-    """What a channel and its calls are made with.
+    """Checked settings of a channel and its calls.
 
     Attributes:
-        target: the server.
-        credentials: of an encrypted channel; None for one that is not.
-        metadata: what goes with each call.
+        target: the server's address.
+        credentials: of an encrypted channel; None for an unencrypted one.
+        metadata: sent with each call.
     """
 
     target: str
@@ -86,11 +87,11 @@ class Connection:
 
     @classmethod
     def prepare(cls, target: str, token: str | None, tls: Tls | None) -> Self:
-        """Check what a client was given.
+        """Check a client's arguments.
 
         Raises:
-            InvalidArgument: a target that is a URL or has no port, a token that cannot be sent or would be sent for
-                all to read, a file of TLS that cannot be read; or what is none of these.
+            InvalidArgument: the target is a URL or has no port, the token cannot be sent or would be sent unencrypted,
+                a TLS file cannot be read, or an argument has the wrong type.
         """
         if not isinstance(target, str):
             raise InvalidArgument(f"target is {target!r}; write HOST:PORT or unix:PATH, as text")
@@ -108,22 +109,24 @@ class Connection:
                 f"tls is {tls!r}; pass tls=Tls(), or tls=Tls(ca='ca.pem') for an authority of your own"
             )
         if token and not (token.isascii() and token.isprintable() and " " not in token):
-            raise InvalidArgument("the token has characters that no token has; is it whole, on one line?")
+            raise InvalidArgument(
+                "the token has spaces, control characters or non-ASCII characters; pass the whole token, on one line"
+            )
         if token and tls is None and not _is_local(target):
             raise InvalidArgument(
-                f"a token would travel to {target} unencrypted: pass tls=Tls(...), or unset {TOKEN_VARIABLE} and token "
-                "if the server asks for none"
+                f"a token would be sent to {target} unencrypted: pass tls=Tls(...), or unset {TOKEN_VARIABLE} and "
+                "token if the server requires none"
             )
         metadata = (("authorization", f"Bearer {token}"),) if token else ()
         return cls(target, tls.credentials() if tls is not None else None, metadata)
 
     @property
     def encrypted(self) -> bool:
-        """Whether what is sent is."""
+        """Whether the connection uses TLS."""
         return self.credentials is not None
 
     def channel(self, max_message_bytes: int) -> grpc.Channel:
-        """A new channel."""
+        """Create a channel."""
         options = self._options(max_message_bytes)
         if self.credentials is None:
             return grpc.insecure_channel(self.target, options=options)
@@ -131,11 +134,11 @@ class Connection:
 
     def _options(self, max_message_bytes: int) -> list[tuple[str, Any]]:
         options = channel_options(max_message_bytes)
-        # What is not encrypted, for it stays on this machine, must not take the way round by a proxy.
+        # A connection to this machine may be unencrypted, so it must not go through a proxy on another machine.
         return [*options, ("grpc.enable_http_proxy", 0)] if _is_local(self.target) else options
 
     def aio_channel(self, max_message_bytes: int) -> grpc.aio.Channel:
-        """A new channel for asyncio."""
+        """Create a channel for asyncio."""
         options = self._options(max_message_bytes)
         if self.credentials is None:
             return grpc.aio.insecure_channel(self.target, options=options)
@@ -143,7 +146,7 @@ class Connection:
 
 
 def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
-    """Options of a gRPC channel; `max_message_bytes` is the largest message either way."""
+    """Options of a gRPC channel; `max_message_bytes` is the largest message in either direction."""
     return [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
@@ -153,17 +156,18 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         ("grpc.http2.max_pings_without_data", 0),
-        # A server that comes back is found soon; by itself gRPC may wait for two minutes.
+        # Find a restarted server soon; gRPC's default backoff may wait for two minutes.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2000),
     ]
 
 
 def _is_local(target: str) -> bool:
-    """Whether what is sent there stays on this machine; no for a name that could stand for any address."""
+    """Whether traffic to the target stays on this machine. False for a name that may resolve to any address."""
     if target.startswith(("unix:", "unix-abstract:")):
         return True
-    host = re.sub(r"^(dns:(///)?|ipv4:|ipv6:)", "", target)  # an authority may resolve to what it likes
+    # "dns://AUTHORITY/..." is not stripped, hence not local: that name server may answer with any address.
+    host = re.sub(r"^(dns:(///)?|ipv4:|ipv6:)", "", target)
     if not host.endswith("]"):
         host = host.rpartition(":")[0] or host
     host = host.strip("[]")

@@ -1,6 +1,6 @@
-"""Edits: what a logits-free processor returns, and how they are packed.
+"""Edits: the result of a logits-free processor, and their packed form.
 
-The public module of `logitport.core.edits` and `logitport.core.row_edits`.
+The public names of `logitport.core.edits` and `logitport.core.row_edits`.
 """
 
 from logitport.core.edits import Edits

@@ -1,4 +1,4 @@
-"""Everything that logitport raises, on either side of the wire.
+"""Every exception that logitport raises, in the client and in the server.
 
     LogitportError
     ├── InvalidArgument (ValueError)   a call or message that breaks the contract
@@ -13,28 +13,28 @@
     │   ├── UnknownProcessor           no such built-in, name or digest
     │   └── NameTaken                  the name is bound to another digest, or by another principal
     ├── PayloadError
-    │   ├── PayloadNotPortable         the class cannot travel (raised by the client alone)
+    │   ├── PayloadNotPortable         the class cannot be serialized (raised only by the client)
     │   ├── PayloadNotAllowed          the operator does not allow shipped processors
     │   ├── MalformedPayload           not JSON, no "callable", not hex of a pickle
     │   ├── SignatureRefused           unsigned, expired, tampered with, or signed by an unknown key
     │   ├── PythonMismatch             code of another Python minor version
     │   └── LoadFailed                 unpickling or creating the instance raised, or not a processor class
-    ├── ProcessorFailed                a processor raised, or returned no logits of its rows
-    │   ├── ProcessorTimedOut          it did not answer within the server's time for a call
-    │   └── ProcessorQuarantined       it failed too often, and is not called until an operator releases it
+    ├── ProcessorFailed                a processor raised, or did not return logits of its rows' shape
+    │   ├── ProcessorTimedOut          it did not return within the server's time for a call
+    │   └── ProcessorQuarantined       it failed too often, and is not called until its quarantine is lifted
     ├── SessionError
     │   ├── UnknownRequest             the handle names no request of this session
     │   ├── DuplicateRequest           the slot is taken
-    │   ├── NeedSync                   server and client disagree about a history (the SDK heals it)
-    │   ├── StateLost                  state that no history can rebuild is gone
+    │   ├── NeedSync                   server and client disagree about a history (the SDK sends it again)
+    │   ├── StateLost                  lost state that cannot be rebuilt from the history
     │   └── SessionClosed              closed, or never opened
     ├── LimitExceeded                  a configured limit; the message names it
-    ├── ServerUnavailable              no connection, or it broke
+    ├── ServerUnavailable              no connection, or it was lost
     ├── DeadlineExceeded               no answer in time
     ├── InternalError                  a defect of the server
-    └── RequestsFailed                 some requests of a step failed; holds each one's error
+    └── RequestsFailed                 some requests of a step failed; holds the error of each
 
-An error travels as `logitport.v1.Error`; the table at the end is the only place that ties exceptions to codes and
+An error is sent as `logitport.v1.Error`. The table at the end is the only place that maps exceptions to codes and
 gRPC statuses.
 """
 
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 
 
 class LogitportError(Exception):
-    """The root.
+    """Base class of all exceptions that logitport raises.
 
     Attributes:
-        processor: the processor concerned, as its request named it; "" where none is.
-        remote_traceback: the traceback inside the processor's own code; "" where none is.
+        processor: the processor concerned, as its request named it; "" if there is none.
+        remote_traceback: the traceback inside the processor's own code; "" if there is none.
     """
 
     def __init__(self, message: str, *, processor: str = "", remote_traceback: str = "") -> None:
@@ -89,23 +89,23 @@ class InvalidName(InvalidArgument):
 
 
 class AccessError(LogitportError):
-    """The server does not let this caller do this."""
+    """The server denies this caller access."""
 
 
 class NotAuthenticated(AccessError):
-    """The caller showed no token or certificate, or one that the server does not know."""
+    """The caller sent no token or certificate, or one that the server does not know."""
 
 
 class NotPermitted(AccessError):
-    """The caller is known, and may not do this."""
+    """The caller is authenticated, but lacks the scope for this call."""
 
 
 class RegistryError(LogitportError):
-    """Looking up or binding a processor went wrong."""
+    """A processor could not be looked up or bound to a name."""
 
 
 class UnknownProcessor(RegistryError):
-    """No built-in, registered name or digest of that kind."""
+    """No built-in, registered name or digest matches."""
 
 
 class NameTaken(RegistryError):
@@ -117,7 +117,7 @@ class PayloadError(LogitportError):
 
 
 class PayloadNotPortable(PayloadError):
-    """The class cannot travel. Raised by the client, before anything is sent."""
+    """The class cannot be serialized. Raised by the client, before anything is sent."""
 
 
 class PayloadNotAllowed(PayloadError):
@@ -141,19 +141,19 @@ class LoadFailed(PayloadError):
 
 
 class ProcessorFailed(LogitportError):
-    """A processor raised, or returned something that is no logits of its rows."""
+    """A processor raised, or did not return logits of its rows' shape."""
 
 
 class ProcessorTimedOut(ProcessorFailed):
-    """A processor did not answer within the server's time for a call; its worker was ended."""
+    """A processor did not return within the server's time for a call; its worker was terminated."""
 
 
 class ProcessorQuarantined(ProcessorFailed):
-    """A processor failed too often, and is not called until an operator releases it."""
+    """A processor failed too often, and is not called until an operator lifts its quarantine."""
 
 
 class SessionError(LogitportError):
-    """A session cannot do what was asked of it."""
+    """A session cannot do what the call requires."""
 
 
 class UnknownRequest(SessionError):
@@ -161,7 +161,7 @@ class UnknownRequest(SessionError):
 
 
 class DuplicateRequest(SessionError):
-    """The slot, or the handle, is taken."""
+    """The slot or the handle is already in use."""
 
 
 class NeedSync(SessionError):
@@ -169,7 +169,7 @@ class NeedSync(SessionError):
 
 
 class StateLost(SessionError):
-    """The request's state was not a function of its history, and is gone."""
+    """The request's state is lost, and cannot be rebuilt from its history."""
 
 
 class SessionClosed(SessionError):
@@ -181,11 +181,11 @@ class LimitExceeded(LogitportError):
 
 
 class ServerUnavailable(LogitportError):
-    """No connection to the server, or it broke."""
+    """No connection to the server, or it was lost."""
 
 
 class DeadlineExceeded(LogitportError):
-    """No answer within the time allowed."""
+    """No reply within the time allowed."""
 
 
 class InternalError(LogitportError):
@@ -193,11 +193,11 @@ class InternalError(LogitportError):
 
 
 class RequestsFailed(LogitportError):
-    """Some requests of a step failed. The others got their result.
+    """Some requests of a step failed. The others were processed.
 
     Attributes:
         failures: the error of each failed request, by its handle (in a session) or its index (in `Client.apply`).
-        result: what the call would have returned.
+        result: the value that the call would have returned.
     """
 
     def __init__(self, failures: Mapping[Any, LogitportError], result: object) -> None:
@@ -212,7 +212,7 @@ class RequestsFailed(LogitportError):
         self.result = result
 
 
-# Exception, code on the wire, name of the gRPC status when a whole call fails of it.
+# Exception, code on the wire, name of the gRPC status when a whole call fails with it.
 _TABLE: tuple[tuple[type[LogitportError], common_pb2.ErrorCode, str], ...] = (
     (InternalError, common_pb2.ERROR_CODE_INTERNAL, "INTERNAL"),
     (InvalidArgument, common_pb2.ERROR_CODE_INVALID_ARGUMENT, "INVALID_ARGUMENT"),
@@ -243,12 +243,12 @@ _TABLE: tuple[tuple[type[LogitportError], common_pb2.ErrorCode, str], ...] = (
 _BY_CLASS = {error: (code, status) for error, code, status in _TABLE}
 _BY_CODE = {code: error for error, code, _ in _TABLE}
 
-# The key of the trailing metadata in which a failed call carries its serialized `logitport.v1.Error`.
+# Key in a failed call's trailing metadata. Its value is the serialized `logitport.v1.Error`.
 METADATA_KEY = "logitport-error-bin"
 
 
 def to_proto(error: LogitportError) -> common_pb2.Error:
-    """The error as it travels. A class without a code of its own travels as its nearest ancestor that has one."""
+    """Convert to a message. A class without a code is sent as its nearest ancestor that has one."""
     code = next((_BY_CLASS[cls][0] for cls in type(error).__mro__ if cls in _BY_CLASS), common_pb2.ERROR_CODE_INTERNAL)
     return common_pb2.Error(
         code=code, message=error.message, processor=error.processor, remote_traceback=error.remote_traceback
@@ -256,11 +256,11 @@ def to_proto(error: LogitportError) -> common_pb2.Error:
 
 
 def from_proto(error: common_pb2.Error) -> LogitportError:
-    """The exception for an error that came over the wire; a code from a newer server becomes a plain LogitportError."""
+    """Convert a message to an exception. An unknown code, from a newer server, becomes a plain LogitportError."""
     cls = _BY_CODE.get(error.code, LogitportError)
     return cls(error.message, processor=error.processor, remote_traceback=error.remote_traceback)
 
 
 def status_name(error: LogitportError) -> str:
-    """Name of the gRPC status with which a whole call fails of this error, such as "NOT_FOUND"."""
+    """Name of the gRPC status of a call that fails with this error, such as "NOT_FOUND"."""
     return next((_BY_CLASS[cls][1] for cls in type(error).__mro__ if cls in _BY_CLASS), "INTERNAL")

@@ -1,9 +1,9 @@
 """The two base classes that authors derive from.
 
-`CustomLogitProcessor` is SGLang's contract: it is handed logits. `EditProcessor` never sees a logit: it is told each
-request's tokens as they come and answers with edits, which can be computed while the model is still running.
-The base class is the declaration; nothing is inferred from what a processor does. (A logits-free class that overrides
-`__call__` declares itself logits-reading by that.)
+`CustomLogitProcessor` is SGLang's contract: it receives logits. `EditProcessor` receives no logits: it receives each
+request's new tokens and returns edits, which can be computed while the model is still running.
+The base class declares the kind; nothing is inferred from what a processor does. (A logits-free class that overrides
+`__call__` thereby declares itself logits-reading.)
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ class CustomLogitProcessor(ABC):
         """Check a request's parameters when it is admitted. Override to refuse bad ones early.
 
         Raises:
-            InvalidParams: the parameters cannot be used; costs that request alone.
+            InvalidParams: the parameters cannot be used; only that request fails.
         """
 
     @classmethod
     def to_str(cls) -> str:
-        """The class as a string that logitport and SGLang load: see `logitport.payload`.
+        """Serialize the class to a string that logitport and SGLang load: see `logitport.payload`.
 
         Raises:
-            PayloadNotPortable: something that the class uses cannot travel; the message says what to do.
+            PayloadNotPortable: something that the class uses cannot be serialized; the message says what to do.
         """
         return payload.dumps(cls)
 
     @classmethod
     def from_str(cls, serialized: str) -> CustomLogitProcessor:
-        """An instance of the class in `serialized`. Runs the code in it: only for strings that you trust.
+        """Make an instance of the class in `serialized`. Runs the code in it: only for strings that you trust.
 
         Raises:
             MalformedPayload: not JSON, without "callable", or not the hexadecimal digits of a pickle.
@@ -82,8 +82,8 @@ class EditRequest:
         params: the request's parameters for this processor.
         history: the request's tokens; up to date at every call.
         vocab_size: width of the logits; token ids are valid below it.
-        tokenizer_id: what the engine calls its tokenizer; "" if it has not said.
-        eos_token_ids: the ids that end a sequence, as the engine has them; empty if it has not said.
+        tokenizer_id: the engine's name for its tokenizer; "" if unknown.
+        eos_token_ids: the engine's ids that end a sequence; empty if unknown.
         caller: identity of the party that the request belongs to; equal for all its requests. None if it is unknown.
         state: the processor's own, None at first; lives as long as the request.
     """
@@ -110,15 +110,15 @@ class EditRequest:
 
 
 class EditProcessor(CustomLogitProcessor):
-    """A processor whose effect follows from the token history alone. It is given no logits.
+    """A processor whose effect follows from the token history alone. It receives no logits.
 
-    Override `edit`, and where the whole history should not be read again at every step, `start` and `advance`
-    to keep state in `request.state`. State must be a function of the history: it is rebuilt by `start` whenever
-    the history is cut back (a rejected draft, a preemption) unless `rewind` does better.
+    Override `edit`. Also override `start` and `advance`, and keep state in `request.state`, where reading the whole
+    history at every step would be slow. State must be a function of the history: `start` rebuilds it whenever the
+    history is cut back (a rejected draft, a preemption), unless `rewind` is overridden with something faster.
 
     Attributes:
-        takes_long: whether a call may take milliseconds, of a processor that is installed beside the server; such are
-            not called on the thread that serves everyone.
+        takes_long: whether a call of an installed processor may take milliseconds. Such a processor is not called on
+            the thread that serves all sessions.
     """
 
     takes_long: ClassVar[bool] = False
@@ -149,17 +149,17 @@ class EditProcessor(CustomLogitProcessor):
 
     @abstractmethod
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        """Say what is to happen to the logits of the request's next token, by calling methods of `edits`."""
+        """Edit the logits of the request's next token, by calling methods of `edits`."""
 
     def edit_batch(self, requests: Sequence[EditRequest], edits: Sequence[RowEdits]) -> None:
-        """`edit` for all rows that share this processor in one step. Override to serve them with arrays."""
+        """Call `edit` for all rows that share this processor in one step. Override to compute them together."""
         for request, row_edits in zip(requests, edits, strict=True):
             self.edit(request, row_edits)
 
     def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
-        """Apply to a tensor, in place, as an SGLang processor; for use without a service.
+        """Apply the edits to a tensor, in place, as an SGLang processor; for use without a service.
 
-        The history is read from `__req__` at every call, so this is as slow as any processor without state.
+        The whole history is read from `__req__` at every call, so this is as slow as a processor without state.
         Rows whose dict is None or empty, or has no `__req__`, are processed with an empty history.
         """
         if not custom_param_list:

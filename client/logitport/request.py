@@ -1,4 +1,4 @@
-"""What an engine says about one request, and how processors are named."""
+"""An engine's description of one request, and the ways to name a processor."""
 
 from __future__ import annotations
 
@@ -21,28 +21,27 @@ if TYPE_CHECKING:
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ON_ERROR = {"abort": common_pb2.ON_ERROR_ABORT, "skip": common_pb2.ON_ERROR_SKIP}
 
-# A class is pickled once, not once a request; `serialize_anew` renews it.
+# Caches the pickle of a class, so that it is not made for each request; `reserialize` renews an entry.
 _serialized: WeakKeyDictionary[type, str] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class ProcessorRef:
-    """A processor that the server keeps: what `Client.register` and `Client.processors` return.
+    """A processor that the server has; returned by `Client.register` and `Client.processors`.
 
     Attributes:
         digest: SHA-256 of its dill bytes, 64 lowercase hexadecimal digits; "" for a built-in.
         names: names bound to it, sorted; a built-in has exactly one.
-        builtin: whether it is installed beside the server: it ships with it, or its operator had it loaded.
-        python: Python minor version that made the payload, such as "3.11"; "" if it does not say.
-        dill: version of dill that made the payload; "" if it does not say.
+        builtin: whether it is installed with the server: a built-in, or one that the operator configured.
+        python: Python minor version that made the payload, such as "3.11"; "" if unknown.
+        dill: version of dill that made the payload; "" if unknown.
         size_bytes: length of the dill bytes; 0 for a built-in.
         registered_at: when it was first registered, in seconds since the Unix epoch; 0.0 for a built-in.
-        owner: the principal that registered it; "" for a built-in, and where the server asks nobody who they are.
-        shared: whether everyone may use it, not its owner alone.
-        quarantined: why it is not called at present; "" if it is.
-        class_name: what its author calls the class or function, for people; "" if the payload does not say.
-        dialect: the contract that it was written for, one of `logitport.dialects.DIALECTS`; "" if the payload does not
-            say.
+        owner: the principal that registered it; "" for a built-in, and where the server does not authenticate callers.
+        shared: whether every caller may use it, not only its owner.
+        quarantined: why it is quarantined; "" if it is not.
+        class_name: name of the class or function, for display; "" if unknown.
+        dialect: the contract that it was written for, one of `logitport.dialects.DIALECTS`; "" if unknown.
     """
 
     digest: str
@@ -60,12 +59,12 @@ class ProcessorRef:
 
     @property
     def display_name(self) -> str:
-        """What it is called in errors, in `rows_applied` and in metrics: a built-in's name, or class and digest."""
+        """Name in errors, in `rows_applied` and in metrics: a built-in's name, or class and digest."""
         return self.names[0] if self.builtin else payload.display_name_of(self.class_name, self.digest)
 
     @classmethod
     def from_proto(cls, info: registry_pb2.ProcessorInfo) -> ProcessorRef:
-        """From a message."""
+        """Convert from a message."""
         return cls(
             info.digest,
             tuple(info.names),
@@ -83,7 +82,7 @@ class ProcessorRef:
 
 
 # A built-in's name ("thinking_budget"), a registered name ("team/ban-french"), a digest, a serialized string,
-# what `register` returned, or a processor itself, as `logitport.dialects` tells of it.
+# the result of `register`, or a processor itself, of any kind in `logitport.dialects`.
 ProcessorLike = Union[str, ProcessorRef, type, object]
 
 
@@ -94,12 +93,12 @@ class Request:
     Attributes:
         prompt_token_ids: ids of the prompt, without padding.
         output_token_ids: ids sampled so far, oldest first.
-        processors: (processor, parameters) pairs, in the order in which they run. Parameters are what JSON can hold.
-            A class is pickled at its first use; one that was changed since is shipped anew by `Client.register`.
+        processors: (processor, parameters) pairs, in the order in which they run. Parameters must be JSON data.
+            A class is pickled at its first use; if it has changed since, `Client.register` pickles it again.
         request_id: the engine's name for it; need not be unique.
-        sampling_params: the engine's (temperature, extra_args, ...); what JSON can hold.
-        tenant: on whose behalf the engine asks; the trust domain of processors that are shipped with the request.
-        on_error: "abort" (a failing processor fails the request) or "skip" (its rows stay as they were).
+        sampling_params: the engine's (temperature, extra_args, ...); must be JSON data.
+        tenant: the engine's customer that sent the request; the trust domain of processors shipped with it.
+        on_error: "abort" (a failing processor fails the request) or "skip" (its rows stay unchanged).
     """
 
     prompt_token_ids: Sequence[int] = ()
@@ -111,10 +110,10 @@ class Request:
     on_error: Literal["abort", "skip"] = "abort"
 
     def to_proto(self) -> common_pb2.Request:
-        """The message.
+        """Convert to a message.
 
         Raises:
-            InvalidTokenId, InvalidParams, InvalidArgument, PayloadNotPortable: what is wrong with it.
+            InvalidTokenId, InvalidParams, InvalidArgument, PayloadNotPortable: a field is invalid.
         """
         if self.on_error not in _ON_ERROR:
             raise InvalidArgument(f"on_error is {self.on_error!r}; write 'abort' or 'skip'")
@@ -133,7 +132,7 @@ class Request:
                 raise InvalidTokenId(
                     f"request {self.request_id!r}: {name} must be integers of 32 bits ({error})"
                 ) from error
-        for processor, params in self._calls():
+        for processor, params in self._checked_processors():
             message.processors.append(
                 common_pb2.ProcessorCall(
                     processor=name_processor(processor), params=_json_object(params, f"parameters of {processor!r}")
@@ -141,7 +140,7 @@ class Request:
             )
         return message
 
-    def _calls(self) -> list[tuple[ProcessorLike, Mapping[str, Any]]]:
+    def _checked_processors(self) -> list[tuple[ProcessorLike, Mapping[str, Any]]]:
         try:
             return [(processor, params) for processor, params in self.processors]
         except (TypeError, ValueError) as error:
@@ -152,18 +151,18 @@ class Request:
 
 
 def message_of(request: Request) -> common_pb2.Request:
-    """`Request.to_proto`. Raises InvalidArgument, too, for what is none."""
+    """Call `Request.to_proto`. Raises InvalidArgument also for an object that is not a Request."""
     if not isinstance(request, Request):
-        raise InvalidArgument(f"what is of type {type(request).__name__} is no request: pass a logitport.Request")
+        raise InvalidArgument(f"an object of type {type(request).__name__} is not a request: pass a logitport.Request")
     return request.to_proto()
 
 
 def name_processor(processor: ProcessorLike) -> common_pb2.Processor:
-    """How a processor is named on the wire; a class or instance is shipped, unless it is a built-in.
+    """Convert a processor to its message; a class or instance is shipped, unless it is a built-in.
 
     Raises:
-        UnknownProcessor: a string that is none of the forms of `ProcessorLike`.
-        PayloadNotPortable: a class that cannot travel.
+        UnknownProcessor: the string is empty.
+        PayloadNotPortable: the class cannot be serialized.
     """
     if isinstance(processor, ProcessorRef):
         if processor.builtin:
@@ -186,16 +185,16 @@ def name_processor(processor: ProcessorLike) -> common_pb2.Processor:
 
 
 def serialize(processor: ProcessorLike) -> str:
-    """A processor as the string that travels; a string is taken as it is."""
+    """Serialize a processor to a string; a string is returned unchanged."""
     if isinstance(processor, str):
         return processor
     if not isinstance(processor, type):
         return payload.dumps(processor)
-    return _serialized.get(processor) or serialize_anew(processor)
+    return _serialized.get(processor) or reserialize(processor)
 
 
-def serialize_anew(processor: ProcessorLike) -> str:
-    """As `serialize`, but a class is pickled as it is now, and travels so from now on."""
+def reserialize(processor: ProcessorLike) -> str:
+    """Serialize like `serialize`, but pickle a class again, in its present state, and keep that for `serialize`."""
     if not isinstance(processor, type):
         return serialize(processor)
     _serialized[processor] = payload.dumps(processor)
@@ -206,7 +205,7 @@ def _json_object(value: Mapping[str, Any], where: str) -> bytes:
     try:
         text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError as error:
-        raise InvalidParams(f"{where}: not what JSON can hold: {error}") from error
+        raise InvalidParams(f"{where} cannot be written as JSON: {error}") from error
     if not text.startswith(b"{"):
-        raise InvalidParams(f"{where}: a mapping is wanted, not {type(value).__name__}")
+        raise InvalidParams(f"{where}: pass a mapping, not {type(value).__name__}")
     return text

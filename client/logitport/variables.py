@@ -1,4 +1,4 @@
-"""Variables of the environment that are named as ours are, and that nothing reads: misspelt ones, most likely."""
+"""Finds environment variables with logitport's prefix that nothing reads; most of them are misspelt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 PREFIX = "LOGITPORT_"
 
-# What the SDK and its hooks read; a server also reads its options.
+# Variables that the SDK and its hooks read. A server also reads one for each of its options.
 OF_THE_SDK = frozenset(
     PREFIX + name
     for name in (
@@ -21,12 +21,12 @@ OF_THE_SDK = frozenset(
     )
 )
 
-# Kubernetes tells each container of the services of its namespace, of which one may well be called logitport.
+# Kubernetes sets variables in each container for every service of its namespace. A service may be named logitport.
 _KUBERNETES = re.compile(rf"{PREFIX}(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_[A-Z]+(_\w+)?)")
 _KUBERNETES_PORT = re.compile(r"(tcp|udp|sctp)://")
 
-# Of how much two names must have in common, behind the prefix, for one to be taken for the other.
-_NEAR = 0.7
+# How similar two names must be, without the prefix, for one to be proposed for the other (difflib's cutoff).
+_MIN_SIMILARITY = 0.7
 
 
 class Unread(NamedTuple):
@@ -34,7 +34,7 @@ class Unread(NamedTuple):
 
     Attributes:
         name: its name.
-        nearest: the name that was probably meant; "" if none is like it.
+        nearest: the known name that was probably meant; "" if none is similar.
     """
 
     name: str
@@ -46,16 +46,16 @@ class Unread(NamedTuple):
 
 
 def unread(known: Collection[str], environment: Mapping[str, str] = os.environ) -> list[Unread]:
-    """The variables of our prefix that are not among the known ones, by name."""
+    """List the variables with logitport's prefix that are not among the known ones, sorted by name."""
     names = [name.removeprefix(PREFIX) for name in known]
     found = []
     for name, value in sorted(environment.items()):
-        if not name.startswith(PREFIX) or name in known or _of_kubernetes(name, value):
+        if not name.startswith(PREFIX) or name in known or _is_from_kubernetes(name, value):
             continue
-        near = difflib.get_close_matches(name.removeprefix(PREFIX), names, 1, _NEAR)
+        near = difflib.get_close_matches(name.removeprefix(PREFIX), names, 1, _MIN_SIMILARITY)
         found.append(Unread(name, PREFIX + near[0] if near else ""))
     return found
 
 
-def _of_kubernetes(name: str, value: str) -> bool:
+def _is_from_kubernetes(name: str, value: str) -> bool:
     return bool(_KUBERNETES.fullmatch(name) or (name.endswith("_PORT") and _KUBERNETES_PORT.match(value)))

@@ -1,4 +1,4 @@
-"""A server that is scripted."""
+"""Fixtures: a session against a scripted server."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Answer = dict[str, Any]
 
 
 class Script(Transport):
-    """Answers each frame with what a function says of it, by default what an honest server would that does nothing."""
+    """Answers each frame with the result of a function; by default as a correct server without any edits."""
 
     name = "script"
     target = "nowhere:1"
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
-        self.answer: Callable[[Frame], Answer] = self.honest
+        self.answer: Callable[[Frame], Answer] = self.correct
         self.refuse_to_send: LogitportError | None = None
         self.closed = False
 
@@ -47,7 +47,7 @@ class Script(Transport):
         self.closed = True
 
     @staticmethod
-    def honest(frame: Frame) -> Answer:
+    def correct(frame: Frame) -> Answer:
         kind = frame.WhichOneof("frame")
         if kind == "open":
             return {"opened": processing_pb2.SessionOpened(session_id="s", max_requests=3)}

@@ -1,4 +1,4 @@
-"""What tests against a scripted server say and look at; the script itself is in conftest.py."""
+"""Helpers for tests against a scripted server: replies to send and frames to inspect. The script is in conftest.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a client connects, and where it does not send its token."""
+"""A client's target, TLS and token, and the targets to which it refuses to send the token."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("target", HERE)
-def test_a_token_goes_to_this_machine(target: str) -> None:
+def test_a_token_is_sent_unencrypted_to_this_machine(target: str) -> None:
     assert Connection.prepare(target, "secret", None).metadata == (("authorization", "Bearer secret"),)
 
 
 @pytest.mark.parametrize("target", ELSEWHERE)
-def test_a_token_goes_nowhere_else_unencrypted(target: str) -> None:
+def test_a_token_is_not_sent_unencrypted_to_another_machine(target: str) -> None:
     with pytest.raises(InvalidArgument, match=r"unencrypted: pass tls=Tls\(\.\.\.\)") as refused:
         Connection.prepare(target, "secret", None)
     assert "secret" not in str(refused.value)
@@ -43,7 +43,7 @@ def test_a_token_goes_nowhere_else_unencrypted(target: str) -> None:
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
-def test_the_token_of_the_environment(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_is_read_from_the_environment(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     assert Connection.prepare("127.0.0.1:1", None, None).metadata == (("authorization", "Bearer secret"),)
     assert Connection.prepare("127.0.0.1:1", "other", None).metadata == (("authorization", "Bearer other"),)
@@ -53,15 +53,15 @@ def test_the_token_of_the_environment(client: Any, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("token", ["two words", "two\nlines", "tokën", "tab\t"])
-def test_what_is_no_token(token: str) -> None:
-    with pytest.raises(InvalidArgument, match="is it whole") as refused:
+def test_an_invalid_token_is_refused(token: str) -> None:
+    with pytest.raises(InvalidArgument, match="pass the whole token") as refused:
         Connection.prepare("127.0.0.1:1", token, None)
     assert token not in str(refused.value)
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 @pytest.mark.parametrize("target", ["http://127.0.0.1:50051", "https://example.com"])
-def test_a_url_is_no_target(client: Any, target: str) -> None:
+def test_a_url_is_refused_as_a_target(client: Any, target: str) -> None:
     with pytest.raises(InvalidArgument, match=r"is a URL; write HOST:PORT"):
         client(target)
 
@@ -71,13 +71,13 @@ def test_a_url_is_no_target(client: Any, target: str) -> None:
     "target",
     ["", "localhost", "example.com:", "127.0.0.1", "[::1]", "[::1]:", "::1", "2001:db8::1", "unix:", "/run/lp"],
 )
-def test_a_target_has_a_port(client: Any, target: str) -> None:
+def test_a_target_without_a_port_is_refused(client: Any, target: str) -> None:
     with pytest.raises(InvalidArgument, match=r"has no port; write HOST:PORT .* unix:PATH") as refused:
         client(target)
     assert repr(target) in str(refused.value)
 
 
-def test_files_of_tls_that_are_not_there(tmp_path: Path) -> None:
+def test_unreadable_or_incomplete_tls_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=rf"cannot read {tmp_path}/ca\.pem: No such file"):
         Client("127.0.0.1:1", tls=Tls(ca=tmp_path / "ca.pem"))
     for tls in (Tls(cert=tmp_path), Tls(key=tmp_path)):

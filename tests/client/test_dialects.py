@@ -1,4 +1,4 @@
-"""Which dialect a processor is of: by base class, by methods, by arguments, or because its author says so."""
+"""Recognition of a processor's dialect: by base class, methods or parameters, or as named by its author."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from logitport_builtins import BUILTINS
 
 
 def base(module: str, name: str = "LogitsProcessor") -> type:
-    """A class as an engine defines it."""
+    """A class with the module and name of an engine's base class."""
     return type(name, (), {"__module__": module})
 
 
@@ -61,7 +61,7 @@ class OfTheBatch:
 
 
 class OfTheBatchToo(Reading, OfTheBatch):
-    """Whoever calls it, by SGLang's contract or by vLLM's, finds what is wanted."""
+    """Has the methods of SGLang's contract and those of vLLM's."""
 
 
 class OfTheRequest:
@@ -131,7 +131,7 @@ def two_and_more(output_ids: Any, logits: Any, by: Any) -> Any:
         (lambda _, logits: logits, "vllm_request"),
     ],
 )
-def test_the_dialect_is_told(processor: Any, dialect: str) -> None:
+def test_the_dialect_is_recognised(processor: Any, dialect: str) -> None:
     assert recognise(processor) == (processor, dialect)
 
 
@@ -156,17 +156,17 @@ def test_the_author_may_name_it(processor: Any, named: str, dialect: str) -> Non
 @pytest.mark.parametrize(
     ("processor", "message"),
     [
-        (lambda ids, values: values, r"takes \(ids, values\): it cannot be told"),
-        (lambda: None, "cannot be told"),
-        (len, "cannot be told"),
+        (lambda ids, values: values, r"takes \(ids, values\), which fits no dialect"),
+        (lambda: None, "fits no dialect"),
+        (len, "fits no dialect"),
         ({}, "a dict is no processor"),
         (3, "a int is no processor"),
         (type("Nothing", (), {}), "has no __call__"),
         (InDialect(two, "esperanto"), "there is no dialect 'esperanto': write one of edits, sglang"),
-        (InDialect(type("Nothing", (), {}), "vllm"), "Nothing has the methods of none of vLLM's contracts"),
+        (InDialect(type("Nothing", (), {}), "vllm"), "Nothing has the methods of no vLLM contract"),
         (InDialect(two, "vllm_v1"), "two cannot be called as vllm_v1: define update_state, apply"),
         (InDialect(OfTheBatch, "vllm_v2"), "OfTheBatch cannot be called as vllm_v2: define add_request, apply"),
-        (InDialect(two, "sglang"), "cannot be called as sglang: a class is wanted"),
+        (InDialect(two, "sglang"), "cannot be called as sglang: pass a class whose instances"),
         *(
             (InDialect(one, named), rf"{message}, and cannot be called as '{named}")
             for named in ("transformers", "vllm", "vllm_request")
@@ -181,11 +181,11 @@ def test_the_author_may_name_it(processor: Any, named: str, dialect: str) -> Non
         (InDialect(Reading, "edits"), "cannot be called as edits: derive a class from EditProcessor"),
     ],
 )
-def test_what_is_no_processor_is_told_why(processor: Any, message: str) -> None:
+def test_an_object_that_is_not_a_processor_is_refused(processor: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         recognise(processor)
 
 
-def test_the_author_s_own_is_found_below_what_wraps_it() -> None:
+def test_author_of_looks_below_wrappers() -> None:
     assert author_of(InDialect(functools.partial(functools.partial(three, [1]), [2]), "vllm")) is three
     assert author_of(InDialect(Scoring(), "transformers")) is Scoring

@@ -1,4 +1,4 @@
-"""The tree of exceptions, and the one table that ties it to the wire."""
+"""The tree of exceptions, and the table that maps it to error codes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ON_THE_WIRE = [cls for cls in CLASSES if any(cls is row[0] for row in errors._TA
 
 
 def drawn_tree() -> dict[str, set[str]]:
-    """Parents of each class, as the drawing at the top of errors.py has them."""
+    """Parents of each class, from the drawing at the top of errors.py."""
     parents: dict[str, set[str]] = {}
     path: list[str] = []
     for line in (errors.__doc__ or "").splitlines():
@@ -28,7 +28,7 @@ def drawn_tree() -> dict[str, set[str]]:
     return parents
 
 
-def test_the_drawing_is_the_tree() -> None:
+def test_the_drawing_matches_the_classes() -> None:
     assert drawn_tree() == {cls.__name__: {base.__name__ for base in cls.__bases__} for cls in CLASSES}
 
 
@@ -43,9 +43,9 @@ def test_every_code_has_one_exception_and_a_status() -> None:
     assert all(hasattr(grpc.StatusCode, status) for _, _, status in errors._TABLE)
 
 
-def test_what_never_travels_has_no_code() -> None:
-    silent = {cls.__name__ for cls in CLASSES if cls not in ON_THE_WIRE}
-    assert silent == {
+def test_only_errors_that_are_never_sent_lack_a_code() -> None:
+    without_code = {cls.__name__ for cls in CLASSES if cls not in ON_THE_WIRE}
+    assert without_code == {
         *("LogitportError", "AccessError", "RegistryError", "PayloadError", "SessionError"),  # branches of the tree
         *("PayloadNotPortable", "ServerUnavailable", "DeadlineExceeded", "RequestsFailed"),  # raised by the client
     }
@@ -63,7 +63,7 @@ def test_round_trip(cls: type[errors.LogitportError]) -> None:
     )
 
 
-def test_a_subclass_travels_as_its_nearest_ancestor() -> None:
+def test_a_subclass_is_sent_as_its_nearest_ancestor() -> None:
     class Narrower(errors.InvalidParams):
         pass
 
@@ -72,7 +72,7 @@ def test_a_subclass_travels_as_its_nearest_ancestor() -> None:
     assert errors.status_name(errors.LogitportError("no")) == "INTERNAL"
 
 
-def test_a_code_of_a_newer_server_is_still_an_error_of_ours() -> None:
+def test_an_unknown_code_becomes_a_plain_error() -> None:
     back = errors.from_proto(common_pb2.Error(code=4711, message="new"))  # type: ignore[arg-type]
     assert type(back) is errors.LogitportError
     assert back.message == "new"
@@ -94,6 +94,6 @@ def test_requests_failed_names_each() -> None:
     assert isinstance(failed.failures[3], ValueError)
 
 
-def test_one_request_that_failed() -> None:
+def test_requests_failed_with_one_request() -> None:
     failed = errors.RequestsFailed({0: errors.InvalidParams("no token_ids")}, None)
     assert str(failed).startswith("1 request failed; the others, if any, got their result:\n  0: Inv")

@@ -1,4 +1,4 @@
-"""Calls that are written wrong: the message says what to write."""
+"""Calls with wrong arguments: each error message names the correct form."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOWHERE = "127.0.0.1:1"
         ({"max_message_bytes": "1"}, r"max_message_bytes is '1'; pass a whole number"),
     ],
 )
-def test_a_client(client: Any, wrong: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_of_a_client(client: Any, wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message) as refused:
         client(**{"target": NOWHERE, **wrong})
     assert "secret" not in str(refused.value)
@@ -51,7 +51,9 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("new_token_ids", "more", "message"), STEPS)
-def test_a_step(opened: Any, new_token_ids: Callable[[Any], Any], more: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_of_a_step(
+    opened: Any, new_token_ids: Callable[[Any], Any], more: dict[str, Any], message: str
+) -> None:
     session, script = opened()
     with session:
         one = session.add(Request([1], request_id="r"))
@@ -62,7 +64,7 @@ def test_a_step(opened: Any, new_token_ids: Callable[[Any], Any], more: dict[str
         assert one.history.length == 2
 
 
-def test_a_step_with_drafts_that_are_no_sequence(opened: Any) -> None:
+def test_drafts_that_are_not_a_sequence(opened: Any) -> None:
     session, _ = opened()
     with session:
         one = session.add(Request([1], request_id="r"))
@@ -70,7 +72,7 @@ def test_a_step_with_drafts_that_are_no_sequence(opened: Any) -> None:
             session.step({one: []}, drafts={one: 1})
 
 
-def test_a_row_whose_offset_is_no_number(opened: Any) -> None:
+def test_a_row_whose_offset_is_not_a_number(opened: Any) -> None:
     session, _ = opened()
     with session:
         one = session.add(Request([1], request_id="r"))
@@ -78,33 +80,33 @@ def test_a_row_whose_offset_is_no_number(opened: Any) -> None:
             session.step({one: []}, rows=[(one, "0")])
 
 
-def test_what_is_no_handle(opened: Any) -> None:
+def test_an_object_that_is_not_a_handle(opened: Any) -> None:
     session, _ = opened()
     request = Request([1] * 5000)
     with session:
         session.add(request)
         for call in (session.remove, lambda given: session.step({given: []}), lambda given: session.rewind(given, 0)):
-            with pytest.raises(
-                UnknownRequest, match=r"of type int is no request of this session: pass what Session\.add gave"
-            ):
+            with pytest.raises(UnknownRequest, match=r"of type int is not a handle: pass the result of Session\.add"):
                 call(0)
 
 
-def test_a_request_that_is_none(opened: Any) -> None:
+def test_an_object_that_is_not_a_request(opened: Any) -> None:
     session, _ = opened()
     with session:
-        with pytest.raises(InvalidArgument, match=r"what is of type dict is no request: pass a logitport\.Request"):
+        with pytest.raises(
+            InvalidArgument, match=r"an object of type dict is not a request: pass a logitport\.Request"
+        ):
             session.add({"prompt_token_ids": [1]})
-        with pytest.raises(InvalidArgument, match=r"what is of type type is no request"):
+        with pytest.raises(InvalidArgument, match=r"an object of type type is not a request"):
             session.add(Request)
         assert len(session) == 0
 
 
 @pytest.mark.parametrize(
-    ("given", "told"), [("me/b", "'me/b'"), ("", "''"), ("[]", r"'\[\]'"), ("x" * 10**6, rf"'{'x' * 80}\.\.\.'")]
+    ("given", "quoted"), [("me/b", "'me/b'"), ("", "''"), ("[]", r"'\[\]'"), ("x" * 10**6, rf"'{'x' * 80}\.\.\.'")]
 )
-def test_a_string_that_is_no_serialized_processor(given: str, told: str) -> None:
-    message = rf"^{told} is no serialized processor: pass a class, or what to_str\(\) made$"
+def test_a_string_that_is_not_a_serialized_processor(given: str, quoted: str) -> None:
+    message = rf"^{quoted} is not a serialized processor: pass a class, or a string made by to_str\(\)$"
     with Client(NOWHERE) as client, pytest.raises(MalformedPayload, match=message):
         client.register(given, name="me/c")
 
@@ -120,10 +122,10 @@ def test_a_string_that_is_no_serialized_processor(given: str, told: str) -> None
     ("requests", "message"),
     [
         (Request([1]), r"requests is of type Request; pass a sequence of logitport\.Request"),
-        ([{"prompt_token_ids": [1]}], r"what is of type dict is no request: pass a logitport\.Request"),
+        ([{"prompt_token_ids": [1]}], r"an object of type dict is not a request: pass a logitport\.Request"),
         (None, r"requests is of type NoneType; pass a sequence"),
     ],
 )
-def test_one_step_in_one_call(requests: Any, message: str) -> None:
+def test_wrong_requests_of_apply(requests: Any, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         Client(NOWHERE).apply(np.zeros((1, 4), np.float32), requests)

@@ -1,4 +1,4 @@
-"""What `logitport` promises, and what it must not drag in."""
+"""The public names of `logitport`, and the packages that it must not import."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_package_is_typed() -> None:
     assert (FOLDER / "py.typed").is_file()
 
 
-def test_import_takes_neither_torch_nor_the_server() -> None:
+def test_import_loads_neither_torch_nor_the_server() -> None:
     imported = in_a_fresh_interpreter("import sys, logitport; print(*sys.modules, sep='\\n')").split()
     top = {name.partition(".")[0] for name in imported}
     assert "logitport" in top
@@ -50,7 +50,7 @@ def test_import_takes_neither_torch_nor_the_server() -> None:
 
 
 def test_numpy_logits_need_no_torch() -> None:
-    """An engine without torch can be served."""
+    """An engine without torch can use the SDK."""
     code = """
 import sys, numpy as np
 sys.modules["torch"] = None

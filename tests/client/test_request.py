@@ -29,7 +29,7 @@ DIGEST = "0123456789abcdef" * 4
 
 
 class BuiltIn(CustomLogitProcessor):
-    """As built-ins are marked."""
+    """A class with the mark of a built-in."""
 
     builtin_name = "a_built_in"
 
@@ -42,7 +42,7 @@ def refused(request: Request, error: type[LogitportError], message: str) -> None
         request.to_proto()
 
 
-def test_everything_travels() -> None:
+def test_every_field_is_sent() -> None:
     request = Request(
         prompt_token_ids=np.array([1, 2]),
         output_token_ids=(3,),
@@ -66,7 +66,7 @@ def test_defaults() -> None:
     assert message == common_pb2.Request(sampling_params=b"{}", on_error=common_pb2.ON_ERROR_ABORT)
 
 
-def test_requests_do_not_change() -> None:
+def test_requests_are_immutable() -> None:
     with pytest.raises(FrozenInstanceError):
         Request().tenant = "other"  # type: ignore[misc]
 
@@ -77,14 +77,14 @@ def test_parameters_may_hold_numpy() -> None:
 
 
 @pytest.mark.parametrize("ids", [[2**31], [-(2**31) - 1], [2**70], ["a"], [1.5], [None], "abc", 5])
-def test_ids_that_are_no_int32(ids: Any) -> None:
+def test_ids_that_are_not_int32(ids: Any) -> None:
     refused(Request(prompt_token_ids=ids, request_id="r-1"), InvalidTokenId, "'r-1': prompt_token_ids .*32 bits")
     refused(Request(output_token_ids=ids, request_id="r-1"), InvalidTokenId, "'r-1': output_token_ids .*32 bits")
 
 
 @pytest.mark.parametrize("field", ["request_id", "tenant"])
 @pytest.mark.parametrize("value", [5, None, "\ud800"])
-def test_text_that_is_none(field: str, value: Any) -> None:
+def test_text_fields_that_are_not_text(field: str, value: Any) -> None:
     refused(Request(**{field: value}), InvalidArgument, f"{field} ")
 
 
@@ -93,18 +93,18 @@ def test_on_error_is_one_of_two() -> None:
 
 
 @pytest.mark.parametrize("params", [None, [1], "x", 3])
-def test_parameters_that_are_no_mapping(params: Any) -> None:
-    refused(Request(processors=[("x", params)]), InvalidParams, "parameters of 'x': a mapping is wanted")
-    refused(Request(sampling_params=params), InvalidParams, "sampling_params: a mapping is wanted")
+def test_parameters_that_are_not_a_mapping(params: Any) -> None:
+    refused(Request(processors=[("x", params)]), InvalidParams, "parameters of 'x': pass a mapping")
+    refused(Request(sampling_params=params), InvalidParams, "sampling_params: pass a mapping")
 
 
 @pytest.mark.parametrize("value", [object(), {1: 2}, 2**64, b"bytes", "\ud800"])
-def test_parameters_that_json_cannot_hold(value: Any) -> None:
-    refused(Request(processors=[("x", {"key": value})]), InvalidParams, "not what JSON can hold")
+def test_parameters_that_cannot_be_written_as_json(value: Any) -> None:
+    refused(Request(processors=[("x", {"key": value})]), InvalidParams, "parameters of 'x' cannot be written as JSON")
 
 
 @pytest.mark.parametrize("processors", [["disallowed_tokens"], [BuiltIn], [("x",)], [("x", {}, 1)], 5])
-def test_processors_that_are_no_pairs(processors: Any) -> None:
+def test_processors_that_are_not_pairs(processors: Any) -> None:
     refused(Request(processors=processors), InvalidArgument, r"\(processor, parameters\) pairs")
 
 
@@ -114,7 +114,7 @@ def test_processors_that_are_no_pairs(processors: Any) -> None:
         ("thinking_budget", "builtin", "thinking_budget"),
         ("team/ban-french:v2", "name", "team/ban-french:v2"),
         (DIGEST, "digest", DIGEST),
-        (DIGEST.upper(), "builtin", DIGEST.upper()),  # the server says that it does not know it
+        (DIGEST.upper(), "builtin", DIGEST.upper()),  # the server refuses it as unknown
         ('{"callable": "00"}', "payload", '{"callable": "00"}'),
         (' \n{"callable": "00"}', "payload", ' \n{"callable": "00"}'),
         (ProcessorRef(DIGEST, ("team/x",)), "digest", DIGEST),
@@ -134,13 +134,13 @@ def test_an_empty_name() -> None:
 
 
 @pytest.mark.parametrize("processor", [None, 5, object()])
-def test_what_is_no_processor(processor: Any) -> None:
+def test_an_object_that_is_not_a_processor(processor: Any) -> None:
     with pytest.raises(PayloadNotPortable):
         name_processor(processor)
 
 
 def test_a_class_derived_from_a_built_in_is_shipped() -> None:
-    """It is not the built-in: its own code must travel."""
+    """It is not the built-in: its own code must be sent."""
 
     class Narrower(BuiltIn):
         pass
@@ -157,7 +157,7 @@ def test_a_class_is_pickled_once() -> None:
     assert name_processor(Idle()).payload == serialize(Idle)
 
 
-def test_a_class_that_changed_is_pickled_anew_when_it_is_registered() -> None:
+def test_a_class_that_changed_is_pickled_again_when_it_is_registered() -> None:
     class Adds(CustomLogitProcessor):
         amount = 1
 
@@ -178,7 +178,7 @@ def test_ref_from_a_message() -> None:
     assert ProcessorRef.from_proto(info) == ProcessorRef(DIGEST, ("a/b", "c/d"), False, "3.11", "0.4.1", 38, 1.5)
 
 
-def test_what_a_processor_is_called() -> None:
+def test_the_display_name_of_a_processor() -> None:
     info = registry_pb2.ProcessorInfo(digest=DIGEST, names=["a/b"], class_name="Ban", dialect="edits")
     ref = ProcessorRef.from_proto(info)
     assert (ref.class_name, ref.dialect, ref.display_name) == ("Ban", "edits", f"Ban (sha256:{DIGEST[:12]})")

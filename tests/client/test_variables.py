@@ -1,4 +1,4 @@
-"""Variables that nothing reads, and the names that were meant."""
+"""Environment variables that nothing reads, and the proposed names."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def test_a_name_that_nothing_reads(name: str, nearest: str) -> None:
     assert unread(KNOWN, {name: "8000"}) == [Unread(name, nearest)]
 
 
-def test_what_is_read_and_what_is_not_ours() -> None:
+def test_known_variables_and_other_prefixes_are_not_reported() -> None:
     others = ["PATH", "LOGITPORT", "logitport_target", "VLLM_TARGET", "MY_LOGITPORT_TARGET"]
     assert unread(KNOWN, dict.fromkeys([*KNOWN, *others], "x")) == []
 
 
-def test_what_kubernetes_sets_for_a_service_called_logitport() -> None:
+def test_variables_of_kubernetes_for_a_service_named_logitport_are_not_reported() -> None:
     address = "tcp://10.0.0.11:50051"
     assert not unread(
         KNOWN,
@@ -63,7 +63,7 @@ def test_the_message() -> None:
 
 
 def test_every_variable_that_the_sdk_names_is_known() -> None:
-    """A string in the code that is a whole name of a variable is read somewhere."""
+    """Every string in the code that has the form of a variable's name is in `OF_THE_SDK`."""
     named = {
         node.value
         for path in Path(logitport.__file__).parent.rglob("*.py")

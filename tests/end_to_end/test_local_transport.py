@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from logitport import Client, CustomLogitProcessor, InvalidArgument, InvalidLogits, LimitExceeded, Request
-from logitport.session.transports.local import LocalLane
+from logitport.session.transports.local import LocalTransport
 from logitport_proto import processing_pb2, processing_pb2_grpc
 from tests.waiting import SECONDS, wait_until
 
@@ -210,7 +210,7 @@ def test_bounds_are_checked_on_the_wire(raw: RawSession) -> None:
 def test_frames_travel_one_way_only(client: Client) -> None:
     with client.session(vocab_size=VOCAB, transport="local") as session:
         local = session._channel._transport
-        assert isinstance(local, LocalLane)
+        assert isinstance(local, LocalTransport)
         frame = processing_pb2.SessionRequest(seq=2)
         frame.remove.SetInParent()
         local._stream.send(frame)

@@ -1,8 +1,8 @@
-"""What either end asks of CUDA: memory and events that two processes share, streams, and pinned memory of the host.
+"""CUDA functions for both ends: memory and events shared between two processes, streams, and pinned host memory.
 
-Memory goes through the driver's own functions (NVIDIA's `cuda-bindings`). Torch's way to share a tensor trusts whoever
-sent the handle: it takes sizes as they come and writes to a counter in a file that the sender names. It also exports
-all else that lies in the same block of its allocator.
+Memory is shared through the driver API (NVIDIA's `cuda-bindings`), not through torch. Torch trusts the sender of a
+handle: it does not check the sizes, and writes to a counter in a file that the sender names. It also exports everything
+else in the same block of its allocator.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ UUID_BYTES = 16
 # The driver places small allocations side by side in blocks of this size, and exports whole blocks.
 _BLOCK_BYTES = 2 << 20
 
-# By what its descriptor stands for memory that is shared by descriptor.
+# The handle type of memory that is shared by file descriptor.
 _DESCRIPTOR = "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR"
 
-_LAZY_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, the one flag that there is
+_LAZY_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, the only flag
 _PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE: pinned for all contexts
-_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: the default stream does not wait for it, nor it for that one
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: does not synchronize with the default stream
 
 
 class CudaError(RuntimeError):
-    """CUDA refused; the message says what was asked and how CUDA calls the reason."""
+    """A CUDA call failed; the message names the function and CUDA's error."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Cuda:
         driver: the module `cuda.bindings.driver`.
 
     Attributes:
-        device: as it was given.
-        uuid: the GPU's, 16 bytes; the same in every process, as an index is not.
+        device: the argument.
+        uuid: the GPU's, 16 bytes; the same in every process, unlike an index.
 
     Raises:
         CudaError: the driver does not know the GPU.
@@ -76,46 +76,46 @@ class Cuda:
     def __init__(self, device: torch.device, driver: Any) -> None:
         self.device = device
         self._driver = driver
-        self._ask("cuInit", 0)
-        number = self._ask("cuDeviceGet", device.index)
-        self.uuid = bytes(self._ask("cuDeviceGetUuid", number).bytes)
+        self._call("cuInit", 0)
+        number = self._call("cuDeviceGet", device.index)
+        self.uuid = bytes(self._call("cuDeviceGetUuid", number).bytes)
         self._number = int(number)
-        self._context = self._ask("cuDevicePrimaryCtxRetain", number)  # the one that torch uses
+        self._context = self._call("cuDevicePrimaryCtxRetain", number)  # the one that torch uses
         self._idle_streams: list[torch.cuda.Stream] = []
 
-    # Memory of this process, for another one.
+    # Memory that this process allocates for another process.
 
     def allocate(self, size_bytes: int) -> Allocation:
-        """Memory, not zeroed. Raises CudaError."""
+        """Allocate memory, not zeroed. Raises CudaError."""
         size_bytes = _whole_blocks(size_bytes)
         with self._current():
-            address = int(self._ask("cuMemAlloc", size_bytes))
+            address = int(self._call("cuMemAlloc", size_bytes))
             try:
-                handle = self._ask("cuIpcGetMemHandle", address)
+                handle = self._call("cuIpcGetMemHandle", address)
             except BaseException:
-                self._ask("cuMemFree", address)
+                self._call("cuMemFree", address)
                 raise
         return Allocation(address, size_bytes, ctypes.string_at(handle.getPtr(), HANDLE_BYTES))
 
     def free(self, allocation: Allocation) -> None:
-        """Give the memory back; no other process may have it open. Waits for the GPU."""
+        """Free memory that no other process has open. Waits for the GPU."""
         with _logging_errors(), self._current():
-            self._ask("cuMemFree", allocation.address)
+            self._call("cuMemFree", allocation.address)
 
     def tensor(self, allocation: Allocation, release: Callable[[], object]) -> torch.Tensor:
-        """A view, uint8[size_bytes]; `release` is called when it and all views of it are gone. Raises CudaError."""
+        """View an allocation, uint8[size_bytes]; `release` is called when all views are freed. Raises CudaError."""
         return self._view(allocation.address, allocation.size_bytes, release)
 
     def event(self) -> tuple[torch.cuda.Event, bytes]:
-        """An event that another process can open, and its cudaIpcEventHandle_t. Raises CudaError."""
+        """Create an event that another process can open, and its cudaIpcEventHandle_t. Raises CudaError."""
         with _as_cuda_error("an event"), torch.cuda.device(self.device):
             event = torch.cuda.Event(interprocess=True)  # type: ignore[no-untyped-call]
             return event, bytes(event.ipc_handle())  # type: ignore[no-untyped-call]
 
-    # Memory of another process, for this one.
+    # Memory that another process allocated for this process.
 
     def open_memory(self, handle: bytes) -> torch.Tensor:
-        """All of an allocation, uint8[as many bytes as CUDA says]; closed when all views are gone.
+        """Open a whole allocation, uint8[its size according to CUDA]; closed when all views are freed.
 
         Args:
             handle: HANDLE_BYTES long.
@@ -126,86 +126,89 @@ class Cuda:
         opening = self._driver.CUipcMemHandle()
         ctypes.memmove(opening.getPtr(), handle, HANDLE_BYTES)
         with self._current():
-            address = int(self._ask("cuIpcOpenMemHandle", opening, _LAZY_PEER_ACCESS))
+            address = int(self._call("cuIpcOpenMemHandle", opening, _LAZY_PEER_ACCESS))
             try:
-                base, size_bytes = self._ask("cuMemGetAddressRange", address)
+                base, size_bytes = self._call("cuMemGetAddressRange", address)
                 return self._view(address, int(base) + int(size_bytes) - address, lambda: self._close(address))
             except BaseException:
                 self._close(address)
                 raise
 
     def open_event(self, handle: bytes) -> torch.cuda.Event:
-        """An event of another process. Raises CudaError."""
+        """Open an event of another process. Raises CudaError."""
         with _as_cuda_error("an event of another process"):
             event: torch.cuda.Event = torch.cuda.Event.from_ipc_handle(self.device, handle)  # type: ignore[no-untyped-call]
             return event
 
-    # Memory that a descriptor stands for. Whoever is handed it can open the memory, behind the walls of a sandbox too,
-    # where handles are of no use; and nobody else can. It is freed once no process has it open any more.
+    # Memory that is shared by file descriptor. Only a process that receives the descriptor can open the memory. This
+    # works inside a sandbox, where handles do not. The memory is freed when no process has it open any more.
 
     def share(self, size_bytes: int) -> tuple[torch.Tensor, int]:
-        """Memory for another process.
+        """Allocate memory for another process.
 
         Returns:
-            uint8[size_bytes, rounded up to whole blocks], zeroed, unmapped when all views are gone, which must wait for
-            the work on it; and its descriptor, the caller's to close.
+            The memory, uint8[size_bytes, rounded up to whole blocks], zeroed. It is unmapped when all views are freed,
+            which must not happen before the work on it has ended. And its descriptor, which the caller must close.
 
         Raises:
-            CudaError: there is none, or the driver is too old.
+            CudaError: there is no memory left, or the driver is too old.
         """
         size_bytes = _whole_blocks(size_bytes)
         with _as_cuda_error("memory to share"):
-            wanted = self._driver.CUmemAllocationProp()
-            wanted.type = self._driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-            wanted.requestedHandleTypes = kind = getattr(self._driver.CUmemAllocationHandleType, _DESCRIPTOR)
-            wanted.location = self._location()
+            properties = self._driver.CUmemAllocationProp()
+            properties.type = self._driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+            properties.requestedHandleTypes = kind = getattr(self._driver.CUmemAllocationHandleType, _DESCRIPTOR)
+            properties.location = self._location()
         with self._current():
-            made = self._ask("cuMemCreate", size_bytes, wanted, 0)
+            made = self._call("cuMemCreate", size_bytes, properties, 0)
             try:
                 memory = self._map(made, size_bytes).zero_()
-                return memory, int(self._ask("cuMemExportToShareableHandle", made, kind, 0))
+                return memory, int(self._call("cuMemExportToShareableHandle", made, kind, 0))
             finally:
-                self._ask("cuMemRelease", made)  # what is mapped, and who has a descriptor, keeps the memory
+                self._call("cuMemRelease", made)  # the mapping and the descriptor keep the memory alive
 
     def open_shared(self, descriptor: int, size_bytes: int) -> torch.Tensor:
-        """What another process shares, uint8[size_bytes]; unmapped as there. The descriptor may be closed afterwards.
+        """Map memory that another process shares, uint8[size_bytes]; unmapped when all views are freed.
+
+        The descriptor may be closed afterwards.
 
         Raises:
-            CudaError: the descriptor stands for no such memory, or it is of another size.
+            CudaError: the descriptor is not one of such memory, or the memory has another size.
         """
         with _as_cuda_error("memory of another process"):
             kind = getattr(self._driver.CUmemAllocationHandleType, _DESCRIPTOR)
         with self._current():
-            made = self._ask("cuMemImportFromShareableHandle", descriptor, kind)
+            made = self._call("cuMemImportFromShareableHandle", descriptor, kind)
             try:
                 return self._map(made, size_bytes)
             finally:
-                self._ask("cuMemRelease", made)
+                self._call("cuMemRelease", made)
 
-    # What orders work.
+    # Streams.
 
     def stream(self) -> torch.cuda.Stream:
-        """A stream that nobody else uses, unlike torch's own: one that is stuck holds up nobody. Raises CudaError.
+        """Take a stream for exclusive use. Raises CudaError.
 
-        Streams that are given back are used again, for torch keeps memory for each.
+        Torch's own pool shares streams, so a blocked stream would delay unrelated work. Streams that are given back are
+        reused, because torch keeps memory for each stream.
         """
         try:
             return self._idle_streams.pop()
         except IndexError:
             with self._current():
-                address = int(self._ask("cuStreamCreate", _NON_BLOCKING))
+                address = int(self._call("cuStreamCreate", _NON_BLOCKING))
             return torch.cuda.ExternalStream(address, self.device)  # type: ignore[no-untyped-call]
 
     def give_back(self, stream: torch.cuda.Stream) -> None:
-        """The stream has nothing left to do, and is somebody else's from now on."""
+        """Return a stream that has no work left, for reuse."""
         self._idle_streams.append(stream)
 
     def on(self, stream: torch.cuda.Stream) -> AbstractContextManager[object]:
-        """Makes what torch does in the context go to this stream."""
+        """Make a context in which torch's work goes to this stream."""
         return torch.cuda.stream(stream)
 
     def current_stream(self) -> torch.cuda.Stream:
-        """The stream that torch's work goes to now."""
+        """Return the stream that torch's work goes to now."""
         return torch.cuda.current_stream(self.device)
 
     def synchronize(self) -> None:
@@ -213,22 +216,22 @@ class Cuda:
         with _as_cuda_error("waiting for the GPU"):
             torch.cuda.synchronize(self.device)
 
-    # Memory of the host.
+    # Host memory.
 
     def pin(self, memory: mmap.mmap, before_unpinning: Callable[[], object] = lambda: None) -> Any:
-        """The same memory as a buffer from and to which the GPU copies by itself, until the buffer is gone.
+        """Pin memory until the returned buffer is freed, so that the GPU copies to and from it directly.
 
         Args:
             memory: all of it is pinned.
-            before_unpinning: waits for copies that may be under way then.
+            before_unpinning: waits for copies that may still be running.
 
         Raises:
-            CudaError: it cannot be pinned, as beyond the process's limit of locked memory.
+            CudaError: it cannot be pinned, for example beyond the process's limit of locked memory.
         """
         pinned = (ctypes.c_char * len(memory)).from_buffer(memory)
         address = ctypes.addressof(pinned)
         with self._current():
-            self._ask("cuMemHostRegister", address, len(memory), _PORTABLE)
+            self._call("cuMemHostRegister", address, len(memory), _PORTABLE)
         weakref.finalize(pinned, self._unpin, address, before_unpinning).atexit = False
         return pinned
 
@@ -236,7 +239,7 @@ class Cuda:
         with _logging_errors():
             before_unpinning()
             with self._current():
-                self._ask("cuMemHostUnregister", address)
+                self._call("cuMemHostUnregister", address)
 
     def _location(self) -> Any:
         location = self._driver.CUmemLocation()
@@ -245,18 +248,18 @@ class Cuda:
         return location
 
     def _map(self, made: Any, size_bytes: int) -> torch.Tensor:
-        address = int(self._ask("cuMemAddressReserve", size_bytes, 0, 0, 0))
+        address = int(self._call("cuMemAddressReserve", size_bytes, 0, 0, 0))
         try:
-            self._ask("cuMemMap", address, size_bytes, 0, made, 0)
+            self._call("cuMemMap", address, size_bytes, 0, made, 0)
         except BaseException:
-            self._ask("cuMemAddressFree", address, size_bytes)
+            self._call("cuMemAddressFree", address, size_bytes)
             raise
         try:
             with _as_cuda_error("access to shared memory"):
                 access = self._driver.CUmemAccessDesc()
                 access.location = self._location()
                 access.flags = self._driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-            self._ask("cuMemSetAccess", address, size_bytes, [access], 1)
+            self._call("cuMemSetAccess", address, size_bytes, [access], 1)
             return self._view(address, size_bytes, lambda: self._unmap(address, size_bytes))
         except BaseException:
             self._unmap(address, size_bytes)
@@ -264,12 +267,12 @@ class Cuda:
 
     def _unmap(self, address: int, size_bytes: int) -> None:
         with _logging_errors(), self._current():
-            self._ask("cuMemUnmap", address, size_bytes)
-            self._ask("cuMemAddressFree", address, size_bytes)
+            self._call("cuMemUnmap", address, size_bytes)
+            self._call("cuMemAddressFree", address, size_bytes)
 
     def _close(self, address: int) -> None:
         with _logging_errors(), self._current():
-            self._ask("cuIpcCloseMemHandle", address)
+            self._call("cuIpcCloseMemHandle", address)
 
     def _view(self, address: int, size_bytes: int, release: Callable[[], object]) -> torch.Tensor:
         exposed = _Exposed(address, size_bytes)
@@ -277,20 +280,23 @@ class Cuda:
             tensor = torch.as_tensor(exposed, device=self.device)
         if tensor.data_ptr() != address:
             raise CudaError(f"the memory is not on {self.device}")
-        weakref.finalize(exposed, release).atexit = False  # the driver may be gone before
+        weakref.finalize(exposed, release).atexit = False  # the driver may be shut down before the interpreter exits
         return tensor
 
     @contextmanager
     def _current(self) -> Iterator[None]:
-        """The driver's functions work on what is current in the thread, and torch makes it so only when it must."""
-        self._ask("cuCtxPushCurrent", self._context)
+        """Make the GPU's context current in this thread, because torch does so only when it needs it.
+
+        The driver's functions use the thread's current context.
+        """
+        self._call("cuCtxPushCurrent", self._context)
         try:
             yield
         finally:
-            self._ask("cuCtxPopCurrent")
+            self._call("cuCtxPopCurrent")
 
-    def _ask(self, function: str, *arguments: Any) -> Any:
-        with _as_cuda_error(function):  # raised for what an older driver lacks
+    def _call(self, function: str, *arguments: Any) -> Any:
+        with _as_cuda_error(function):  # an older driver lacks some functions
             status, *results = getattr(self._driver, function)(*arguments)
         if status != 0:
             raise CudaError(f"{function}: {getattr(status, 'name', status)}")
@@ -299,7 +305,7 @@ class Cuda:
 
 @cache
 def open_cuda(device: torch.device) -> Cuda | None:
-    """The GPU, or None where no memory of it can be shared: for another device, and without `cuda-bindings`."""
+    """Open the GPU; None if its memory cannot be shared: without `cuda-bindings`, or if it is no NVIDIA GPU."""
     if device.type != "cuda" or torch.version.hip or not torch.cuda.is_available():
         return None
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -315,7 +321,7 @@ def _whole_blocks(size_bytes: int) -> int:
 
 
 class _Exposed:
-    """Memory as other libraries see it; a tensor made of it keeps it alive."""
+    """Memory with the CUDA array interface; a tensor made from it keeps this object alive."""
 
     def __init__(self, address: int, size_bytes: int) -> None:
         self.__cuda_array_interface__ = {
@@ -337,7 +343,7 @@ def _as_cuda_error(what: str) -> Iterator[None]:
 
 @contextmanager
 def _logging_errors() -> Iterator[None]:
-    """For what runs as something is collected, where nobody could catch an error."""
+    """Log CUDA errors instead of raising them: a finalizer has no caller that could catch them."""
     try:
         yield
     except CudaError as error:

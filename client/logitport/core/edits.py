@@ -1,4 +1,4 @@
-"""Edits: what logits-free processors answer with, and how they travel."""
+"""Edits: the result of logits-free processors, in packed columns."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ __all__ = ["EditKind", "Edits", "RowEdits", "bitmask_words", "pack_bits", "unpac
 
 _KINDS = bytes(EditKind)
 _KEEP_OTHERS = bytes((EditKind.DENY, EditKind.BIAS))
-_KIND = {int(kind): kind for kind in EditKind}  # to look up is faster than to construct
+_KIND = {int(kind): kind for kind in EditKind}  # a lookup is faster than EditKind(kind)
 
 
 @dataclass(frozen=True, eq=False)
 class Edits:
     """Edits to some rows of a batch, in compressed sparse row form.
 
-    The edits of one row stand together, in the order in which they apply; a FORCE is the first of its row.
+    The edits of one row are adjacent, in the order in which they apply; a FORCE is the first of its row.
 
     Attributes:
         rows: the row that each edit changes, int32[edits].
         kinds: `EditKind` of each edit, uint8[edits].
         offsets: edit e owns `ids[offsets[e]:offsets[e + 1]]`, int32[edits + 1].
         ids: token ids, or words of bitmasks, int32[ids].
-        values: what to add, float32[ids], 0 where an id is not of a BIAS; float32[0] where there is no BIAS.
+        values: the values to add, float32[ids], 0 for ids of other edits than BIAS; float32[0] if there is no BIAS.
     """
 
     rows: NDArray[np.int32]
@@ -66,12 +66,15 @@ class Edits:
         return counts
 
     def leaves_every_row_an_id(self, vocab_size: int) -> bool:
-        """Whether that is plain from the columns: nothing but DENY and BIAS, of fewer ids than one row has."""
+        """Whether the columns alone prove it: only DENY and BIAS edits, with fewer ids in all than one row has.
+
+        False means that it is not proven.
+        """
         return len(self.ids) < vocab_size and not self.kinds.tobytes().translate(None, _KEEP_OTHERS)
 
     @classmethod
     def pack(cls, rows: Iterable[tuple[int, RowEdits]], vocab_size: int) -> Edits:
-        """From (row, what was said of it), each row once.
+        """Pack (row, edits of the row) pairs, each row once.
 
         Raises:
             InvalidTokenId, InvalidArgument: as `RowEdits.check`.
@@ -104,7 +107,7 @@ class Edits:
         return edits if edits.ids.dtype == np.int32 else replace(edits, ids=edits.ids.astype(np.int32))
 
     def unpack(self, num_rows: int) -> list[RowEdits]:
-        """The inverse of `pack`: what was said of each row of a batch."""
+        """Return the edits of each row of a batch; the inverse of `pack`."""
         rows = [RowEdits() for _ in range(num_rows)]
         offsets, ids, values = self.offsets.tolist(), self.ids, self.values
         for row, kind, begin, end in zip(self.rows.tolist(), self.kinds.tolist(), offsets, offsets[1:]):  # noqa: B905
@@ -113,11 +116,11 @@ class Edits:
         return rows
 
     def moved(self, rows: Sequence[int]) -> Edits:
-        """The same edits where row i has become row `rows[i]`."""
+        """Return the same edits with row i replaced by row `rows[i]`."""
         return replace(self, rows=np.array(rows, np.int32)[self.rows])
 
     def merged(self) -> Edits:
-        """The same edits, where neighbours that only deny ids of a row, or only add to them, are one."""
+        """Return equivalent edits, with adjacent DENYs of a row, and adjacent BIASes of a row, joined."""
         rows, kinds = self.rows, self.kinds
         goes_on = (rows[1:] == rows[:-1]) & (kinds[1:] == kinds[:-1])
         goes_on &= (kinds[1:] == EditKind.DENY) | (kinds[1:] == EditKind.BIAS)
@@ -126,7 +129,7 @@ class Edits:
         return replace(self, rows=rows[begins[:-1]], kinds=kinds[begins[:-1]], offsets=self.offsets[begins])
 
     def to_columns(self) -> tuple[bytes, bytes, bytes, bytes, bytes]:
-        """Rows, offsets, ids, values and kinds, little-endian."""
+        """Return rows, offsets, ids, values and kinds as little-endian bytes."""
         return (
             self.rows.astype("<i4", copy=False).tobytes(),
             self.offsets.astype("<i4", copy=False).tobytes(),
@@ -136,19 +139,23 @@ class Edits:
         )
 
     def to_proto(self) -> common_pb2.Edits:
-        """The message."""
+        """Convert to a message."""
         rows, offsets, ids, values, kinds = self.to_columns()
         return common_pb2.Edits(rows=rows, offsets=offsets, ids=ids, values=values, kinds=kinds)
 
     @classmethod
     def from_proto(cls, message: common_pb2.Edits, num_rows: int, vocab_size: int) -> Edits:
-        """From a message, checked against a batch of `num_rows` rows of `vocab_size` logits. Raises as `check`."""
+        """Convert from a message, and check it against a batch of `num_rows` rows of `vocab_size` logits.
+
+        Raises:
+            InvalidArgument, InvalidTokenId: as `check`.
+        """
         columns = message.rows, message.offsets, message.ids, message.values, message.kinds
         return cls.from_columns(columns, num_rows, vocab_size)
 
     @classmethod
     def from_columns(cls, columns: Sequence[Buffer], num_rows: int, vocab_size: int) -> Edits:
-        """The inverse of `to_columns`, checked against a batch of `num_rows` rows of `vocab_size` logits.
+        """Invert `to_columns`, and check against a batch of `num_rows` rows of `vocab_size` logits.
 
         Raises:
             InvalidArgument, InvalidTokenId: as `check`.
@@ -168,11 +175,11 @@ class Edits:
         return edits
 
     def check(self, num_rows: int, vocab_size: int) -> None:
-        """Check everything against a batch of `num_rows` rows of `vocab_size` logits.
+        """Check all columns against a batch of `num_rows` rows of `vocab_size` logits.
 
         Raises:
-            InvalidArgument: the columns do not fit together, a row is outside the batch, rows are scattered,
-                a kind is unknown, or an edit has the wrong number of ids.
+            InvalidArgument: the columns' lengths do not match, a row is outside the batch, the edits of a row are not
+                adjacent, a kind is unknown, or an edit has the wrong number of ids.
             InvalidTokenId: an id is not in [0, vocab_size).
         """
         self._check_columns()
@@ -191,7 +198,7 @@ class Edits:
             and offsets[0] == 0
             and offsets[-1] == len(self.ids)
             and len(self.values) in (0, len(self.ids))
-            and np.logical_and.reduce(offsets[:-1] <= offsets[1:])  # compared, for a difference can overflow
+            and np.logical_and.reduce(offsets[:-1] <= offsets[1:])  # not a difference: it can overflow
         ):
             raise InvalidArgument("Edits: the columns rows, kinds, offsets, ids and values do not fit together")
 
@@ -202,7 +209,7 @@ class Edits:
         if lowest < 0 or highest >= num_rows:
             raise InvalidArgument(f"Edits: rows must lie in [0, {num_rows}), but go from {lowest} to {highest}")
         if not ascending and len(np.unique(rows)) != 1 + np.count_nonzero(rows[:-1] != rows[1:]):
-            raise InvalidArgument("Edits: the edits of one row must stand together")
+            raise InvalidArgument("Edits: the edits of one row must be adjacent")
 
     def _check_kinds(self) -> None:
         kinds = self.kinds.tobytes()
@@ -223,5 +230,5 @@ class Edits:
             lists = [self.ids[offsets[i] : offsets[i + 1]] for i, kind in enumerate(kinds) if kind != EditKind.BITMASK]
         if fits and all(within(ids, vocab_size) for ids in lists):
             return
-        for edit, kind in enumerate(kinds):  # once more, to name the edit
+        for edit, kind in enumerate(kinds):  # check each edit, so that the error names it
             check_edit(EditKind(kind), self.ids[offsets[edit] : offsets[edit + 1]], vocab_size)

@@ -1,4 +1,4 @@
-"""The tokens of one request, so far."""
+"""The token history of one request."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _INT32_LE = struct.Struct("<i")
 
 
 class History:
-    """Prompt and output ids of one request in one growing array; appended to, and cut back, at the end.
+    """Prompt and output ids of one request, in an array that grows, and may be cut back, at its end.
 
-    Both ends of a session keep one for each request, and compare checksums to know that they agree.
+    Both ends of a session keep one for each request, and compare checksums to detect differences.
 
     Attributes:
-        length: how many ids there are; read it, do not write it.
-        prompt_length: how many of them are the prompt's.
-        draft_tokens: how many of them, at the end, are an engine's guesses, which it may yet reject.
+        length: number of ids; read it, do not write it.
+        prompt_length: number of ids of the prompt.
+        draft_tokens: number of draft tokens at the end, which the engine may still reject.
     """
 
     __slots__ = ("_buffer", "_ids", "draft_tokens", "length", "prompt_length")
@@ -42,14 +42,14 @@ class History:
         self._buffer = np.empty(max(_SMALLEST_CAPACITY, self.length + self.length // 8), np.int32)
         self._buffer[: self.prompt_length] = _int32(prompt_token_ids)
         self._buffer[self.prompt_length : self.length] = _int32(output_token_ids)
-        self._ids = self._buffer.data  # one by one, ids are read and written faster through a memoryview
+        self._ids = self._buffer.data  # reads and writes of single ids are faster through a memoryview
 
     def __len__(self) -> int:
         return self.length
 
     @property
     def token_ids(self) -> NDArray[np.int32]:
-        """Prompt, then output, int32[len(self)]. A view: read it, do not write it, and do not keep it."""
+        """Ids of the prompt, then of the output, int32[len(self)]. A view: do not write to it, and do not keep it."""
         return self._buffer[: self.length]
 
     @property
@@ -64,11 +64,11 @@ class History:
 
     @property
     def last_output(self) -> int | None:
-        """The id sampled last; None if nothing has been sampled."""
+        """The id sampled last; None if there is no output."""
         return self._ids[self.length - 1] if self.length > self.prompt_length else None
 
     def at(self, position: int) -> int:
-        """The id at a position in [0, len(self)), which is not checked."""
+        """Return the id at a position in [0, len(self)). The position is not checked."""
         return self._ids[position]
 
     def append(self, token_id: int) -> None:
@@ -100,12 +100,12 @@ class History:
         self.length = length
 
     def crc(self) -> int:
-        """`extend_crc` of all ids; reads the whole history."""
+        """Compute `extend_crc` of all ids; reads the whole history."""
         return zlib.crc32(self.token_ids.astype("<i4", copy=False).tobytes())
 
 
 def _int32(token_ids: TokenIds) -> NDArray[np.integer[Any]]:
-    """The ids as an array, all of which fit int32; numpy by itself may wrap those that do not."""
+    """Convert ids to an array of values that fit int32. The check is explicit because numpy may wrap larger values."""
     try:
         ids = np.asarray(token_ids)
     except (TypeError, ValueError, OverflowError) as error:
@@ -115,12 +115,12 @@ def _int32(token_ids: TokenIds) -> NDArray[np.integer[Any]]:
     if ids.ndim != 1 or ids.dtype.kind not in "biu":
         raise InvalidTokenId(f"token ids must be integers of 32 bits, not {ids.dtype}{list(ids.shape)}")
     if ids.dtype != np.int32 and not (ids.min() >= _INT32.min and ids.max() <= _INT32.max):
-        raise InvalidTokenId(f"token ids must be integers of 32 bits, and go from {ids.min()} to {ids.max()}")
+        raise InvalidTokenId(f"token ids must be integers of 32 bits, but go from {ids.min()} to {ids.max()}")
     return ids
 
 
 def extend_crc(crc: int, token_ids: Sequence[int]) -> int:
-    """CRC-32 (IEEE 802.3, as in zlib) of ids as little-endian int32, from that of the ids before them (0 for none)."""
+    """Extend a checksum by ids: CRC-32 (IEEE 802.3, as in zlib) of little-endian int32; start with `crc` 0."""
     if len(token_ids) == 1:  # the usual step
         return zlib.crc32(_INT32_LE.pack(token_ids[0]), crc)
     return zlib.crc32(struct.pack(f"<{len(token_ids)}i", *token_ids), crc)

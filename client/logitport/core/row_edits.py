@@ -1,4 +1,4 @@
-"""What the processors of one row say of it."""
+"""The edits of one row, and the kinds of edits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class EditKind(IntEnum):
-    """What an edit does to its row."""
+    """The effect of an edit on its row."""
 
     DENY = common_pb2.EDIT_KIND_DENY  # -inf on the ids
     ALLOW = common_pb2.EDIT_KIND_ALLOW  # -inf on all other ids, values kept
@@ -33,16 +33,16 @@ def bitmask_words(vocab_size: int) -> int:
 
 
 def pack_bits(allowed: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """A token bitmask, int32[ceil(len(allowed) / 32)], from bool[vocab_size]; bits past the vocabulary are 0."""
+    """Pack bool[vocab_size] to a token bitmask, int32[ceil(vocab_size / 32)]; bits past the vocabulary are 0."""
     padded = np.zeros(bitmask_words(len(allowed)) * 32, np.bool_)
     padded[: len(allowed)] = allowed
     return np.packbits(padded, bitorder="little").view("<i4").astype(np.int32, copy=False)
 
 
 def unpack_bits(words: NDArray[np.int32], vocab_size: int) -> NDArray[np.bool_]:
-    """bool[vocab_size] from a token bitmask, int32[ceil(vocab_size / 32)]."""
-    octets = words.astype("<i4", copy=False).view(np.uint8)
-    return np.unpackbits(octets, count=vocab_size, bitorder="little").view(np.bool_)
+    """Unpack a token bitmask, int32[ceil(vocab_size / 32)], to bool[vocab_size]."""
+    data = words.astype("<i4", copy=False).view(np.uint8)
+    return np.unpackbits(data, count=vocab_size, bitorder="little").view(np.bool_)
 
 
 # Kind, token ids (or words of a bitmask), values of a BIAS.
@@ -50,9 +50,9 @@ Edit: TypeAlias = "tuple[EditKind, NDArray[Any], NDArray[np.float32] | None]"
 
 
 class RowEdits:
-    """Collects what the processors of one row say, in the order in which they say it.
+    """Collects the edits of one row, in the order in which its processors make them.
 
-    Arrays of ids are kept, not copied: do not write to one again before the step is over.
+    Arrays of ids are kept, not copied: do not write to them before the step has ended.
     """
 
     __slots__ = ("_edits",)
@@ -67,29 +67,29 @@ class RowEdits:
         return iter(self._edits)
 
     def deny(self, token_ids: ArrayLike) -> None:
-        """-inf on these ids, int[n]."""
+        """Set the logits of these ids, int[n], to -inf."""
         ids = _ids(token_ids)
         if ids.size:
             self._edits.append((EditKind.DENY, ids, None))
 
     def allow(self, token_ids: ArrayLike) -> None:
-        """-inf on every other id; the values of these, int[n], stay."""
+        """Set the logits of all other ids to -inf; those of these ids, int[n], stay unchanged."""
         self._edits.append((EditKind.ALLOW, _ids(token_ids), None))
 
     def force(self, token_id: int) -> None:
-        """-inf everywhere and 0.0 on this id. What was said of the row before is void.
+        """Set all logits to -inf, and the logit of this id to 0.0. Discards earlier edits of the row.
 
         Raises:
-            InvalidTokenId: `token_id` is no integer.
+            InvalidTokenId: `token_id` is not an integer.
         """
         try:
             forced = operator.index(token_id)
         except TypeError:
-            raise InvalidTokenId(f"force: one token id is wanted, an integer, not {type(token_id).__name__}") from None
+            raise InvalidTokenId(f"force: pass one token id, an integer, not {type(token_id).__name__}") from None
         self._edits = [(EditKind.FORCE, _ids([forced]), None)]
 
     def bias(self, token_ids: ArrayLike, values: ArrayLike) -> None:
-        """Add finite values, float[n] or one for all, to these ids, int[n]; an id that stands twice gets both.
+        """Add finite values, float[n] or one for all, to the logits of these ids, int[n]; repeated ids add up.
 
         Raises:
             InvalidArgument: the values are not finite, or not as many as the ids.
@@ -105,15 +105,19 @@ class RowEdits:
             self._edits.append((EditKind.BIAS, ids, added))
 
     def bitmask(self, words: NDArray[np.int32]) -> None:
-        """-inf where the bit is 0: int32[ceil(vocab_size / 32)], bit i % 32 (LSB first) of word i // 32 is id i's."""
+        """Set logits to -inf where the bit is 0. The bit of id i is bit i % 32 (LSB first) of word i // 32.
+
+        Args:
+            words: int32[ceil(vocab_size / 32)], copied.
+        """
         self._edits.append((EditKind.BITMASK, np.array(words, np.int32).reshape(-1), None))
 
     def say(self, kind: EditKind, ids: NDArray[Any], values: NDArray[np.float32] | None) -> None:
-        """Append one edit as it is, unchecked: int[ids], and float32[ids] of a BIAS."""
+        """Append one edit without checks: ids int[n], and for a BIAS its values float32[n]."""
         self._edits.append((kind, ids, values))
 
     def extend(self, later: RowEdits) -> None:
-        """Append what processors further down the chain said."""
+        """Append the edits of later processors of the chain."""
         if later._edits and later._edits[0][0] is EditKind.FORCE:
             self._edits = list(later._edits)
         else:
@@ -124,13 +128,13 @@ class RowEdits:
 
         Raises:
             InvalidTokenId: an id is not in [0, vocab_size).
-            InvalidArgument: a bitmask is not of ceil(vocab_size / 32) words.
+            InvalidArgument: a bitmask does not have ceil(vocab_size / 32) words.
         """
         for kind, ids, _ in self._edits:
             check_edit(kind, ids, vocab_size)
 
     def denies_all(self, vocab_size: int) -> bool:
-        """Whether these edits leave no id allowed. Reads the edits alone, no logits."""
+        """Whether these edits leave no id allowed. Reads only the edits, no logits."""
         denied = 0
         for kind, ids, _ in self._edits:
             if kind is EditKind.DENY:
@@ -156,7 +160,7 @@ class RowEdits:
 
 
 def smallest(edit: Edit, vocab_size: int) -> Edit:
-    """The edit as a list of ids or as a bitmask, whichever is smaller. Raises InvalidTokenId as `RowEdits.check`."""
+    """Convert a long list of ids to a bitmask, if that is smaller. Raises InvalidTokenId as `RowEdits.check`."""
     kind, ids, _ = edit
     if kind not in (EditKind.DENY, EditKind.ALLOW) or ids.size <= bitmask_words(vocab_size):
         return edit
@@ -170,10 +174,10 @@ def _ids(token_ids: ArrayLike) -> NDArray[Any]:
     ids = np.asarray(token_ids).reshape(-1)
     if ids.dtype.kind not in "iu":
         if ids.size:
-            told = "text" if ids.dtype.kind in "US" else ids.dtype
-            raise InvalidTokenId(f"token ids must be integers, not {told}")
+            kind = "text" if ids.dtype.kind in "US" else ids.dtype
+            raise InvalidTokenId(f"token ids must be integers, not {kind}")
         return ids.astype(np.int32)
-    # Beside signed ids numpy would make floats of these.
+    # numpy promotes a mix of uint64 and signed ids to float64.
     return ids.astype(np.int64) if ids.dtype == np.uint64 else ids
 
 

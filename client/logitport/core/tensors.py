@@ -1,4 +1,4 @@
-"""Logits as messages and back: torch (any device) and numpy; float32, float16 and bfloat16."""
+"""Conversion of logits to messages and back: torch (any device) and numpy; float32, float16 and bfloat16."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from logitport_proto import common_pb2
 
-# KServe v2's name of each datatype: the name that torch and numpy give it, and bytes an element.
+# KServe v2's datatypes: the dtype's name in torch and numpy, and bytes per element.
 DATATYPES = {"FP32": ("float32", 4), "FP16": ("float16", 2), "BF16": ("bfloat16", 2)}
 _KNOWN_DTYPES: dict[object, str] = {}
 _BY_DTYPE = {dtype: datatype for datatype, (dtype, _) in DATATYPES.items()}
 
 
 def is_torch(array: object) -> bool:
-    """Whether this is a torch tensor; does not import torch."""
+    """Whether `array` is a torch tensor; does not import torch."""
     return type(array).__module__.partition(".")[0] == "torch"
 
 
@@ -35,16 +35,16 @@ def datatype_of(dtype: object) -> str:
     if isinstance(dtype, type) and issubclass(dtype, np.generic):
         name = np.dtype(dtype).name
     if name not in _BY_DTYPE:
-        raise InvalidLogits(f"logits of dtype {name} cannot travel; convert them to one of {', '.join(_BY_DTYPE)}")
+        raise InvalidLogits(f"logits of dtype {name} cannot be sent; convert them to one of {', '.join(_BY_DTYPE)}")
     _KNOWN_DTYPES[dtype] = _BY_DTYPE[name]
     return _BY_DTYPE[name]
 
 
 def check_matrix(logits: Any) -> tuple[int, int]:
-    """(rows, vocab_size) of logits.
+    """Return (rows, vocab_size) of logits.
 
     Raises:
-        InvalidLogits: not a torch tensor or numpy array of two dimensions.
+        InvalidLogits: the argument is not a torch tensor or numpy array of two dimensions.
     """
     if not (is_torch(logits) or isinstance(logits, np.ndarray)):
         raise InvalidLogits(f"logits are a {type(logits).__name__}; pass a torch tensor or a numpy array")
@@ -54,14 +54,14 @@ def check_matrix(logits: Any) -> tuple[int, int]:
 
 
 def write(message: common_pb2.Tensor, array: Any) -> None:
-    """Put a tensor or array into a message, inline. Raises InvalidLogits for a dtype that cannot travel."""
+    """Write a tensor or array into a message, inline. Raises InvalidLogits for an unsupported dtype."""
     message.datatype = datatype_of(array.dtype)
     message.shape[:] = list(array.shape)
     message.raw = _to_bytes(array)
 
 
 def even_span(rows: Sequence[int]) -> slice | None:
-    """Ascending rows as a slice, if they are equally far apart; None if they are not, or if there is none."""
+    """Convert ascending, evenly spaced rows to a slice; None for other rows, or for no rows."""
     if not rows:
         return None
     first, end = rows[0], rows[-1] + 1
@@ -70,9 +70,9 @@ def even_span(rows: Sequence[int]) -> slice | None:
 
 
 def take_rows(logits: Any, rows: Sequence[int], out: Any = None) -> Any:
-    """These rows of the logits, ascending: a view if they are equally far apart, else a copy.
+    """Take ascending rows of the logits: a view if they are evenly spaced, else a copy.
 
-    With `out`, of their shape, dtype and device, a copy there in any case.
+    With `out`, which has their shape, dtype and device, the rows are always copied there.
     """
     span = even_span(rows)
     if span is not None:
@@ -84,15 +84,15 @@ def take_rows(logits: Any, rows: Sequence[int], out: Any = None) -> Any:
         return np.take(logits, rows, axis=0, out=out)
     import torch
 
-    # On a CPU index_select takes one row after the other, with one thread.
+    # Not index_select: on a CPU it copies the rows with a single thread.
     index = row_index(rows, logits)[:, None].expand(-1, logits.shape[1])
     return torch.gather(logits, 0, index, out=out)
 
 
 def put_rows(logits: Any, rows: Sequence[int], values: Any) -> None:
-    """Write values over these rows of the logits, ascending, in place."""
+    """Overwrite ascending rows of the logits, in place."""
     if is_torch(values):
-        values = values.to(logits.device, logits.dtype, non_blocking=True)  # which waits if they are not pinned
+        values = values.to(logits.device, logits.dtype, non_blocking=True)  # blocks only if they are not pinned
     span = even_span(rows)
     if span is not None:
         logits[span] = values
@@ -101,17 +101,17 @@ def put_rows(logits: Any, rows: Sequence[int], values: Any) -> None:
 
 
 def row_index(rows: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
-    """These rows as int64[rows] on the logits' device; nobody waits for its copy to a GPU."""
+    """Make an index tensor, int64[rows], on the logits' device; the copy to a GPU does not block."""
     import torch
 
     return torch.tensor(rows, dtype=torch.int64, pin_memory=logits.is_cuda).to(logits.device, non_blocking=True)
 
 
 def view(memory: Any, datatype: str, shape: tuple[int, int], *, with_torch: bool) -> Any:
-    """A torch tensor or numpy array over writable memory (a buffer, or a tensor of bytes), which it keeps alive.
+    """Make a torch tensor or numpy array over writable memory (a buffer, or a tensor of bytes), and keep that alive.
 
     Raises:
-        InvalidLogits: numpy has no such dtype (bfloat16, unless ml_dtypes has brought it in).
+        InvalidLogits: numpy lacks the dtype (bfloat16, unless ml_dtypes is imported).
     """
     dtype = DATATYPES[datatype][0]
     count = shape[0] * shape[1]
@@ -133,12 +133,12 @@ def view(memory: Any, datatype: str, shape: tuple[int, int], *, with_torch: bool
 
 
 def address(array: Any) -> int:
-    """Where the first element of a tensor or array lies in memory; of no meaning outside the CPU's."""
+    """Address of the first element of a tensor or array; meaningful only in CPU memory."""
     return int(array.data_ptr() if is_torch(array) else array.__array_interface__["data"][0])
 
 
 def byte_offset(rows: Any, buffer: Any) -> int | None:
-    """Where rows begin in a buffer of the same kind and width; None if they are no unbroken run of its rows."""
+    """Offset of rows in a buffer of the same kind and width; None if they are not consecutive rows of it."""
     if is_torch(rows):
         if rows.device != buffer.device or not rows.is_contiguous() or rows.dtype != buffer.dtype:
             return None
@@ -154,10 +154,10 @@ def byte_offset(rows: Any, buffer: Any) -> int | None:
 
 
 def to_torch(tensor: common_pb2.Tensor) -> torch.Tensor:
-    """A new CPU tensor that may be written.
+    """Convert to a new, writable CPU tensor.
 
     Raises:
-        InvalidLogits: unknown datatype, or not as many bytes as the shape needs.
+        InvalidLogits: the datatype is unknown, or the number of bytes does not fit the shape.
     """
     import torch
 
@@ -169,7 +169,7 @@ def to_torch(tensor: common_pb2.Tensor) -> torch.Tensor:
 
 
 def like(tensor: common_pb2.Tensor, model: Any) -> Any:
-    """A new tensor or array of the kind, dtype and device of `model`. Raises InvalidLogits as `to_torch`."""
+    """Convert to a new tensor or array of the kind, dtype and device of `model`. Raises InvalidLogits as `to_torch`."""
     if is_torch(model):
         return to_torch(tensor).to(model.device)
     _check_size(tensor)
@@ -182,8 +182,8 @@ def _to_bytes(array: Any) -> bytes:
         import torch
 
         array = array.detach().cpu().contiguous().view(torch.uint8).numpy()
-    octets: bytes = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-    return octets
+    data: bytes = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    return data
 
 
 def _check_size(tensor: common_pb2.Tensor) -> None:
@@ -191,8 +191,8 @@ def _check_size(tensor: common_pb2.Tensor) -> None:
         raise InvalidLogits(f"datatype {tensor.datatype!r}; send one of {', '.join(DATATYPES)}")
     if any(size < 0 for size in tensor.shape):
         raise InvalidLogits(f"shape {list(tensor.shape)} has a negative size")
-    wanted = math.prod(tensor.shape) * DATATYPES[tensor.datatype][1]
-    if len(tensor.raw) != wanted:
+    expected = math.prod(tensor.shape) * DATATYPES[tensor.datatype][1]
+    if len(tensor.raw) != expected:
         raise InvalidLogits(
-            f"{tensor.datatype}{list(tensor.shape)} takes {wanted} bytes inline; {len(tensor.raw)} came"
+            f"{tensor.datatype}{list(tensor.shape)} takes {expected} bytes inline; the message has {len(tensor.raw)}"
         )

@@ -1,12 +1,12 @@
 """The wire format of shipped processors.
 
 A payload is SGLang's string: JSON whose key "callable" holds the hexadecimal digits of a dill pickle of a processor (a
-class, in SGLang's dialect; see `logitport.dialects`). Beside it are the keys "python" and "dill", and for people alone
+class, in SGLang's dialect; see `logitport.dialects`). It also has the keys "python" and "dill", and, for display only,
 "class" and "dialect"; SGLang ignores all four.
-In the order in which a payload passes through them:
+The functions, in the order in which a payload passes through them:
 
     dumps         processor -> string      encode, pickler, reductions, portability
-    refer         class -> string          encode                            its name alone
+    refer         class -> string          encode                            only the class's name
     parse         string -> Payload        envelope, pickle_reader           nothing is unpickled
     sign          string -> string         signing
     check_python  refuses foreign code     interpreter, bytecode, stack_depth  nothing is unpickled

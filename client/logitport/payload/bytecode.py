@@ -1,4 +1,4 @@
-"""Whether bytecode is of the running Python, judged by its layout alone: no code object is made, nothing is run."""
+"""Checks whether bytecode is of the running Python, by its layout alone: no code object is made, nothing is run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 
-# Pseudo opcodes (above 255) and instrumented ones live inside the interpreter; co_code never holds them.
+# Pseudo opcodes (above 255) and instrumented ones are internal to the interpreter; co_code never contains them.
 _DEFINED = {op for name, op in opcode.opmap.items() if op < 256 and not name.startswith("INSTRUMENTED_")}
 _WITH_ARGUMENT = {op for op in _DEFINED if op in getattr(opcode, "hasarg", ()) or op >= opcode.HAVE_ARGUMENT}
 _CACHE = opcode.opmap.get("CACHE", -1)
 _RESUME = opcode.opmap.get("RESUME", -1)
-# These keep flags in the low bits of a name's index.
+# Instructions with flags in the low bits of a name's index, and the number of these bits.
 _NAME_SHIFT = {
     opcode.opmap[name]: shift
     for name, shift, since in (("LOAD_GLOBAL", 1, (3, 11)), ("LOAD_ATTR", 1, (3, 12)), ("LOAD_SUPER_ATTR", 2, (3, 12)))
@@ -28,7 +28,7 @@ _NAME_SHIFT = {
 
 
 def _cache_counts() -> dict[int, int]:
-    """Inline cache units behind each instruction: none before 3.11, kept as a list in 3.11 and 3.12, then as a dict."""
+    """Number of inline cache units after each instruction: none before 3.11; a list in 3.11 and 3.12, then a dict."""
     entries: Any = getattr(opcode, "_inline_cache_entries", {})
     if isinstance(entries, list):
         return dict(enumerate(entries))
@@ -39,20 +39,20 @@ _CACHES = _cache_counts()
 
 
 def misfit(code: Mapping[str, Any]) -> str:
-    """Why a code object cannot be of the running Python; "" if nothing speaks against it.
+    """Explain why a code object cannot be of the running Python; "" if there is no contradiction.
 
-    Every instruction must be defined here, be followed by as many inline caches as here, and use constants and
-    names that exist; jumps must lead to instructions, and the stack must be as deep whichever way an instruction is
-    reached. Code of another version that passes consists of instructions that are the same in both versions: so it
-    was with all 111,000 code objects of the standard libraries of 3.10 to 3.14.
+    Every instruction must be defined in this version, have this version's number of inline caches, and use constants
+    and names that exist. Jumps must lead to instructions, and the stack's depth must be the same on every path to an
+    instruction. Code of another version that passes consists of instructions that are the same in both versions: this
+    was true for all 111,000 code objects of the standard libraries of 3.10 to 3.14.
 
     Args:
-        code: the fields of a code object that an interpreter reads: `code` (bytes), `consts`, `names` (tuples),
+        code: the fields of a code object that the interpreter reads: `code` (bytes), `consts`, `names` (tuples),
             `flags`, `stacksize` (ints) and, from 3.11 on, `exceptiontable` (bytes).
     """
     raw = code["code"]
     if not raw or len(raw) % 2:
-        return f"its {len(raw)} bytes are no sequence of instructions"
+        return f"its {len(raw)} bytes are not a sequence of instructions"
     instructions = {}
     for offset, op, arg in _instructions(raw):
         if op not in _DEFINED or op == _CACHE:
@@ -70,7 +70,7 @@ def misfit(code: Mapping[str, Any]) -> str:
 
 
 def _instructions(raw: bytes) -> Iterator[tuple[int, int, int]]:
-    """(offset, opcode, argument) of each; EXTENDED_ARG comes as an instruction of its own."""
+    """Yield (offset, opcode, argument) of each instruction; EXTENDED_ARG counts as an instruction."""
     offset = extended = 0
     while offset < len(raw):
         op, arg = raw[offset], raw[offset + 1] | extended
@@ -84,7 +84,7 @@ def _argument_problem(op: int, arg: int, code: Mapping[str, Any]) -> str:
         # The optimizer of 3.10 leaves arguments behind when it replaces instructions.
         return f"takes no argument, but has {arg}" if arg and sys.version_info >= (3, 11) else ""
     if op in opcode.hasconst and arg >= len(code["consts"]):
-        return f"wants constant {arg} of {len(code['consts'])}"
+        return f"uses constant {arg} of {len(code['consts'])}"
     if op in opcode.hasname and arg >> _NAME_SHIFT.get(op, 0) >= len(code["names"]):
-        return f"wants name {arg >> _NAME_SHIFT.get(op, 0)} of {len(code['names'])}"
+        return f"uses name {arg >> _NAME_SHIFT.get(op, 0)} of {len(code['names'])}"
     return ""

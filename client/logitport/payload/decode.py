@@ -1,4 +1,4 @@
-"""From a payload to a processor, and to its instance. Nothing else in the SDK unpickles."""
+"""Unpickles a payload to a processor, and makes instances. No other module of the SDK unpickles."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
 
 
 def loads(payload: Payload) -> Any:
-    """The processor in a payload. Runs the code in it: only for payloads that are trusted, or in a sandbox.
+    """Unpickle the processor in a payload. Runs the code in it: only for trusted payloads, or in a sandbox.
 
     Raises:
         PythonMismatch: the code in it is of another Python minor version; nothing was run.
-        LoadFailed: unpickling raised, or what came is no processor.
+        LoadFailed: unpickling raised, or the result is not a processor.
     """
     check_python(payload)
     try:
         loaded = _ProcessorUnpickler(io.BytesIO(payload.data)).load()
         problem = _why_no_processor(loaded)
-    except BaseException as error:  # the payload's code raises what it likes, SystemExit too
+    except BaseException as error:  # the payload's code may raise anything, also SystemExit
         raise _failure("unpickling the payload raised", error) from error
     if problem:
-        raise LoadFailed(f"the payload is no processor: {problem}")
+        raise LoadFailed(f"the payload is not a processor: {problem}")
     return loaded
 
 
 def instantiate(factory: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
-    """`factory(*args, **keywords)`; what a functools.partial adds is copied, so that no two share it.
+    """Return `factory(*args, **keywords)`. Arguments in a functools.partial are copied, so that instances share none.
 
     Raises:
-        LoadFailed: its `__init__` raised, or wants other arguments.
+        LoadFailed: its `__init__` raised, or takes other arguments.
     """
     try:
         own = copy.deepcopy(factory) if isinstance(factory, functools.partial) else factory
@@ -70,7 +70,7 @@ def _short(value: Any) -> str:
 class _ProcessorUnpickler(dill.Unpickler):  # type: ignore[misc]
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, ignore=True)
-        # What a payload made by a plain dill takes for the globals of `__main__`: its own, not those of this process.
+        # The globals of `__main__` for a payload that a plain dill made: a new dict, not those of this process.
         self._main_namespace = {"__name__": "__main__"}
 
     def find_class(self, module: str, name: str) -> Any:
@@ -85,7 +85,7 @@ class _ProcessorUnpickler(dill.Unpickler):  # type: ignore[misc]
             known = ", ".join(wire_names.names_in(module))
             raise LoadFailed(
                 f"the payload refers to {module}.{name}, which is not here ({error})"
-                + (f"; of that module there are {known}" if known else "; install it on the server"),
+                + (f"; the names of that module here are {known}" if known else "; install it on the server"),
                 remote_traceback=_traceback_of(error),
             ) from error
 
@@ -98,5 +98,5 @@ def _failure(what: str, error: BaseException) -> LoadFailed:
 
 
 def _traceback_of(error: BaseException) -> str:
-    trace = error.__traceback__ and error.__traceback__.tb_next  # the first frame is ours
+    trace = error.__traceback__ and error.__traceback__.tb_next  # skip the first frame, of this module
     return "".join(traceback.format_exception(type(error), error, trace))

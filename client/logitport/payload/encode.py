@@ -1,4 +1,4 @@
-"""From a processor to the string that ships it."""
+"""Serializes a processor to a payload string."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from logitport.payload.wire_names import names_in
 
 
 def dumps(processor: object) -> str:
-    """The processor as a string that logitport loads, and SGLang, if it is a class of SGLang's dialect.
+    """Serialize a processor to a string that logitport loads. SGLang loads it, too, if it is a class of its dialect.
 
-    The same class gives the same string, in any process. It travels with whatever it uses of the client's own code:
-    base classes, other classes, functions, constants (as they are now), imports. What the standard library, torch,
-    numpy, logitport, the engines and other installed packages define travels by name. Annotations do not travel, nor
-    the folder that a source file lies in.
+    The same class gives the same string in any process. The string includes everything that the processor uses of the
+    client's own code: base classes, other classes, functions, imports, and constants with their present values. Names
+    defined in the standard library, torch, numpy, logitport, the engines and other installed packages are referred to
+    by name. Annotations and the folders of source files are not included.
 
     Args:
-        processor: what `logitport.dialects` tells of. Of the dialects "edits" and "sglang" a class travels, or an
-            instance of it that has no attributes.
+        processor: any kind in `logitport.dialects`. In the dialects "edits" and "sglang" the class is shipped; an
+            instance must have no attributes.
 
     Raises:
-        PayloadNotPortable: no processor, or something that it uses cannot travel; the message says what, where, and
-            what to do.
+        PayloadNotPortable: it is not a processor, or something that it uses cannot be serialized; the message says
+            what, where, and what to do.
     """
     root, dialect = _root(processor)
     author = dialects.author_of(root)
@@ -56,25 +56,25 @@ def dumps(processor: object) -> str:
         if local and reference.name not in names_in(reference.module):
             raise PayloadNotPortable(
                 f"{name} cannot be shipped: it uses {reference.module}.{reference.name}, which no server has, and "
-                "which is no plain Python class or function that could travel; install its package on the server"
+                "which is not a plain Python class or function that can be shipped; install its package on the server"
             )
     return seal(data, name, dialect)
 
 
 def refer(cls: type) -> str:
-    """The class as a string that holds its name and no code: always the same, of some 150 characters.
+    """Serialize a class to a string of about 150 characters that holds its name and no code.
 
-    An old protocol of pickle, which every Python and every dill reads, and the same octets wherever they are made:
-    SGLang puts the requests whose strings are equal into one call.
+    It uses an old protocol of pickle, which every Python and every dill reads. The string is the same on every machine,
+    because SGLang puts requests with equal strings into one call.
     """
     return json.dumps({"callable": pickle.dumps(cls, protocol=4).hex()})
 
 
 def _root(processor: object) -> tuple[object, str]:
-    """What is pickled, and its dialect: the class, where SGLang wants one; else the processor as it is.
+    """Return the object to pickle, and its dialect: the class, in dialects of classes; else the processor itself.
 
     Raises:
-        PayloadNotPortable: it is no processor, or more than its class would have to travel.
+        PayloadNotPortable: it is not a processor, or an instance or partial with state, which the class alone lacks.
     """
     try:
         inner, dialect = dialects.recognise(processor)
@@ -82,7 +82,7 @@ def _root(processor: object) -> tuple[object, str]:
         raise PayloadNotPortable(str(error)) from error
     author = dialects.author_of(inner)
     if missing := ", ".join(dialects.missing_methods(author)):
-        raise PayloadNotPortable(f"{author.__qualname__} is abstract, no instance can be made of it: define {missing}")
+        raise PayloadNotPortable(f"{author.__qualname__} is abstract and cannot be instantiated: define {missing}")
     if dialect not in dialects.OF_CLASSES:
         return processor, dialect
     if isinstance(inner, functools.partial) and (inner.args or inner.keywords):

@@ -17,7 +17,7 @@ from logitport.payload.pickle_reader import read
 from logitport.payload.signature import Signature
 
 _MAX_LABEL_LENGTH = 64
-# No other character: it is shown to people, beside what is not a stranger's, and in terminals.
+# No other characters: the sender chooses the name, and it is displayed next to trusted text and in terminals.
 _CLASS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
 _DIALECT = re.compile(r"[a-z][a-z0-9_]*")
 _DIGITS_SHOWN = 12
@@ -25,17 +25,17 @@ _DIGITS_SHOWN = 12
 
 @dataclass(frozen=True)
 class Payload:
-    """A shipped processor, not unpickled. Two are equal if their bytes are.
+    """A shipped processor that is not unpickled. Two are equal if their bytes are equal.
 
     Attributes:
         data: the pickle.
         digest: SHA-256 of `data`, 64 lowercase hexadecimal digits.
-        python: the Python minor version that wrote it, such as "3.11"; "" if it does not say.
-        dill: the version of dill that wrote it; "" if it does not say.
-        signature: what stands beside it, not verified; None if there is none.
-        class_name: what it says that its class, or function, is called; "" if it does not say.
-        dialect: of which dialect it says that it is; "" if it does not say. These two are for people: nothing vouches
-            for them, nor does anything follow from them.
+        python: the Python minor version that wrote it, according to its label, such as "3.11"; "" without a label.
+        dill: the version of dill that wrote it, according to its label; "" without a label.
+        signature: its signature, not verified; None if it has none.
+        class_name: name of its class or function, according to its label; "" without a label.
+        dialect: its dialect, according to its label; "" without a label. The labels `class_name` and `dialect` are not
+            verified. They are for display only, and no decision may depend on them.
     """
 
     data: bytes = field(repr=False, compare=False)
@@ -48,22 +48,22 @@ class Payload:
 
     @property
     def display_name(self) -> str:
-        """What people are told of it."""
+        """Its name for display."""
         return display_name_of(self.class_name, self.digest)
 
 
 def display_name_of(class_name: str, digest: str) -> str:
-    """What people are told of a shipped processor: its class, and the beginning of its digest, for a name is free.
+    """Make the display name of a shipped processor: its class, and the beginning of its digest.
 
-    The whole digest, if its class is not known.
+    The digest is included because any sender may choose the class's name. Without a class name it is the whole digest.
     """
     return f"{class_name} (sha256:{digest[:_DIGITS_SHOWN]})" if class_name else digest
 
 
 def seal(data: bytes, qualified_name: str, dialect: str) -> str:
-    """The string for a pickle made here, of a class or function of this name."""
+    """Wrap a pickle that this process made, of a class or function of this name, in a payload string."""
     labels = {"python": RUNNING, "dill": dill.__version__}
-    # What it is a local variable of says little, and may be long.
+    # Drop the enclosing functions: their names say little, and may be long.
     class_name = qualified_name.rpartition("<locals>.")[2].replace("<lambda>", "lambda")
     if len(class_name) <= _MAX_LABEL_LENGTH and _CLASS_NAME.fullmatch(class_name):
         labels["class"] = class_name
@@ -75,13 +75,13 @@ def parse(serialized: str) -> Payload:
 
     Raises:
         MalformedPayload: not JSON, not an object, no "callable", not hexadecimal digits, not a pickle, a label that is
-            not a short string, or a signature that is none.
+            not a short string, or a malformed signature.
     """
     try:
         # orjson also refuses nesting that would exhaust the stack.
         content = orjson.loads(serialized)
     except orjson.JSONDecodeError as error:
-        raise MalformedPayload(f"a payload is a JSON object, and this is not JSON: {error}") from error
+        raise MalformedPayload(f"a payload is a JSON object, but this is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise MalformedPayload(f"a payload is a JSON object, not a {type(content).__name__}")
     if "callable" not in content:

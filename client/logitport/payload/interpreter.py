@@ -1,10 +1,10 @@
-"""Whether the code in a payload is of the running Python: told from the payload alone, before anything is unpickled.
+"""Checks that a payload's code is of the running Python, from the payload alone, before anything is unpickled.
 
-Code of another minor version loads without complaint, and then crashes the process, raises, or silently gives wrong
-results. A label is believed only where it says that the code does not fit. Everything else is proof by structure:
-the number of fields of a code object, attributes that only newer versions give a class, and above all the bytecode
-(see `bytecode.misfit`). If anything in the payload is of another version, all of it is refused. What is left are
-payloads whose every instruction is the same in both versions, such as `return logits` in 3.11 and 3.12: they run.
+Code of another minor version loads without an error, and then crashes the process, raises, or silently gives wrong
+results. A label is trusted only if it names another version. Otherwise the structure decides: the number of fields of a
+code object, attributes that only newer versions give a class, and above all the bytecode (see `bytecode.misfit`). If
+any part of the payload is of another version, the whole payload is refused. A payload of another version can pass only
+if every instruction is the same in both versions, such as `return logits` in 3.11 and 3.12; such code runs correctly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from logitport.payload.pickle_reader import Contents, read
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# What types.CodeType takes, in order, in 3.10 and in 3.11 to 3.14, with the type of each.
+# The arguments of types.CodeType, in order, with their types, in 3.10 and in 3.11 to 3.14.
 _FIELDS_310 = (
     *(("argcount", int), ("posonlyargcount", int), ("kwonlyargcount", int), ("nlocals", int), ("stacksize", int)),
     *(("flags", int), ("code", bytes), ("consts", tuple), ("names", tuple), ("varnames", tuple), ("filename", str)),
@@ -32,7 +32,7 @@ _FIELDS_311 = (
 )
 CODE_FIELDS = _FIELDS_310 if sys.version_info < (3, 11) else _FIELDS_311
 
-# Attributes that the compiler gives every class: the first version that does so, and its name for people.
+# Attributes that the compiler gives every class: the first version that does so, and its name in messages.
 _CLASS_MARKS = {
     "__firstlineno__": ((3, 13), "3.13 or newer"),
     "__static_attributes__": ((3, 13), "3.13 or newer"),
@@ -43,7 +43,7 @@ _RESUME = {151: ("3.11", "3.12"), 149: ("3.13",), 128: ("3.14 or newer",)}
 
 
 class Pickled(Protocol):
-    """The parts of a `Payload` that say which Python wrote it."""
+    """The fields of a `Payload` from which its Python version is determined."""
 
     @property
     def data(self) -> bytes:
@@ -51,14 +51,14 @@ class Pickled(Protocol):
 
     @property
     def python(self) -> str:
-        """The Python minor version on its label; "" if there is none."""
+        """The Python minor version on its label; "" without a label."""
 
 
 def check_python(payload: Pickled) -> None:
     """Refuse code of another Python minor version. A payload without code fits every version.
 
     Raises:
-        PythonMismatch: the payload's label or its code is of another version, or the version cannot be told.
+        PythonMismatch: the payload's label or its code is of another version, or the version is unknown.
     """
     contents = read(payload.data)
     if not contents.codes and not contents.marshalled:
@@ -71,15 +71,15 @@ def check_python(payload: Pickled) -> None:
 
 def _message(found: str, proof: str) -> str:
     return (
-        f"the payload carries code of {found} ({proof}), and this is Python {RUNNING}: "
+        f"the payload carries code of {found} ({proof}), but this is Python {RUNNING}: "
         f"ship it from Python {RUNNING}, or use a server that runs the Python of its author"
     )
 
 
 def _contradictions(contents: Contents) -> Iterator[tuple[str, str]]:
-    """(which Python, how that is known), best proof first."""
+    """Yield (Python version, reason) for each contradiction, the best proof first."""
     if contents.marshalled:
-        yield "an unknown Python", "it is marshalled, and marshal does not say of which version"
+        yield "an unknown Python", "it is marshalled, and marshal does not store the version"
     for key, (since, name) in _CLASS_MARKS.items():
         if key in contents.keys and sys.version_info < since:
             yield f"Python {name}", f"a class in it has {key}"
@@ -88,7 +88,7 @@ def _contradictions(contents: Contents) -> Iterator[tuple[str, str]]:
 
 
 def _code_contradictions(args: tuple[Any, ...]) -> Iterator[tuple[str, str]]:
-    # dill puts a line table in the format of 3.9 before the fields of 3.10 and later.
+    # dill writes a line table in the format of 3.9 before the fields of 3.10 and later.
     fields = args if isinstance(args[0], int) else args[1:]
     older = len(fields) < len(_FIELDS_310) or len(fields) == len(args) == len(_FIELDS_310)
     if older and RUNNING == "3.10":
@@ -106,7 +106,7 @@ def _code_contradictions(args: tuple[Any, ...]) -> Iterator[tuple[str, str]]:
 
 
 def _guess(raw: bytes) -> str:
-    """Which other Python writes such bytecode; for the message alone."""
+    """Guess which other Python writes such bytecode; for the message only."""
     for op, arg in zip(raw[:64:2], raw[1:64:2], strict=False):
         others = [version for version in _RESUME.get(op, ()) if version != RUNNING and arg == 0]
         if others:

@@ -1,4 +1,4 @@
-"""What is in a pickle, found by following its opcodes on a stack of descriptions. Nothing is imported or called."""
+"""Reads a pickle's contents by simulating its opcodes on a stack of descriptions. Nothing is imported or called."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Global:
 
 @dataclass
 class Contents:
-    """What a pickle would import and make.
+    """The imports and code objects of a pickle.
 
     Attributes:
         globals: every reference by name.
         codes: the arguments of every call that makes a code object.
-        keys: strings that are keys of a dict; the attributes of a class are among them.
-        marshalled: it unmarshals bytes, which can be code of any version.
+        keys: strings that are keys of a dict, including the attributes of a class.
+        marshalled: whether it unmarshals bytes, which can be code of any version.
     """
 
     globals: set[Global] = field(default_factory=set)
@@ -37,13 +37,13 @@ class Contents:
     marshalled: bool = False
 
 
-# A payload is read when it is parsed, when its Python is checked, and when it is loaded; a long list takes seconds.
+# Cached because a payload is read three times (parsed, its Python checked, loaded), and a long list takes seconds.
 @functools.lru_cache(maxsize=4)
 def read(data: bytes) -> Contents:
-    """Follow the pickle to its end. What it returns is shared: do not change it.
+    """Simulate the pickle to its end. The result is cached: do not change it.
 
     Raises:
-        MalformedPayload: it is no pickle; the message says where it breaks off.
+        MalformedPayload: it is not a pickle; the message gives the position of the error.
     """
     reader = _Reader(len(data))
     position = 0
@@ -61,7 +61,7 @@ _UNKNOWN = object()
 
 
 class _Reader:
-    """Pickle's stack machine over descriptions: constants and tuples stand for themselves, all else is `_UNKNOWN`."""
+    """Pickle's stack machine over descriptions: constants, tuples and globals; all other values are `_UNKNOWN`."""
 
     def __init__(self, size: int) -> None:
         self.contents = Contents()
@@ -70,7 +70,7 @@ class _Reader:
         self._memo: dict[int, Any] = {}
 
     def step(self, op: pickletools.OpcodeInfo, arg: Any) -> None:
-        """Follow one opcode. Raises IndexError or KeyError where the stack or memo lacks what it takes."""
+        """Simulate one opcode. Raises IndexError or KeyError if the stack or memo lacks its operands."""
         match op.name:
             case "MEMOIZE" | "PUT" | "BINPUT" | "LONG_BINPUT":
                 self._remember(len(self._memo) if arg is None else arg)
@@ -102,7 +102,7 @@ class _Reader:
                 self._other(op, arg)
 
     def _other(self, op: pickletools.OpcodeInfo, arg: Any) -> None:
-        """Take and leave as many values as pickletools says; a constant is the opcode's own argument."""
+        """Pop and push as many values as pickletools documents; a constant is the opcode's own argument."""
         for taken in reversed(op.stack_before):
             if taken is pickletools.stackslice:
                 self._pop_to_mark()
@@ -124,10 +124,10 @@ class _Reader:
         return values[::-1]
 
     def _remember(self, index: int) -> None:
-        # The unpickler makes room for all indexes up to this one.
+        # The unpickler allocates memory for all indexes up to this one.
         if not 0 <= index < self._size:
             raise ValueError(f"{index} is not a place in the memo of a pickle of {self._size} bytes")
-        self._stack.append(self._pop())  # a mark cannot be remembered
+        self._stack.append(self._pop())  # raises for a mark, which cannot be memoized
         self._memo[index] = self._stack[-1]
 
     def _global(self, module: Any, name: Any) -> Any:
@@ -141,12 +141,12 @@ class _Reader:
         if not isinstance(args, tuple):
             return _UNKNOWN
         match function:
-            # These two are how bytes are written before protocol 3.
+            # The next two are the forms of bytes before protocol 3.
             case Global(module="_codecs", name="encode") if args[1:] == ("latin1",) and isinstance(args[0], str):
                 return args[0].encode("latin1")
             case Global(name="bytes") if not args:
                 return b""
-            case Global(name="_load_type") if args and isinstance(args[0], str):  # how dill names builtin types
+            case Global(name="_load_type") if args and isinstance(args[0], str):  # dill's form of a builtin type
                 return Global("builtins", args[0])
             case Global(module="marshal", name="loads") | Global(name="_unmarshal"):
                 self.contents.marshalled = True
@@ -156,6 +156,9 @@ class _Reader:
 
 
 def _makes_code(args: tuple[Any, ...]) -> bool:
-    """Told by the arguments: dill, cloudpickle and plain pickle call functions of different names with them."""
-    fields = args if args and isinstance(args[0], int) else args[1:]  # dill puts the line table of 3.9 first
+    """Whether a call makes a code object, by its arguments.
+
+    The function's name does not show it: dill, cloudpickle and plain pickle call different functions.
+    """
+    fields = args if args and isinstance(args[0], int) else args[1:]  # dill writes the line table of 3.9 first
     return len(fields) in _CODE_ARGUMENTS and all(isinstance(value, int) for value in fields[:5])

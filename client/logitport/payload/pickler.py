@@ -1,9 +1,10 @@
-"""A dill pickler that ships classes and functions themselves where no server could import them.
+"""A dill pickler that ships classes and functions by value where no server can import them.
 
-dill ships by value what it cannot import by name, which misses all that lives in the client's own modules, and finds
-the globals of a function by redirecting standard output, which no thread may do. So classes and functions are saved
-here, in the form that a plain dill loads; the many other types are dill's. Each is made empty first and filled
-afterwards, so that anything may refer to anything (as in cloudpickle). Equal objects give equal bytes.
+Plain dill is not enough. It ships by value only what it cannot import by name, which misses everything in the client's
+own modules. It also finds the globals of a function by redirecting standard output, which is not thread-safe. So this
+module saves classes and functions itself, in the form that a plain dill loads; dill saves the other types. An object is
+created empty first and filled afterwards, so that cyclic references work (as in cloudpickle). Equal objects give equal
+bytes.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ if TYPE_CHECKING:
 
 _CREATE_IT = "open or create it in __init__, which runs on the server"
 _LIVE: dict[type, str] = {
-    io.IOBase: "an open file; read it here, and make what you read a constant: where it runs there are no files",
+    io.IOBase: "an open file; read it here, and keep the contents in a constant: the server does not have the file",
     type(threading.Lock()): f"a lock; {_CREATE_IT}",
     type(threading.RLock()): f"a lock; {_CREATE_IT}",
     threading.Thread: f"a thread; {_CREATE_IT}",
     socket.socket: f"a socket; {_CREATE_IT}",
 }
-# Of classes that may not be imported here, by the beginning of their module's name.
+# Classes that may not be imported here: (prefix of the module's name, class name), and the kind of object.
 _LARGE = {
     ("transformers.", "PreTrainedTokenizerBase"): "a tokenizer",
     ("transformers.", "PreTrainedModel"): "a model",
@@ -47,9 +48,10 @@ _LARGE = {
 _IN_MEMORY = (io.BytesIO, io.StringIO)
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, type(functools.lru_cache(len)))
 _CONSTANTS = (type(None), bool, int, float, str, bytes)
-# A class gets these when it is made ...
+# Attributes that a class gets when it is created.
 _MADE_WITH = ("__module__", "__doc__", "__slots__", "__orig_bases__")
-# ... and these by being made or copied; annotations say nothing at run time, and name much that a server need not have.
+# Attributes that Python sets itself, and annotations: they have no effect at run time, and refer to modules that a
+# server need not have.
 _NOT_SHIPPED = {
     *("__dict__", "__weakref__", "_abc_impl", "__abstractmethods__", "__firstlineno__", "__static_attributes__"),
     *("__slotnames__", "__annotations__", "__annotate_func__", "__annotations_cache__"),
@@ -57,16 +59,16 @@ _NOT_SHIPPED = {
 
 
 class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
-    """Pickles one processor: `author` is the class or function that it is, or is made of."""
+    """Pickles one processor; `author` is its class or function, see `dialects.author_of`."""
 
     def __init__(self, file: io.BytesIO, author: Any) -> None:
-        # Every setting that dill lets a user change globally and that would change the bytes is given here.
+        # Sets every option that changes the bytes and that a user could otherwise change globally in dill's settings.
         super().__init__(file, protocol=4, byref=False, fmode=dill.HANDLE_FMODE, recurse=False)
         self._own_package = top_level(author.__module__)
         self._trail: list[str] = []
         self._strings: dict[str, str] = {}
         self._bytes: dict[bytes, bytes] = {}
-        # By the id of a function's globals: what it gets in their place, and the names in it so far.
+        # By the id of a function's globals: the dict shipped in their place, and the names that it has so far.
         self._namespaces: dict[int, tuple[dict[str, Any], set[str]]] = {}
         self._filled_cells: set[int] = set()
         self._last: list[Callable[[], None]] = []
@@ -74,42 +76,42 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
 
     @property
     def where(self) -> str:
-        """What was being saved when an error broke it off, from the outside in."""
+        """Path to the object that was being saved when an error occurred, from the outside in."""
         return ", ".join(self._trail) or "the processor itself"
 
     def save(self, obj: Any, save_persistent_id: bool = True) -> None:
-        """Save anything."""
+        """Save any object."""
         outermost, self._outermost = self._outermost, False
         if type(obj) is str:
-            # Whether equal strings are one object depends on where their module was compiled: make them one.
+            # Make equal strings one object: otherwise that depends on whether their module came from a .pyc file.
             obj = self._strings.setdefault(obj, obj)
         elif type(obj) is bytes:
             obj = self._bytes.setdefault(obj, obj)
         if id(obj) not in self.memo and isinstance(obj, _NAMED):
             self._save_named(obj, save_persistent_id)
         elif id(obj) not in self.memo and type(obj) is dict:
-            self.save_dict(obj)  # pickle's own: dill's would import whatever module a "__name__" in it names
+            self.save_dict(obj)  # pickle's own: dill's imports the module that a "__name__" in the dict names
         else:
             super().save(obj, save_persistent_id)
         while outermost and self._last:
             self._last.pop(0)()
 
     def reducer_override(self, obj: Any) -> Any:
-        """How to make the objects that neither dill nor pickle makes as we need it."""
+        """Return the reduction of an object for which dill's own does not fit, or NotImplemented."""
         live = next((name for kind, name in _LIVE.items() if isinstance(obj, kind)), "")
         if live and not isinstance(obj, _IN_MEMORY):
             raise PayloadNotPortable(f"it is {live}")
         large = _large(type(obj))
         if large:
             raise PayloadNotPortable(
-                f"it is {large}, which does not travel; keep of it what is needed, such as token ids, or ship a class "
-                "that loads it in __init__, which runs on the server"
+                f"it is {large}, which is too large to ship; keep only the data you need, such as token ids, or ship a "
+                "class that loads it in __init__, which runs on the server"
             )
         if isinstance(obj, types.ModuleType):
             if travels_by_value(obj.__name__, self._own_package):
                 raise PayloadNotPortable(
-                    f"it is {obj.__name__}, a module of your own, which no server has; modules do not travel, but what "
-                    f"is imported from them does: from {obj.__name__} import ..."
+                    f"it is {obj.__name__}, a module of your own, which no server has; a module cannot be shipped, but "
+                    f"names imported from it can: write from {obj.__name__} import ..."
                 )
             return importlib.import_module, (obj.__name__,)
         if isinstance(obj, types.CodeType):
@@ -133,7 +135,7 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
             super().save(obj, save_persistent_id)
 
     def _reference(self, obj: Any) -> tuple[str, str] | None:
-        """(module, name) under which a server finds it; None if it must travel by value."""
+        """Return (module, name) under which a server finds the object; None if it must be shipped by value."""
         if isinstance(obj, type):
             wire_name = wire_names.name_of(obj)
             if wire_name:
@@ -141,7 +143,7 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
         module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
         if not (isinstance(module, str) and isinstance(name, str)) or travels_by_value(module, self._own_package):
             return None
-        # Our public names are wire format, our inner modules are not.
+        # logitport's public names are wire format, its internal modules are not.
         package = top_level(module)
         if package in ("logitport", "logitport_builtins") and find_by_name(package, name) is obj:
             return package, name
@@ -197,11 +199,11 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
             self._call(abc.update_abstractmethods, cls)
 
     def _save_filled_later(self, cls: type, creation: tuple[Any, tuple[Any, ...]], attributes: dict[str, Any]) -> None:
-        """Save a class that `creation` (function, arguments) makes, and then its attributes."""
+        """Save a class that `creation` (function, arguments) creates, and then its attributes."""
         for parent in (type(cls), *cls.__bases__):
             self.save(parent)
             self.write(pickle.POP)
-        if id(cls) in self.memo:  # a parent led back to its child, which is complete by now
+        if id(cls) in self.memo:  # saving a parent has saved this class already
             self.write(self.get(self.memo[id(cls)][0]))
             return
         self.save_reduce(*creation, obj=cls)
@@ -209,16 +211,16 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
             fill = functools.partial(
                 self._at, f"the attribute {name!r} of {cls.__qualname__}", self._call, setattr, cls, name, value
             )
-            # Its work on the subclasses travels with them; on the server it would find them half made.
+            # Set last: its effects on the subclasses are shipped with them, and it must not run on incomplete classes.
             self._last.append(fill) if name == "__init_subclass__" else fill()
 
     def _call(self, function: Any, *args: Any) -> None:
-        """Have the unpickler call a function, and drop what it returns."""
+        """Make the unpickler call a function, and discard the result."""
         self.save_reduce(function, args)
         self.write(pickle.POP)
 
     def _at(self, where: str, function: Any, *args: Any) -> None:
-        """Call a function; if it raises, `where` stays in the trail."""
+        """Call a function with `where` on the trail; if it raises, `where` stays there for the error message."""
         self._trail.append(where)
         function(*args)
         self._trail.pop()

@@ -1,4 +1,4 @@
-"""What travels by value and what by reference, and which globals a function uses."""
+"""Decides what is shipped by value and what by reference, and finds the globals that a function uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# On every server, wherever their files are; of engines at least what processors refer to.
+# Importable on every server, wherever their files are. Of an engine, at least the names that processors refer to.
 _ON_EVERY_SERVER = {
     "__builtin__",
     "logitport",
@@ -27,15 +27,15 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 def top_level(module: str) -> str:
-    """The package or module at the top of a dotted name."""
+    """Return the package or module at the top of a dotted name."""
     return module.partition(".")[0]
 
 
 def travels_by_value(module: str, own_package: str) -> bool:
-    """Whether what is defined in `module` is shipped itself, not its name.
+    """Whether definitions in `module` are shipped by value, not by name.
 
-    So travels what is in the shipped class's own top-level package, and what no server can import: `__main__`, a
-    notebook, and modules that are neither of the standard library nor installed in a site-packages folder.
+    That holds for the shipped class's own top-level package, and for modules that no server can import: `__main__`, a
+    notebook, and modules that are neither in the standard library nor in a site-packages folder.
     """
     package = top_level(module)
     if package in _ON_EVERY_SERVER or package in sys.stdlib_module_names:
@@ -47,7 +47,7 @@ def travels_by_value(module: str, own_package: str) -> bool:
 
 
 def find_by_name(module: str, qualname: str) -> object:
-    """What an unpickler would find under that name here; None if nothing."""
+    """Return the object that an unpickler would find under that name in this process; None if there is none."""
     found: object = sys.modules.get(module)
     for name in qualname.split("."):
         found = getattr(found, name, None)
@@ -55,9 +55,9 @@ def find_by_name(module: str, qualname: str) -> object:
 
 
 def globals_used(code: CodeType) -> Iterator[tuple[str, list[str]]]:
-    """Each use of a global in the code and in code nested in it: (name, attributes that are looked up on it at once).
+    """Yield each use of a global in the code and in nested code: (name, attributes that are looked up on it at once).
 
-    `os.path.join(a)` gives ("os", ["path", "join"]). Names of builtins are among them.
+    `os.path.join(a)` gives ("os", ["path", "join"]). Names of builtins are included.
     """
     name, attributes = "", []
     for instruction in dis.get_instructions(code):
@@ -75,7 +75,7 @@ def globals_used(code: CodeType) -> Iterator[tuple[str, list[str]]]:
 
 
 def submodules_used(module: ModuleType, attributes: list[str]) -> Iterator[str]:
-    """Modules that are reached through `module` by attribute, and that importing `module` alone may not import."""
+    """Yield the modules that are reached through attributes of `module`, and that importing it may not import."""
     for attribute in attributes:
         submodule = vars(module).get(attribute)
         if not isinstance(submodule, ModuleType) or sys.modules.get(f"{module.__name__}.{attribute}") is not submodule:

@@ -1,4 +1,4 @@
-"""How single objects are made again: (function, arguments), by names that a plain dill or the standard library has."""
+"""Reductions of single objects: (function, arguments), where a plain dill or the standard library has the function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def reduce(obj: Any) -> Any:
-    """What a pickler's `reducer_override` returns: a reduction, or NotImplemented where dill's own is good."""
+    """Return a reduction for a pickler's `reducer_override`, or NotImplemented where dill's own is correct."""
     reduction = _REDUCTIONS.get(type(obj))
     if reduction is not None:
         return reduction(obj)
@@ -31,7 +31,7 @@ def reduce(obj: Any) -> Any:
 
 
 def _in_order(obj: Any) -> Any:
-    """The order of a set depends on the seed of the process's hashes; that of what we write must not."""
+    """Reduce a set in sorted order: its own order depends on the process's hash seed, but the bytes must not."""
     return type(obj), (sorted(obj, key=lambda element: (type(element).__name__, repr(element))),)
 
 
@@ -41,7 +41,7 @@ def _bound_method(method: types.MethodType) -> Any:
 
 
 def _cached_property(prop: functools.cached_property[Any]) -> Any:
-    # Before 3.12 it holds a lock, which does not travel.
+    # Before 3.12 it holds a lock, which cannot be pickled.
     return functools.cached_property, (prop.func,), {"attrname": prop.attrname}
 
 
@@ -50,7 +50,7 @@ def _new_type(new_type: Any) -> Any:
 
 
 def _type_var(variable: Any) -> Any:
-    # A bound says nothing at run time.
+    # A bound has no effect at run time.
     return typing.TypeVar, (variable.__name__, *variable.__constraints__)
 
 
@@ -66,18 +66,21 @@ _REDUCTIONS: dict[type, Any] = {
 
 
 def _tensor(tensor: Any) -> Any:
-    """From its bytes: what torch itself pickles holds addresses. It arrives on the CPU, and without its gradient."""
+    """Reduce a tensor to its bytes, because torch's own pickle contains addresses.
+
+    It is loaded on the CPU, and without its gradient.
+    """
     torch = sys.modules["torch"]
     plain = tensor.detach().cpu().contiguous()
     if not plain.numel():
         return functools.partial(torch.empty, dtype=plain.dtype), (tuple(plain.shape),)
-    octets = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
-    flat = _Call(functools.partial(torch.frombuffer, dtype=plain.dtype), bytearray(octets))
+    data = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
+    flat = _Call(functools.partial(torch.frombuffer, dtype=plain.dtype), bytearray(data))
     return torch.reshape, (flat, tuple(plain.shape))
 
 
 class _Call:
-    """Pickles as what a call gives."""
+    """An object that is unpickled as the result of a call."""
 
     def __init__(self, function: Any, *args: Any) -> None:
         self._call = function, args
@@ -87,8 +90,8 @@ class _Call:
 
 
 def code_arguments(code: CodeType) -> tuple[Any, ...]:
-    """What dill's `_create_code` takes. Of the path of its file only the last part travels."""
-    # The line table of 3.9, for which the first place is, is of no use here.
+    """Make the arguments of dill's `_create_code`. Of the file's path only the last part is shipped."""
+    # The first argument is a line table in the format of 3.9, which later versions do not use.
     return (b"", *(_code_field(name, getattr(code, f"co_{name}")) for name, _ in CODE_FIELDS))
 
 
@@ -97,14 +100,17 @@ def _code_field(name: str, value: Any) -> Any:
 
 
 def _fresh(value: Any) -> Any:
-    """A copy of a constant: pickle writes one object differently from two that are equal, and which it is varies."""
+    """Copy a constant, so that the bytes do not depend on which equal constants are one object.
+
+    Pickle writes the second use of one object as a reference, and of an equal object as a copy.
+    """
     if type(value) in (tuple, frozenset):
         return type(value)([_fresh(element) for element in value])
     return value
 
 
 def function_state(function: FunctionType) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """What BUILD sets on a function made of code, globals, name and closure alone."""
+    """Make the state that BUILD sets on a function, which was created from code, globals, name and closure."""
     defaults = function.__defaults__
     slots = {
         "__qualname__": function.__qualname__,
@@ -117,10 +123,15 @@ def function_state(function: FunctionType) -> tuple[dict[str, Any] | None, dict[
 
 
 def enum_class(cls: type[Enum]) -> tuple[tuple[Any, tuple[Any, ...]], dict[str, Any]]:
-    """((function, arguments), attributes to set): members are made by the functional API, the rest is set later."""
+    """Reduce an enum class to ((function, arguments), attributes to set later).
+
+    The functional API makes the members.
+    """
     *mixins, base = cls.__bases__
     if "__init__" in vars(cls) or "__new_member__" in vars(cls) or len(mixins) > 1:
-        raise PayloadNotPortable(f"{cls.__qualname__} is an enum that makes its members itself; make it plain")
+        raise PayloadNotPortable(
+            f"{cls.__qualname__} is an enum with its own __init__, __new__ or several mixins; ship a plain enum"
+        )
     keywords = {"module": cls.__module__, "qualname": cls.__qualname__, **({"type": mixins[0]} if mixins else {})}
     members = {name: member.value for name, member in cls.__members__.items()}
     attributes = {

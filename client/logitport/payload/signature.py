@@ -1,6 +1,6 @@
 """The signature of a payload: the key "signature" of its JSON, which SGLang ignores.
 
-An object of "key", "name", "expires" and "value"; `logitport.payload.signing` makes and verifies it.
+An object with "key", "name", "expires" and "value"; `logitport.payload.signing` makes and verifies it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from logitport.errors import MalformedPayload
 _VALUE_BYTES = 64
 _KEY = re.compile("[0-9a-f]{64}")
 _MAX_NAME_LENGTH = 128
-_LATEST = 253402300799  # the end of the year 9999, the last that datetime can tell
+_LATEST = 253402300799  # the end of the year 9999, the last that datetime can represent
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What stands beside a payload.
+    """The signature of a payload.
 
     Attributes:
         key: SHA-256 of the public key's 32 bytes, 64 lowercase hexadecimal digits.
         name: the name under which the payload may be registered; "" for none.
-        expires: when it ends to be of use, in seconds since the Unix epoch.
+        expires: when it becomes invalid, in seconds since the Unix epoch.
         value: the signature itself, 64 bytes.
     """
 
@@ -35,7 +35,7 @@ class Signature:
 
     @classmethod
     def from_json(cls, content: object) -> Signature:
-        """From the payload's JSON. Raises MalformedPayload."""
+        """Convert from the payload's JSON. Raises MalformedPayload."""
         kinds = {"key": str, "name": str, "expires": int, "value": str}
         if not isinstance(content, dict) or {key: type(value) for key, value in content.items()} != kinds:
             raise MalformedPayload('"signature" must be an object of key, name, expires and value; sign again')
@@ -52,5 +52,5 @@ class Signature:
         return cls(content["key"], content["name"], content["expires"], value)
 
     def to_json(self) -> dict[str, Any]:
-        """For the payload's JSON."""
+        """Convert to an object for the payload's JSON."""
         return {"key": self.key, "name": self.name, "expires": self.expires, "value": self.value.hex()}

@@ -30,16 +30,16 @@ _LENGTH = struct.Struct(">I")
 
 
 def sign(serialized: str, key: Ed25519PrivateKey, *, name: str = "", seconds: int = DEFAULT_SECONDS) -> str:
-    """The payload with a signature, in place of any that it had.
+    """Add a signature to a payload; an existing signature is replaced.
 
     Args:
         serialized: the payload.
         key: see `read_private_key`.
-        name: the name under which it may be registered; "" if it is not to be registered under any.
-        seconds: for how long the signature is of use.
+        name: the name under which it may be registered; "" if it may not be registered under a name.
+        seconds: how long the signature is valid.
 
     Raises:
-        MalformedPayload: `serialized` is none.
+        MalformedPayload: `serialized` is not a payload.
     """
     shipped = parse(serialized)
     expires = int(time.time()) + seconds
@@ -49,11 +49,11 @@ def sign(serialized: str, key: Ed25519PrivateKey, *, name: str = "", seconds: in
 
 
 def verify(shipped: Payload, key: Ed25519PublicKey) -> None:
-    """Raises SignatureRefused unless the payload's signature is this key's, over this payload."""
+    """Raise SignatureRefused unless this key made the payload's signature, for this payload."""
     from cryptography.exceptions import InvalidSignature
 
     signature = shipped.signature
-    assert signature is not None  # noqa: S101 - callers look which key it names
+    assert signature is not None  # noqa: S101 - callers have read the key id from it
     try:
         key.verify(signature.value, signed_bytes(shipped, signature.name, signature.expires))
     except InvalidSignature:
@@ -64,19 +64,22 @@ def verify(shipped: Payload, key: Ed25519PublicKey) -> None:
 
 
 def signed_bytes(shipped: Payload, name: str, expires: int) -> bytes:
-    """What is signed: digest, name, Python version and expiry, each after its length: where one ends is signed, too."""
+    """Return the bytes to sign: digest, name, Python version and expiry.
+
+    Each field is preceded by its length, so that no bytes can move from one field to the next.
+    """
     fields = (shipped.digest, name, shipped.python, str(expires))
-    octets = [field.encode() for field in fields]
-    return _CONTEXT + b"".join(_LENGTH.pack(len(field)) + field for field in octets)
+    encoded = [field.encode() for field in fields]
+    return _CONTEXT + b"".join(_LENGTH.pack(len(field)) + field for field in encoded)
 
 
 def key_id(key: Ed25519PublicKey) -> str:
-    """What a signature calls the key."""
+    """Return the id of a key in signatures: SHA-256 of its 32 bytes, as hexadecimal digits."""
     return hashlib.sha256(key.public_bytes_raw()).hexdigest()
 
 
 def read_private_key(path: PathLike) -> Ed25519PrivateKey:
-    """From a PEM file without a password. Raises InvalidArgument."""
+    """Read a private key from a PEM file without a password. Raises InvalidArgument."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -90,7 +93,7 @@ def read_private_key(path: PathLike) -> Ed25519PrivateKey:
 
 
 def read_public_key(path: PathLike) -> Ed25519PublicKey:
-    """From a PEM file. Raises InvalidArgument."""
+    """Read a public key from a PEM file. Raises InvalidArgument."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 

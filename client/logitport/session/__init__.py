@@ -1,1 +1,1 @@
-"""An engine's session: frames, their transports, the requests it holds and the memory of its logits."""
+"""An engine's session: its frames, transports, requests and logits memory."""

@@ -1,4 +1,4 @@
-"""Frames and replies of one session, in order, over whatever transport it has."""
+"""The ordered exchange of one session's frames and replies, over any transport."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from weakref import WeakMethod
 
 from logitport.errors import DeadlineExceeded, InternalError, LogitportError, ServerUnavailable, from_proto
-from logitport.session.transports.local import LocalLane
+from logitport.session.transports.local import LocalTransport
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from logitport.session.transports.base import Transport
 
-# The kind of reply that each kind of frame gets.
+# The reply kind expected for each frame kind.
 _REPLIES = {
     "open": "opened",
     "add": "added",
@@ -30,14 +30,14 @@ _REPLIES = {
 
 
 class FrameChannel:
-    """Numbers the frames, and sees to it that one at a time is unanswered.
+    """Numbers the frames, and allows one unanswered frame at a time.
 
-    The reply to a step may be taken in early, on a thread of the transport's own, while the engine is busy elsewhere.
+    The reply to a step may be read early, on the transport's own thread, while the engine does other work.
 
     Attributes:
-        opened: what the server said when the session was opened.
-        connections: how many have been made; regions belong to one of them.
-        retirements: how often the server has retired the regions that it had made.
+        opened: the server's reply to the opening frame.
+        connections: number of connections made so far; a region belongs to one connection.
+        retirements: how often the server has retired the regions that it created.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class FrameChannel:
         self._opening = opening
         self._timeout = timeout
         self._local = local
-        # Held while a reply is awaited: by the engine's thread, or by the one that takes in replies early.
+        # Held while waiting for a reply, by the engine's thread or by the transport's thread.
         self._receiving = threading.RLock()
         self._take_reply: Callable[[processing_pb2.SessionResponse | Exception], None] | None = None
-        # Why there is no connection; another attempt may be made at any time.
+        # The error that ended the connection; None while there is one. `reopen` may be called at any time.
         self._lost: ServerUnavailable | None = None
         self.connections = 0
         self.retirements = 0
@@ -70,33 +70,33 @@ class FrameChannel:
 
     @property
     def shares_memory(self) -> bool:
-        """Whether logits can lie in memory that the server reaches."""
+        """Whether logits can be in memory that the server can access."""
         return self._transport.shares_memory
 
     @property
     def device_uuid(self) -> bytes:
-        """Of the GPU whose memory the server can open; empty if there is none, or if the host may be another."""
+        """UUID of the GPU whose memory the server can open; empty if it has none, or may be on another host."""
         return self.opened.local_transport.device_uuid if self._transport.name == "local" else b""
 
     def reopen(self, wait_seconds: float) -> None:
-        """Connect again, as soon as there is a server, and open the session anew: it holds nothing.
+        """Reconnect, and open a new session, which holds no requests.
 
         Raises:
-            ServerUnavailable: there is none within `wait_seconds`.
-            LogitportError: there is one, and it refuses the session.
+            ServerUnavailable: no server was reached within `wait_seconds`.
+            LogitportError: the server refuses the session.
         """
         with self._receiving:
             self._transport.close()
             try:
                 self._open(wait_seconds)
             except LogitportError as error:
-                self._lost = ServerUnavailable(f"the connection broke, and no server came within the time: {error}")
+                self._lost = ServerUnavailable(f"the connection was lost and could not be restored in time: {error}")
                 if isinstance(error, (DeadlineExceeded, ServerUnavailable)):
                     raise self._lost from None
                 raise
 
     def exchange(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
-        """Send a frame and wait for its reply. Raises the error, if the frame was refused."""
+        """Send a frame and wait for its reply. Raises the server's error if it refused the frame."""
         with self._receiving:
             self.drain_reply()
             self.send(frame)
@@ -107,7 +107,7 @@ class FrameChannel:
         frame: processing_pb2.SessionRequest,
         take_reply: Callable[[processing_pb2.SessionResponse | Exception], None],
     ) -> None:
-        """Send a frame and return; `take_reply` is called once, with its reply or with what was raised instead."""
+        """Send a frame and return at once; `take_reply` is called once, with the reply or the exception."""
         self.drain_reply()
         try:
             self.send(frame)
@@ -118,7 +118,7 @@ class FrameChannel:
             self._transport.leave_reply()
 
     def drain_reply(self) -> None:
-        """Take in the reply to the frame that `begin` sent, if that has not been done."""
+        """Receive the reply to the frame that `begin` sent, and pass it on, unless that was done already."""
         with self._receiving:
             take_reply, self._take_reply = self._take_reply, None
             if take_reply is not None:
@@ -128,7 +128,7 @@ class FrameChannel:
                     take_reply(error)
 
     def open_region(self, size_bytes: int, replaces: int) -> tuple[int, mmap.mmap] | None:
-        """Memory shared with the server, and its id; None if the transport shares none. Raises LimitExceeded."""
+        """Open a region: its id and memory; None if the transport cannot share memory. Raises LimitExceeded."""
         if not self.shares_memory:
             return None
         opening = processing_pb2.OpenRegion(size_bytes=size_bytes, replaces=replaces)
@@ -138,11 +138,14 @@ class FrameChannel:
             reply, memory = self._transport.receive_region(size_bytes)
         self._check(reply)
         if memory is None:
-            raise InternalError("the server opened a region, and no memory came; has this process descriptors left?")
+            raise InternalError(
+                "the server opened a region, but no descriptor arrived; check this process's limit of open files "
+                "(ulimit -n)"
+            )
         return reply.region_opened.region_id, memory
 
     def send(self, frame: processing_pb2.SessionRequest) -> None:
-        """Send a frame; the next thing to do is to `receive` its reply."""
+        """Send a frame. The caller must `receive` its reply before sending another frame."""
         if self._lost is not None:
             raise self._lost
         frame.seq = self._seq + 1
@@ -151,7 +154,7 @@ class FrameChannel:
         self._expected = _REPLIES[frame.WhichOneof("frame")]
 
     def receive(self) -> processing_pb2.SessionResponse:
-        """The reply to the frame that was sent last. Raises the error, if it was refused."""
+        """Receive the reply to the last frame. Raises the server's error if it refused the frame."""
         reply = self._transport.receive()
         self._check(reply)
         return reply
@@ -172,18 +175,18 @@ class FrameChannel:
             if self._local != "grpc":
                 self._try_local_transport()
             self.connections += 1
-            take_in = WeakMethod(self._take_in)  # the transport's thread must not keep a session alive
-            self._transport.on_readable(lambda: (call := take_in()) is not None and call())
+            take_early = WeakMethod(self._take_early)  # the transport's thread must not keep a session alive
+            self._transport.on_readable(lambda: (call := take_early()) is not None and call())
         except BaseException:
             self._transport.close()
             raise
 
     def _try_local_transport(self) -> None:
-        """Move to the local transport, if the server offers one and it can be reached from here."""
+        """Switch to the local transport, if the server offers one and its socket can be reached."""
         try:
             if not self.opened.HasField("local_transport"):
                 raise ConnectionRefusedError("the server offers none")
-            self._transport = LocalLane.connect(self.opened.local_transport, self._transport, self._timeout)
+            self._transport = LocalTransport.connect(self.opened.local_transport, self._transport, self._timeout)
         except OSError as error:
             if self._local == "local":
                 raise ServerUnavailable(f"no local transport to {self._transport.target}: {error}") from error
@@ -192,16 +195,16 @@ class FrameChannel:
         kind = reply.WhichOneof("frame")
         if reply.seq != self._seq or kind not in (self._expected, "error"):
             raise InternalError(
-                f"the server answered frame {reply.seq} with {kind}, where frame {self._seq} wants {self._expected}; "
-                "close the session"
+                f"the server replied to frame {reply.seq} with {kind}, but {self._expected} was expected for frame "
+                f"{self._seq}; close the session"
             )
         if kind == "error":
             raise from_proto(reply.error)
         if kind == "added" and reply.added.regions_retired:
             self.retirements += 1
 
-    def _take_in(self) -> None:
-        """Take in a reply that has come, unless the engine's thread is about to."""
+    def _take_early(self) -> None:
+        """Receive a reply that has arrived, unless the engine's thread is receiving."""
         if self._receiving.acquire(blocking=False):
             try:
                 self.drain_reply()

@@ -1,4 +1,4 @@
-"""Logits of an engine's GPU: in memory that the server edits where it lies, or in pinned memory of the host."""
+"""Memory for logits of an engine's GPU: GPU memory that the server edits in place, or pinned host memory."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ logger = logging.getLogger(__name__)
 
 _CONNECTION_LOST = (DeadlineExceeded, ServerUnavailable, SessionClosed)
 
-# What sessions of this process have left while their server might still have it open: CUDA forbids to free that.
+# Allocations that ended sessions left while a server might still have them open. CUDA forbids freeing such memory, so
+# later sessions reuse it.
 _parked: list[SharedAllocation] = []
 
-# The same, but the server might still edit it, so that nobody can use it; nor may its events be destroyed.
+# Allocations that a server might still edit. They cannot be reused, and their events must not be destroyed.
 _lost: list[SharedAllocation] = []
 
 
 class SharedAllocation:
-    """Memory of a GPU that a server may have open, and the two events that order who uses it.
+    """GPU memory that a server may have open, and the two events that order its use by both processes.
 
     Attributes:
         cuda: the GPU.
         open_at_server: whether a server may have it open.
-        with_server: whether a server was asked to edit it, and has not answered.
+        with_server: whether a server may be editing it: a request to edit it has no reply yet.
     """
 
     def __init__(self, cuda: Cuda, size_bytes: int) -> None:
@@ -50,26 +51,26 @@ class SharedAllocation:
 
     @classmethod
     def take(cls, cuda: Cuda, size_bytes: int) -> SharedAllocation:
-        """The smallest parked one that is large enough, else a new one. Raises CudaError."""
+        """Reuse the smallest parked allocation that is large enough, else allocate. Raises CudaError."""
         for parked in sorted(_parked, key=lambda one: one.size_bytes):
             if parked.cuda is cuda and parked.size_bytes >= size_bytes:
                 with suppress(ValueError):  # another thread has just taken it
                     _parked.remove(parked)
-                    cuda.synchronize()  # who had it may have work under way
+                    cuda.synchronize()  # the previous session may have queued work on it
                     return parked
         return cls(cuda, size_bytes)
 
     @property
     def size_bytes(self) -> int:
-        """How large it is, which may be more than was asked for."""
+        """Its size, which may be larger than requested."""
         return self._allocation.size_bytes
 
     def tensor(self) -> torch.Tensor:
-        """All of it, uint8[size_bytes], zeroed: a server shall not see what was there. Raises CudaError."""
+        """View all of it, uint8[size_bytes], zeroed so that a server cannot read old contents. Raises CudaError."""
         return self.cuda.tensor(self._allocation, self._release).zero_()
 
     def frame(self, size_bytes: int) -> processing_pb2.ShareDeviceMemory:
-        """What tells a server to open its first `size_bytes`."""
+        """Make the frame with which a server opens its first `size_bytes`."""
         return processing_pb2.ShareDeviceMemory(
             memory_handle=self._allocation.handle,
             device_uuid=self.cuda.uuid,
@@ -78,17 +79,17 @@ class SharedAllocation:
             edited_event=self._edited_handle,
         )
 
-    def hand_over(self) -> None:
-        """What the current stream has been told to do comes before what the server is about to do."""
+    def lend(self) -> None:
+        """Order the server's work after the work that is queued on the current stream."""
         self.with_server = True
         self._ready.record(self.cuda.current_stream())
 
-    def take_back(self) -> None:
-        """What the current stream is told from now on comes after what the server did."""
+    def reclaim(self) -> None:
+        """Order later work of the current stream after the server's work."""
         try:
             self._edited.wait(self.cuda.current_stream())
         except RuntimeError:
-            logger.warning("a stream could not be told to wait for the server; the GPU was waited for", exc_info=True)
+            logger.warning("a CUDA stream could not wait for the server's event; waiting on the CPU", exc_info=True)
             self._edited.synchronize()
         self.with_server = False
 
@@ -98,12 +99,14 @@ class SharedAllocation:
         elif not self.with_server:
             _parked.append(self)
         else:
-            logger.warning("%d bytes on %s are lost: a server might still edit them", self.size_bytes, self.cuda.device)
+            logger.warning(
+                "%d bytes on %s cannot be freed: a server might still edit them", self.size_bytes, self.cuda.device
+            )
             _lost.append(self)
 
 
 class DeviceMemory(Memory):
-    """Memory of the engine's GPU, edited by a server on that GPU."""
+    """Memory of the engine's GPU, which a server on that GPU edits in place."""
 
     name = "device"
 
@@ -133,7 +136,7 @@ class DeviceMemory(Memory):
             raise
         except (CudaError, LogitportError) as error:
             logger.info(
-                "logits travel through the host's memory, for the server cannot edit them on the GPU: %s", error
+                "logits are sent through host memory, because the server cannot edit them on the GPU: %s", error
             )
             self.refuse()
             return None
@@ -144,20 +147,20 @@ class DeviceMemory(Memory):
         return torch.empty(size_bytes, dtype=torch.uint8, device=self._device)
 
     def write(self, staged: Any, rows: Any) -> bool:
-        assert self._shared is not None  # noqa: S101 - only what was opened is written to
+        assert self._shared is not None  # noqa: S101 - `open` succeeded before
         try:
             if staged is not None:
                 staged.copy_(rows)
-            self._shared.hand_over()
+            self._shared.lend()
         except RuntimeError as error:
-            logger.warning("logits travel through the host's memory, for CUDA failed: %s", error)
+            logger.warning("logits are sent through host memory, because CUDA failed: %s", error)
             return False
         return True
 
-    def read(self, logits: Any, wanted: Sequence[int], staged: Any) -> None:
+    def read(self, logits: Any, indices: Sequence[int], staged: Any) -> None:
         assert self._shared is not None  # noqa: S101 - as above
-        self._shared.take_back()
-        super().read(logits, wanted, staged)
+        self._shared.reclaim()
+        super().read(logits, indices, staged)
 
     def refuse(self) -> None:
         self._refused_on = self._channel.connections
@@ -175,12 +178,12 @@ class DeviceMemory(Memory):
 
 
 class PinnedMemory(HostMemory):
-    """A region of the host's memory to and from which the engine's GPU copies by itself."""
+    """Host memory that is pinned, so that the engine's GPU copies to and from it directly."""
 
     def __init__(self, channel: FrameChannel, cuda: Cuda) -> None:
         super().__init__(channel)
         self._cuda = cuda
-        self._copied_home: torch.cuda.Event | None = None
+        self._copied_back: torch.cuda.Event | None = None
 
     def open(self, size_bytes: int, replaces: int) -> tuple[int, Any] | None:
         opened = super().open(size_bytes, replaces)
@@ -194,21 +197,21 @@ class PinnedMemory(HostMemory):
     def write(self, staged: Any, rows: Any) -> bool:
         if staged is not None:
             stream = self._cuda.current_stream()
-            if self._copied_home is not None:
-                stream.wait_event(self._copied_home)  # the engine may have changed its stream since
+            if self._copied_back is not None:
+                stream.wait_event(self._copied_back)  # the engine may have changed its stream since
             staged.copy_(rows, non_blocking=True)
             stream.record_event().synchronize()
         return True
 
-    def read(self, logits: Any, wanted: Sequence[int], staged: Any) -> None:
+    def read(self, logits: Any, indices: Sequence[int], staged: Any) -> None:
         if staged is not None:
-            tensors.put_rows(logits, wanted, staged)
-            self._copied_home = self._cuda.current_stream().record_event()
+            tensors.put_rows(logits, indices, staged)
+            self._copied_back = self._cuda.current_stream().record_event()
 
 
 def memories(channel: FrameChannel, device: str) -> list[Memory]:
-    """The kinds of memory for logits on a GPU, the fastest first."""
-    if not torch.cuda.is_available():  # the engine says what torch here knows nothing of
+    """List the kinds of memory for logits on a GPU, the fastest first."""
+    if not torch.cuda.is_available():  # the engine names a GPU that torch in this process cannot use
         return [HostMemory(channel)]
     cuda = open_cuda(torch.device(device))
     host = HostMemory(channel) if cuda is None else PinnedMemory(channel, cuda)

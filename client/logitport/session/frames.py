@@ -1,4 +1,4 @@
-"""Step frames: what joined each history, and whose rows the logits are."""
+"""Frames of a session: new tokens of each request, the rows of the logits, and admissions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from logitport.request import Request
 
 
-# A frame that holds more is followed by another one; far below what either end takes by default.
+# Requests beyond this size go into another frame. It is far below the default message limit of either end.
 _LARGE_BYTES = 4 << 20
 
 
@@ -26,11 +26,11 @@ class Handle:
     """A request that a session holds; compared by identity.
 
     Attributes:
-        request_id: as the request had it.
-        reads_logits: whether its chain reads logits, which then travel at each step.
-        history: its tokens, as the session has been told.
+        request_id: the request's.
+        reads_logits: whether its chain reads logits, which are then sent at each step.
+        history: its tokens, including the new ids of every step.
         crc: checksum of the history.
-        processed: whether a processor has been handed logits of it.
+        processed: whether a processor has received logits of it.
         removed: whether the session has dropped it.
     """
 
@@ -42,7 +42,7 @@ class Handle:
     def __init__(self, slot: int, generation: int, request: Request) -> None:
         self.slot = slot
         self.generation = generation
-        # As it was when it was admitted: what the engine does to its own objects later changes nothing.
+        # A copy made at admission, so that later changes to the engine's objects have no effect.
         self._message = message_of(request)
         self.request_id = self._message.request_id
         self.history = History(request.prompt_token_ids, request.output_token_ids)
@@ -53,17 +53,17 @@ class Handle:
         self.removed = False
 
     def pin(self, processors: Sequence[str]) -> None:
-        """Name by its digest what the request named by a registered name: this is what each stood for at admission."""
-        for call, stood_for in zip(self._message.processors, processors):  # noqa: B905 - an older server tells of none
+        """Replace each registered name by the digest that it had at admission."""
+        for call, digest in zip(self._message.processors, processors):  # noqa: B905 - an older server sends none
             if call.processor.WhichOneof("by") == "name":
-                call.processor.digest = stood_for
+                call.processor.digest = digest
 
     def digests(self) -> list[str]:
-        """Of those processors of its chain that are named by one."""
+        """Digests of the processors in its chain that are named by digest."""
         return [call.processor.digest for call in self._message.processors if call.processor.digest]
 
-    def asked(self) -> common_pb2.Request:
-        """The request with its history as it is now."""
+    def to_proto(self) -> common_pb2.Request:
+        """Convert to a message, with the present history."""
         message = common_pb2.Request()
         message.CopyFrom(self._message)
         message.prompt_token_ids.extend(self.history.prompt_token_ids.tolist())
@@ -71,7 +71,7 @@ class Handle:
         return message
 
     def extend(self, token_ids: Sequence[int]) -> None:
-        """These ids, oldest first, join the history."""
+        """Append ids to the history, oldest first."""
         self.history.extend(token_ids)
         self.crc = extend_crc(self.crc, token_ids)
 
@@ -84,7 +84,7 @@ class Handle:
         return f"<Handle {self.request_id!r} slot {self.slot} generation {self.generation}>"
 
 
-# A handle, or a handle and how many of its draft tokens the row has seen.
+# A handle, or a handle and its draft offset: how many of its draft tokens the row has seen.
 RowLike = Union[Handle, "tuple[Handle, int]"]
 
 
@@ -93,26 +93,31 @@ def place_rows(
     drafts: Mapping[Handle, Sequence[int]],
     rows: Sequence[RowLike] | None,
 ) -> list[tuple[Handle, int]]:
-    """(handle, draft offset) of each row of the logits; by default the handles in order, 1 + its drafts each.
+    """Map each row of the logits to (handle, draft offset).
+
+    By default each handle has, in order, one row and one more for each of its draft tokens.
 
     Raises:
-        UnknownRequest: a row, or drafts, of a handle that takes no part in the step.
+        UnknownRequest: a row, or drafts, of a handle that is not in the step.
         InvalidArgument: a draft offset beyond the drafts, or requests without any row.
     """
     for handle in drafts:
         if handle not in new_token_ids:
-            raise UnknownRequest(f"drafts belong to {handle}, which takes no part in the step; give it new ids, or []")
+            raise UnknownRequest(f"drafts belong to {handle}, which is not in the step; give it new ids, or []")
     if rows is None:
         return [(handle, offset) for handle in new_token_ids for offset in range(1 + len(drafts.get(handle, ())))]
     placed = [row if isinstance(row, tuple) else (row, 0) for row in rows]
     if new_token_ids and not placed:
-        raise InvalidArgument("rows is empty: leave out requests without a row; tell their new ids with their next row")
+        raise InvalidArgument(
+            "rows is empty: leave out requests without a row, and pass their new ids in the step of their next row"
+        )
     for handle, offset in placed:
         if handle not in new_token_ids:
-            raise UnknownRequest(f"a row belongs to {handle}, which takes no part in the step; give it new ids, or []")
+            raise UnknownRequest(f"a row belongs to {handle}, which is not in the step; give it new ids, or []")
         if not 0 <= offset <= len(drafts.get(handle, ())):
             raise InvalidArgument(
-                f"a row of {handle} has draft offset {offset}, with {len(drafts.get(handle, ()))} draft tokens"
+                f"a row of {handle} has draft offset {offset}, but the request has {len(drafts.get(handle, ()))} draft "
+                "tokens"
             )
     return placed
 
@@ -123,7 +128,7 @@ def step_frame(
     rows: Sequence[tuple[Handle, int]],
     vocab_size: int,
 ) -> processing_pb2.Step:
-    """The frame for a step, with each history's length and checksum as they are before the new ids.
+    """Make the frame for a step. The length and checksum of each history are those before the new ids.
 
     Raises:
         InvalidTokenId: an id is not an integer in [0, vocab_size).
@@ -148,8 +153,8 @@ def step_frame(
     return frame
 
 
-def misused(new_token_ids: object, drafts: object, rows: object) -> InvalidArgument:
-    """What is wrong with the arguments of a step of which no frame can be made."""
+def describe_misuse(new_token_ids: object, drafts: object, rows: object) -> InvalidArgument:
+    """Make the error for arguments of a step that have the wrong types."""
     for name, ids_by_handle in (("new_token_ids", new_token_ids), ("drafts", drafts or {})):
         if not isinstance(ids_by_handle, Mapping):
             kind = type(ids_by_handle).__name__
@@ -166,13 +171,13 @@ def misused(new_token_ids: object, drafts: object, rows: object) -> InvalidArgum
 
 
 def add_frames(handles: Sequence[Handle]) -> Iterator[processing_pb2.AddRequests]:
-    """The frames that admit requests, or send them again, with their histories as they are now.
+    """Make the frames that admit requests, or send them again, with their present histories.
 
-    There is more than one if all of them together would be a large message.
+    There is more than one frame if a single one would be a large message.
     """
     frame, size_bytes = processing_pb2.AddRequests(), 0
     for handle in handles:
-        frame.requests.add(slot=handle.slot, generation=handle.generation, request=handle.asked())
+        frame.requests.add(slot=handle.slot, generation=handle.generation, request=handle.to_proto())
         size_bytes += frame.requests[-1].ByteSize()
         if size_bytes > _LARGE_BYTES:
             yield frame
@@ -182,7 +187,7 @@ def add_frames(handles: Sequence[Handle]) -> Iterator[processing_pb2.AddRequests
 
 
 def wrong_ids(token_ids: Mapping[Handle, Sequence[int]], vocab_size: int) -> dict[Handle, InvalidTokenId]:
-    """What is wrong with the ids of those requests whose ids are no integers in [0, vocab_size)."""
+    """Make an error for each request whose ids are not all integers in [0, vocab_size)."""
     wrong = {}
     for handle, ids in token_ids.items():
         try:

@@ -1,4 +1,4 @@
-"""Where logits lie while the server works on them."""
+"""Buffers for logits that the server processes, and the transfer of logits to and from the server."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from logitport.session.channel import FrameChannel
     from logitport_proto import common_pb2
 
-    # First and last address of memory, and the memory, as long as anybody holds it.
+    # First and last address of a block of memory, and a weak reference to it.
     _Span = tuple[int, int, weakref.ref[Any]]
 
 
 class LogitsBuffer:
-    """Rows of logits that grow on demand, in a region if the server reaches such memory.
+    """Rows of logits that grow on demand, in a region if the server can access such memory.
 
     Attributes:
         memory: the kind of memory.
@@ -35,29 +35,29 @@ class LogitsBuffer:
         self._datatype = datatype
         self._with_torch = with_torch
         self._region_id = 0
-        self._octets: Any = None
+        self._data: Any = None
         self._connection = 0
         self._logits: Any = None
         self._retirements = 0
-        # Memory that must not be used any more; and memory that other memory has replaced, which the server may have
-        # lent: it is good as long as nobody comes.
+        # Retired memory must not be used any more. Replaced memory may still be lent to a worker by the server, so it
+        # may be used until the next request is added; then it is retired.
         self._retired: list[_Span] = []
         self._replaced: list[_Span] = []
 
     def rows(self, rows: int) -> Any:
-        """float[rows, vocab_size]: the first rows of the buffer. Raises LimitExceeded."""
+        """Return the first rows of the buffer, float[rows, vocab_size]. Raises LimitExceeded."""
         if self._lacks(rows) and not self._open(rows):
             self._logits = self._view(self.memory.ordinary(self._size_bytes(rows)), rows)
         return self._logits[:rows]
 
     def shared_rows(self, rows: int) -> Any:
-        """As `rows`, but None if the server does not reach them."""
+        """Return the same as `rows`, or None if the server cannot access that memory."""
         if (self._lacks(rows) or not self._region_id) and not self._open(rows):
             return None
         return self._logits[:rows]
 
     def locate(self, logits: Any, message: common_pb2.Tensor) -> bool:
-        """Make the message name these logits, if they are rows of this region that lie one after the other."""
+        """Make the message refer to these logits, if they are consecutive rows of this region."""
         self._notice_retirement()
         if not self._region_id or self._connection != self._channel.connections:
             return False
@@ -73,7 +73,7 @@ class LogitsBuffer:
         return True
 
     def check(self, logits: Any) -> None:
-        """Raises InvalidLogits for logits in memory that is retired."""
+        """Raise InvalidLogits for logits in retired memory."""
         self._notice_retirement()
         if not self._retired:
             return
@@ -81,28 +81,28 @@ class LogitsBuffer:
         address = tensors.address(logits)
         if any(first <= address <= last for first, last, _ in self._retired):
             raise InvalidLogits(
-                "these logits lie in a buffer that is not good any more: a request was added, and a processor that had "
-                "the buffer to itself can still write to it; call logits_buffer again, and copy the logits there"
+                "these logits are in a retired buffer: a request was added, and a processor that had exclusive use of "
+                "the buffer can still write to it; call logits_buffer again, and copy the logits there"
             )
 
     def request_added(self) -> None:
-        """Somebody has come for whom memory that was replaced is no good."""
+        """Retire all replaced memory: a worker that it is lent to could overwrite the new request's logits."""
         self._retired += self._replaced
         self._replaced = []
 
     def refuse(self) -> None:
-        """The region is of no use: it is ordinary memory from now on."""
+        """Use the region as ordinary memory from now on, because it cannot be shared."""
         self._region_id = 0
         self.memory.refuse()
 
     def _notice_retirement(self) -> None:
-        """Let go of a region that the server has retired."""
+        """Drop the region if the server has retired it."""
         if self._retirements == self._channel.retirements:
             return
         self._retirements = self._channel.retirements
         if self._region_id and isinstance(self.memory, HostMemory) and self._connection == self._channel.connections:
             self._retired.append(self._span())
-            self._region_id, self._logits, self._octets = 0, None, None
+            self._region_id, self._logits, self._data = 0, None, None
 
     def _lacks(self, rows: int) -> bool:
         self._notice_retirement()
@@ -114,29 +114,29 @@ class LogitsBuffer:
         opened = self.memory.open(self._size_bytes(rows), self._region_id)
         self._region_id = 0
         if opened is not None:
-            if self._octets is not None and isinstance(self.memory, HostMemory):
+            if self._data is not None and isinstance(self.memory, HostMemory):
                 self._replaced = [*(span for span in self._replaced if span[2]() is not None), self._span()]
-            self._region_id, self._octets = opened
-            self._logits = self._view(self._octets, rows)
+            self._region_id, self._data = opened
+            self._logits = self._view(self._data, rows)
         return opened is not None
 
     def _span(self) -> _Span:
         first = tensors.address(self._logits)
-        return first, first + self._size_bytes(len(self._logits)) - 1, weakref.ref(self._octets)
+        return first, first + self._size_bytes(len(self._logits)) - 1, weakref.ref(self._data)
 
     def _size_bytes(self, rows: int) -> int:
         return max(1, rows) * self._vocab_size * tensors.DATATYPES[self._datatype][1]
 
-    def _view(self, octets: Any, rows: int) -> Any:
-        return tensors.view(octets, self._datatype, (rows, self._vocab_size), with_torch=self._with_torch)
+    def _view(self, data: Any, rows: int) -> Any:
+        return tensors.view(data, self._datatype, (rows, self._vocab_size), with_torch=self._with_torch)
 
 
 class Placement(NamedTuple):
-    """Where `LogitsTransfer.put` has put logits: in a buffer, or inline if that is None.
+    """Where `LogitsTransfer.put` has put logits.
 
     Attributes:
-        buffer: where they are.
-        staged: the copy of them there; None if they are there themselves.
+        buffer: the buffer that holds them; None if they were sent inline.
+        staged: the copy in the buffer; None if the logits themselves are in the buffer.
     """
 
     buffer: LogitsBuffer | None
@@ -144,12 +144,12 @@ class Placement(NamedTuple):
 
 
 class LogitsTransfer:
-    """Puts logits where the server finds them, the cheapest way there is, and fetches what became of them.
+    """Makes logits available to the server, in the fastest way available, and fetches the processed rows.
 
     Attributes:
         datatype: of the logits: "FP32", "FP16" or "BF16".
-        buffer: what `Session.logits_buffer` hands out.
-        memory: where logits were when the server worked on them last: "device", "host" or "inline"; "" before.
+        buffer: the buffer behind `Session.logits_buffer`.
+        memory: where the server last processed logits: "device", "host" or "inline"; "" before the first time.
     """
 
     def __init__(
@@ -163,21 +163,21 @@ class LogitsTransfer:
         self.buffer = self._buffers(device, with_torch=with_torch)[0]
 
     def check(self, logits: Any) -> None:
-        """Raises InvalidLogits for logits in memory that must not be used any more."""
+        """Raise InvalidLogits for logits in retired memory."""
         self.buffer.check(logits)
 
-    def put(self, logits: Any, wanted: Sequence[int], message: common_pb2.Tensor) -> Placement:
-        """Make the message name or hold the wanted rows.
+    def put(self, logits: Any, indices: Sequence[int], message: common_pb2.Tensor) -> Placement:
+        """Make the message refer to these rows of the logits, or hold them.
 
-        Rows that lie in the buffer stay there. Others are copied into shared memory, of their GPU or of the host.
-        Where there is none, or not enough, they travel inline.
+        Rows in the buffer stay there. Others are copied to shared memory, on their GPU or on the host. Without shared
+        memory, or without enough of it, they are sent inline.
         """
         if self.buffer.locate(logits, message):
             if self.buffer.memory.write(None, logits):
                 return self._placed(self.buffer, None)
             self.buffer.refuse()
             message.Clear()
-        rows = tensors.take_rows(logits, wanted)
+        rows = tensors.take_rows(logits, indices)
         for staging in self._stagings(rows):
             try:
                 staged = staging.shared_rows(len(rows))
@@ -193,16 +193,16 @@ class LogitsTransfer:
         return self._placed(None, None)
 
     @staticmethod
-    def fetch(logits: Any, wanted: Sequence[int], placed: Placement, message: common_pb2.Tensor) -> None:
-        """Bring the wanted rows home, from where `put` put them. Raises InvalidLogits if they come malformed."""
+    def fetch(logits: Any, indices: Sequence[int], placed: Placement, message: common_pb2.Tensor) -> None:
+        """Copy the processed rows to the logits, from where `put` put them. Raises InvalidLogits if malformed."""
         if placed.buffer is not None:
-            placed.buffer.memory.read(logits, wanted, placed.staged)
+            placed.buffer.memory.read(logits, indices, placed.staged)
         elif message.datatype:
-            tensors.put_rows(logits, wanted, tensors.like(message, logits))
+            tensors.put_rows(logits, indices, tensors.like(message, logits))
 
     @staticmethod
     def refuse(placed: Placement) -> bool:
-        """The server refused logits that are right: whether it may take them from elsewhere."""
+        """Handle a refusal of valid logits by the server; returns whether to send them again from other memory."""
         if placed.buffer is None or placed.buffer.memory.name != "device":
             return False
         placed.buffer.refuse()
@@ -213,7 +213,7 @@ class LogitsTransfer:
         return Placement(buffer, staged)
 
     def _stagings(self, rows: Any) -> list[LogitsBuffer]:
-        """Buffers for copies of these rows, the fastest first."""
+        """Return buffers for copies of these rows, the fastest first."""
         if not self._channel.shares_memory:
             return []
         device = rows.device if tensors.is_torch(rows) else None
@@ -229,7 +229,7 @@ class LogitsTransfer:
 
 
 def memories(channel: FrameChannel, device: object) -> list[Memory]:
-    """The kinds of memory for logits on a device ("cuda:0", or a torch.device), the fastest first."""
+    """List the kinds of memory for logits on a device ("cuda:0", or a torch.device), the fastest first."""
     if not str(device).startswith("cuda"):
         return [HostMemory(channel)]
     from logitport.session import device_memory  # imports torch

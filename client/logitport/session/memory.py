@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Memory(ABC):
-    """A kind of memory that the server reaches, too. One object has one region at a time.
+    """A kind of memory that the server can access, too. One object has one region at a time.
 
     Attributes:
         name: "host" or "device".
@@ -24,7 +24,7 @@ class Memory(ABC):
 
     @abstractmethod
     def open(self, size_bytes: int, replaces: int) -> tuple[int, Any] | None:
-        """A new region in place of `replaces` (0: of none): its id, and its bytes; None if the server reaches none.
+        """Open a region in place of region `replaces` (0 for none): its id and bytes; None if none can be shared.
 
         Raises:
             LimitExceeded: more than the server's max_region_bytes.
@@ -32,24 +32,24 @@ class Memory(ABC):
 
     @abstractmethod
     def ordinary(self, size_bytes: int) -> Any:
-        """As many bytes where the engine has its logits, which the server does not reach."""
+        """Allocate ordinary memory on the engine's device, which the server cannot access."""
 
     @abstractmethod
     def write(self, staged: Any, rows: Any) -> bool:
-        """Copy rows into the region, if they are not there (`staged` is None), for the server; False if that fails."""
+        """Copy rows to `staged`, their place in the region; None if they are there already. False if that fails."""
 
-    def read(self, logits: Any, wanted: Sequence[int], staged: Any) -> None:
-        """Copy what the server left in the region over the wanted rows, if these are not there themselves."""
+    def read(self, logits: Any, indices: Sequence[int], staged: Any) -> None:
+        """Copy the processed rows from `staged` to these rows of the logits; None if they are the logits themselves."""
         if staged is not None:
-            tensors.put_rows(logits, wanted, staged)
+            tensors.put_rows(logits, indices, staged)
 
     @abstractmethod
     def refuse(self) -> None:
-        """The region is of no use: to CUDA, or because the server will not work on it."""
+        """Stop using the region, because CUDA failed or the server refused it."""
 
 
 class HostMemory(Memory):
-    """Regions that the server makes, and passes over a local transport."""
+    """Host memory: regions that the server creates, and passes over a local transport."""
 
     name = "host"
 
@@ -68,4 +68,4 @@ class HostMemory(Memory):
         return True
 
     def refuse(self) -> None:
-        """It is the logits that are wrong: nothing that could be done otherwise."""
+        """Do nothing: the server never refuses host memory, so the fault is in the logits."""

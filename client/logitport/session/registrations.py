@@ -1,4 +1,4 @@
-"""What a client has registered, for a server that forgets it."""
+"""A client's registrations, kept so that they can be repeated at a server that lacks them."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ if TYPE_CHECKING:
 
 
 class Registrations:
-    """Payloads by digest, and the names that were bound to them. Safe to use from several threads.
+    """Registered payloads by digest, and the names bound to them. Safe to use from several threads.
 
     Args:
-        registry: the server's.
-        call: calls one of its methods. Raises LogitportError.
+        registry: stub of the server's registry.
+        call: calls one of the stub's methods. Raises LogitportError.
     """
 
     def __init__(self, registry: registry_pb2_grpc.ProcessorRegistryStub, call: Callable[[Any, Any], Any]) -> None:
         self._registry = registry
         self._call = call
-        self._asked: dict[str, registry_pb2.RegisterRequest] = {}
+        self._registered: dict[str, registry_pb2.RegisterRequest] = {}
         self._owners: dict[str, str] = {}
         self._digests: dict[str, str] = {}  # by name
         self._lock = threading.Lock()
 
-    def remember(self, asked: registry_pb2.RegisterRequest, info: registry_pb2.ProcessorInfo) -> None:
-        """The server has done what was asked."""
+    def remember(self, request: registry_pb2.RegisterRequest, info: registry_pb2.ProcessorInfo) -> None:
+        """Record a registration that the server has accepted."""
         with self._lock:
-            self._asked[info.digest] = asked
+            self._registered[info.digest] = request
             self._owners[info.digest] = info.owner
-            if asked.name:
-                self._digests[asked.name] = info.digest
+            if request.name:
+                self._digests[request.name] = info.digest
 
     def forget(self, processor: str) -> None:
-        """The server has forgotten this name, or this digest with all its names."""
+        """Drop a name, or a digest with all its names, after the server has deleted it."""
         with self._lock:
-            self._asked.pop(processor, None)
+            self._registered.pop(processor, None)
             self._digests = {name: digest for name, digest in self._digests.items() if processor not in (name, digest)}
 
     def restore(self) -> dict[str, LogitportError]:
-        """Register again what the server does not have, under those of its names that are free there.
+        """Register every processor that the server lacks, under those of its names that are free there.
 
         Returns:
-            Why the server refused what it refused, by digest.
+            The error of each processor that the server refused, by digest.
 
         Raises:
             ServerUnavailable: there is no server.
         """
         refused = {}
-        for digest, asked in list(self._asked.items()):
+        for digest, request in list(self._registered.items()):
             try:
                 if not self._is_there(digest):
-                    self._register(asked, digest)
+                    self._register(request, digest)
             except ServerUnavailable:
                 raise
             except LogitportError as error:
@@ -71,12 +71,12 @@ class Registrations:
             return False
         return bool(found.owner == self._owners[digest])
 
-    def _register(self, asked: registry_pb2.RegisterRequest, digest: str) -> None:
+    def _register(self, request: registry_pb2.RegisterRequest, digest: str) -> None:
         with self._lock:
             names = [name for name, bound in self._digests.items() if bound == digest]
         for name in ("", *names):
-            again = registry_pb2.RegisterRequest(payload=asked.payload, name=name, shared=asked.shared)
+            again = registry_pb2.RegisterRequest(payload=request.payload, name=name, shared=request.shared)
             try:
                 self._call(self._registry.Register, again)
-            except NameTaken:  # somebody has bound it since
+            except NameTaken:  # it was bound to another digest in the meantime
                 continue

@@ -1,4 +1,4 @@
-"""The requests that a session holds, and what becomes of them when the server forgets."""
+"""The requests that a session holds, and their recovery after a lost connection."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-# Between two attempts to bring a session back, with jitter: engines that lost one server must not all come at once.
+# Between two attempts to reconnect, with jitter: engines that lost one server must not all reconnect at once.
 _FIRST_BACKOFF_SECONDS = 0.05
 _MAX_BACKOFF_SECONDS = 2.0
 
 
 class SessionRequests:
-    """Handles by slot.
+    """The requests of a session: a map from slot to handle.
 
     Args:
-        conversation: with the server.
-        restore: registers again what a new server lacks of what the client had registered; see `Registrations`.
-        reconnect_seconds: how long to look for a new server; with 0 there is one attempt.
+        channel: exchanges frames with the server.
+        restore: registers the client's processors with a server that lacks them; see `Registrations.restore`.
+        reconnect_seconds: how long to try to reconnect; with 0 there is one attempt.
 
     Attributes:
-        lost: why requests that the server does not hold any more are not brought back.
-        resyncs: how often a history was sent again because the server's was another one.
+        lost: the error of each request that the server does not hold any more and that is not sent again.
+        resyncs: how often a history was sent again because the server's history differed.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class SessionRequests:
         self._reconnect_seconds = reconnect_seconds
         self._handles: dict[int, Handle] = {}
         self._closed = False
-        # Slots that were used and are free again; the next one that never was is `_unused_slot`.
+        # Slots that were used and are free again. `_unused_slot` is the lowest slot that was never used.
         self._free_slots: list[int] = []
         self._unused_slot = 0
         self._generation = 0
@@ -68,27 +68,27 @@ class SessionRequests:
         return len(self._handles)
 
     def check(self, handle: Handle) -> None:
-        """Raises UnknownRequest if the handle is not on the roster, SessionClosed after `clear`."""
+        """Raise UnknownRequest if the session does not hold the handle, SessionClosed after `clear`."""
         if self._closed:
             raise SessionClosed("the session is closed; open another with Client.session")
         if not isinstance(handle, Handle):
             kind = type(handle).__name__
-            raise UnknownRequest(f"a value of type {kind} is no request of this session: pass what Session.add gave")
+            raise UnknownRequest(f"a value of type {kind} is not a handle: pass the result of Session.add")
         if self._handles.get(handle.slot) is not handle:
-            raise UnknownRequest(f"{handle!r} is no request of this session: never added, removed, or of another one")
+            raise UnknownRequest(f"{handle!r} is not in this session: it was removed, or belongs to another session")
 
     def add(self, request: Request) -> Handle:
         """Admit a request. Raises as `Session.add`."""
-        most = self._channel.opened.max_requests
-        if len(self._handles) >= most:
-            raise LimitExceeded(f"all {most} slots are taken; remove requests that have ended, or raise max_requests")
+        limit = self._channel.opened.max_requests
+        if len(self._handles) >= limit:
+            raise LimitExceeded(f"all {limit} slots are taken; remove requests that have ended, or raise max_requests")
         handle = Handle(self._free_slots[0] if self._free_slots else self._unused_slot, self._generation, request)
         (frame,) = add_frames([handle])
         added = self.exchange(processing_pb2.SessionRequest(add=frame)).added
         for failure in added.failures:
             raise from_proto(failure.error)
         if len(added.reads_logits) != 1:
-            raise InternalError(f"one request was added, and the server answered for {len(added.reads_logits)}")
+            raise InternalError(f"one request was added, but the server's reply is for {len(added.reads_logits)}")
         handle.reads_logits = bool(added.reads_logits[0])
         for chain in added.chains:
             handle.pin(chain.processors)
@@ -109,40 +109,40 @@ class SessionRequests:
         heapq.heappush(self._free_slots, handle.slot)
         self._drop([handle])
 
-    def give_up(self, errors: Mapping[Handle, LogitportError]) -> None:
-        """These requests stay on the roster, but go no further: the server drops them, and each step tells why."""
+    def fail(self, errors: Mapping[Handle, LogitportError]) -> None:
+        """Fail requests: the server drops them; the session keeps their handles, and each step reports the error."""
         self.lost.update(errors)
         self._drop(list(errors))
 
     def clear(self) -> None:
-        """Forget everything; the session is closed."""
+        """Drop all handles and mark the session as closed."""
         self._handles.clear()
         self._closed = True
 
     def exchange(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
-        """As `FrameChannel.exchange`; if the connection breaks, on a new one."""
+        """Call `FrameChannel.exchange`; if the connection is lost, repeat it on a new one."""
         return self.with_reconnect(lambda: self._channel.exchange(frame))
 
     def with_reconnect(self, call: Callable[[], _T]) -> _T:
-        """What `call` returns; if the connection breaks, what it returns on a new one. Not to be nested.
+        """Return `call()`; if the connection is lost, reconnect and repeat it. Must not be nested.
 
         Raises:
-            ServerUnavailable: no server that stays came within `reconnect_seconds`.
+            ServerUnavailable: no attempt succeeded within `reconnect_seconds`.
         """
         try:
             return call()
         except ServerUnavailable:
-            return self._healed(call)
+            return self._reconnect(call)
 
-    def _healed(self, call: Callable[[], _T]) -> _T:
+    def _reconnect(self, call: Callable[[], _T]) -> _T:
         deadline = time.monotonic() + self._reconnect_seconds
 
         def attempt() -> _T:
             self._recover(max(0.0, deadline - time.monotonic()))
             return call()
 
-        # tenacity is a dependency for this one call. A loop of our own lost: it would be a retry policy to maintain.
-        # gRPC's own policy lost: it repeats one RPC, and this is several (connect, register, replay, call).
+        # tenacity is a dependency for this one call. Not a loop of our own: that is a retry policy to maintain.
+        # Not gRPC's retry policy: it repeats one RPC, and an attempt is several (connect, register, replay, call).
         retrying = Retrying(
             retry=retry_if_exception_type(ServerUnavailable),
             wait=wait_random_exponential(multiplier=_FIRST_BACKOFF_SECONDS, max=_MAX_BACKOFF_SECONDS),
@@ -152,12 +152,12 @@ class SessionRequests:
         return retrying(attempt)
 
     def resend(self, handles: Sequence[Handle]) -> None:
-        """Send these requests again with the histories that they have now; who is refused is `lost`."""
+        """Send these requests again with their present histories; refused ones are added to `lost`."""
         self.resyncs += len(handles)
         self._send(handles)
 
     def _recover(self, wait_seconds: float) -> None:
-        """Connect again, and bring back every request whose state follows from its history; the others are `lost`."""
+        """Reconnect, and send again every request whose state follows from its history; the others become `lost`."""
         if self._closed:
             raise SessionClosed("the session is closed; open another with Client.session")
         self._channel.reopen(wait_seconds)
@@ -165,8 +165,8 @@ class SessionRequests:
         for handle in self._handles.values():
             if handle.processed and handle not in self.lost:
                 self.lost[handle] = StateLost(
-                    f"request {handle.request_id!r}: the server that processed its logits is gone, and what its "
-                    "processors remembered with it; remove the request and add it again"
+                    f"request {handle.request_id!r}: the connection to the server that processed its logits was lost, "
+                    "and with it the state of its processors; remove the request and add it again"
                 )
         self._send([handle for handle in self._handles.values() if handle not in self.lost])
         for handle, error in self.lost.items():
@@ -184,8 +184,8 @@ class SessionRequests:
         for frame in add_frames(handles):
             try:
                 added = self._channel.exchange(processing_pb2.SessionRequest(add=frame)).added
-            except LimitExceeded as error:  # what this server takes may be less
-                self.lost.update({self._handles[asked.slot]: error for asked in frame.requests})
+            except LimitExceeded as error:  # this server's message limit may be lower than the previous one's
+                self.lost.update({self._handles[entry.slot]: error for entry in frame.requests})
                 continue
             for failure in added.failures:
                 if failure.slot in self._handles:

@@ -1,4 +1,4 @@
-"""One engine's persistent batch, on the engine's side."""
+"""An engine's session: the client side of one persistent batch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from logitport.calls import count
 from logitport.errors import InvalidTokenId, LogitportError
 from logitport.session.channel import FrameChannel
-from logitport.session.frames import Handle, RowLike, misused, place_rows, step_frame, wrong_ids
+from logitport.session.frames import Handle, RowLike, describe_misuse, place_rows, step_frame, wrong_ids
 from logitport.session.logits_buffer import LogitsTransfer
 from logitport.session.requests import SessionRequests
 from logitport.session.step import PendingStep
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """Requests come and go, and at each step the engine tells what was sampled and gets its logits processed.
+    """A persistent batch: requests are added and removed, and each step sends new tokens and processes logits.
 
     Made by `Client.session`. Not safe to use from several threads. Close it, or use it in a `with` statement.
 
-    If the connection breaks, it is made again, and every request whose state follows from its history goes on as if
-    nothing had been; one whose processors have read logits fails with StateLost.
+    If the connection is lost, the session reconnects. Every request whose state follows from its history continues
+    unchanged; a request whose processors have read logits fails with StateLost.
 
     Attributes:
         vocab_size: width of the logits.
@@ -56,61 +56,61 @@ class Session:
 
     @property
     def session_id(self) -> str:
-        """The server's name for it, for logs; another one after a reconnect."""
+        """The server's id of the session, for logs; it changes after a reconnect."""
         return self._channel.opened.session_id
 
     @property
     def reconnects(self) -> int:
-        """How often the connection broke and was made again."""
+        """Number of reconnects."""
         return self._channel.connections - 1
 
     @property
     def resyncs(self) -> int:
-        """How often a request's history was sent again because the server's was another one."""
+        """How often a request's history was sent again because the server's history differed."""
         return self._requests.resyncs
 
     @property
     def transport(self) -> str:
-        """How frames travel: "grpc", or "local" over a Unix socket with shared memory."""
+        """How frames are sent: "grpc", or "local" over a Unix socket with shared memory."""
         return self._channel.transport
 
     @property
     def logits_memory(self) -> str:
-        """Where logits were when the server read them last; "" before.
+        """Where the server last read logits; "" before the first time.
 
-        "device" is memory of the engine's GPU, "host" memory shared with the server; "inline" logits travelled.
+        "device" is memory of the engine's GPU, "host" is memory shared with the server; "inline" logits were sent.
         """
         return self._transfer.memory
 
     def logits_buffer(self, rows: int) -> Any:
-        """Logits that the server can reach: float[rows, vocab_size] of the session's dtype, in shared memory.
+        """Return logits in memory shared with the server: float[rows, vocab_size] of the session's dtype.
 
-        For a session opened with a torch dtype and device="cuda:…" they are on that GPU. If the server works on the
-        same one, it edits them there, ordered by events: nobody waits for the GPU. The work that `apply` and the server
-        do comes after what the current stream was told before, and before what it is told afterwards.
+        For a session opened with a torch dtype and device="cuda:…" they are on that GPU. If the server uses the same
+        GPU, it edits them there. CUDA events order the work, so no process waits for the GPU: `apply` and the server's
+        edits run after the work already queued on the current stream, and before work queued later.
 
-        A step applied to them, or to their first rows, moves no logits. The buffer is the same memory at each call;
-        asking for more rows than before, or after a reconnect, makes a new one, and what was in the old one is not
-        copied.
+        A step applied to these rows, or to the first of them, copies no logits. The buffer is the same memory at each
+        call. A call with more rows than before, or after a reconnect, makes a new buffer, and does not copy the old
+        contents.
 
-        It is good until the next `add`: a processor in a worker, whose requests had the buffer to themselves, can write
-        there for ever. Where a request is added that is not its own, the buffer is retired: steps are not applied to it
-        any more (InvalidLogits), and the next call gives another. So is a buffer that a new one has replaced, whoever
-        is added; until then steps may be applied to it, as to any other logits.
+        Use the buffer until the next `add`, and then call again. A processor in a worker may have had exclusive use of
+        the buffer, and that worker keeps write access. If a request of another trust domain is added, the buffer is
+        retired: a step applied to it raises InvalidLogits, and the next call returns another buffer. A buffer that was
+        replaced by a larger one is retired at the next `add` of any request; until then steps may be applied to it.
 
         Returns:
-            A torch tensor if the session was opened with a torch dtype, else a numpy array. Ordinary memory if the
-            server cannot reach such: then logits travel, and everything else is the same.
+            A torch tensor if the session was opened with a torch dtype, else a numpy array. It is ordinary memory if
+            none can be shared with the server: then logits are sent, and everything else is the same.
 
         Raises:
-            InvalidArgument: `rows` is no whole number, or negative.
+            InvalidArgument: `rows` is not a whole number, or negative.
             LimitExceeded: more than the server's max_region_bytes.
         """
-        wanted = count(rows, "rows", 0)
-        return self._requests.with_reconnect(lambda: self._transfer.buffer.rows(wanted))
+        num_rows = count(rows, "rows", 0)
+        return self._requests.with_reconnect(lambda: self._transfer.buffer.rows(num_rows))
 
     def add(self, request: Request) -> Handle:
-        """Admit a request, with its whole history; its processors are found and their state is built now.
+        """Admit a request, with its whole history. The server looks up its processors and builds their state now.
 
         Raises:
             UnknownProcessor, InvalidParams, PayloadError, InvalidTokenId: the request is refused; see docs/protocol.md.
@@ -131,20 +131,20 @@ class Session:
         rows: Sequence[RowLike] | None = None,
         drafts: Mapping[Handle, Sequence[int]] | None = None,
     ) -> PendingStep:
-        """Tell what was sampled, and return at once; the server works while the model's forward pass runs.
+        """Send the new tokens, and return at once; the server works while the model's forward pass runs.
 
         Args:
-            new_token_ids: for each request of the step the ids that joined it since its last step; none in its first.
-            rows: whose each row of the logits is: a handle, or (handle, number of drafts it has seen). By default the
-                requests in order, each with one row and one more for each draft token.
-            drafts: draft tokens of requests that speculate. They do not join the history.
+            new_token_ids: for each request of the step, the ids added since its last step; [] in its first step.
+            rows: the request of each row of the logits: a handle, or (handle, number of drafts it has seen). By default
+                the requests in order, each with one row and one more for each draft token.
+            drafts: draft tokens of requests that speculate. They are not added to the history.
 
         Returns:
-            The step under way; `apply(logits)` finishes it. A request whose ids, or drafts, are no ids of the
-            vocabulary fails there with InvalidTokenId, and in every later step: its history is not what the engine has.
+            The pending step; `apply(logits)` finishes it. A request whose ids or drafts are outside the vocabulary
+            fails there with InvalidTokenId, and in every later step, because its history differs from the engine's.
 
         Raises:
-            UnknownRequest, InvalidArgument: the call is wrong, and nothing was sent.
+            UnknownRequest, InvalidArgument: an argument is invalid, and nothing was sent.
         """
         drafted: Mapping[Handle, Sequence[int]] = {}
         try:
@@ -155,14 +155,14 @@ class Session:
             frame = step_frame(new_token_ids, drafted, placed, self.vocab_size)
         except InvalidTokenId:
             wrong = wrong_ids(new_token_ids, self.vocab_size) | wrong_ids(drafted, self.vocab_size)
-            self._requests.give_up(wrong)
+            self._requests.fail(wrong)
             new_token_ids = {handle: () if handle in wrong else ids for handle, ids in new_token_ids.items()}
             drafted = {handle: (0,) * len(ids) if handle in wrong else ids for handle, ids in drafted.items()}
             frame = step_frame(new_token_ids, drafted, placed, self.vocab_size)
         except LogitportError:
             raise
         except (AttributeError, TypeError, ValueError) as error:
-            raise misused(new_token_ids, drafts, rows) from error
+            raise describe_misuse(new_token_ids, drafts, rows) from error
         pending = PendingStep(
             self._channel, self._requests, self._transfer, list(new_token_ids), drafted, placed, self.vocab_size
         )
@@ -175,17 +175,17 @@ class Session:
         return pending
 
     def rewind(self, handle: Handle, length: int) -> None:
-        """Cut a request's history back to `length` ids (prompt and output); its next step goes on from there.
+        """Cut a request's history back to `length` ids (prompt and output); its next step continues from there.
 
         Raises:
-            UnknownRequest: not a request of this session.
-            InvalidArgument: longer than the history, or into the prompt.
+            UnknownRequest: the handle is not in this session.
+            InvalidArgument: `length` is above the history's, or below the prompt's.
         """
         self._requests.check(handle)
         handle.rewind(length)
 
     def close(self) -> None:
-        """End the session; the server forgets its requests. May be called twice."""
+        """End the session; the server drops its requests. May be called twice."""
         self._requests.clear()
         self._channel.close()
 
@@ -201,4 +201,4 @@ class Session:
         return len(self._requests)
 
     def __bool__(self) -> bool:
-        return True  # also while it holds no request
+        return True  # even without requests, where __len__ is 0

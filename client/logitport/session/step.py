@@ -1,4 +1,4 @@
-"""A step under way."""
+"""A step that was sent to the server and is not yet applied."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What came of a step.
+    """Result of a step.
 
     Attributes:
-        failures: the error of each request that failed; the engine ends them. Their rows are unspecified.
-        skipped: the error of each request that asked to be skipped; their rows are as they were.
+        failures: the error of each request that failed; the engine must end these. Their rows are unspecified.
+        skipped: the error of each failed request with on_error="skip"; their rows are unchanged.
         rows_applied: number of rows by processor: a built-in's name, or the `ProcessorRef.display_name` of a shipped
             one (its class and the beginning of its digest).
         all_denied_rows: rows in which edits left no id allowed.
@@ -48,7 +48,7 @@ class StepResult:
 
 
 class PendingStep:
-    """What `Session.step` returns: the server is at work, or has answered already."""
+    """A step whose reply may or may not have arrived; returned by `Session.step`."""
 
     def __init__(
         self,
@@ -74,34 +74,34 @@ class PendingStep:
         self._superseded = False
 
     def apply(self, logits: Any, *, check: bool = True) -> StepResult:
-        """Finish the step: collect the edits, and process `logits` in place.
+        """Finish the step: receive the edits, and process `logits` in place.
 
         Args:
             logits: float[rows, vocab_size] of the session's dtype, a torch tensor on any device or a numpy array.
-                Rows whose processors read logits travel, unless they lie in `Session.logits_buffer`; the others do not.
+                Only rows whose processors read logits are sent, and not if they are in `Session.logits_buffer`.
             check: raise if a request failed; with False, look at `failures` of the result.
 
         Raises:
             RequestsFailed: requests with on_error="abort" failed; the others were processed.
-            InvalidLogits: wrong shape or dtype, or a buffer that is not good any more, see `Session.logits_buffer`; the
-                logits are untouched, and `apply` may be called again.
-            InvalidArgument: the step was applied already, or another one was begun.
+            InvalidLogits: wrong shape or dtype, or a retired buffer, see `Session.logits_buffer`; the logits are
+                unchanged, and `apply` may be called again.
+            InvalidArgument: the step was applied already, or another step was begun.
         """
         self._check(logits)
-        answer, placed = self._requests.with_reconnect(lambda: self._hand_over(logits))
+        answer, placed = self._requests.with_reconnect(lambda: self._send_logits_rows(logits))
         self._applied = True
         result = answer.result
         try:
-            apply_edits(answer.edits, logits)  # while the server works on the rows that it was handed
+            apply_edits(answer.edits, logits)  # while the server processes the rows that were sent
         finally:
             if placed is not None:
-                result = _combine(result, self._take_back(logits, answer.wanted, placed))
-        return _checked(result) if check else result
+                result = _combine(result, self._receive_logits_rows(logits, answer.logits_rows, placed))
+        return _raise_failures(result) if check else result
 
     def edits(self, *, check: bool = True) -> Edits:
-        """Wait for the edits and return them without applying any, for an engine that broadcasts them to its ranks.
+        """Wait for the edits and return them without applying them, for an engine that broadcasts them to its ranks.
 
-        What came of the step beside them is in `result`.
+        The rest of the reply is in `result`.
 
         Args:
             check: raise if a request failed; with False, look at `failures` of `result`.
@@ -110,58 +110,60 @@ class PendingStep:
             RequestsFailed: as `apply`.
             InvalidArgument: there are rows whose processors read logits: finish the step with `apply`.
         """
-        answer = self._requests.with_reconnect(self._settled)
-        if answer.wanted:
+        answer = self._requests.with_reconnect(self._synchronized_answer)
+        if answer.logits_rows:
             raise InvalidArgument(
-                f"processors read the logits of rows {answer.wanted}, and edits are not all that is wanted there: "
+                f"processors read the logits of rows {answer.logits_rows}, so edits alone are not enough: "
                 "finish the step with apply(logits)"
             )
         if check:
-            _checked(answer.result)
+            _raise_failures(answer.result)
         return answer.edits
 
     @property
     def result(self) -> StepResult | None:
-        """What came of the rows that no processor reads; None before the server has answered."""
+        """Result of the rows that no processor reads; None until the reply has been read."""
         return None if self._answer is None else self._answer.result
 
     def take_reply(self, reply: processing_pb2.SessionResponse | Exception) -> None:
-        """Take in the reply, as far as that needs no logits; what was raised instead is raised by `apply`."""
+        """Parse the reply, or keep the error that replaced it; `apply` raises that error."""
         if isinstance(reply, Exception):
             self._error = reply
         else:
             self._answer = self._read(reply.edits)
 
     def supersede(self) -> None:
-        """Another step was begun; this one cannot be finished any more."""
+        """Mark the step as abandoned: another step was begun, so this one cannot be finished any more."""
         self._superseded = True
 
-    def _settled(self) -> _Answer:
-        """The answer, after every history that the server does not have, or has otherwise, has been sent again.
+    def _synchronized_answer(self) -> _Answer:
+        """Return the answer, once the server has the same history as the client for every request.
+
+        Histories that the server lacks, or has with other tokens, are sent again first.
 
         Raises:
-            ServerUnavailable: the connection broke; on a new one it may be called again.
+            ServerUnavailable: the connection was lost; the call may be repeated on a new connection.
         """
         if self._superseded:
             raise InvalidArgument("another step was begun; finish a step before the next one")
         if self._answer is None:
             self._channel.drain_reply()
-        if isinstance(self._error, ServerUnavailable) or self._wants_logits_elsewhere():
-            self._answer, self._error = self._ask_again(), None
+        if isinstance(self._error, ServerUnavailable) or self._logits_request_is_lost():
+            self._answer, self._error = self._repeat(), None
         if self._error is not None:
             raise self._error
         assert self._answer is not None  # noqa: S101 - take_reply() leaves one of the two
         if out_of_sync := [handle for handle in self._answer.out_of_sync if not handle.removed]:
-            self._answer = replace(self._ask_again(out_of_sync), out_of_sync=[])
+            self._answer = replace(self._repeat(out_of_sync), out_of_sync=[])
         return self._answer
 
-    def _wants_logits_elsewhere(self) -> bool:
-        """Whether the server that asked for this step's logits is gone: the one that came since knows nothing of it."""
-        wanted = self._answer is not None and self._answer.wanted
-        return bool(wanted) and self._connection != self._channel.connections
+    def _logits_request_is_lost(self) -> bool:
+        """Whether the server requested logits on a connection that was replaced: the new server has no such step."""
+        requested = self._answer is not None and self._answer.logits_rows
+        return bool(requested) and self._connection != self._channel.connections
 
-    def _ask_again(self, out_of_sync: Sequence[Handle] = ()) -> _Answer:
-        """The answer to this step from histories that hold its new ids already; these are sent before."""
+    def _repeat(self, out_of_sync: Sequence[Handle] = ()) -> _Answer:
+        """Send the step again, without new ids, after the histories, which include them already."""
         self._requests.resend(out_of_sync)
         nothing_new: dict[Handle, Sequence[int]] = dict.fromkeys(self._handles, ())
         frame = step_frame(nothing_new, self._drafts, self._rows, self._vocab_size)
@@ -169,49 +171,56 @@ class PendingStep:
         self._connection = self._channel.connections
         return answer
 
-    def _hand_over(self, logits: Any) -> tuple[_Answer, Placement | None]:
-        """The answer, and where the wanted rows are that were sent; None if none are wanted. Raises as `_settled`."""
-        answer = self._settled()
-        return answer, self._send(logits, answer.wanted) if answer.wanted else None
+    def _send_logits_rows(self, logits: Any) -> tuple[_Answer, Placement | None]:
+        """Return the answer, and where the requested rows were put; None if the server requested no rows.
 
-    def _send(self, logits: Any, wanted: Sequence[int]) -> Placement:
+        Raises as `_synchronized_answer`.
+        """
+        answer = self._synchronized_answer()
+        return answer, self._send(logits, answer.logits_rows) if answer.logits_rows else None
+
+    def _send(self, logits: Any, logits_rows: Sequence[int]) -> Placement:
         frame = processing_pb2.SessionRequest()
-        placed = self._transfer.put(logits, wanted, frame.logits.logits)
+        placed = self._transfer.put(logits, logits_rows, frame.logits.logits)
         self._channel.send(frame)
-        for row in wanted:
+        for row in logits_rows:
             self._rows[row][0].processed = True
         return placed
 
-    def _take_back(self, logits: Any, wanted: Sequence[int], placed: Placement) -> StepResult:
-        """The wanted rows, processed. If the connection breaks here, nobody knows how far that came."""
+    def _receive_logits_rows(self, logits: Any, logits_rows: Sequence[int], placed: Placement) -> StepResult:
+        """Receive the processed rows. If the connection is lost here, their requests fail with StateLost.
+
+        The processors may or may not have run, so their state is unknown.
+        """
         try:
             try:
                 edited = self._channel.receive().logits
             except InvalidLogits:
                 if self._transfer.refuse(placed):
-                    return self._take_back(logits, wanted, self._send(logits, wanted))
+                    return self._receive_logits_rows(logits, logits_rows, self._send(logits, logits_rows))
                 raise
             if placed.buffer is None:
-                self._check_edited(edited.logits, len(wanted))
+                self._check_edited(edited.logits, len(logits_rows))
         except ServerUnavailable as error:
-            lost = StateLost(f"the connection broke while logits of this request were being processed: {error}")
-            return StepResult(dict.fromkeys((self._rows[row][0] for row in wanted), lost), {}, {}, ())
-        self._transfer.fetch(logits, wanted, placed, edited.logits)
+            lost = StateLost(f"the connection was lost while logits of this request were being processed: {error}")
+            return StepResult(dict.fromkeys((self._rows[row][0] for row in logits_rows), lost), {}, {}, ())
+        self._transfer.fetch(logits, logits_rows, placed, edited.logits)
         return self._result(edited)
 
     def _read(self, reply: processing_pb2.StepEdits) -> _Answer:
-        """Parse and check everything that the engine's next moments depend on."""
+        """Parse the reply and check every field that the client uses."""
         out_of_sync = {
             failure.slot for failure in reply.failures if failure.error.code == common_pb2.ERROR_CODE_NEED_SYNC
         }
-        wanted = unpack_int32(reply.logits_rows).tolist()
-        if wanted and not (wanted[0] >= 0 and wanted[-1] < len(self._rows) and wanted == sorted(set(wanted))):
+        logits_rows = unpack_int32(reply.logits_rows).tolist()
+        ascending = logits_rows == sorted(set(logits_rows))
+        if logits_rows and not (ascending and logits_rows[0] >= 0 and logits_rows[-1] < len(self._rows)):
             raise InternalError(
-                f"StepEdits.logits_rows: {wanted} are no rows of a step of {len(self._rows)}, ascending"
+                f"StepEdits.logits_rows: {logits_rows} are not ascending rows of a step of {len(self._rows)} rows"
             )
         return _Answer(
             edits=Edits.from_proto(reply.edits, len(self._rows), self._vocab_size),
-            wanted=wanted,
+            logits_rows=logits_rows,
             out_of_sync=[handle for handle in self._handles if handle.slot in out_of_sync] if out_of_sync else [],
             result=self._result(reply),
         )
@@ -221,11 +230,11 @@ class PendingStep:
             raise InvalidArgument("this step was applied already; begin the next one with Session.step")
         rows, width = tensors.check_matrix(logits)
         datatype = tensors.datatype_of(logits.dtype)
-        wanted = self._transfer.datatype
-        if rows != len(self._rows) or width != self._vocab_size or datatype != wanted:
+        expected = self._transfer.datatype
+        if rows != len(self._rows) or width != self._vocab_size or datatype != expected:
             raise InvalidLogits(
-                f"logits are {datatype}[{rows}, {width}]; this step wants "
-                f"{wanted}[{len(self._rows)}, {self._vocab_size}]"
+                f"logits are {datatype}[{rows}, {width}]; this step needs "
+                f"{expected}[{len(self._rows)}, {self._vocab_size}]"
             )
         self._transfer.check(logits)
 
@@ -233,14 +242,15 @@ class PendingStep:
         datatype = self._transfer.datatype
         if edited.datatype != datatype or list(edited.shape) != [rows, self._vocab_size]:
             raise InvalidLogits(
-                f"the server returned {edited.datatype}{list(edited.shape)} for {datatype}[{rows}, {self._vocab_size}]"
+                f"the server returned {edited.datatype}{list(edited.shape)} instead of {datatype}"
+                f"[{rows}, {self._vocab_size}]"
             )
 
     def _result(self, reply: processing_pb2.StepEdits | processing_pb2.StepLogitsEdited) -> StepResult:
         failures, skipped = split_failures(reply.failures) if reply.failures else ({}, {})
         by_slot = {handle.slot: handle for handle in self._handles} if failures or skipped else {}
-        if strangers := [slot for slot in (*failures, *skipped) if slot not in by_slot]:
-            raise InternalError(f"the server told of failures in slots {strangers}, which take no part in the step")
+        if unknown := [slot for slot in (*failures, *skipped) if slot not in by_slot]:
+            raise InternalError(f"the server reported failures of slots {unknown}, which are not in the step")
         lost = self._requests.lost
         return StepResult(
             {by_slot[slot]: lost.get(by_slot[slot], error) for slot, error in failures.items()},
@@ -252,22 +262,29 @@ class PendingStep:
 
 @dataclass(frozen=True)
 class _Answer:
-    """A StepEdits, read and checked."""
+    """A StepEdits message, parsed and checked.
+
+    Attributes:
+        edits: of the rows that no processor reads.
+        logits_rows: the rows whose logits the server needs, ascending.
+        out_of_sync: requests whose history at the server differs from the client's.
+        result: of the rows that no processor reads.
+    """
 
     edits: Edits
-    wanted: list[int]
+    logits_rows: list[int]
     out_of_sync: list[Handle]
     result: StepResult
 
 
-def _checked(result: StepResult) -> StepResult:
+def _raise_failures(result: StepResult) -> StepResult:
     if result.failures:
         raise RequestsFailed(result.failures, result)
     return result
 
 
 def _combine(first: StepResult, second: StepResult) -> StepResult:
-    """What came of the rows that no processor read, and of those that were read."""
+    """Merge the result of the rows that no processor read with that of the rows that were read."""
     applied = dict(first.rows_applied)
     for processor, rows in second.rows_applied.items():
         applied[processor] = applied.get(processor, 0) + rows

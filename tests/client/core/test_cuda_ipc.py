@@ -1,4 +1,4 @@
-"""What is asked of the driver, by a driver that is scripted; and whether the real one has what is asked for."""
+"""Calls of the CUDA driver, against a scripted driver; and whether the real driver has these functions."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ BLOCK = 2 << 20
 
 
 class Handle:
-    """A cudaIpcMemHandle_t, whose bytes some versions of the bindings show by their address alone."""
+    """A cudaIpcMemHandle_t. Some versions of the bindings give its bytes only by address."""
 
-    def __init__(self, octets: bytes = bytes(64)) -> None:
-        self.octets = ctypes.create_string_buffer(octets, 64)
+    def __init__(self, data: bytes = bytes(64)) -> None:
+        self.data = ctypes.create_string_buffer(data, 64)
 
     def getPtr(self) -> int:  # noqa: N802 - the bindings' name
-        return ctypes.addressof(self.octets)
+        return ctypes.addressof(self.data)
 
 
 RESULTS: dict[str, tuple[Any, ...]] = {
@@ -53,13 +53,13 @@ class Driver:
     """As `cuda_ipc.bindings.driver`: each function returns its status, then its results.
 
     Attributes:
-        asked: the calls, without those that make a context current.
+        calls: all calls, without those that make a context current.
         current: how deep the stack of contexts is.
         fails: a function that fails.
     """
 
     def __init__(self) -> None:
-        self.asked: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
         self.current = 0
         self.fails = ""
 
@@ -79,7 +79,7 @@ class Driver:
             elif function == "cuCtxPopCurrent":
                 self.current -= 1
             else:
-                self.asked.append((function, *arguments))
+                self.calls.append((function, *arguments))
             if function.startswith(("cuMem", "cuIpc", "cuStream")):
                 assert self.current, f"{function} without a context"
             return (0, *RESULTS.get(function, ()))
@@ -94,7 +94,7 @@ def driver() -> Driver:
 
 @pytest.fixture
 def gpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Cuda:
-    """A GPU whose memory torch believes to be there."""
+    """A GPU that does not exist; torch's tensors over its memory are replaced."""
 
     def as_tensor(exposed: Any, device: Any) -> Any:
         address, _ = exposed.__cuda_array_interface__["data"]
@@ -104,7 +104,7 @@ def gpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Cuda:
 
     monkeypatch.setattr(cuda_ipc.torch, "as_tensor", as_tensor)
     made = Cuda(torch.device("cuda", 1), driver)
-    driver.asked.clear()
+    driver.calls.clear()
     return made
 
 
@@ -118,10 +118,10 @@ def test_a_driver_that_lacks_a_function(gpu: Cuda, driver: Driver, monkeypatch: 
     assert driver.current == 0
 
 
-def test_a_gpu_is_known_by_its_uuid(driver: Driver) -> None:
+def test_a_gpu_is_identified_by_its_uuid(driver: Driver) -> None:
     gpu = Cuda(torch.device("cuda", 1), driver)
     assert gpu.uuid == b"u" * 16
-    assert driver.asked == [
+    assert driver.calls == [
         ("cuInit", 0),
         ("cuDeviceGet", 1),
         ("cuDeviceGetUuid", 7),
@@ -132,17 +132,17 @@ def test_a_gpu_is_known_by_its_uuid(driver: Driver) -> None:
 @pytest.mark.parametrize(("wanted", "size"), [(1, BLOCK), (BLOCK, BLOCK), (BLOCK + 1, 2 * BLOCK)])
 def test_nothing_else_is_exported_with_an_allocation(gpu: Cuda, driver: Driver, wanted: int, size: int) -> None:
     assert gpu.allocate(wanted) == Allocation(4096, size, b"h" * 64)
-    assert driver.asked == [("cuMemAlloc", size), ("cuIpcGetMemHandle", 4096)]
+    assert driver.calls == [("cuMemAlloc", size), ("cuIpcGetMemHandle", 4096)]
 
 
-def test_what_cannot_be_exported_is_freed(gpu: Cuda, driver: Driver) -> None:
+def test_memory_that_cannot_be_exported_is_freed(gpu: Cuda, driver: Driver) -> None:
     driver.fails = "cuIpcGetMemHandle"
     with pytest.raises(CudaError, match="cuIpcGetMemHandle: CUDA_ERROR_INVALID_VALUE"):
         gpu.allocate(1)
-    assert driver.asked[-1] == ("cuMemFree", 4096)
+    assert driver.calls[-1] == ("cuMemFree", 4096)
 
 
-def test_a_tensor_says_when_it_is_gone(gpu: Cuda) -> None:
+def test_release_is_called_when_a_tensor_is_freed(gpu: Cuda) -> None:
     released: list[bool] = []
     tensor: Any = gpu.tensor(Allocation(4096, BLOCK, b""), lambda: released.append(True))
     assert tensor.exposed.__cuda_array_interface__ == {
@@ -161,12 +161,12 @@ def test_a_tensor_says_when_it_is_gone(gpu: Cuda) -> None:
 def test_memory_of_another_process_is_as_large_as_cuda_says(gpu: Cuda, driver: Driver) -> None:
     memory: Any = gpu.open_memory(b"x" * 64)
     assert memory.exposed.__cuda_array_interface__["shape"] == (3 * BLOCK,)
-    (function, opening, flags), ranged = driver.asked
-    assert (function, opening.octets.raw, flags) == ("cuIpcOpenMemHandle", b"x" * 64, 1)
+    (function, opening, flags), ranged = driver.calls
+    assert (function, opening.data.raw, flags) == ("cuIpcOpenMemHandle", b"x" * 64, 1)
     assert ranged == ("cuMemGetAddressRange", 8192)
     del memory
     gc.collect()
-    assert driver.asked[-1] == ("cuIpcCloseMemHandle", 8192)
+    assert driver.calls[-1] == ("cuIpcCloseMemHandle", 8192)
 
 
 @pytest.mark.parametrize("fails", ["cuIpcOpenMemHandle", "cuMemGetAddressRange"])
@@ -174,18 +174,16 @@ def test_memory_that_cannot_be_opened(gpu: Cuda, driver: Driver, fails: str) -> 
     driver.fails = fails
     with pytest.raises(CudaError, match=fails):
         gpu.open_memory(bytes(64))
-    closed = ("cuIpcCloseMemHandle", 8192) in driver.asked
+    closed = ("cuIpcCloseMemHandle", 8192) in driver.calls
     assert closed == (fails == "cuMemGetAddressRange")
 
 
-def test_memory_of_another_gpu_is_no_memory_of_this_one(
-    gpu: Cuda, driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copied = SimpleNamespace(data_ptr=lambda: 1)  # torch copies what lies elsewhere
+def test_memory_of_another_gpu_is_refused(gpu: Cuda, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = SimpleNamespace(data_ptr=lambda: 1)  # torch copies memory of another device
     monkeypatch.setattr(cuda_ipc.torch, "as_tensor", lambda exposed, device: copied)
     with pytest.raises(CudaError, match="not on cuda:1"):
         gpu.open_memory(bytes(64))
-    assert driver.asked[-1] == ("cuIpcCloseMemHandle", 8192)
+    assert driver.calls[-1] == ("cuIpcCloseMemHandle", 8192)
 
 
 HERE = SimpleNamespace(type="device", id=7)
@@ -195,7 +193,7 @@ def test_memory_that_is_shared_by_descriptor(gpu: Cuda, driver: Driver) -> None:
     memory: Any
     memory, descriptor = gpu.share(BLOCK + 1)
     wanted = SimpleNamespace(type="pinned", requestedHandleTypes="descriptor", location=HERE)
-    assert driver.asked == [
+    assert driver.calls == [
         ("cuMemCreate", 2 * BLOCK, wanted, 0),
         ("cuMemAddressReserve", 2 * BLOCK, 0, 0, 0),
         ("cuMemMap", 16384, 2 * BLOCK, 0, "made", 0),
@@ -207,13 +205,13 @@ def test_memory_that_is_shared_by_descriptor(gpu: Cuda, driver: Driver) -> None:
     assert memory.zeroed
     del memory
     gc.collect()
-    assert driver.asked[-2:] == [("cuMemUnmap", 16384, 2 * BLOCK), ("cuMemAddressFree", 16384, 2 * BLOCK)]
+    assert driver.calls[-2:] == [("cuMemUnmap", 16384, 2 * BLOCK), ("cuMemAddressFree", 16384, 2 * BLOCK)]
 
 
 def test_memory_of_a_descriptor(gpu: Cuda, driver: Driver) -> None:
     memory: Any = gpu.open_shared(55, BLOCK)
-    assert driver.asked[0] == ("cuMemImportFromShareableHandle", 55, "descriptor")
-    assert [call[0] for call in driver.asked[1:]] == [
+    assert driver.calls[0] == ("cuMemImportFromShareableHandle", 55, "descriptor")
+    assert [call[0] for call in driver.calls[1:]] == [
         "cuMemAddressReserve",
         "cuMemMap",
         "cuMemSetAccess",
@@ -222,7 +220,7 @@ def test_memory_of_a_descriptor(gpu: Cuda, driver: Driver) -> None:
     assert not memory.zeroed
     del memory
     gc.collect()
-    assert driver.asked[-1] == ("cuMemAddressFree", 16384, BLOCK)
+    assert driver.calls[-1] == ("cuMemAddressFree", 16384, BLOCK)
 
 
 _MAPPING = [
@@ -241,20 +239,20 @@ _MAPPING = [
         *((share, *row) for row in _MAPPING for share in (True, False)),
     ],
 )
-def test_nothing_is_left_of_memory_that_cannot_be_shared(
+def test_memory_that_cannot_be_shared_is_released(
     gpu: Cuda, driver: Driver, share: bool, fails: str, given_back: list[str]
 ) -> None:
     driver.fails = fails
     with pytest.raises(CudaError, match=fails):
         gpu.share(1) if share else gpu.open_shared(55, BLOCK)
     gc.collect()
-    freed = [call[0] for call in driver.asked if call[0] in ("cuMemRelease", "cuMemUnmap", "cuMemAddressFree")]
+    freed = [call[0] for call in driver.calls if call[0] in ("cuMemRelease", "cuMemUnmap", "cuMemAddressFree")]
     assert sorted(freed) == given_back
     assert driver.current == 0
 
 
 @pytest.mark.parametrize("fails", ["", "cuMemAlloc", "cuIpcGetMemHandle", "cuCtxPushCurrent"])
-def test_the_thread_is_left_as_it_was(gpu: Cuda, driver: Driver, fails: str) -> None:
+def test_the_thread_s_context_is_restored(gpu: Cuda, driver: Driver, fails: str) -> None:
     driver.fails = fails
     if fails:
         with pytest.raises(CudaError):
@@ -264,11 +262,11 @@ def test_the_thread_is_left_as_it_was(gpu: Cuda, driver: Driver, fails: str) -> 
     assert driver.current == 0
 
 
-def test_pinned_memory_is_the_same_memory_until_nobody_has_it(gpu: Cuda, driver: Driver) -> None:
+def test_memory_stays_pinned_until_the_buffer_is_freed(gpu: Cuda, driver: Driver) -> None:
     memory = mmap.mmap(-1, mmap.PAGESIZE)
     waited: list[int] = []
-    pinned = gpu.pin(memory, lambda: waited.append(len(driver.asked)))
-    function, address, *rest = driver.asked[0]
+    pinned = gpu.pin(memory, lambda: waited.append(len(driver.calls)))
+    function, address, *rest = driver.calls[0]
     assert (function, *rest) == ("cuMemHostRegister", mmap.PAGESIZE, 1)
     view = torch.frombuffer(pinned, dtype=torch.float32, count=1)
     del pinned
@@ -279,7 +277,7 @@ def test_pinned_memory_is_the_same_memory_until_nobody_has_it(gpu: Cuda, driver:
     del view
     gc.collect()
     assert waited == [1]
-    assert driver.asked[1:] == [("cuMemHostUnregister", address)]
+    assert driver.calls[1:] == [("cuMemHostUnregister", address)]
 
 
 def test_memory_that_cannot_be_pinned_is_left_alone(gpu: Cuda, driver: Driver) -> None:
@@ -287,12 +285,10 @@ def test_memory_that_cannot_be_pinned_is_left_alone(gpu: Cuda, driver: Driver) -
     with pytest.raises(CudaError, match="cuMemHostRegister"):
         gpu.pin(mmap.mmap(-1, mmap.PAGESIZE))
     gc.collect()
-    assert driver.asked == []
+    assert driver.calls == []
 
 
-def test_what_fails_as_memory_is_collected_is_only_told(
-    gpu: Cuda, driver: Driver, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_errors_during_collection_are_only_logged(gpu: Cuda, driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
     memory = gpu.open_memory(bytes(64))
     driver.fails = "cuIpcCloseMemHandle"
     del memory
@@ -317,7 +313,7 @@ def test_without_the_bindings_nothing_is_shared(
     assert "cannot be shared between processes" in caplog.text
 
 
-def test_the_real_driver_has_what_is_asked_of_it() -> None:
+def test_the_real_driver_has_these_functions() -> None:
     driver = pytest.importorskip("cuda.bindings.driver")
     functions = set(re.findall(r'"(cu[A-Z]\w+)"', Path(cuda_ipc.__file__).read_text()))
     assert len(functions) > 10

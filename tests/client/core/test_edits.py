@@ -17,33 +17,33 @@ ROWS = 8
 
 
 @st.composite
-def said_of_rows(draw: st.DrawFn) -> tuple[int, list[tuple[int, RowEdits]]]:
-    """A vocabulary and what is said of some rows, in any order."""
+def rows_with_edits(draw: st.DrawFn) -> tuple[int, list[tuple[int, RowEdits]]]:
+    """A vocabulary size, and edits of some rows, in any order."""
     vocab_size = draw(st.integers(1, 70))
     token_ids = st.lists(st.integers(0, vocab_size - 1), max_size=2 * vocab_size)
     rows = []
     for row in draw(st.lists(st.integers(0, ROWS - 1), unique=True)):
-        said = RowEdits()
+        row_edits = RowEdits()
         for kind in draw(st.lists(st.sampled_from(EditKind), max_size=5)):
             if kind is EditKind.DENY:
-                said.deny(draw(token_ids))
+                row_edits.deny(draw(token_ids))
             elif kind is EditKind.ALLOW:
-                said.allow(draw(token_ids))
+                row_edits.allow(draw(token_ids))
             elif kind is EditKind.FORCE:
-                said.force(draw(st.integers(0, vocab_size - 1)))
+                row_edits.force(draw(st.integers(0, vocab_size - 1)))
             elif kind is EditKind.BIAS:
-                said.bias(draw(token_ids), draw(st.floats(allow_nan=False, allow_infinity=False, width=32)))
+                row_edits.bias(draw(token_ids), draw(st.floats(allow_nan=False, allow_infinity=False, width=32)))
             else:
                 allowed = draw(st.lists(st.booleans(), min_size=vocab_size, max_size=vocab_size))
-                said.bitmask(pack_bits(np.array(allowed)))
-        rows.append((row, said))
+                row_edits.bitmask(pack_bits(np.array(allowed)))
+        rows.append((row, row_edits))
     return vocab_size, rows
 
 
-def allowed_by(said: RowEdits, vocab_size: int) -> list[bool]:
+def allowed_by(row_edits: RowEdits, vocab_size: int) -> list[bool]:
     """Brute force: which ids a row's edits leave."""
     allowed = [True] * vocab_size
-    for kind, ids, _ in said:
+    for kind, ids, _ in row_edits:
         named = set(ids.tolist())
         for token_id in range(vocab_size):
             if kind is EditKind.DENY:
@@ -56,9 +56,9 @@ def allowed_by(said: RowEdits, vocab_size: int) -> list[bool]:
 
 
 def deny(*token_ids: int) -> RowEdits:
-    said = RowEdits()
-    said.deny(token_ids)
-    return said
+    row_edits = RowEdits()
+    row_edits.deny(token_ids)
+    return row_edits
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=100))
@@ -76,14 +76,14 @@ def test_bit_layout() -> None:
     assert pack_bits(allowed).tolist() == [1 - 2**31, 2]
 
 
-@given(said_of_rows())
-def test_packed_edits_say_what_the_rows_said(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None:
+@given(rows_with_edits())
+def test_packed_edits_equal_the_rows_edits(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None:
     vocab_size, rows = batch
     edits = Edits.pack(rows, vocab_size)
     edits.check(ROWS, vocab_size)
     place = 0
-    for row, said in rows:
-        for edit in said:
+    for row, row_edits in rows:
+        for edit in row_edits:
             kind, ids, values = smallest(edit, vocab_size)
             span = slice(edits.offsets[place], edits.offsets[place + 1])
             assert (edits.rows[place], edits.kinds[place]) == (row, kind)
@@ -96,7 +96,7 @@ def test_packed_edits_say_what_the_rows_said(batch: tuple[int, list[tuple[int, R
     assert [column.dtype for column in (edits.rows, edits.offsets, edits.ids)] == [np.int32] * 3
 
 
-@given(said_of_rows())
+@given(rows_with_edits())
 def test_proto_round_trip(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None:
     vocab_size, rows = batch
     edits = Edits.pack(rows, vocab_size)
@@ -106,8 +106,8 @@ def test_proto_round_trip(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None
         assert getattr(again, column).tolist() == getattr(edits, column).tolist()
 
 
-@given(said_of_rows())
-def test_what_was_packed_is_unpacked(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None:
+@given(rows_with_edits())
+def test_unpack_inverts_pack(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None:
     vocab_size, rows = batch
     edits = Edits.pack(sorted(rows, key=lambda row: row[0]), vocab_size)
     again = Edits.pack(enumerate(edits.unpack(ROWS)), vocab_size)
@@ -121,8 +121,8 @@ def test_rows_are_moved() -> None:
     assert moved.to_columns()[1:] == edits.to_columns()[1:]
 
 
-@given(said_of_rows())
-def test_merged_edits_are_what_they_were(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None:
+@given(rows_with_edits())
+def test_merged_edits_are_equivalent(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None:
     vocab_size, rows = batch
     edits = Edits.pack(rows, vocab_size)
     merged = edits.merged()
@@ -137,34 +137,34 @@ def test_merged_edits_are_what_they_were(batch: tuple[int, list[tuple[int, RowEd
 
 
 def _spelt_out(row: RowEdits) -> list[Any]:
-    """Edit by edit, those that may be merged id by id."""
-    told: list[Any] = []
+    """A list of edits in which those that may be merged are split into one entry per id."""
+    listed: list[Any] = []
     for kind, ids, values in row:
         if kind is EditKind.DENY:
-            told += [(kind, token_id) for token_id in ids.tolist()]
+            listed += [(kind, token_id) for token_id in ids.tolist()]
         elif values is not None:
-            told += [(kind, *pair) for pair in zip(ids.tolist(), values.tolist(), strict=True)]
+            listed += [(kind, *pair) for pair in zip(ids.tolist(), values.tolist(), strict=True)]
         else:
-            told.append((kind, ids.tolist()))
-    return told
+            listed.append((kind, ids.tolist()))
+    return listed
 
 
 def test_an_empty_message_is_no_edits() -> None:
     assert len(Edits.from_proto(common_pb2.Edits(), 1, 1)) == 0
 
 
-@given(said_of_rows())
+@given(rows_with_edits())
 def test_denies_all(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None:
     vocab_size, rows = batch
-    for _, said in rows:
-        assert said.denies_all(vocab_size) == (not any(allowed_by(said, vocab_size)))
+    for _, row_edits in rows:
+        assert row_edits.denies_all(vocab_size) == (not any(allowed_by(row_edits, vocab_size)))
 
 
-@given(said_of_rows())
+@given(rows_with_edits())
 def test_the_smaller_form_allows_the_same(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None:
     vocab_size, rows = batch
-    for _, said in rows:
-        for edit in said:
+    for _, row_edits in rows:
+        for edit in row_edits:
             small = smallest(edit, vocab_size)
             if edit[0] in (EditKind.DENY, EditKind.ALLOW):
                 assert len(small[1]) <= bitmask_words(vocab_size)
@@ -180,11 +180,11 @@ def test_a_list_as_long_as_a_mask_stays_a_list() -> None:
     assert Edits.pack([(0, deny(1, 2, 3))], 64).kinds.tolist() == [EditKind.BITMASK]
 
 
-def test_force_voids_what_was_said_before() -> None:
-    said = deny(1)
-    said.force(2)
-    said.deny([3])
-    assert [kind for kind, _, _ in said] == [EditKind.FORCE, EditKind.DENY]
+def test_force_discards_earlier_edits() -> None:
+    row_edits = deny(1)
+    row_edits.force(2)
+    row_edits.deny([3])
+    assert [kind for kind, _, _ in row_edits] == [EditKind.FORCE, EditKind.DENY]
 
 
 def test_chains_compose_in_order() -> None:
@@ -199,13 +199,13 @@ def test_chains_compose_in_order() -> None:
     assert [kind for kind, _, _ in third] == [EditKind.FORCE]
 
 
-def test_truth_is_whether_anything_was_said() -> None:
-    said = RowEdits()
-    said.deny([])
-    said.bias([], [])
-    assert not said
-    said.allow([])
-    assert said
+def test_row_edits_are_true_if_there_are_any() -> None:
+    row_edits = RowEdits()
+    row_edits.deny([])
+    row_edits.bias([], [])
+    assert not row_edits
+    row_edits.allow([])
+    assert row_edits
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.uint8, np.int16])
@@ -221,51 +221,51 @@ def test_integers_of_any_width(dtype: Any) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda said: said.deny([0.5]), InvalidTokenId, "must be integers, not float64"),
-        (lambda said: said.allow([True]), InvalidTokenId, "must be integers, not bool"),
-        (lambda said: said.deny([2**70]), InvalidTokenId, "must be integers, not object"),
-        (lambda said: said.force(2**70), InvalidTokenId, "must be integers, not object"),
-        (lambda said: said.deny("abc"), InvalidTokenId, "must be integers, not text"),
-        (lambda said: said.force(1.0), InvalidTokenId, "force: one token id is wanted, an integer, not float"),
-        (lambda said: said.force([1]), InvalidTokenId, "force: one token id is wanted, an integer, not list"),
-        (lambda said: said.bias([1, 2], [1.0, 2.0, 3.0]), InvalidArgument, "2 ids need as many values"),
-        (lambda said: said.bias([1], float("nan")), InvalidArgument, "must be finite"),
-        (lambda said: said.bias([1, 2], [0.0, -float("inf")]), InvalidArgument, "deny it"),
+        (lambda row_edits: row_edits.deny([0.5]), InvalidTokenId, "must be integers, not float64"),
+        (lambda row_edits: row_edits.allow([True]), InvalidTokenId, "must be integers, not bool"),
+        (lambda row_edits: row_edits.deny([2**70]), InvalidTokenId, "must be integers, not object"),
+        (lambda row_edits: row_edits.force(2**70), InvalidTokenId, "must be integers, not object"),
+        (lambda row_edits: row_edits.deny("abc"), InvalidTokenId, "must be integers, not text"),
+        (lambda row_edits: row_edits.force(1.0), InvalidTokenId, "force: pass one token id, an integer, not float"),
+        (lambda row_edits: row_edits.force([1]), InvalidTokenId, "force: pass one token id, an integer, not list"),
+        (lambda row_edits: row_edits.bias([1, 2], [1.0, 2.0, 3.0]), InvalidArgument, "2 ids need as many values"),
+        (lambda row_edits: row_edits.bias([1], float("nan")), InvalidArgument, "must be finite"),
+        (lambda row_edits: row_edits.bias([1, 2], [0.0, -float("inf")]), InvalidArgument, "deny it"),
     ],
 )
-def test_what_a_row_refuses(call: Any, error: type[Exception], message: str) -> None:
-    said = RowEdits()
+def test_invalid_edits_are_refused(call: Any, error: type[Exception], message: str) -> None:
+    row_edits = RowEdits()
     with pytest.raises(error, match=message):
-        call(said)
-    assert not said
+        call(row_edits)
+    assert not row_edits
 
 
 @pytest.mark.parametrize("wrong", [-1, 64, 2**31, 2**32 + 1, -(2**32)])
 @pytest.mark.parametrize("method", ["deny", "allow", "force", "bias"])
 def test_ids_outside_the_vocabulary(method: str, wrong: int) -> None:
-    said = RowEdits()
+    row_edits = RowEdits()
     arguments: list[Any] = [wrong] if method == "force" else [[0, wrong]]
-    getattr(said, method)(*arguments, *([1.0] if method == "bias" else []))
+    getattr(row_edits, method)(*arguments, *([1.0] if method == "bias" else []))
     message = rf"{method.upper()} of token id {wrong}: ids must lie in \[0, 64\)"
     with pytest.raises(InvalidTokenId, match=message):
-        said.check(64)
+        row_edits.check(64)
     with pytest.raises(InvalidTokenId, match=message):
-        Edits.pack([(0, deny(1)), (1, said)], 64)
+        Edits.pack([(0, deny(1)), (1, row_edits)], 64)
 
 
 @pytest.mark.parametrize("method", ["deny", "allow"])
 def test_a_wrong_id_among_so_many_that_they_become_a_mask(method: str) -> None:
-    said = RowEdits()
-    getattr(said, method)([-1, 1, 2, 3])
+    row_edits = RowEdits()
+    getattr(row_edits, method)([-1, 1, 2, 3])
     with pytest.raises(InvalidTokenId, match="token id -1"):
-        Edits.pack([(0, said)], 64)
+        Edits.pack([(0, row_edits)], 64)
 
 
 def test_a_mask_of_another_vocabulary() -> None:
-    said = RowEdits()
-    said.bitmask(np.zeros(3, np.int32))
+    row_edits = RowEdits()
+    row_edits.bitmask(np.zeros(3, np.int32))
     with pytest.raises(InvalidArgument, match="BITMASK of 3 words; a vocabulary of 64 needs 2"):
-        Edits.pack([(0, said)], 64)
+        Edits.pack([(0, row_edits)], 64)
 
 
 def message_of(**changes: Any) -> common_pb2.Edits:
@@ -318,7 +318,7 @@ FORCE, DENY, BITMASK = int(EditKind.FORCE), int(EditKind.DENY), int(EditKind.BIT
         ({"kinds": [BITMASK, DENY], "offsets": [0, 1, 3]}, "BITMASK of 1 words"),
         (
             {"rows": [0, 2, 0], "kinds": [1, 1, 1], "offsets": [0, 1, 2, 3]},
-            "the edits of one row must stand together",
+            "the edits of one row must be adjacent",
         ),
     ],
 )
@@ -334,7 +334,7 @@ def test_refused_ids_in_messages(kinds: list[int], wrong: int) -> None:
         Edits.from_proto(message_of(kinds=kinds, ids=[7, -1 if BITMASK in kinds else 2, wrong]), 3, 64)
 
 
-def test_words_of_a_mask_are_no_ids() -> None:
+def test_words_of_a_mask_are_not_checked_as_ids() -> None:
     edits = Edits.from_proto(message_of(kinds=[BITMASK, DENY], ids=[-1, 2**31 - 1, 5]), 3, 64)
     assert edits.counts.tolist() == [2, 1]
 
@@ -355,7 +355,7 @@ def test_rows_in_any_order() -> None:
         (lambda edits: edits.force(1), False),
     ],
 )
-def test_it_is_plain_that_every_row_has_an_id_left(say: Any, plain: bool) -> None:
+def test_leaves_every_row_an_id(say: Any, plain: bool) -> None:
     row = RowEdits()
     say(row)
     assert Edits.pack([(0, row)], 64).leaves_every_row_an_id(64) == plain

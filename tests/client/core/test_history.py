@@ -16,7 +16,7 @@ IDS = st.integers(0, 2**31 - 1)
 
 
 class AgainstAList(RuleBasedStateMachine):
-    """Whatever is done to a history, it is what a list would be."""
+    """After any operations, a history equals a list with the same operations."""
 
     @initialize(prompt=st.lists(IDS, max_size=80), output=st.lists(IDS, max_size=80), as_array=st.booleans())
     def start(self, prompt: list[int], output: list[int], as_array: bool) -> None:
@@ -49,7 +49,7 @@ class AgainstAList(RuleBasedStateMachine):
             with pytest.raises(InvalidArgument, match=f"to {length}: the length must lie between"):
                 self.history.rewind(length)
 
-    @rule()  # not an invariant: what is remembered between two calls is what can go wrong
+    @rule()  # not an invariant: one that runs after every call would hide stale state between two calls
     def crc_is_that_of_all_ids(self) -> None:
         assert self.history.crc() == zlib.crc32(np.array(self.prompt + self.output, "<i4").tobytes())
 
@@ -75,13 +75,13 @@ def test_crc_after_a_rewind_below_what_was_read_and_new_ids() -> None:
 
 
 @pytest.mark.parametrize("ids", [["x"], [2**40], [-(2**31) - 1], [2**70], [1.5], [None], [[1, 2], [3]]])
-def test_ids_that_are_none(ids: Any) -> None:
+def test_invalid_ids_are_refused(ids: Any) -> None:
     for prompt, output in ((ids, []), ([], ids)):
         with pytest.raises(InvalidTokenId, match="integers of 32 bits"):
             History(prompt, output)
 
 
-def test_an_array_that_is_wider_than_ids_are() -> None:
+def test_an_array_of_a_wider_dtype() -> None:
     assert History(np.array([5], np.uint64)).token_ids.tolist() == [5]
     with pytest.raises(InvalidTokenId, match="integers of 32 bits"):
         History(np.array([2**31], np.int64))

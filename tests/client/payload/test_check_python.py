@@ -26,13 +26,13 @@ DATA = Path(__file__).parent / "data"
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 WITHOUT_CODE = {"WithoutCode", "ByReference"}
-# Whose every instruction is the same in both versions.
+# Payloads in which every instruction is the same in both versions.
 SAME_IN_BOTH = {
     ("3.12", "3.11"): {"Trivial", "Arithmetic", "While", "Deletion"},
     ("3.11", "3.12"): {"Trivial", "Arithmetic", "CoroutineMethod", "Deletion"},
 }
 
-# Runs payloads in a process of its own: one that was accepted wrongly might crash it.
+# Runs payloads in a separate process: a wrongly accepted payload might crash it.
 RUN = """
 import json, runpy, sys
 from logitport import payload
@@ -64,7 +64,7 @@ def test_code_of_another_version_is_refused_without_a_label(version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_accepted_does_what_it_did_in_its_own_version(version):
+def test_accepted_code_of_another_version_gives_the_same_results(version):
     runnable = {name: s for name, (s, _) in made_by(version).items() if accepted(s) and name != "ByReference"}
     done = subprocess.run(
         [sys.executable, "-c", RUN, DATA / "generate.py"],
@@ -80,7 +80,7 @@ def test_what_is_accepted_does_what_it_did_in_its_own_version(version):
 
 @pytest.mark.parametrize("version", [version for version in VERSIONS if version != RUNNING])
 def test_the_message_names_both_versions(version):
-    with pytest.raises(PythonMismatch, match=rf"code of Python 3\.\d+.*and this is Python {RUNNING}: ship it from"):
+    with pytest.raises(PythonMismatch, match=rf"code of Python 3\.\d+.*but this is Python {RUNNING}: ship it from"):
         payload.check_python(payload.parse(made_by(version)["Method"][0]))
 
 
@@ -88,13 +88,13 @@ def labelled(serialized, python):
     return payload.parse(json.dumps({**json.loads(serialized), "python": python}))
 
 
-def test_a_label_of_another_version_is_believed():
+def test_a_label_of_another_version_is_trusted():
     with pytest.raises(PythonMismatch, match=r"code of Python 2\.7 \(its label says so\)"):
         payload.check_python(labelled(made_by(RUNNING)["Trivial"][0], "2.7"))
 
 
 @pytest.mark.parametrize("version", [version for version in VERSIONS if version != RUNNING])
-def test_a_label_that_lies_is_not_believed(version):
+def test_a_wrong_label_does_not_hide_the_code_s_version(version):
     with pytest.raises(PythonMismatch):
         payload.check_python(labelled(made_by(version)["Method"][0], RUNNING))
 
@@ -108,7 +108,7 @@ def test_a_payload_without_code_fits_every_version(version, name):
 
 
 class Code:
-    """Pickles as a call that makes a code object."""
+    """An object that is pickled as a call that makes a code object."""
 
     def __init__(self, args):
         self.args = args
@@ -118,7 +118,7 @@ class Code:
 
 
 @pytest.mark.parametrize("version", [version for version in VERSIONS if version != RUNNING])
-def test_code_deep_inside_a_payload_counts(version):
+def test_nested_code_is_checked(version):
     data = bytes.fromhex(json.loads(made_by(version)["Method"][0])["callable"])
     foreign = Code(read(data).codes[0])
     own = fields(Constant.__call__.__code__)
@@ -157,12 +157,12 @@ def test_nothing_is_executed(tmp_path):
     shipped = payload.parse(json.dumps({"callable": pickle.dumps(Touch()).hex()}))
     payload.check_python(shipped)
     assert not list(tmp_path.iterdir())
-    pickle.loads(shipped.data)  # it would have been seen
+    pickle.loads(shipped.data)  # control: unpickling does execute it
     assert list(tmp_path.iterdir())
 
 
 @given(st.binary(), st.text())
-def test_nothing_else_is_ever_raised(data, label):
+def test_no_other_exception_is_raised(data, label):
     with suppress(PythonMismatch, MalformedPayload):
         payload.check_python(Payload(data, "", label))
 
@@ -184,7 +184,7 @@ def code_of(module):
     return list(code_objects(spec.loader.get_code(module)))
 
 
-# Asynchronous code, exception tables, matching, nested functions, long jumps: what compilers find difficult.
+# Difficult code for compilers: asynchronous code, exception tables, matching, nested functions, long jumps.
 @pytest.mark.parametrize(
     "module",
     [
@@ -201,12 +201,12 @@ TEMPLATE = fields(dis.findlabels.__code__)
 
 
 @given(st.binary(), st.binary(), st.integers(0, 2**31), st.integers(0, 5))
-def test_no_bytes_break_the_check(raw, table, flags, count):
+def test_arbitrary_bytes_do_not_crash_the_check(raw, table, flags, count):
     code = {**TEMPLATE, "code": raw, "flags": flags, "consts": (None,) * count, "names": ("a",) * count}
     assert isinstance(misfit({**code, **({"exceptiontable": table} if "exceptiontable" in TEMPLATE else {})}), str)
 
 
-def test_an_exception_table_without_end_costs_no_time():
+def test_an_endless_exception_table_takes_no_extra_time():
     assert isinstance(misfit({**TEMPLATE, "exceptiontable": b"\x7f" * 1_000_000}), str)
 
 
@@ -214,7 +214,7 @@ def test_an_exception_table_without_end_costs_no_time():
     st.sampled_from([fields(code) for code in code_of("typing")]),
     st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=4),
 )
-def test_no_change_breaks_the_check(code, changes):
+def test_changed_code_does_not_crash_the_check(code, changes):
     raw = bytearray(code["code"])
     for place, value in changes:
         raw[place % len(raw)] = value

@@ -26,7 +26,7 @@ SHIPPED = {
     if isinstance(cls, type) and cls.__module__ == processors.__name__ and issubclass(cls, CustomLogitProcessor)
 }
 
-# A server that has dill and an SGLang, but neither logitport nor the client's code.
+# A process that has dill and an SGLang, but neither logitport nor the client's code.
 PLAIN_SGLANG = """
 import abc, json, sys, types
 import dill
@@ -74,7 +74,7 @@ def run(script, *args, stdin="", **environment):
 
 @pytest.fixture(scope="module")
 def results_elsewhere():
-    # What needs logitport at run time cannot run where it is not.
+    # Processors that need logitport at run time cannot run without it.
     shipped = {name: payload.dumps(cls) for name, cls in SHIPPED.items() if name != "Enums"}
     return run(PLAIN_SGLANG, stdin=json.dumps([shipped, LOGITS]))
 
@@ -84,12 +84,12 @@ def plain(value):
 
 
 @pytest.mark.parametrize("name", [name for name in SHIPPED if name != "Enums"])
-def test_a_class_does_the_same_where_the_client_s_code_is_not(name, results_elsewhere):
+def test_a_class_gives_the_same_results_without_the_client_s_code(name, results_elsewhere):
     assert results_elsewhere[name] == plain(SHIPPED[name]()(LOGITS.copy(), None))
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_class_does_the_same_when_loaded_here(name):
+def test_a_class_gives_the_same_results_when_loaded_here(name):
     cls = payload.loads(payload.parse(payload.dumps(SHIPPED[name])))
     assert cls is not SHIPPED[name]
     assert issubclass(cls, CustomLogitProcessor)
@@ -111,12 +111,12 @@ def test_the_same_class_gives_the_same_bytes_in_every_process(tmp_path):
 
 def test_a_class_that_was_used_gives_the_same_bytes():
     before = payload.dumps(processors.Closures)
-    for _ in range(100):  # by when the interpreter has specialized its bytecode
+    for _ in range(100):  # enough calls for the interpreter to specialize the bytecode
         processors.Closures()(LOGITS.copy(), None)
     assert payload.dumps(processors.Closures) == before
 
 
-def test_the_label_tells_the_writer():
+def test_the_labels_name_the_versions_of_python_and_dill():
     label = json.loads(payload.dumps(processors.Constant))
     assert label["python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
     assert label["dill"] == dill.__version__
@@ -155,26 +155,26 @@ globals().update({LONG.__name__: LONG, FOREIGN.__name__: FOREIGN})
         (functools.partial(lambda input_ids, scores, more: scores, more=1), "lambda", "transformers"),
     ],
 )
-def test_the_label_tells_what_it_is_called_and_its_dialect(processor, class_name, dialect):
+def test_the_labels_name_the_class_and_the_dialect(processor, class_name, dialect):
     shipped = payload.parse(payload.dumps(processor))
     assert (shipped.class_name, shipped.dialect) == (class_name, dialect)
     assert shipped.display_name == (f"{class_name} (sha256:{shipped.digest[:12]})" if class_name else shipped.digest)
 
 
-def test_what_people_are_told_changes_no_digest():
+def test_labels_do_not_change_the_digest():
     shipped = json.loads(payload.dumps(processors.Constant))
     renamed = payload.parse(json.dumps({**shipped, "class": "Other", "dialect": "other"}))
     assert renamed == payload.parse(json.dumps(shipped))
     assert renamed.display_name.startswith("Other (sha256:")
 
 
-def test_no_folder_of_the_client_travels():
+def test_no_folder_of_the_client_is_shipped():
     data = payload.parse(payload.dumps(processors.Functions)).data
     assert b"shared.py" in data
     assert str(HERE).encode() not in data
 
 
-def test_dumping_changes_nothing_of_the_user_s():
+def test_dumping_does_not_change_the_user_s_objects():
     before = {name: dict(vars(cls)) for name, cls in SHIPPED.items()}
     module = dict(vars(processors))
     known = list(processors.Tracked.known)
@@ -210,7 +210,7 @@ def test_settings_of_dill_make_no_difference(monkeypatch):
     assert payload.dumps(processors.Functions) == expected
 
 
-def test_a_class_of_main_travels(tmp_path):
+def test_a_class_of_main_is_shipped(tmp_path):
     script = tmp_path / "demo.py"
     script.write_text(
         "import math\n"
@@ -227,7 +227,7 @@ def test_a_class_of_main_travels(tmp_path):
     assert run(PLAIN_SGLANG, stdin=json.dumps([{"Demo": done.stdout}, LOGITS])) == {"Demo": [2.0]}
 
 
-def test_a_class_of_a_function_travels():
+def test_a_class_of_a_function_is_shipped():
     factor = 3
 
     class Local(CustomLogitProcessor):
@@ -237,11 +237,11 @@ def test_a_class_of_a_function_travels():
     assert run(PLAIN_SGLANG, stdin=json.dumps([{"Local": Local.to_str()}, LOGITS])) == {"Local": [9.0, -3.0, 6.0]}
 
 
-def test_an_instance_without_attributes_stands_for_its_class():
+def test_an_instance_without_attributes_is_shipped_as_its_class():
     assert payload.dumps(processors.Constant()) == payload.dumps(processors.Constant)
 
 
-def test_the_base_classes_go_by_their_public_names():
+def test_the_base_classes_are_referred_to_by_their_public_names():
     class Edits(EditProcessor):
         def edit(self, request, edits):
             edits.deny([1])

@@ -1,4 +1,4 @@
-"""What is shipped of dialects that know more than classes: instances, partials, functions, lists."""
+"""Shipping of dialects that allow more than classes: instances, partials, functions, lists."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OFFSET = 2.0
 
 
 class Own(LogitsProcessor):
-    """By value, with the globals that it uses."""
+    """A function that is shipped by value, with the globals that it uses."""
 
     def __init__(self, factor: float = 2.0) -> None:
         self.factor, self.table = factor, {"bias": torch.tensor([1.0, 2.0], dtype=torch.float64)}
@@ -74,7 +74,7 @@ SHIPPED: dict[str, Any] = {
 
 
 def called(processor: Any) -> torch.Tensor:
-    """Its result: a class is made an instance of first."""
+    """Call a processor; a class is instantiated first."""
     inner, dialect = recognise(processor)
     assert dialect == "transformers"
     is_class = isinstance(inner.func if isinstance(inner, functools.partial) else inner, type)
@@ -83,12 +83,12 @@ def called(processor: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_it_arrives_as_it_was(name: str) -> None:
+def test_a_loaded_processor_gives_the_same_result(name: str) -> None:
     arrived = payload.loads(payload.parse(payload.dumps(SHIPPED[name])))
     assert torch.equal(called(arrived), called(SHIPPED[name]))
 
 
-def test_what_was_done_to_an_instance_travels_and_what_is_done_later_does_not() -> None:
+def test_an_instance_is_shipped_with_its_present_attributes() -> None:
     own = Own()
     own.table["bias"].add_(1)
     arrived = payload.loads(payload.parse(payload.dumps(own)))
@@ -96,7 +96,7 @@ def test_what_was_done_to_an_instance_travels_and_what_is_done_later_does_not() 
     assert arrived.table["bias"].tolist() == [2.0, 3.0]
 
 
-def test_of_transformers_own_only_names_and_attributes_travel() -> None:
+def test_transformers_own_classes_are_shipped_by_name() -> None:
     shipped = payload.parse(payload.dumps(SHIPPED["a list of both"]))
     assert b"transformers.generation.logits_process" in shipped.data
     assert b"TopKLogitsWarper" in shipped.data
@@ -119,8 +119,8 @@ def _digests_of_a_process(hash_seed: str) -> dict[str, str]:
         "print(json.dumps({name: payload.parse(one).digest for name, one in dumped.items()}))"
     )
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    digests: dict[str, str] = json.loads(told.stdout)
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    digests: dict[str, str] = json.loads(finished.stdout)
     return digests
 
 
@@ -147,15 +147,18 @@ def model() -> Qwen2ForCausalLM:
         (lambda: Holds(tokenizer()), "Holds cannot be shipped.*: it is a tokenizer, .* such as token ids"),
         (
             lambda: Holds(PreTrainedTokenizerFast(tokenizer_object=tokenizer())),
-            "it is a tokenizer, which does not travel",
+            "it is a tokenizer, which is too large to ship",
         ),
         (lambda: Holds(Holds(model())), "it is a model, .* a class that loads it in __init__"),
-        (lambda: UnbatchedClassifierFreeGuidanceLogitsProcessor(2.0, model()), "it is a model, which does not travel"),
+        (
+            lambda: UnbatchedClassifierFreeGuidanceLogitsProcessor(2.0, model()),
+            "it is a model, which is too large to ship",
+        ),
         (lambda: LogitsProcessorList([Holds(tokenizer())]), "LogitsProcessorList cannot be shipped.*it is a tokenizer"),
         (lambda: functools.partial(Holds, tokenizer()), "it is a tokenizer"),
     ],
 )
-def test_an_instance_that_holds_what_cannot_travel(make: Any, message: str) -> None:
+def test_an_instance_with_an_attribute_that_cannot_be_shipped(make: Any, message: str) -> None:
     with pytest.raises(PayloadNotPortable, match=message):
         payload.dumps(make())
 
@@ -179,19 +182,19 @@ for line in sys.stdin:
 """
 
 
-def test_an_author_s_own_need_no_transformers_and_transformers_own_are_refused_by_name() -> None:
+def test_an_author_s_own_classes_need_no_transformers_and_transformers_classes_are_refused_by_name() -> None:
     own = ["own class", "own instance", "own in a partial", "a function", "a method", "a named lambda"]
     shipped = [*(SHIPPED[name] for name in own), LogitsProcessorList([Own(), Own(0.5)]), TopKLogitsWarper]
     folder = str(Path(stubs.__file__).parent)
-    told = subprocess.run(
+    finished = subprocess.run(
         [sys.executable, "-c", ELSEWHERE, folder],
         input="\n".join(map(payload.dumps, shipped)),
         capture_output=True,
         text=True,
         check=False,
     )
-    assert told.returncode == 0, told.stderr
-    *results, refusal = told.stdout.splitlines()
+    assert finished.returncode == 0, finished.stderr
+    *results, refusal = finished.stdout.splitlines()
     assert [json.loads(result) for result in results] == [called(one).tolist() for one in shipped[:-1]]
     assert "refers to transformers.generation.logits_process.TopKLogitsWarper, which is not here" in refusal
     assert "transformers itself, which is not installed here" in refusal

@@ -10,7 +10,7 @@ from logitport import CustomLogitProcessor, LoadFailed, PythonMismatch, payload
 
 
 def raw(obj):
-    """As a plain SGLang would send it."""
+    """A string as a plain SGLang sends it."""
     return payload.parse(json.dumps({"callable": dill.dumps(obj, recurse=True).hex()}))
 
 
@@ -31,7 +31,7 @@ def take(logits):
 
 
 class Plain:
-    """Not derived from anything, but called like a processor."""
+    """A class without a base class that can be called like a processor."""
 
     def __call__(self, logits, custom_param_list=None):
         return logits
@@ -68,7 +68,7 @@ class NotCallable:
 
 
 @pytest.mark.parametrize("cls", [Plain, Keywords, Static])
-def test_whatever_is_called_like_a_processor_is_one(cls):
+def test_any_class_that_is_called_like_a_processor_is_accepted(cls):
     loaded = payload.loads(raw(cls))
     assert payload.instantiate(loaded)([1.0], None) == [1.0]
 
@@ -81,11 +81,11 @@ def test_whatever_is_called_like_a_processor_is_one(cls):
         (KeywordOnly, "wrong arity of __call__: too many positional"),
         (NotCallable, "NotCallable has no __call__"),
         (Plain(), "not a class, but a Plain"),
-        (take, "take takes .logits.: it cannot be told how to call it"),
+        (take, "take takes .logits., which fits no dialect; write"),
         ({"a": "b" * 200}, "a dict is no processor: define a class"),
     ],
 )
-def test_what_is_no_processor_class_is_refused(obj, message):
+def test_an_object_that_is_not_a_processor_class_is_refused(obj, message):
     with pytest.raises(LoadFailed, match=message):
         payload.loads(raw(obj))
 
@@ -93,14 +93,14 @@ def test_what_is_no_processor_class_is_refused(obj, message):
 @pytest.mark.parametrize(
     "error", [ValueError("mine"), SystemExit("mine"), KeyboardInterrupt("mine"), MemoryError("mine")]
 )
-def test_whatever_unpickling_raises_is_a_failure_to_load(error):
+def test_any_exception_during_unpickling_is_load_failed(error):
     with pytest.raises(LoadFailed, match=f"unpickling the payload raised {type(error).__name__}: mine") as caught:
         payload.loads(raw(Raises(error)))
     assert "in throw" in caught.value.remote_traceback
     assert "decode.py" not in caught.value.remote_traceback
 
 
-def test_truncated_state_is_a_failure_to_load():
+def test_truncated_state_is_load_failed():
     with pytest.raises(LoadFailed, match="unpickling the payload raised"):
         payload.loads(payload.parse(json.dumps({"callable": b"\x80\x04]K\x01K\x02b.".hex()})))
 
@@ -134,13 +134,13 @@ class WantsArguments(Failing):
         ),
     ],
 )
-def test_whatever_init_raises_is_a_failure_to_load(cls, message):
+def test_any_exception_of_init_is_load_failed(cls, message):
     with pytest.raises(LoadFailed, match=message) as caught:
         payload.instantiate(payload.loads(raw(cls)))
     assert type(caught.value.__cause__).__name__ in caught.value.remote_traceback
 
 
-def test_what_is_not_installed_here_is_named():
+def test_the_error_names_a_missing_module():
     data = b"csome_package.inner\nThing\n."
     with pytest.raises(LoadFailed, match=r"refers to some_package\.inner\.Thing, .*install it on the server") as caught:
         payload.loads(payload.parse(json.dumps({"callable": data.hex()})))
@@ -158,7 +158,7 @@ def test_code_of_another_version_is_refused_before_anything_runs(tmp_path):
 
 
 class CustomLogitProcessorOfMain:
-    """A string whose functions take `__main__`'s globals, as a plain dill makes it of a class of a script."""
+    """A string whose functions use `__main__`'s globals, as a plain dill writes for a class of a script."""
 
     def string(self):
         namespace = {"__name__": "__main__"}
@@ -182,7 +182,7 @@ class CustomLogitProcessorOfMain:
                 del main.__dict__[name]
 
 
-def test_the_globals_of_this_process_are_out_of_reach():
+def test_a_payload_does_not_see_this_process_s_globals():
     first, second = (payload.loads(payload.parse(CustomLogitProcessorOfMain().string())) for _ in range(2))
     assert first()([1.0], None) == ["written"]
     assert not hasattr(sys.modules["__main__"], "written")

@@ -28,7 +28,7 @@ def string(data, **labels):
     return json.dumps({"callable": data.hex(), **labels})
 
 
-def test_a_string_of_ours():
+def test_a_string_made_by_dumps():
     parsed = payload.parse(Constant.to_str())
     assert parsed.digest == hashlib.sha256(parsed.data).hexdigest()
     assert parsed.python == f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -40,14 +40,14 @@ def test_a_string_without_labels():
     assert (parsed.data, parsed.python, parsed.dill) == (REAL, "", "")
 
 
-# What could pass for something else where it is shown, or does something to a terminal.
+# Names that imitate other text where they are displayed, or that control a terminal.
 NO_CLASS_NAMES = [
     *("Ban (sha256:000000000000) raised", "Ban\n", "\x1b[31mBan", "Ban\u202e", "B\u0430n", "<Ban>", "1Ban", ".Ban"),
     *("Ban.", " ", "disallowed tokens", "team/ban", "Ban\0"),
 ]
 
 
-def test_what_it_says_of_itself():
+def test_labels_for_display():
     parsed = payload.parse(string(REAL, **{"class": "Outer.Ban_2", "dialect": "vllm_v1"}))
     assert (parsed.class_name, parsed.dialect) == ("Outer.Ban_2", "vllm_v1")
     assert parsed.display_name == f"Outer.Ban_2 (sha256:{parsed.digest[:12]})"
@@ -94,7 +94,7 @@ def test_payloads_are_equal_if_their_bytes_are():
         ('{"a":' * 100_000 + "1" + "}" * 100_000, "is not JSON"),
     ],
 )
-def test_what_is_malformed_is_refused(serialized, message):
+def test_malformed_payloads_are_refused(serialized, message):
     with pytest.raises(MalformedPayload, match=message):
         payload.parse(serialized)
 
@@ -111,7 +111,7 @@ JSON = st.recursive(
 
 
 @given(st.text() | JSON.map(json.dumps) | st.binary().map(string))
-def test_nothing_but_malformed_is_ever_raised(serialized):
+def test_no_other_exception_than_malformed_payload_is_raised(serialized):
     try:
         parsed = payload.parse(serialized)
     except MalformedPayload:
@@ -141,13 +141,13 @@ def test_changed_bytes_are_refused_or_read(data):
 
 
 @given(st.binary() | CHANGES)
-def test_reading_agrees_with_unpickling_on_what_is_no_pickle(data):
+def test_reading_refuses_what_unpickling_refuses(data):
     try:
         payload.parse(string(data))
     except MalformedPayload as error:
         if "memo" in error.message:
             return
-        with pytest.raises(Exception):  # noqa: B017, PT011 - whatever it is that pickle raises
+        with pytest.raises(Exception):  # noqa: B017, PT011 - pickle may raise any exception
             Unpickler(io.BytesIO(data)).load()
 
 

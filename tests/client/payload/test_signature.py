@@ -50,7 +50,7 @@ def changed(**fields: Any) -> str:
     return json.dumps(content)
 
 
-def test_what_is_signed_and_by_whom() -> None:
+def test_the_fields_of_a_signature() -> None:
     signature = payload.parse(SIGNED).signature
     assert signature is not None
     raw = KEY.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
@@ -67,14 +67,14 @@ def test_the_payload_is_the_same_and_loads_in_sglang() -> None:
     assert payload.parse(ONE) == payload.parse(SIGNED)
 
 
-def test_signing_again_takes_the_place_of_the_signature() -> None:
+def test_signing_again_replaces_the_signature() -> None:
     again = payload.parse(payload.sign(SIGNED, OTHER, seconds=60)).signature
     assert again is not None
     assert (again.key, again.name) == (key_id(OTHER.public_key()), "")
 
 
 def test_signatures_do_not_change_from_release_to_release() -> None:
-    """Ed25519 is deterministic: a signature that was made once is made again."""
+    """Ed25519 is deterministic: the same input gives the stored signature."""
     shipped = payload.Payload(b"", "ab" * 32, "3.11")
     assert signed_bytes(shipped, "team/one", 1700000000) == (
         b"logitport payload signature v1\0\0\0\0\x40"
@@ -86,11 +86,11 @@ def test_signatures_do_not_change_from_release_to_release() -> None:
 @given(
     st.tuples(st.text(), st.text(), st.integers(0, 1 << 40)), st.tuples(st.text(), st.text(), st.integers(0, 1 << 40))
 )
-def test_no_two_things_are_signed_alike(one: tuple[str, str, int], two: tuple[str, str, int]) -> None:
-    octets = [
+def test_different_fields_give_different_signed_bytes(one: tuple[str, str, int], two: tuple[str, str, int]) -> None:
+    encoded = [
         signed_bytes(payload.Payload(b"", "0" * 64, python), name, expires) for name, python, expires in (one, two)
     ]
-    assert (octets[0] == octets[1]) == (one == two)
+    assert (encoded[0] == encoded[1]) == (one == two)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_no_two_things_are_signed_alike(one: tuple[str, str, int], two: tuple[st
         changed(value="00" * 64),
     ],
 )
-def test_what_was_changed_does_not_verify(tampered: str) -> None:
+def test_a_changed_payload_does_not_verify(tampered: str) -> None:
     with pytest.raises(SignatureRefused, match="was changed after it was signed"):
         verify(payload.parse(tampered), KEY.public_key())
 
@@ -130,7 +130,7 @@ def test_another_key_does_not_verify() -> None:
         ),
     ],
 )
-def test_what_is_no_signature(signature: Any) -> None:
+def test_malformed_signatures_are_refused(signature: Any) -> None:
     with pytest.raises(MalformedPayload, match='"signature"'):
         payload.parse(json.dumps({**json.loads(ONE), "signature": signature}))
 
@@ -157,13 +157,13 @@ def test_keys_are_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("read", [read_private_key, read_public_key])
-def test_files_that_are_no_keys(tmp_path: Path, read: Any) -> None:
+def test_files_that_are_not_keys(tmp_path: Path, read: Any) -> None:
     curve = ec.generate_private_key(ec.SECP256R1())
     public = curve.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    for content, told in ((b"nonsense", "no .* key can be read"), (pem(curve) + public, "is not Ed25519")):
+    for content, message in ((b"nonsense", "no .* key can be read"), (pem(curve) + public, "is not Ed25519")):
         file = tmp_path / "key"
-        file.write_bytes(content if read is read_private_key or told != "is not Ed25519" else public)
-        with pytest.raises(InvalidArgument, match=told):
+        file.write_bytes(content if read is read_private_key or message != "is not Ed25519" else public)
+        with pytest.raises(InvalidArgument, match=message):
             read(file)
     with pytest.raises(InvalidArgument, match="No such file"):
         read(tmp_path / "missing")

@@ -35,8 +35,8 @@ def test_the_base_class_loads_to_ours():
     assert payload.loads(payload.parse(reference(SGLANG, "CustomLogitProcessor"))) is CustomLogitProcessor
 
 
-def test_a_class_of_sglang_s_that_is_not_here_is_named_with_those_that_are():
-    with pytest.raises(LoadFailed, match=rf"{SGLANG}\.Newer, which is not here.*there are .*{ALIASES[0]}"):
+def test_an_unknown_class_of_sglang_s_is_refused_with_the_known_ones():
+    with pytest.raises(LoadFailed, match=rf"{SGLANG}\.Newer, which is not here.*that module here are .*{ALIASES[0]}"):
         payload.loads(payload.parse(reference(SGLANG, "Newer")))
 
 
@@ -74,7 +74,7 @@ def test_the_built_ins_are_found_by_their_entry_point():
     assert {"CustomLogitProcessor", "Qwen3ThinkingBudgetLogitProcessor"} <= set(wire_names.names_in(SGLANG))
 
 
-def test_a_class_may_travel_under_any_name(monkeypatch):
+def test_a_class_may_have_any_wire_name(monkeypatch):
     monkeypatch.setattr(wire_names, "_classes", {})
     monkeypatch.setattr(wire_names, "_names", {})
 

@@ -1,4 +1,4 @@
-"""A session against a server that is scripted: what it believes, and what it does not."""
+"""A session against a scripted server: frames, requests, handles, steps and repeated histories."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def test_a_session_without_requests_is_true(opened: Any) -> None:
 
 
 @pytest.mark.parametrize("rows", [-1, 1.5, "2", None])
-def test_a_buffer_of_as_many_rows_as_there_cannot_be(opened: Any, rows: Any) -> None:
+def test_a_buffer_with_an_invalid_number_of_rows(opened: Any, rows: Any) -> None:
     session, _ = opened()
     with pytest.raises(InvalidArgument, match=r"rows is .*; pass a whole number, 0 or more"):
         session.logits_buffer(rows)
 
 
-def test_slots_are_used_again_with_another_generation(opened: Any) -> None:
+def test_slots_are_reused_with_another_generation(opened: Any) -> None:
     session, _ = opened()
     first, second = session.add(Request()), session.add(Request())
     session.remove(first)
@@ -65,7 +65,7 @@ def test_slots_are_used_again_with_another_generation(opened: Any) -> None:
     assert len(session) == 3
 
 
-def test_a_session_of_very_many_requests_costs_nothing_beforehand(opened: Any) -> None:
+def test_a_large_max_requests_allocates_nothing_in_advance(opened: Any) -> None:
     script = type(opened()[1])()
     script.answer = lambda frame: {"opened": processing_pb2.SessionOpened(max_requests=1_000_000)}
     tracemalloc.start()
@@ -76,19 +76,19 @@ def test_a_session_of_very_many_requests_costs_nothing_beforehand(opened: Any) -
         tracemalloc.stop()
 
 
-def test_a_request_that_is_refused_takes_no_slot(opened: Any) -> None:
+def test_a_refused_request_takes_no_slot(opened: Any) -> None:
     session, script = opened()
     script.answer = lambda frame: {
         "added": processing_pb2.RequestsAdded(failures=[failure(0, UnknownProcessor("none"))], reads_logits=b"\0")
     }
     with pytest.raises(UnknownProcessor):
         session.add(Request())
-    script.answer = script.honest
+    script.answer = script.correct
     assert session.add(Request()).slot == 0
     assert len(session) == 1
 
 
-def test_a_request_that_cannot_be_sent_takes_nothing(opened: Any) -> None:
+def test_a_request_that_cannot_be_sent_takes_no_slot(opened: Any) -> None:
     session, script = opened()
     with pytest.raises(InvalidTokenId):
         session.add(Request([2**40]))
@@ -97,14 +97,14 @@ def test_a_request_that_cannot_be_sent_takes_nothing(opened: Any) -> None:
 
 @pytest.mark.parametrize("wrong", [[VOCAB], [-1], [1, -1], [1.5], ["x"], [None], [2**40]])
 @pytest.mark.parametrize("as_drafts", [False, True])
-def test_ids_that_are_none_cost_their_request_alone(opened: Any, wrong: Any, as_drafts: bool) -> None:
+def test_invalid_ids_fail_only_their_request(opened: Any, wrong: Any, as_drafts: bool) -> None:
     session, script = opened()
     bad, good = session.add(Request([1])), session.add(Request([1]))
 
     def honest_about_requests(frame: Any) -> dict[str, Any]:
         return edits_reply(failures=[failure(0, UnknownRequest("slot 0 holds no request"))])
 
-    script.answer = lambda frame: honest_about_requests(frame) if frame.HasField("step") else script.honest(frame)
+    script.answer = lambda frame: honest_about_requests(frame) if frame.HasField("step") else script.correct(frame)
     if as_drafts:
         pending = session.step({bad: [], good: [2]}, drafts={bad: wrong, good: [3]})
     else:
@@ -119,7 +119,7 @@ def test_ids_that_are_none_cost_their_request_alone(opened: Any, wrong: Any, as_
     assert isinstance(again.failures[bad], InvalidTokenId), "its history is not what the engine has"
 
 
-def test_edits_alone(opened: Any) -> None:
+def test_edits_are_returned_and_not_applied(opened: Any) -> None:
     session, script = opened()
     failing, right = session.add(Request()), session.add(Request())
     script.answer = lambda frame: edits_reply(failures=[failure(0, StateLost("gone"))])
@@ -134,11 +134,11 @@ def test_edits_alone(opened: Any) -> None:
     pending = session.step({failing: [], right: []})
     with pytest.raises(InvalidArgument, match=r"rows \[1\].*apply\(logits\)"):
         pending.edits()
-    script.answer = script.honest
+    script.answer = script.correct
     pending.apply(zeros(2))
 
 
-def test_what_the_engine_does_to_its_own_lists_changes_nothing(opened: Any) -> None:
+def test_later_changes_to_the_engine_s_lists_have_no_effect(opened: Any) -> None:
     session, script = opened()
     prompt, params, drafts = [1, 2], {"token_ids": [1]}, [3]
     handle = session.add(Request(prompt, processors=[("disallowed_tokens", params)]))
@@ -146,7 +146,7 @@ def test_what_the_engine_does_to_its_own_lists_changes_nothing(opened: Any) -> N
     differs = edits_reply(failures=[failure(0, NeedSync("differs"))])
     answers = iter([differs])
     script.answer = lambda frame: (
-        next(answers, script.honest(frame)) if frame.HasField("step") else script.honest(frame)
+        next(answers, script.correct(frame)) if frame.HasField("step") else script.correct(frame)
     )
     pending = session.step({handle: []}, drafts={handle: drafts})
     prompt.append(9)
@@ -158,20 +158,20 @@ def test_what_the_engine_does_to_its_own_lists_changes_nothing(opened: Any) -> N
     assert script.frames[-1].step.draft_token_ids == script.frames[-3].step.draft_token_ids == int32(3)
 
 
-def test_large_requests_do_not_come_again_in_one_frame(opened: Any) -> None:
+def test_large_requests_are_sent_again_in_several_frames(opened: Any) -> None:
     session, script = opened()
     handles = [session.add(Request([1], [2] * 3_000_000)) for _ in range(3)]
     differs = edits_reply(failures=[failure(slot, NeedSync("differs")) for slot in range(3)])
     answers = iter([differs])
     script.answer = lambda frame: (
-        next(answers, script.honest(frame)) if frame.HasField("step") else script.honest(frame)
+        next(answers, script.correct(frame)) if frame.HasField("step") else script.correct(frame)
     )
     session.step(dict.fromkeys(handles, ())).apply(zeros(3))
     again = [frame.add for frame in script.frames[5:] if frame.HasField("add")]
     assert [len(frame.requests) for frame in again] == [2, 1]
 
 
-def test_a_step_that_cannot_be_sent_leaves_the_histories_and_the_numbers(opened: Any) -> None:
+def test_a_step_that_cannot_be_sent_leaves_histories_and_frame_numbers_unchanged(opened: Any) -> None:
     session, script = opened()
     handle = session.add(Request([1]))
     script.refuse_to_send = LimitExceeded("too large")
@@ -187,7 +187,7 @@ def test_a_step_that_cannot_be_sent_leaves_the_histories_and_the_numbers(opened:
 # Handles
 
 
-def test_handles_of_no_request_of_this_session(opened: Any) -> None:
+def test_handles_that_are_not_in_this_session(opened: Any) -> None:
     session, _ = opened()
     other, _ = opened()
     here, there, gone = session.add(Request()), other.add(Request()), session.add(Request())
@@ -198,7 +198,7 @@ def test_handles_of_no_request_of_this_session(opened: Any) -> None:
             lambda handle: session.step({handle: []}),
             lambda handle: session.rewind(handle, 0),
         ):
-            with pytest.raises(UnknownRequest, match="no request of this session"):
+            with pytest.raises(UnknownRequest, match=r"is not in this session: |is not a handle: "):
                 call(wrong)  # type: ignore[operator]
     session.step({here: []}).apply(zeros())
 
@@ -233,7 +233,7 @@ def test_a_step_is_applied_once(opened: Any) -> None:
         pending.apply(zeros())
 
 
-def test_a_step_is_over_when_another_is_begun(opened: Any) -> None:
+def test_a_step_cannot_be_finished_after_another_is_begun(opened: Any) -> None:
     session, _ = opened()
     handle = session.add(Request())
     first = session.step({handle: []})
@@ -243,10 +243,10 @@ def test_a_step_is_over_when_another_is_begun(opened: Any) -> None:
     second.apply(zeros())
 
 
-def test_requests_may_come_and_go_between_a_step_and_its_logits(opened: Any) -> None:
+def test_requests_may_be_added_and_removed_between_a_step_and_its_logits(opened: Any) -> None:
     session, script = opened()
     script.answer = lambda frame: (
-        edits_reply(logits_rows=int32(0)) if frame.WhichOneof("frame") == "step" else script.honest(frame)
+        edits_reply(logits_rows=int32(0)) if frame.WhichOneof("frame") == "step" else script.correct(frame)
     )
     handle = session.add(Request())
     pending = session.step({handle: []})
@@ -282,11 +282,11 @@ def test_a_frame_that_was_refused(opened: Any) -> None:
     for _ in range(2):
         with pytest.raises(InvalidArgument, match="refused"):
             pending.apply(zeros())
-    script.answer = script.honest
+    script.answer = script.correct
     session.step({handle: []}).apply(zeros())
 
 
-def test_failures_are_told_by_handle(opened: Any) -> None:
+def test_failures_are_reported_by_handle(opened: Any) -> None:
     session, script = opened()
     first, second = session.add(Request()), session.add(Request())
     script.answer = lambda frame: edits_reply(
@@ -307,12 +307,12 @@ def test_failures_are_told_by_handle(opened: Any) -> None:
 
 
 def with_reconnect(script: Any, refusals: dict[int, LogitportError]) -> Callable[[Any], dict[str, Any]]:
-    """A server that wants the histories of slots 0 and 1 once, refuses some of them, and has other replies ready."""
+    """Script of a server that replies NEED_SYNC once for slots 0 and 1, and refuses some of the repeated requests."""
     synced: set[int] = set()
 
     def answer(frame: Any) -> dict[str, Any]:
         if frame.WhichOneof("frame") == "add":
-            slots = [asked.slot for asked in frame.add.requests]
+            slots = [entry.slot for entry in frame.add.requests]
             synced.update(slot for slot in slots if slot not in refusals)
             refused = [failure(slot, refusals[slot]) for slot in slots if slot in refusals]
             return {"added": processing_pb2.RequestsAdded(failures=refused, reads_logits=bytes(len(slots)))}
@@ -321,7 +321,7 @@ def with_reconnect(script: Any, refusals: dict[int, LogitportError]) -> Callable
                 slot for slot in np.frombuffer(frame.step.slots, "<i4").tolist() if slot < 2 and slot not in synced
             ]
             return edits_reply(failures=[failure(slot, NeedSync("differs")) for slot in slots])
-        return script.honest(frame)
+        return script.correct(frame)
 
     return answer
 
@@ -334,7 +334,7 @@ def test_histories_that_differ_are_sent_again(opened: Any) -> None:
     assert result.failures == {}
     assert kinds(script)[4:] == ["step", "add", "step"]
     again, step = script.frames[-2].add, script.frames[-1].step
-    assert [(asked.slot, list(asked.request.output_token_ids)) for asked in again.requests] == [
+    assert [(entry.slot, list(entry.request.output_token_ids)) for entry in again.requests] == [
         (0, [2, 3]),
         (1, [2, 3]),
     ]
@@ -342,7 +342,7 @@ def test_histories_that_differ_are_sent_again(opened: Any) -> None:
     assert step.new_token_ids == b""
 
 
-def test_a_history_that_cannot_be_sent_again_costs_its_request_alone(opened: Any) -> None:
+def test_a_history_that_is_refused_again_fails_only_its_request(opened: Any) -> None:
     session, script = opened()
     handles = [session.add(Request([1])) for _ in range(3)]
     script.answer = with_reconnect(script, {1: StateLost("state is gone")})
@@ -357,5 +357,5 @@ def test_a_request_that_was_removed_is_not_sent_again(opened: Any) -> None:
     pending = session.step({first: [], second: []})
     session.remove(first)
     result = pending.apply(zeros(2), check=False)
-    assert [asked.slot for asked in script.frames[-2].add.requests] == [second.slot]
+    assert [entry.slot for entry in script.frames[-2].add.requests] == [second.slot]
     assert {handle: type(error) for handle, error in result.failures.items()} == {first: NeedSync}

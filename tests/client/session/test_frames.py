@@ -1,4 +1,4 @@
-"""Step frames, column by column."""
+"""The columns of step frames."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ def int32(*values: int) -> bytes:
     return np.array(values, "<i4").tobytes()
 
 
-def test_one_row_a_request_in_the_order_of_the_mapping() -> None:
+def test_by_default_each_request_has_one_row_in_order() -> None:
     assert place_rows({A: [1], B: []}, {}, None) == [(A, 0), (B, 0)]
 
 
-def test_one_row_more_for_each_draft_token() -> None:
+def test_each_draft_token_adds_a_row() -> None:
     assert place_rows({A: [], B: [], C: []}, {A: [5, 6], C: []}, None) == [(A, 0), (A, 1), (A, 2), (B, 0), (C, 0)]
 
 
-def test_rows_as_they_are_given() -> None:
+def test_explicit_rows_are_kept() -> None:
     assert place_rows({A: [], B: []}, {A: [5]}, [B, (A, 1), (A, 0), B]) == [(B, 0), (A, 1), (A, 0), (B, 0)]
 
 
-def test_a_row_of_a_request_that_takes_no_part() -> None:
-    with pytest.raises(UnknownRequest, match=r"'r0' slot 0 .* takes no part"):
+def test_a_row_of_a_request_that_is_not_in_the_step() -> None:
+    with pytest.raises(UnknownRequest, match=r"'r0' slot 0 .* is not in the step"):
         place_rows({A: []}, {}, [A, B])
 
 
 @pytest.mark.parametrize("offset", [-1, 2])
 def test_a_row_beyond_the_drafts(offset: int) -> None:
-    with pytest.raises(InvalidArgument, match=f"draft offset {offset}, with 1 draft tokens"):
+    with pytest.raises(InvalidArgument, match=f"draft offset {offset}, but the request has 1 draft tokens"):
         place_rows({A: []}, {A: [5]}, [(A, offset)])
 
 
-def test_drafts_of_a_request_that_takes_no_part() -> None:
-    with pytest.raises(UnknownRequest, match=r"drafts .*'r0' slot 0 .* takes no part"):
+def test_drafts_of_a_request_that_is_not_in_the_step() -> None:
+    with pytest.raises(UnknownRequest, match=r"drafts .*'r0' slot 0 .* is not in the step"):
         place_rows({A: []}, {B: [5]}, None)
 
 
-def test_no_rows_for_requests_that_take_part() -> None:
+def test_requests_without_any_row() -> None:
     with pytest.raises(InvalidArgument, match="rows is empty"):
         place_rows({A: [1]}, {}, [])
 
 
-def test_nothing_at_all() -> None:
+def test_a_step_without_requests() -> None:
     assert place_rows({}, {}, None) == []
     assert place_rows({}, {}, []) == []
     assert step_frame({}, {}, [], 10).ByteSize() == 0
@@ -103,7 +103,7 @@ def test_ids_of_any_integer_kind(ids: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("as_drafts", [False, True])
-def test_ids_that_are_none(ids: list[Any], message: str, as_drafts: bool) -> None:
+def test_invalid_ids_are_refused(ids: list[Any], message: str, as_drafts: bool) -> None:
     told, drafts = ({A: []}, {A: ids}) if as_drafts else ({A: ids}, {})
     with pytest.raises(InvalidTokenId, match=message):
         step_frame(told, drafts, [(A, 0)], 10)

@@ -1,4 +1,4 @@
-"""What a session does not believe of its server."""
+"""Wrong replies of a server: a session checks every reply."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.client.scripted import VOCAB, edits_reply, failure, int32, zeros
         {"seq": 99, "edits": processing_pb2.StepEdits()},
         {"added": processing_pb2.RequestsAdded()},
         {},
-        edits_reply(failures=[failure(2, InvalidArgument("of nobody"))]),
+        edits_reply(failures=[failure(2, InvalidArgument("of an unknown slot"))]),
         edits_reply(logits_rows=int32(1)),
         edits_reply(logits_rows=int32(-1)),
         edits_reply(logits_rows=int32(0, 0)),
@@ -34,7 +34,7 @@ from tests.client.scripted import VOCAB, edits_reply, failure, int32, zeros
         edits_reply(edits=common_pb2.Edits(rows=int32(0), kinds=b"\1", offsets=int32(0, 1), ids=int32(VOCAB))),
     ],
 )
-def test_lies_about_a_step_leave_the_logits_alone(opened: Any, answer: dict[str, Any]) -> None:
+def test_wrong_replies_to_a_step_leave_the_logits_unchanged(opened: Any, answer: dict[str, Any]) -> None:
     session, script = opened()
     handle = session.add(Request())
     script.answer = lambda frame: answer
@@ -53,7 +53,7 @@ def test_lies_about_a_step_leave_the_logits_alone(opened: Any, answer: dict[str,
         common_pb2.Tensor(),
     ],
 )
-def test_lies_about_logits(opened: Any, logits: common_pb2.Tensor) -> None:
+def test_wrong_logits_are_refused(opened: Any, logits: common_pb2.Tensor) -> None:
     session, script = opened()
     handle = session.add(Request())
     script.answer = lambda frame: (
@@ -66,21 +66,21 @@ def test_lies_about_logits(opened: Any, logits: common_pb2.Tensor) -> None:
 
 
 @pytest.mark.parametrize("answer", [{"added": processing_pb2.RequestsAdded()}, {"removed": {}}, {}])
-def test_lies_about_an_admission(opened: Any, answer: dict[str, Any]) -> None:
+def test_wrong_replies_to_an_admission_are_refused(opened: Any, answer: dict[str, Any]) -> None:
     session, script = opened()
     script.answer = lambda frame: answer
     with pytest.raises(InternalError):
         session.add(Request())
 
 
-def test_memory_that_does_not_come(opened: Any) -> None:
+def test_a_region_without_a_descriptor(opened: Any) -> None:
     session, script = opened()
     script.shares_memory = True
     script.receive_region = lambda size_bytes: (
         processing_pb2.SessionResponse(seq=script.frames[-1].seq, region_opened={"region_id": 1}),
         None,
     )
-    with pytest.raises(InternalError, match="no memory came"):
+    with pytest.raises(InternalError, match="no descriptor arrived"):
         session.logits_buffer(1)
 
 

@@ -1,4 +1,4 @@
-"""A session whose server goes away in the middle of a step, against servers that are scripted."""
+"""Reconnects of a session whose server ends in the middle of a step, against scripted servers."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ READ_ROW_0 = {"edits": processing_pb2.StepEdits(logits_rows=bytes(4))}
 
 
 class Servers:
-    """One after the other; each is reached once."""
+    """Scripted servers: each connection reaches the next one."""
 
     def __init__(self, script: Any, count: int, **options: Any) -> None:
         self.scripts = [script() for _ in range(count)]
-        self._left: Iterator[Any] = iter(self.scripts)
+        self._unused: Iterator[Any] = iter(self.scripts)
         opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
         self.session = Session(
-            lambda _: next(self._left), opening, timeout=5, local="grpc", with_torch=False, **options
+            lambda _: next(self._unused), opening, timeout=5, local="grpc", with_torch=False, **options
         )
 
     def answer_steps(self, answer: dict[str, Any]) -> None:
         for script in self.scripts:
-            script.answer = lambda frame, honest=script.honest: answer if frame.HasField("step") else honest(frame)
+            script.answer = lambda frame, correct=script.correct: answer if frame.HasField("step") else correct(frame)
 
     def kinds(self, which: int) -> list[str | None]:
         return [frame.WhichOneof("frame") for frame in self.scripts[which].frames]
@@ -56,7 +56,7 @@ def servers(opened: Any) -> Callable[..., Servers]:
     return lambda count, **options: Servers(type(opened()[1]), count, **options)
 
 
-def go_away(script: Any) -> None:
+def end_server(script: Any) -> None:
     script.refuse_to_send = ServerUnavailable("gone")
 
 
@@ -64,13 +64,13 @@ def zeros() -> np.ndarray[Any, Any]:
     return np.zeros((1, VOCAB), np.float32)
 
 
-def test_logits_are_not_sent_to_a_server_that_knows_nothing_of_their_step(servers: Any) -> None:
+def test_logits_are_not_sent_to_a_server_that_lacks_their_step(servers: Any) -> None:
     two = servers(2)
     two.answer_steps(READ_ROW_0)
     pending = two.session.step({two.session.add(Request([1])): [2]})
     with pytest.raises(InvalidArgument, match="apply"):
         pending.edits()
-    go_away(two.scripts[0])
+    end_server(two.scripts[0])
     two.session.add(Request())
     pending.apply(zeros())
     assert two.kinds(0) == ["open", "add", "step"]
@@ -78,22 +78,22 @@ def test_logits_are_not_sent_to_a_server_that_knows_nothing_of_their_step(server
     assert list(two.scripts[1].frames[1].add.requests[0].request.output_token_ids) == [2]
 
 
-def test_a_step_is_finished_on_the_connection_that_was_made_since(servers: Any) -> None:
+def test_a_step_is_finished_on_a_newer_connection(servers: Any) -> None:
     two = servers(2)
     handle = two.session.add(Request([1]))
-    go_away(two.scripts[0])
+    end_server(two.scripts[0])
     pending = two.session.step({handle: [2]})
     two.session.add(Request())
     pending.apply(zeros())
     assert two.kinds(1) == ["open", "add", "add", "step"]
 
 
-def test_a_server_that_goes_away_while_histories_are_sent_again(servers: Any) -> None:
+def test_a_server_that_ends_while_histories_are_sent_again(servers: Any) -> None:
     two = servers(2)
     handle = two.session.add(Request([1]))
 
     def wants_the_history(frame: Any) -> dict[str, Any]:
-        go_away(two.scripts[0])
+        end_server(two.scripts[0])
         differs = common_pb2.Failure(slot=handle.slot, error=to_proto(NeedSync("differs")))
         return {"edits": processing_pb2.StepEdits(failures=[differs])}
 
@@ -103,10 +103,10 @@ def test_a_server_that_goes_away_while_histories_are_sent_again(servers: Any) ->
     assert two.kinds(1)[-1] == "step"
 
 
-def test_a_closed_session_does_not_come_back(servers: Any) -> None:
+def test_a_closed_session_does_not_reconnect(servers: Any) -> None:
     two = servers(2)
     handle = two.session.add(Request([1]))
-    go_away(two.scripts[0])
+    end_server(two.scripts[0])
     pending = two.session.step({handle: [2]})
     two.session.close()
     with pytest.raises(SessionClosed):
@@ -114,42 +114,42 @@ def test_a_closed_session_does_not_come_back(servers: Any) -> None:
     assert two.scripts[1].frames == []
 
 
-def test_logits_that_were_not_sent_yet_are_sent_to_the_next_server(servers: Any) -> None:
+def test_unsent_logits_are_sent_to_the_next_server(servers: Any) -> None:
     two = servers(2)
     two.answer_steps(READ_ROW_0)
     handle = two.session.add(Request([1]))
     pending = two.session.step({handle: [2]})
-    pending._settled()
-    go_away(two.scripts[0])
+    pending._synchronized_answer()
+    end_server(two.scripts[0])
     assert pending.apply(zeros()).failures == {}
     assert two.kinds(0) == ["open", "add", "step"]
     assert two.kinds(1) == ["open", "add", "step", "logits"]
 
 
-def test_edits_are_applied_once_however_often_they_come(servers: Any) -> None:
+def test_edits_that_are_received_twice_are_applied_once(servers: Any) -> None:
     two = servers(2)
-    said = RowEdits()
-    said.bias([3], [1.0])
-    biased = Edits.pack([(1, said)], VOCAB).to_proto()
+    edits = RowEdits()
+    edits.bias([3], [1.0])
+    biased = Edits.pack([(1, edits)], VOCAB).to_proto()
     two.answer_steps({"edits": processing_pb2.StepEdits(logits_rows=bytes(4), edits=biased)})
     handles = [two.session.add(Request([1])) for _ in range(2)]
     pending = two.session.step(dict.fromkeys(handles, ()))
-    pending._settled()
-    go_away(two.scripts[0])
+    pending._synchronized_answer()
+    end_server(two.scripts[0])
     logits = np.zeros((2, VOCAB), np.float32)
     pending.apply(logits)
     assert logits[1].tolist() == [0, 0, 0, 1]
 
 
-def test_logits_that_were_sent_may_have_been_processed(servers: Any) -> None:
+def test_requests_whose_logits_were_sent_lose_their_state(servers: Any) -> None:
     two = servers(2)
     handles = [two.session.add(Request([1])) for _ in range(2)]
 
     def take_and_go(frame: Any) -> dict[str, Any]:
         if frame.HasField("logits"):
-            go_away(two.scripts[0])
+            end_server(two.scripts[0])
             raise ServerUnavailable("gone")
-        return READ_ROW_0 if frame.HasField("step") else two.scripts[0].honest(frame)
+        return READ_ROW_0 if frame.HasField("step") else two.scripts[0].correct(frame)
 
     two.scripts[0].answer = take_and_go
     result = two.session.step(dict.fromkeys(handles, ())).apply(np.zeros((2, VOCAB), np.float32), check=False)
@@ -159,53 +159,53 @@ def test_logits_that_were_sent_may_have_been_processed(servers: Any) -> None:
     assert [request.slot for frame in again for request in frame.requests] == [handles[1].slot]
 
 
-def test_a_name_is_added_again_as_what_it_stood_for(servers: Any) -> None:
+def test_a_name_is_sent_again_as_its_digest_at_admission(servers: Any) -> None:
     two = servers(2)
     digest = "ab" * 32
 
-    def tell_chains(frame: Any) -> dict[str, Any]:
-        reply = two.scripts[0].honest(frame)
+    def with_chains(frame: Any) -> dict[str, Any]:
+        reply = two.scripts[0].correct(frame)
         if frame.HasField("add"):
             reply["added"].chains.add(processors=[digest, "thinking_budget"])
         return reply
 
-    two.scripts[0].answer = tell_chains
+    two.scripts[0].answer = with_chains
     two.session.add(Request(processors=[("team/x", {}), ("thinking_budget", {})]))
-    go_away(two.scripts[0])
+    end_server(two.scripts[0])
     two.session.add(Request())
     (again,) = two.scripts[1].frames[1].add.requests
     named = [(call.processor.WhichOneof("by"), call.processor.digest) for call in again.request.processors]
     assert named == [("digest", digest), ("builtin", "")]
 
 
-def test_servers_that_go_at_once_again(servers: Any) -> None:
+def test_servers_that_end_again_at_once(servers: Any) -> None:
     four = servers(4, reconnect_seconds=20.0)
     handle = four.session.add(Request([1]))
     for script in four.scripts[:2]:
-        go_away(script)
+        end_server(script)
     four.scripts[2].answer = lambda frame: (
-        go_away(four.scripts[2]) or four.scripts[2].honest(frame)  # type: ignore[func-returns-value]
+        end_server(four.scripts[2]) or four.scripts[2].correct(frame)  # type: ignore[func-returns-value]
     )
     four.session.step({handle: [2]}).apply(zeros())
     assert [four.kinds(which) for which in (1, 2, 3)] == [[], ["open"], ["open", "add", "step"]]
-    assert four.session.reconnects == 2  # to the second there never was a session
+    assert four.session.reconnects == 2  # no session was ever opened on the second
 
 
-def test_without_time_there_is_one_attempt(servers: Any) -> None:
+def test_zero_reconnect_seconds_means_one_attempt(servers: Any) -> None:
     three = servers(3)
     handle = three.session.add(Request([1]))
     for script in three.scripts[:2]:
-        go_away(script)
+        end_server(script)
     with pytest.raises(ServerUnavailable):
         three.session.step({handle: [2]}).apply(zeros())
     assert three.scripts[2].frames == []
 
 
-def test_why_a_processor_could_not_be_registered_again_is_told(servers: Any) -> None:
+def test_the_error_of_a_refused_registration_is_reported(servers: Any) -> None:
     digests = ["ab" * 32, "cd" * 32]
     two = servers(2, restore=lambda: {digests[0]: NotPermitted("not here")})
     handles = [two.session.add(Request(processors=[(digest, {})])) for digest in digests]
-    go_away(two.scripts[0])
+    end_server(two.scripts[0])
 
     def knows_nothing(frame: Any) -> dict[str, Any]:
         failures = [
@@ -216,30 +216,30 @@ def test_why_a_processor_could_not_be_registered_again_is_told(servers: Any) -> 
             return {"added": processing_pb2.RequestsAdded(failures=failures, reads_logits=bytes(2))}
         return {"edits": processing_pb2.StepEdits(failures=failures)} if frame.HasField("step") else opened(frame)
 
-    opened = two.scripts[1].honest
+    opened = two.scripts[1].correct
     two.scripts[1].answer = knows_nothing
     result = two.session.step(dict.fromkeys(handles, ())).apply(np.zeros((2, VOCAB), np.float32), check=False)
     assert [type(result.failures[handle]) for handle in handles] == [NotPermitted, UnknownProcessor]
 
 
-def test_a_server_that_comes_after_the_time_is_still_found(servers: Any) -> None:
+def test_a_later_call_finds_a_server_that_started_too_late(servers: Any) -> None:
     four = servers(4)
     handle = four.session.add(Request([1]))
     for script in four.scripts[:3]:
-        go_away(script)
+        end_server(script)
     pending = four.session.step({handle: [2]})
     for _ in range(2):
-        with pytest.raises(ServerUnavailable, match="no server came within the time"):
+        with pytest.raises(ServerUnavailable, match="could not be restored in time"):
             pending.apply(zeros())
     assert pending.apply(zeros()).failures == {}
     assert list(four.scripts[3].frames[1].add.requests[0].request.output_token_ids) == [2]
 
 
-def test_a_session_that_is_closed_while_there_is_no_server(servers: Any) -> None:
+def test_closing_a_session_without_a_server(servers: Any) -> None:
     two = servers(2)
     handle = two.session.add(Request([1]))
     for script in two.scripts:
-        go_away(script)
+        end_server(script)
     pending = two.session.step({handle: [2]})
     with pytest.raises(ServerUnavailable):
         pending.apply(zeros())
@@ -248,10 +248,10 @@ def test_a_session_that_is_closed_while_there_is_no_server(servers: Any) -> None
         pending.apply(zeros())
 
 
-def test_a_server_that_refuses_the_session_for_now(servers: Any) -> None:
+def test_a_server_that_refuses_the_session_at_first(servers: Any) -> None:
     three = servers(3)
     handle = three.session.add(Request([1]))
-    go_away(three.scripts[0])
+    end_server(three.scripts[0])
     three.scripts[1].answer = lambda frame: {"error": to_proto(LimitExceeded("max_sessions"))}
     pending = three.session.step({handle: [2]})
     with pytest.raises(LimitExceeded):
@@ -259,11 +259,11 @@ def test_a_server_that_refuses_the_session_for_now(servers: Any) -> None:
     assert pending.apply(zeros()).failures == {}
 
 
-def test_a_request_that_is_too_large_for_the_next_server_fails_alone(servers: Any) -> None:
+def test_only_a_request_that_is_too_large_for_the_next_server_fails(servers: Any) -> None:
     two = servers(2)
     large, small = two.session.add(Request([1], [2] * 5_000_000)), two.session.add(Request([1]))
-    go_away(two.scripts[0])
-    honest = two.scripts[1].honest
+    end_server(two.scripts[0])
+    correct = two.scripts[1].correct
 
     def answer(frame: Any) -> dict[str, Any]:
         if len(frame.SerializeToString()) > 1_000_000:
@@ -271,7 +271,7 @@ def test_a_request_that_is_too_large_for_the_next_server_fails_alone(servers: An
         if frame.HasField("step"):
             unknown = common_pb2.Failure(slot=large.slot, error=to_proto(UnknownRequest("no request")))
             return {"edits": processing_pb2.StepEdits(failures=[unknown])}
-        return dict(honest(frame))
+        return dict(correct(frame))
 
     two.scripts[1].answer = answer
     result = two.session.step({large: [2], small: [2]}).apply(np.zeros((2, VOCAB), np.float32), check=False)

@@ -1,4 +1,4 @@
-"""What a client registers again with a server that forgot it."""
+"""Registrations that a client repeats at a server that lacks them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from logitport_proto import registry_pb2
 
 
 class Server:
-    """Keeps payloads by digest, which is the payload itself, and names."""
+    """A registry of payloads by digest, and of names. The digest of a payload is the payload itself."""
 
     Get, Register = "Get", "Register"
 
@@ -44,16 +44,16 @@ def server() -> Server:
     return Server()
 
 
-def registrations(server: Server, *asked: tuple[str, str], shared: bool = False) -> Registrations:
-    """Of a client that has registered payloads under names."""
+def registrations(server: Server, *registered: tuple[str, str], shared: bool = False) -> Registrations:
+    """Registrations of a client that has registered payloads under names."""
     remembered = Registrations(server, server.call)  # type: ignore[arg-type]
-    for serialized, name in asked:
+    for serialized, name in registered:
         message = registry_pb2.RegisterRequest(payload=serialized, name=name, shared=shared, replace=True)
         remembered.remember(message, registry_pb2.ProcessorInfo(digest=serialized, owner="us"))
     return remembered
 
 
-def test_a_server_that_knows_everything_is_asked_and_told_nothing(server: Server) -> None:
+def test_nothing_is_registered_at_a_server_that_has_everything(server: Server) -> None:
     server.call("Register", registry_pb2.RegisterRequest(payload="a"))
     server.calls.clear()
     assert registrations(server, ("a", "team/a")).restore() == {}
@@ -61,26 +61,26 @@ def test_a_server_that_knows_everything_is_asked_and_told_nothing(server: Server
     assert server.names == {}, "the name may have been deleted since by somebody else"
 
 
-def test_payloads_and_names_come_back(server: Server) -> None:
+def test_payloads_and_names_are_registered_again(server: Server) -> None:
     registrations(server, ("a", "team/a"), ("a", "team/b"), ("b", ""), shared=True).restore()
     assert server.names == {"team/a": "a", "team/b": "a"}
     assert set(server.kept) == {"a", "b"}
     assert all(kept.shared and not kept.replace for kept in server.kept.values())
 
 
-def test_a_name_that_was_bound_to_another_payload_comes_back_as_that(server: Server) -> None:
+def test_a_name_is_registered_with_its_latest_payload(server: Server) -> None:
     registrations(server, ("a", "team/x"), ("b", "team/x")).restore()
     assert server.names == {"team/x": "b"}
     assert set(server.kept) == {"a", "b"}
 
 
-def test_a_name_is_not_stolen(server: Server) -> None:
+def test_a_name_that_is_bound_to_another_digest_is_left(server: Server) -> None:
     server.names["team/x"] = "theirs"
     assert registrations(server, ("a", "team/x"), ("a", "team/y")).restore() == {}
     assert server.names == {"team/x": "theirs", "team/y": "a"}
 
 
-def test_what_is_another_principals_is_not_ours(server: Server) -> None:
+def test_a_payload_of_another_principal_is_registered_again(server: Server) -> None:
     server.owner = "others"
     server.call("Register", registry_pb2.RegisterRequest(payload="a"))
     server.owner = "us"
@@ -89,20 +89,22 @@ def test_what_is_another_principals_is_not_ours(server: Server) -> None:
 
 
 @pytest.mark.parametrize(("deleted", "names", "kept"), [("a", {}, set()), ("team/a", {"team/b": "a"}, {"a"})])
-def test_what_was_deleted_stays_deleted(server: Server, deleted: str, names: dict[str, str], kept: set[str]) -> None:
+def test_deleted_registrations_stay_deleted(
+    server: Server, deleted: str, names: dict[str, str], kept: set[str]
+) -> None:
     remembered = registrations(server, ("a", "team/a"), ("a", "team/b"))
     remembered.forget(deleted)
     remembered.restore()
     assert (server.names, set(server.kept)) == (names, kept)
 
 
-def test_what_is_refused_does_not_hold_up_the_others(server: Server) -> None:
+def test_a_refused_registration_does_not_prevent_the_others(server: Server) -> None:
     server.raises["a"] = LimitExceeded("full")
     assert registrations(server, ("a", ""), ("b", "")).restore() == {"a": server.raises["a"]}
     assert set(server.kept) == {"b"}
 
 
-def test_a_server_that_is_gone(server: Server) -> None:
+def test_an_unavailable_server(server: Server) -> None:
     server.raises["a"] = ServerUnavailable("gone")
     with pytest.raises(ServerUnavailable):
         registrations(server, ("a", ""), ("b", "")).restore()

@@ -1,1 +1,1 @@
-"""How the frames of a session travel: one file a transport, one seam (`Transport`)."""
+"""Transports of a session's frames: one module per transport, all subclasses of `Transport`."""

@@ -1,4 +1,4 @@
-"""The seam that every transport implements."""
+"""The base class of every transport."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class Transport(ABC):
-    """Carries frames to the server and replies back, both in order, one reply a frame.
+    """Carries frames to the server and replies back, both in order, with one reply per frame.
 
     Attributes:
         name: "grpc" or "local".
         target: the server's address, for messages.
-        shares_memory: whether `receive_region` works, so that logits need not travel.
+        shares_memory: whether `receive_region` works, so that logits need not be sent.
         max_message_bytes: the largest frame that may be sent.
     """
 
@@ -33,37 +33,37 @@ class Transport(ABC):
 
     @abstractmethod
     def send(self, frame: processing_pb2.SessionRequest) -> None:
-        """Send and return at once.
+        """Send a frame and return at once.
 
         Raises:
             LimitExceeded: the frame is larger than `max_message_bytes`; nothing was sent.
-            SessionClosed: after `close`, or after a reply that did not come in time.
-            ServerUnavailable: the connection broke, now or before.
+            SessionClosed: after `close`, or after a reply that did not arrive in time.
+            ServerUnavailable: the connection was lost, now or before.
         """
 
     @abstractmethod
     def receive(self) -> processing_pb2.SessionResponse:
-        """The next reply.
+        """Receive the next reply.
 
         Raises:
-            DeadlineExceeded: it did not come in time; the transport is of no more use.
+            DeadlineExceeded: it did not arrive in time; the transport cannot be used any more.
             SessionClosed, ServerUnavailable: as `send`.
-            LogitportError: the server ended the session, and said why.
+            LogitportError: the server ended the session; this is its error.
         """
 
     def receive_region(self, size_bytes: int) -> tuple[processing_pb2.SessionResponse, mmap.mmap | None]:
-        """The next reply, to a frame that asked for a region, and the region; None if the server refused."""
+        """Receive the reply to a frame that opens a region, and the region; None if the server refused."""
         raise NotImplementedError(f"{type(self).__name__} shares no memory")
 
-    def on_readable(self, take_in: Callable[[], object]) -> None:
-        """Call `take_in`, on a thread of the transport's own, for a reply that was left to it.
+    def on_readable(self, take_early: Callable[[], object]) -> None:
+        """Call `take_early`, on a thread of the transport's own, for each reply that `leave_reply` leaves to it.
 
-        When it has come, or when it is to be waited for. The engine cannot rely on it: what `take_in` leaves, or is not
-        called for, is left to whoever receives.
+        It is called when the reply has arrived, or when the thread should wait for it. It may never be called: a reply
+        that it does not receive stays for the next `receive`.
         """
 
     def leave_reply(self) -> None:
-        """Leave the reply to the frame that was sent last to the thread of `on_readable`, until somebody receives."""
+        """Leave the reply to the last frame to the thread of `on_readable`, until `receive` is called."""
 
     @abstractmethod
     def close(self) -> None:
@@ -72,7 +72,7 @@ class Transport(ABC):
     # What the implementations share.
 
     def _end(self, error: LogitportError) -> LogitportError:
-        """Remember the first reason why the transport is of no more use, which is returned."""
+        """Record the error that ended the transport, unless one is recorded; returns `error`."""
         if self._ended is None:
             self._ended = error
         return error

@@ -1,4 +1,4 @@
-"""Frames over a Unix socket, and memory that both ends share: for an engine on the server's host."""
+"""The local transport: frames over a Unix socket, and shared memory, for an engine on the server's host."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _HANDSHAKE_SECONDS = 10.0
 _CLOSED_BY_SERVER = "the server closed the local transport"
 
 
-class LocalLane(Transport):
-    """The local transport that a server offered when it opened the session; made by `connect`.
+class LocalTransport(Transport):
+    """The local transport that a server offers when it opens a session; made by `connect`.
 
-    The gRPC stream on which the session was opened stays open beside it: its end is the session's.
+    The gRPC stream on which the session was opened stays open: the session ends when the stream ends.
 
     Attributes:
-        closed: whether it is of no more use.
+        closed: whether it was closed, or the connection was lost.
     """
 
     name = "local"
@@ -47,21 +47,21 @@ class LocalLane(Transport):
         self._stream = stream
         self._timeout = timeout
         self._connection = connection
-        # The kernel keeps the deadline: Python's own timeouts cost a second system call at each read.
+        # The kernel enforces the deadline: Python's own timeouts need a second system call at each read.
         connection.settimeout(None)
         seconds = int(timeout)
         limit = struct.pack("ll", seconds, int((timeout - seconds) * 1e6))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         self._incoming = connection.makefile("rb")
-        # Also when a session that nobody closed is collected.
+        # Also runs when a session is garbage-collected without `close`.
         self._end_both = weakref.finalize(self, _end_both, self._incoming, connection, stream)
         self.closed = False
         self._watch: ReplyWatch | None = None
 
     @classmethod
     def connect(cls, local: processing_pb2.LocalTransport, stream: Transport, timeout: float) -> Self:
-        """Connect to the local transport. Raises OSError where it is out of reach, as from another host."""
+        """Connect to the local transport. Raises OSError if the socket cannot be reached, as from another host."""
         if not hasattr(socket, "AF_UNIX"):
             raise OSError("this platform's Python has no Unix sockets")
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -70,7 +70,7 @@ class LocalLane(Transport):
             connection.connect(local.socket_path)
             connection.sendall(local.access_token)
             if connection.recv(1) != _WELCOME:
-                raise ConnectionRefusedError(f"{local.socket_path} is another server's")
+                raise ConnectionRefusedError(f"{local.socket_path} belongs to another server")
         except OSError:
             connection.close()
             raise
@@ -78,10 +78,10 @@ class LocalLane(Transport):
 
     def send(self, frame: processing_pb2.SessionRequest) -> None:
         self._check_open()
-        octets = frame.SerializeToString()
-        self._check_size(len(octets))
+        data = frame.SerializeToString()
+        self._check_size(len(data))
         try:
-            self._connection.sendall(_LENGTH.pack(len(octets)) + octets)
+            self._connection.sendall(_LENGTH.pack(len(data)) + data)
         except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._broken(error) from None
 
@@ -98,7 +98,7 @@ class LocalLane(Transport):
         self._check_open()
         descriptors: list[int] = []
         try:
-            # The descriptor rides on the reply's first byte, so that byte must not pass through the buffer.
+            # The descriptor is attached to the reply's first byte, so that byte must not go through the read buffer.
             first, descriptors, _, _ = socket.recv_fds(self._connection, 1, 1)
             if not first:
                 raise ConnectionResetError(_CLOSED_BY_SERVER)
@@ -111,10 +111,10 @@ class LocalLane(Transport):
                 os.close(descriptor)
         return reply, memory
 
-    def on_readable(self, take_in: Callable[[], object]) -> None:
-        from logitport.session.transports.watch import ReplyWatch  # needs epoll: Linux's, as the local transport is
+    def on_readable(self, take_early: Callable[[], object]) -> None:
+        from logitport.session.transports.watch import ReplyWatch  # needs epoll: Linux only, as the local transport
 
-        self._watch = ReplyWatch(self._connection, take_in)
+        self._watch = ReplyWatch(self._connection, take_early)
 
     def leave_reply(self) -> None:
         if self._watch is not None:
@@ -138,12 +138,12 @@ class LocalLane(Transport):
         return processing_pb2.SessionResponse.FromString(self._read(length))
 
     def _read(self, length: int) -> bytes:
-        """So many bytes. Raises BlockingIOError if they do not come in time, ConnectionResetError after the end."""
-        octets = self._incoming.read(length)
-        if octets is not None and len(octets) == length:
-            return octets
-        # A short read is one that ended too early, or took too long.
-        if octets is not None and not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+        """Read exactly `length` bytes. Raises BlockingIOError at the deadline, ConnectionResetError at the end."""
+        data = self._incoming.read(length)
+        if data is not None and len(data) == length:
+            return data
+        # A short read means that the connection ended, or that the deadline passed.
+        if data is not None and not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
             raise ConnectionResetError(_CLOSED_BY_SERVER)
         raise BlockingIOError
 
@@ -151,9 +151,9 @@ class LocalLane(Transport):
         if isinstance(error, BlockingIOError):
             self.close()
             return DeadlineExceeded(
-                f"{self.target} did not answer a frame within {self._timeout} s; the session is closed"
+                f"{self.target} did not reply to a frame within {self._timeout} s; the session is closed"
             )
-        broken = ServerUnavailable(f"the local transport to {self.target} broke: {error}")
+        broken = ServerUnavailable(f"the local transport to {self.target} was lost: {error}")
         self._end(broken)
         self._release()
         return broken
@@ -161,7 +161,7 @@ class LocalLane(Transport):
 
 def _end_both(incoming: BufferedReader, connection: socket.socket, stream: Transport) -> None:
     with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)  # wakes who reads
+        connection.shutdown(socket.SHUT_RDWR)  # wakes a thread that is reading
     incoming.close()
     connection.close()
     stream.close()

@@ -1,4 +1,4 @@
-"""Frames over a bidirectional gRPC stream: works everywhere."""
+"""The gRPC transport: frames over a bidirectional stream, between any two hosts."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     _Frames = queue.SimpleQueue[processing_pb2.SessionRequest | None]
 
-# How long a reply is left to an engine that may want it at once; seconds, of a forward pass that takes many times that.
-_LET_THE_ENGINE_READ = 0.001
+# How long the reader thread waits, so that an engine that applies a step at once receives the reply itself. A forward
+# pass takes many times longer.
+_ENGINE_HEAD_START_SECONDS = 0.001
 
 
 class GrpcStream(Transport):
@@ -32,11 +33,12 @@ class GrpcStream(Transport):
     Args:
         stub: of the client's channel.
         target: the server's address, for messages.
-        timeout: the longest that a reply may take, in seconds.
+        timeout: deadline of a reply, in seconds.
         metadata: of the call.
-        encrypted: whether the channel is, for messages.
+        encrypted: whether the channel uses TLS, for messages.
         max_message_bytes: the largest frame that the channel sends.
-        wait_seconds: how long to wait for a server; gRPC tries again with backoff and jitter. With 0 there must be one.
+        wait_seconds: how long to wait for a server, while gRPC retries with backoff and jitter. With 0 the first
+            attempt must succeed.
     """
 
     name = "grpc"
@@ -60,9 +62,9 @@ class GrpcStream(Transport):
         self._replies = stub.Session(_outgoing(self._frames), wait_for_ready=wait_seconds > 0, metadata=metadata)
         self._first_timeout = wait_seconds or timeout
         self._deadline = _Deadline(self._replies.cancel)
-        self._left = _Left()
-        # Also when a session that nobody closed is collected; its threads must not keep it alive.
-        self._release = weakref.finalize(self, _release, self._frames, self._deadline, self._left, self._replies)
+        self._deferred = _DeferredReplies()
+        # Also runs when a session is garbage-collected without `close`; its threads must not keep it alive.
+        self._release = weakref.finalize(self, _release, self._frames, self._deadline, self._deferred, self._replies)
         self._release.atexit = False
 
     def send(self, frame: processing_pb2.SessionRequest) -> None:
@@ -72,7 +74,7 @@ class GrpcStream(Transport):
 
     def receive(self) -> processing_pb2.SessionResponse:
         self._check_open()
-        self._left.claim()
+        self._deferred.claim()
         timeout, self._first_timeout = self._first_timeout, self._timeout
         self._deadline.set(timeout)
         try:
@@ -84,32 +86,33 @@ class GrpcStream(Transport):
             if self._deadline.passed:
                 self.close()
                 raise DeadlineExceeded(
-                    f"{self.target} did not answer a frame within {timeout} s; the session is closed"
+                    f"{self.target} did not reply to a frame within {timeout} s; the session is closed"
                 ) from None
             raise self._broken(calls.translate(error, self.target, encrypted=self._encrypted)) from None
         self._deadline.clear()
         return reply
 
-    def on_readable(self, take_in: Callable[[], object]) -> None:
-        threading.Thread(target=self._left.wait_for, args=(take_in,), name="logitport-reader", daemon=True).start()
+    def on_readable(self, take_early: Callable[[], object]) -> None:
+        wait_for = self._deferred.wait_for
+        threading.Thread(target=wait_for, args=(take_early,), name="logitport-reader", daemon=True).start()
 
     def leave_reply(self) -> None:
-        self._left.leave()
+        self._deferred.leave()
 
     def close(self) -> None:
         self._ended = SessionClosed("the session is closed; open another with Client.session")
         self._release()
 
     def _broken(self, error: LogitportError) -> LogitportError:
-        self._end(ServerUnavailable(f"the connection to {self.target} broke before: {error.message}"))
+        self._end(ServerUnavailable(f"the connection to {self.target} was lost before: {error.message}"))
         self._release()
         return error
 
 
-def _release(frames: _Frames, deadline: _Deadline, left: _Left, replies: Any) -> None:
+def _release(frames: _Frames, deadline: _Deadline, deferred: _DeferredReplies, replies: Any) -> None:
     frames.put(None)
     deadline.close()
-    left.close()
+    deferred.close()
     replies.cancel()
 
 
@@ -118,39 +121,40 @@ def _outgoing(frames: _Frames) -> Iterator[processing_pb2.SessionRequest]:
         yield frame
 
 
-class _Left:
-    """Replies that are left to a thread of their own.
+class _DeferredReplies:
+    """Replies that are left to the reader thread.
 
-    A gRPC stream does not tell when a reply is there, so the thread waits for it; but not for one that the engine waits
-    for by itself, which would have one thread more to wait for.
+    A gRPC stream does not signal that a reply has arrived, so the thread waits for it in a blocking read. It skips a
+    reply that the engine's thread has claimed: a handover between threads would only delay that reply.
     """
 
     def __init__(self) -> None:
-        self._there_is_one = threading.Event()
+        self._available = threading.Event()
         self._closed = False
 
     def leave(self) -> None:
-        self._there_is_one.set()
+        self._available.set()
 
     def claim(self) -> None:
-        self._there_is_one.clear()
+        self._available.clear()
 
     def close(self) -> None:
         self._closed = True
-        self._there_is_one.set()
+        self._available.set()
 
-    def wait_for(self, take_in: Callable[[], object]) -> None:
-        while self._there_is_one.wait() and not self._closed:
-            time.sleep(_LET_THE_ENGINE_READ)
-            if self._there_is_one.is_set() and not self._closed:
+    def wait_for(self, take_early: Callable[[], object]) -> None:
+        while self._available.wait() and not self._closed:
+            time.sleep(_ENGINE_HEAD_START_SECONDS)
+            if self._available.is_set() and not self._closed:
                 self.claim()
-                take_in()
+                take_early()
 
 
 class _Deadline:
-    """Calls `expire` once a deadline that was set has passed.
+    """Calls `expire` when the deadline passes.
 
-    A blocking read of a gRPC stream takes no timeout, and a timer a step would cost more than the step.
+    A blocking read of a gRPC stream takes no timeout. One thread checks the deadline periodically, because a new timer
+    for each step would take longer than the step.
     """
 
     _GRANULARITY = 0.05

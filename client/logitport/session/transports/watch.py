@@ -1,4 +1,4 @@
-"""A thread that has replies taken in while the engine is busy elsewhere."""
+"""A thread that receives replies while the engine does other work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-# What wakes the thread, once; a connection's end does in any case.
+# Events that wake the thread, once. The end of the connection wakes it in any case.
 _A_REPLY = select.EPOLLIN | select.EPOLLONESHOT
 _NO_REPLY = select.EPOLLONESHOT
 
@@ -19,16 +19,16 @@ _NO_REPLY = select.EPOLLONESHOT
 class ReplyWatch:
     """Waits for the replies that are left to it, until the connection is shut down at either end.
 
-    Of an engine that waits for a reply by itself it must not wake up, too: both would want the interpreter.
+    The thread must not wake up for a reply that the engine's thread is waiting for: both would compete for the GIL.
 
     Args:
-        connection: whose replies.
-        take_in: what to call when there is one.
+        connection: the socket on which the replies arrive.
+        take_early: called when a reply that was left has arrived, and when the connection ends.
     """
 
-    def __init__(self, connection: socket.socket, take_in: Callable[[], object]) -> None:
-        self._take_in = take_in
-        # Of the watch's own: epoll would hear no more of one that is closed elsewhere, its end included.
+    def __init__(self, connection: socket.socket, take_early: Callable[[], object]) -> None:
+        self._take_early = take_early
+        # A duplicate: epoll drops a descriptor that is closed elsewhere, and would not report the connection's end.
         self._descriptor = os.dup(connection.fileno())
         self._epoll = select.epoll()
         self._closing = threading.Lock()
@@ -37,29 +37,29 @@ class ReplyWatch:
         self._thread.start()
 
     def leave(self) -> None:
-        """The thread may have the next reply."""
+        """Leave the next reply to the thread."""
         self._wake_on(_A_REPLY)
 
     def claim(self) -> None:
-        """Whoever calls reads the next reply, unless the thread has been woken for it already."""
+        """Reserve the next reply for the caller, unless the thread has been woken for it already."""
         self._wake_on(_NO_REPLY)
 
     def join(self) -> None:
-        """Wait for the thread, unless this is it, once the connection was shut down."""
+        """Wait for the thread, after the connection was shut down. Does nothing on the thread itself."""
         if self._thread is not threading.current_thread():
             self._thread.join()
 
     def _wake_on(self, events: int) -> None:
         with self._closing:
-            if not self._epoll.closed:  # as it is once the thread has seen the end
+            if not self._epoll.closed:  # the thread closes it when the connection ends
                 self._epoll.modify(self._descriptor, events)
 
     def _run(self) -> None:
         events = 0
         while not events & select.EPOLLHUP:
             ((_, events),) = self._epoll.poll()
-            self.claim()  # else epoll would not tell of the end any more
-            self._take_in()
+            self.claim()  # arms the one-shot event again: without it, epoll would not report the connection's end
+            self._take_early()
         with self._closing:
             self._epoll.close()
         os.close(self._descriptor)

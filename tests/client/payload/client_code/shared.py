@@ -1,4 +1,4 @@
-"""What the processors beside it import."""
+"""Functions, classes and constants that the processors of this package import."""
 
 import functools
 from contextlib import contextmanager
@@ -81,7 +81,7 @@ class Box(Generic[T]):
 
 
 class Tracked:
-    """Writes down its subclasses, which must not happen again on the server."""
+    """Records its subclasses; the server must not record them again."""
 
     known = []  # noqa: RUF012 - a class that keeps state in one is what is tested
 

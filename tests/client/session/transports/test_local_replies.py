@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import DeadlineExceeded, ServerUnavailable, SessionClosed
-from logitport.session.transports.local import LocalLane
+from logitport.session.transports.local import LocalTransport
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 OCTETS = processing_pb2.SessionResponse(seq=300).SerializeToString()
 REPLY = struct.pack("<I", len(OCTETS)) + OCTETS
-READS: list[Callable[[LocalLane], Any]] = [lambda local: local.receive(), lambda local: local.receive_region(8)]
+READS: list[Callable[[LocalTransport], Any]] = [lambda local: local.receive(), lambda local: local.receive_region(8)]
 
 
 class Beside:
-    """The gRPC stream beside a local transport."""
+    """The gRPC stream of a local transport."""
 
     target = "nowhere:1"
 
@@ -30,9 +30,9 @@ class Beside:
 
 
 @pytest.fixture
-def local() -> Iterator[tuple[LocalLane, socket.socket]]:
+def local() -> Iterator[tuple[LocalTransport, socket.socket]]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    opened = LocalLane(ours, Beside(), 0.2, 1000)  # type: ignore[arg-type]
+    opened = LocalTransport(ours, Beside(), 0.2, 1000)  # type: ignore[arg-type]
     yield opened, theirs
     opened.close()
     theirs.close()
@@ -40,10 +40,10 @@ def local() -> Iterator[tuple[LocalLane, socket.socket]]:
 
 @pytest.mark.parametrize("read", READS, ids=["receive", "receive_region"])
 @pytest.mark.parametrize("sent", range(len(REPLY)))
-def test_a_reply_that_does_not_come_in_time(local: Any, sent: int, read: Callable[[LocalLane], Any]) -> None:
+def test_a_reply_that_misses_the_deadline(local: Any, sent: int, read: Callable[[LocalTransport], Any]) -> None:
     opened, server = local
     server.sendall(REPLY[:sent])
-    with pytest.raises(DeadlineExceeded, match=r"did not answer a frame within 0\.2 s"):
+    with pytest.raises(DeadlineExceeded, match=r"did not reply to a frame within 0\.2 s"):
         read(opened)
     with pytest.raises(SessionClosed):
         opened.receive()
@@ -51,7 +51,9 @@ def test_a_reply_that_does_not_come_in_time(local: Any, sent: int, read: Callabl
 
 @pytest.mark.parametrize("read", READS, ids=["receive", "receive_region"])
 @pytest.mark.parametrize("sent", range(len(REPLY)))
-def test_a_server_that_goes_in_the_middle_of_a_reply(local: Any, sent: int, read: Callable[[LocalLane], Any]) -> None:
+def test_a_connection_that_ends_in_the_middle_of_a_reply(
+    local: Any, sent: int, read: Callable[[LocalTransport], Any]
+) -> None:
     opened, server = local
     server.sendall(REPLY[:sent])
     server.close()

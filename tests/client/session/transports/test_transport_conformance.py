@@ -1,4 +1,4 @@
-"""What every transport of frames must do. A new transport joins by adding itself to `connected`."""
+"""The conformance suite of every transport. Add a new transport to `connected`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from logitport import DeadlineExceeded, LimitExceeded, LogitportError, ServerUnavailable, SessionClosed
 from logitport.connection import channel_options
-from logitport.session.transports.local import LocalLane
+from logitport.session.transports.local import LocalTransport
 from logitport.session.transports.stream import GrpcStream
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc
 from tests.waiting import wait_until
@@ -50,7 +50,7 @@ def connect(
     opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
     transport.send(processing_pb2.SessionRequest(seq=1, open=opening))
     opened = transport.receive().opened
-    return transport if kind == "grpc" else LocalLane.connect(opened.local_transport, transport, timeout)
+    return transport if kind == "grpc" else LocalTransport.connect(opened.local_transport, transport, timeout)
 
 
 def frame(seq: int, prompt_length: int = 0) -> processing_pb2.SessionRequest:
@@ -60,13 +60,13 @@ def frame(seq: int, prompt_length: int = 0) -> processing_pb2.SessionRequest:
 
 
 @every_transport
-def test_it_says_what_it_is(server: Any, kind: str) -> None:
+def test_name_and_target(server: Any, kind: str) -> None:
     with connected(kind, server.target) as transport:
         assert (transport.name, transport.target) == (kind, server.target)
 
 
 @every_transport
-def test_one_reply_a_frame_in_order(server: Any, kind: str) -> None:
+def test_one_reply_per_frame_in_order(server: Any, kind: str) -> None:
     with connected(kind, server.target) as transport:
         for seq in range(2, 22):
             transport.send(frame(seq))
@@ -84,7 +84,7 @@ def test_frames_of_any_size(server: Any, kind: str) -> None:
 
 
 @every_transport
-def test_a_frame_over_the_limit_is_not_sent_and_costs_nothing(server: Any, kind: str) -> None:
+def test_a_frame_over_the_limit_is_not_sent_and_the_transport_stays_open(server: Any, kind: str) -> None:
     with connected(kind, server.target, max_message_bytes=1 << 16) as transport:
         with pytest.raises(
             LimitExceeded, match=r"max_message_bytes .*Client\(\.\.\., max_message_bytes=\).*--max-message"
@@ -95,9 +95,9 @@ def test_a_frame_over_the_limit_is_not_sent_and_costs_nothing(server: Any, kind:
 
 
 @every_transport
-def test_no_reply_in_time_ends_it(server: Any, kind: str) -> None:
+def test_a_missed_deadline_closes_the_transport(server: Any, kind: str) -> None:
     with connected(kind, server.target, timeout=0.3) as transport:
-        with pytest.raises(DeadlineExceeded, match=r"did not answer a frame within 0\.3 s"):
+        with pytest.raises(DeadlineExceeded, match=r"did not reply to a frame within 0\.3 s"):
             transport.receive()
         for call in uses(transport):
             with pytest.raises(SessionClosed):
@@ -119,7 +119,7 @@ def test_after_close(server: Any, kind: str) -> None:
 
 
 @every_transport
-def test_close_wakes_who_waits(server: Any, kind: str) -> None:
+def test_close_wakes_a_waiting_thread(server: Any, kind: str) -> None:
     with connected(kind, server.target) as transport:
         raised: list[LogitportError] = []
 
@@ -139,8 +139,8 @@ def test_close_wakes_who_waits(server: Any, kind: str) -> None:
 
 
 @every_transport
-def test_a_server_that_is_gone(start_server: Callable[..., Any], kind: str) -> None:
-    """It stays ServerUnavailable, so that a session knows that it may connect again, until it is closed."""
+def test_a_server_that_has_ended(start_server: Callable[..., Any], kind: str) -> None:
+    """Every call raises ServerUnavailable, on which a session reconnects, until the transport is closed."""
     server = start_server()
     with connected(kind, server.target) as transport:
         server.process.kill()
@@ -167,12 +167,12 @@ def test_threads_end_with_it(server: Any, kind: str) -> None:
 
 
 @every_transport
-def test_one_that_nobody_closes_ends_as_it_is_collected(server: Any, kind: str) -> None:
+def test_an_unclosed_transport_ends_when_it_is_collected(server: Any, kind: str) -> None:
     before = our_threads()
     with grpc.insecure_channel(server.target) as channel:
         transport = connect(kind, server.target, channel)
         transport.on_readable(lambda: None)
-        sockets = [transport._connection] if isinstance(transport, LocalLane) else []
+        sockets = [transport._connection] if isinstance(transport, LocalTransport) else []
         del transport
         gc.collect()
         wait_until(lambda: our_threads() <= before, threading.enumerate)
@@ -184,37 +184,37 @@ def our_threads() -> set[threading.Thread]:
 
 
 @every_transport
-def test_replies_that_are_left_are_told_of_once(server: Any, kind: str) -> None:
+def test_the_thread_is_called_once_for_each_reply_that_is_left(server: Any, kind: str) -> None:
     with connected(kind, server.target) as transport:
-        told = threading.Semaphore(0)
-        transport.on_readable(told.release)
+        called = threading.Semaphore(0)
+        transport.on_readable(called.release)
         for seq in range(2, 5):
             transport.send(frame(seq))
             transport.leave_reply()
-            assert told.acquire(timeout=_SECONDS)
-            assert not told.acquire(timeout=0.1)
+            assert called.acquire(timeout=_SECONDS)
+            assert not called.acquire(timeout=0.1)
             assert transport.receive().seq == seq
 
 
 @every_transport
-def test_nobody_is_told_of_a_reply_that_was_not_left_or_that_somebody_waits_for(server: Any, kind: str) -> None:
+def test_the_thread_is_not_called_for_other_replies(server: Any, kind: str) -> None:
     with connected(kind, server.target) as transport:
-        told = threading.Event()
-        transport.on_readable(told.set)
+        called = threading.Event()
+        transport.on_readable(called.set)
         transport.send(frame(2))
-        assert not told.wait(0.2)
+        assert not called.wait(0.2)
         transport.leave_reply()
-        assert transport.receive().seq == 2  # which takes the leave back, unless the reply was there before
-        told.wait(1.0)  # who was woken for it may be on the way
-        told.clear()
+        assert transport.receive().seq == 2  # claims the reply, unless the thread was woken before
+        called.wait(1.0)  # a thread that was woken may still be running
+        called.clear()
         transport.send(frame(3))
-        assert not told.wait(0.2)
+        assert not called.wait(0.2)
         assert transport.receive().seq == 3
 
 
 @every_transport
-def test_nobody_watches_a_connection_that_is_gone(start_server: Callable[..., Any], kind: str) -> None:
-    """From when the server ends; over gRPC from when somebody finds that out, for nobody tells."""
+def test_the_thread_ends_with_the_connection(start_server: Callable[..., Any], kind: str) -> None:
+    """It ends when the server ends; over gRPC at the first call that fails, because gRPC does not signal the end."""
     server = start_server()
     with connected(kind, server.target) as transport:
         transport.on_readable(lambda: None)

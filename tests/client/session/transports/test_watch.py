@@ -1,4 +1,4 @@
-"""The thread that waits for replies, and a connection that ends while the engine asks it for something."""
+"""The thread that waits for replies, and a connection that ends during calls of the engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if sys.platform != "linux":
 from logitport.session.transports.watch import ReplyWatch
 
 
-def test_an_end_that_comes_while_the_engine_asks_raises_nothing() -> None:
+def test_a_connection_that_ends_during_calls_raises_nothing() -> None:
     for _ in range(1500):
         ours, theirs = socket.socketpair()
         watch = ReplyWatch(ours, lambda: None)
