@@ -5,19 +5,18 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from logitport.errors import InvalidArgument, InvalidLogits
-from logitport.integrations.common.circuit_breaker import SESSION_ERRORS, Breaker
-from logitport.integrations.common.history_batch import HistoryBatch, is_chain
+from logitport.integrations.common.history_batch import HistoryBatch, require_chain
+from logitport.integrations.common.sequence_hook import SequenceHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType, TracebackType
+    from types import FrameType
 
     from numpy.typing import NDArray
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from logitport.integrations.common.history_batch import Chain
 
 
-class RemoteLogitsProcessor:
+class RemoteLogitsProcessor(SequenceHook):
     """Processes scores in the service: `llm.create_completion(..., logits_processor=LogitsProcessorList([this]))`.
 
     Works for chat and streaming too. Sends only new ids, and scores only if a processor reads them. With a draft model
@@ -48,19 +47,10 @@ class RemoteLogitsProcessor:
     """
 
     def __init__(self, client: Client, processors: Chain) -> None:
-        if not is_chain(processors):
-            raise InvalidArgument(
-                "processors: expected (processor, parameters) pairs, such as "
-                "[('disallowed_tokens', {'token_ids': [1]})]"
-            )
-        self.steps = 0
-        self.rows_applied: Counter[str] = Counter()
-        self.seconds = 0.0
-        self._client = client
-        self._breaker = Breaker()
-        self._chain = processors
+        self._chain = require_chain(processors)
         # Keyed by the model that runs the completion; by this object outside `Llama.sample`.
         self._completions: weakref.WeakKeyDictionary[object, _Completion] = weakref.WeakKeyDictionary()
+        super().__init__(client, self._completions)
 
     def __call__(self, input_ids: NDArray[np.intc], scores: NDArray[np.single]) -> NDArray[np.single]:
         """Process one step. Errors are raised by the method of `Llama` that the caller used.
@@ -83,30 +73,13 @@ class RemoteLogitsProcessor:
         try:
             processed = self._step(key, caller, input_ids, scores)
         except BaseException as error:
-            self._end(key)
-            if isinstance(error, SESSION_ERRORS):
-                self._breaker.record_failure(error, self._client.timeout)
+            self._record_failure(key, error)
             if caller is None:
                 raise
             _raise_on_return(caller.frame, error)
             return scores
-        self._breaker.record_success()
-        self.steps += 1
-        self.seconds += time.perf_counter() - began
+        self._record_success(began)
         return processed
-
-    def close(self) -> None:
-        """End all open completions; the next call starts a new one. The client stays open."""
-        for key in list(self._completions):
-            self._end(key)
-
-    def __enter__(self) -> RemoteLogitsProcessor:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _step(
         self, key: object, caller: _Caller | None, input_ids: NDArray[np.intc], scores: NDArray[np.single]
@@ -135,11 +108,6 @@ class RemoteLogitsProcessor:
             completion = self._completions[key] = _Completion(HistoryBatch(session, ids), sampler_ref, close)
             completion.batch.admit(np.ones(ids.shape, bool), [self._chain])
         return completion.batch
-
-    def _end(self, key: object) -> None:
-        completion = self._completions.pop(key, None)
-        if completion is not None:
-            completion.close()
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from logitport.errors import InvalidArgument
 from logitport.request import Request
 
 if TYPE_CHECKING:
@@ -30,13 +31,22 @@ def is_chain(value: object) -> bool:
     )
 
 
+def require_chain(value: Chain) -> Chain:
+    """Return the value. Raises InvalidArgument if it is no list of (processor, parameters) pairs."""
+    if is_chain(value):
+        return value
+    raise InvalidArgument(
+        "processors: expected (processor, parameters) pairs, such as [('disallowed_tokens', {'token_ids': [1]})]"
+    )
+
+
 class HistoryBatch:
     """One batch, from its prompts to its last step, in its own session.
 
     Between steps, rows may change places and histories may be cut back: each row keeps a matching request.
 
     Args:
-        session: has no requests yet; the caller that opened it closes it.
+        session: has no requests yet; closed by `close`.
         prompts: int64[rows, prompt_length], padding included.
 
     Attributes:
@@ -89,6 +99,10 @@ class HistoryBatch:
                 self.session.rewind(handle, handle.history.prompt_length + common)
             new_ids[handle] = outputs[row, common:].tolist()
         return new_ids
+
+    def close(self) -> None:
+        """Close the session."""
+        self.session.close()
 
     def _reassign(self, group: Sequence[int], outputs: NDArray[np.int64]) -> None:
         """Give each row of one prompt the request that shares most of its history, since beams change places."""

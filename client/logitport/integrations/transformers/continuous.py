@@ -17,7 +17,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import Con
 from logitport.errors import InvalidArgument, LogitportError
 from logitport.integrations.common.chains import KEY, chain_of
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
-from logitport.integrations.common.history_batch import is_chain
+from logitport.integrations.common.history_batch import require_chain
 from logitport.integrations.common.session_holder import SessionHolder
 from logitport.request import Request
 
@@ -66,13 +66,8 @@ class RemoteLogitsProcessor:
     """
 
     def __init__(self, client: Client, processors: Chain = ()) -> None:
-        if not is_chain(processors):
-            raise InvalidArgument(
-                "processors: expected (processor, parameters) pairs, such as "
-                "[('disallowed_tokens', {'token_ids': [1]})]"
-            )
         self.client = client
-        self.default_chain = processors
+        self.default_chain = require_chain(processors)
         self.steps = 0
         self.rows_applied: Counter[str] = Counter()
         self.seconds = 0.0

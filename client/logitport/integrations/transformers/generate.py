@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from collections import Counter
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -13,13 +12,12 @@ import transformers
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from logitport.errors import InvalidArgument, RequestsFailed, StateLost
-from logitport.integrations.common.circuit_breaker import SESSION_ERRORS, Breaker
 from logitport.integrations.common.history_batch import HistoryBatch, is_chain
 from logitport.integrations.common.padding import running_rows, tokens_by_id, tokens_by_mask
+from logitport.integrations.common.sequence_hook import SequenceHook
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     import torch
     from numpy.typing import NDArray
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from logitport.integrations.common.history_batch import Chain
 
 
-class RemoteLogitsProcessor(LogitsProcessor):
+class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
     """Processes the scores of `model.generate(..., logits_processor=[this])` in the service.
 
     Each row is a request of its own, also with `num_return_sequences`. Sends only new ids, and scores only if a
@@ -68,16 +66,12 @@ class RemoteLogitsProcessor(LogitsProcessor):
         attention_mask: torch.Tensor | NDArray[Any] | None = None,
         eos_token_id: int | Sequence[int] | None = None,
     ) -> None:
-        self.steps = 0
-        self.rows_applied: Counter[str] = Counter()
-        self.seconds = 0.0
-        self._client = client
-        self._breaker = Breaker()
+        self._batches: dict[int, HistoryBatch] = {}
+        super().__init__(client, self._batches)
         self._chains = _one_chain_a_prompt(processors)
         self._pad_token_id = pad_token_id
         self._attention_mask = None if attention_mask is None else _to_numpy(attention_mask)
         self._eos_token_ids = [] if eos_token_id is None else np.atleast_1d(eos_token_id).tolist()
-        self._batches: dict[int, HistoryBatch] = {}
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Process one step.
@@ -107,27 +101,10 @@ class RemoteLogitsProcessor(LogitsProcessor):
         try:
             processed = self._step(self._batch(caller, ids, scores), ids, scores)
         except BaseException as error:
-            self._end(id(caller))
-            if isinstance(error, SESSION_ERRORS):
-                self._breaker.record_failure(error, self._client.timeout)
+            self._record_failure(id(caller), error)
             raise
-        self._breaker.record_success()
-        self.steps += 1
-        self.seconds += time.perf_counter() - began
+        self._record_success(began)
         return cast("torch.FloatTensor", processed)
-
-    def close(self) -> None:
-        """End all open calls; the next call starts new requests. The client stays open."""
-        for key in list(self._batches):
-            self._end(key)
-
-    def __enter__(self) -> RemoteLogitsProcessor:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _step(self, batch: HistoryBatch, ids: NDArray[np.int64], scores: torch.Tensor) -> torch.Tensor:
         rows = running_rows(ids[:, batch.prompt_length :], self._eos_token_ids, self._pad_token_id)
@@ -173,11 +150,6 @@ class RemoteLogitsProcessor(LogitsProcessor):
         if self._attention_mask is None:
             return tokens_by_id(prompts, self._pad_token_id)
         return tokens_by_mask(prompts, self._attention_mask)
-
-    def _end(self, key: int) -> None:
-        batch = self._batches.pop(key, None)
-        if batch is not None:
-            batch.session.close()
 
     def _chains_of(self, rows: int) -> list[Chain]:
         copies, rest = divmod(rows, len(self._chains))
