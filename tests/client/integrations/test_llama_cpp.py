@@ -96,9 +96,7 @@ class Sampler:
 @pytest.fixture
 def remote(client: Client) -> Callable[..., RemoteLogitsProcessor]:
     def make(*chain: Any) -> RemoteLogitsProcessor:
-        return RemoteLogitsProcessor(
-            client, [holder if isinstance(holder, tuple) else (holder, {}) for holder in chain]
-        )
+        return RemoteLogitsProcessor(client, [entry if isinstance(entry, tuple) else (entry, {}) for entry in chain])
 
     return make
 

@@ -63,7 +63,7 @@ CHAINS: dict[str, Chain] = {
     ],
     "reads logits": [("Tilt", {"by": 4.0})],
 }
-CHAINS["all"] = [holder for name in ("reads logits", "disallowed_tokens", "no_repeat_ngram") for holder in CHAINS[name]]
+CHAINS["all"] = [entry for name in ("reads logits", "disallowed_tokens", "no_repeat_ngram") for entry in CHAINS[name]]
 
 
 def extra_args_of(chain: Chain) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def remote(chain: Chain, **options: Any) -> SamplingParams:
 
 def native(chain: Chain, **options: Any) -> SamplingParams:
     defaults = {"temperature": 0.0, "max_tokens": STEPS, "ignore_eos": True}
-    return SamplingParams(**defaults | options, extra_args={"native": [list(holder) for holder in chain]})
+    return SamplingParams(**defaults | options, extra_args={"native": [list(entry) for entry in chain]})
 
 
 def generate(engine: Any, given: list[list[int]], params: Any) -> list[Any]:

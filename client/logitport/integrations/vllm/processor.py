@@ -20,7 +20,9 @@ def _interfaces() -> tuple[type, ...]:
         except (ImportError, AttributeError):
             continue
     if not found:
-        raise ImportError("this vLLM has no logits processor interface that logitport knows; install vLLM 0.32 or 0.33")
+        raise ImportError(
+            "this vLLM has no logits processor interface that logitport supports; install vLLM 0.32 or 0.33"
+        )
     return tuple(found)
 
 

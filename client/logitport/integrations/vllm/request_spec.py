@@ -42,17 +42,17 @@ def make_request(
 
 
 def failure_id(params: Any) -> int | None:
-    """Return the id, one of its `stop_token_ids`, by which a request asks to be ended if it fails; None without one.
+    """Return the id that ends the request if it fails, one of its `stop_token_ids`; None if it names none.
 
     Raises:
-        InvalidParams: the id is none of them.
+        InvalidParams: the id is not in `stop_token_ids`.
     """
     token_id = (params.extra_args or {}).get(FAILURE_ID)
     if token_id is None:
         return None
     if type(token_id) is not int or token_id not in (params.stop_token_ids or ()):
         raise InvalidParams(
-            f"{FAILURE_ID} is {token_id!r}, which is none of stop_token_ids; add it there: a request that fails "
+            f"{FAILURE_ID} is {token_id!r}, which is not in stop_token_ids; add it there: a request that fails "
             "ends with it, and the response's stop_reason then is this id"
         )
     return token_id

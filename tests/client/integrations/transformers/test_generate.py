@@ -69,7 +69,7 @@ CHAINS: dict[str, list[tuple[type[CustomLogitProcessor], dict[str, Any]]]] = {
     "no_repeat_ngram": [(NoRepeatNGram, {"ngram_size": 1, "window_size": 12})],
     "reads logits": [(Tilt, {"by": 4.0})],
 }
-CHAINS["all"] = [holder for name in ("reads logits", "disallowed_tokens", "no_repeat_ngram") for holder in CHAINS[name]]
+CHAINS["all"] = [entry for name in ("reads logits", "disallowed_tokens", "no_repeat_ngram") for entry in CHAINS[name]]
 
 MODES: dict[str, dict[str, Any]] = {
     "greedy": {},
