@@ -1,7 +1,7 @@
-"""A whole engine: continuous batching, overlap, speculative decoding, and logit processors that run elsewhere.
+"""A complete engine: continuous batching, overlap, speculative decoding, and logits processors that run elsewhere.
 
-`Engine` is what to read if you write an engine of your own; docs/engines/your-own.md goes with it. The model below it
-is a toy with random weights, and stands for yours. `python examples/engine.py` runs both, with a server of its own.
+Read `Engine` to write an engine of your own; docs/engines/your-own.md explains it. The model below it is a toy with
+random weights, in place of yours. `python examples/engine.py` runs both, with its own server.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Generation:
-    """One request, from its arrival to its end. How long that is, `sampling_params` say: max_tokens, stop_token_ids."""
+    """One request, from submission to its end. Its `sampling_params` set max_tokens and stop_token_ids."""
 
     request: Request
     output: list[int] = field(default_factory=list)
     error: LogitportError | None = None
-    handle: Handle = field(init=False)  # what the session knows the request by
-    slot: int = field(init=False)  # where the model's cache holds it
-    cached: int = 0  # ids that the cache holds
-    new: list[int] = field(default_factory=list)  # ids that were sampled last; the service has not been told
-    drafts: list[int] = field(default_factory=list)  # ids that may come next
+    handle: Handle = field(init=False)  # the session's name for the request
+    slot: int = field(init=False)  # its place in the model's cache
+    cached: int = 0  # number of ids in the cache
+    new: list[int] = field(default_factory=list)  # ids that were sampled last; not yet sent to the service
+    drafts: list[int] = field(default_factory=list)  # ids that may follow
 
     @property
     def token_ids(self) -> list[int]:
@@ -51,7 +51,7 @@ class Engine:
         session: with the service, as wide as the model's vocabulary.
         model: see `Model.forward`.
         slots: how many requests run at once; the others wait.
-        draft: guesses how ids go on; without it there is no speculation.
+        draft: guesses the next ids; without it there is no speculation.
     """
 
     def __init__(
@@ -64,25 +64,25 @@ class Engine:
         self.steps = self.drafted = self.accepted = 0
 
     def generate(self, requests: Sequence[Request]) -> list[Generation]:
-        """All requests, to their end."""
+        """Run all requests to their end."""
         generations = [self.submit(request) for request in requests]
         while self.waiting or self.running:
             self.step()
         return generations
 
     def submit(self, request: Request) -> Generation:
-        """Take in a request, at any time; it runs when there is a slot for it."""
+        """Queue a request, at any time; it runs when a slot is free."""
         self.waiting.append(Generation(request))
         return self.waiting[-1]
 
     def step(self) -> None:
-        """One forward pass for everyone who runs."""
+        """Run one forward pass for all running requests."""
         self.admit()
         if not self.running:
             return
         for one in self.running:
             one.drafts = self.draft(one.token_ids)
-        # Tell what was sampled last. This returns at once: the service finds its edits while the model computes.
+        # Send the ids that were sampled last. Returns at once: the service finds its edits while the model computes.
         pending = self.session.step(
             {one.handle: one.new for one in self.running}, drafts={one.handle: one.drafts for one in self.running}
         )
@@ -97,7 +97,7 @@ class Engine:
         self.steps += 1
 
     def admit(self) -> None:
-        """Give free slots to those who wait. One that the service refuses has come to its end."""
+        """Give free slots to waiting requests. A request that the service refuses ends here."""
         while self.waiting and self.free_slots:
             one = self.waiting.popleft()
             try:
@@ -109,20 +109,20 @@ class Engine:
                 self.running.append(one)
 
     def forward(self) -> NDArray[np.float32]:
-        """Run the model on the ids that it has not seen: a row for each request's last id, and one for each draft."""
+        """Run the model on new ids: one row for each request's last id, and one for each draft."""
         rows = [
             self.model.forward(one.slot, one.cached, one.token_ids[one.cached :] + one.drafts)[-1 - len(one.drafts) :]
             for one in self.running
         ]
-        # Into memory that the server shares: processors which read logits find them there, and nothing is sent.
+        # The buffer is memory shared with the server: processors that read logits find them there, and none are sent.
         return np.concatenate(rows, out=self.session.logits_buffer(sum(map(len, rows))))
 
     def verify(self, one: Generation, sampled: list[int]) -> bool:
-        """Keep the drafts that were right, and the id sampled behind them; whether the request is finished."""
+        """Accept right drafts and the id sampled after them. Returns whether the request is finished."""
         right = next((n for n, draft in enumerate(one.drafts) if draft != sampled[n]), len(one.drafts))
         self.drafted, self.accepted = self.drafted + len(one.drafts), self.accepted + right
-        one.cached = len(one.token_ids) + right  # the next pass writes over what wrong drafts left in the cache,
-        one.new = sampled[: right + 1]  # and the next step tells what came instead: the service takes them back
+        one.cached = len(one.token_ids) + right  # the next pass overwrites the wrong drafts in the cache,
+        one.new = sampled[: right + 1]  # and the next step sends the accepted ids: the service drops the wrong drafts
         for token_id in one.new:
             one.output.append(token_id)
             params = one.request.sampling_params
@@ -131,14 +131,14 @@ class Engine:
         return False
 
     def leave(self, one: Generation) -> None:
-        """End a request that runs, finished or not. The session drops whatever its processors have kept."""
+        """Remove a running request, finished or not. The session drops the state of its processors."""
         self.session.remove(one.handle)
         self.running.remove(one)
         self.free_slots.append(one.slot)
 
 
 class Model:
-    """One layer of attention with random weights and a cache for each slot: enough to depend on every id before."""
+    """One layer of attention with random weights and a cache per slot, so that logits depend on every earlier id."""
 
     def __init__(self, vocab_size: int = 128, *, slots: int = 4, max_length: int = 1024, seed: int = 0) -> None:
         random, width = np.random.default_rng(seed), 32
@@ -147,12 +147,12 @@ class Model:
         self.cache = np.zeros((slots, max_length, width))
 
     def forward(self, slot: int, start: int, token_ids: list[int]) -> NDArray[np.float32]:
-        """Logits behind each of these ids, float[len(token_ids), vocab_size].
+        """Return the logits after each of these ids, float[len(token_ids), vocab_size].
 
         Args:
-            slot: whose cache to use and to extend.
-            start: how many ids of the request are in the cache; what lies behind is written over.
-            token_ids: those that follow.
+            slot: the cache to read and extend.
+            start: how many ids of the request are in the cache; later entries are overwritten.
+            token_ids: the ids that follow.
         """
         end = start + len(token_ids)
         self.cache[slot, start:end] = self.embeddings[token_ids]
@@ -165,20 +165,20 @@ class Model:
 
 
 def prompt_lookup(token_ids: list[int], most: int = 3) -> list[int]:
-    """Drafts: what followed when the last id occurred before (Saxena, 2023, prompt lookup decoding)."""
+    """Return as drafts the ids after the last id's previous occurrence (Saxena, 2023, prompt lookup decoding)."""
     before = next((at for at in range(len(token_ids) - 2, -1, -1) if token_ids[at] == token_ids[-1]), None)
     return [] if before is None else token_ids[before + 1 : before + 1 + most]
 
 
 @contextmanager
 def serving() -> Iterator[str]:
-    """HOST:PORT of a server that lives as long as the context."""
+    """Run a server while the context is open; yields its HOST:PORT."""
     command = [str(Path(sys.executable).with_name("logitport")), "serve", "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         try:
             ready = server.stdout.readline() if server.stdout else ""
             if not ready:
-                raise RuntimeError("the server did not start; `logitport serve` tells why")
+                raise RuntimeError("the server did not start; run `logitport serve` to see its error")
             yield ready.split()[-1]
         finally:
             server.terminate()
@@ -196,17 +196,17 @@ def main() -> None:
     }
     prompt = [1, 2, 3]
     requests = [
-        Request(prompt, processors=chain, request_id=wish, sampling_params={"max_tokens": 24})
-        for wish, chain in chains.items()
+        Request(prompt, processors=chain, request_id=name, sampling_params={"max_tokens": 24})
+        for name, chain in chains.items()
     ]
     with serving() as target, Client(target) as client, client.session(vocab_size=128, max_draft_tokens=3) as session:
         engine = Engine(session, Model(128, slots=2), slots=2, draft=prompt_lookup)
-        print(f"Five requests with the prompt {prompt} take turns in two slots. Each asked for:\n")
+        print(f"Five requests with the prompt {prompt} share two slots. The processors of each:\n")
         for one in engine.generate(requests):
             print(f"{one.request.request_id:>20}: {one.error or ' '.join(map(str, one.output))}")
-        print(f"\nlogitport at {target} found what to ban while the model computed.")
-        print(f"{4 * 24} ids took {engine.steps} steps of two: {engine.accepted} were draft tokens that proved right.")
-        print(f"{engine.drafted - engine.accepted} that proved wrong were taken back.")
+        print(f"\nlogitport at {target} computed the edits during the forward pass.")
+        print(f"{4 * 24} ids took {engine.steps} steps of two: {engine.accepted} were accepted draft tokens.")
+        print(f"{engine.drafted - engine.accepted} draft tokens were rejected.")
 
 
 if __name__ == "__main__":

@@ -13,40 +13,42 @@ HEAD = """# Compatibility
 
 <!-- Written by `make compatibility` from what the tests recorded; change the tests, not this page. -->
 
-One artifact, every engine: a processor written in the dialect on the left runs, through logitport, on the engine
-above. **same** means: 8 requests that come and go, 64 greedy tokens, and the tokens are those of the engine with a
-processor of its own kind that does the same. **refused** means that it cannot be right there, and says so by name.
+A processor written in the dialect on the left runs, through logitport, on the engine above. **same** means: 8 requests
+that start and end at different steps, with up to 64 greedy tokens each, give the same tokens as a processor of the
+engine's own kind with the same effect. **refused** means: the result would be wrong there, so logitport refuses with a
+message.
 
 """
 FOOT = """
-How each cell is run: [`tests/compatibility`](../tests/compatibility) has the processors, `tests/engines` and
-`tests/examples` the engines. What each dialect is given: [dialects](dialects.md). How each engine is attached:
-[engines](engines).
+How each cell is run: [`tests/compatibility`](../tests/compatibility) has the processors and the tests of the example
+engine and of transformers; `tests/engines` has the tests of the other engines. See also what
+[each dialect](dialects.md) passes to a processor, and how [each engine](engines) is attached.
 
-What cannot be right is refused, at the start or for the request, and says what to do:
+Configurations that would give wrong results are refused, at the start or per request, with a message that says what to
+do:
 
 | engine | refused | test |
 |---|---|---|
 """
 
 
-# What an engine's own ways make impossible, whichever the dialect.
+# What an engine's own design rules out, in every dialect.
 REFUSED = {
     "SGLang": (
         "speculative decoding, pipeline parallelism, the overlap schedule without delayed sampling",
-        "tests/engines/sglang/test_guard.py::test_what_does_not_start",
+        "tests/engines/sglang/test_guard.py::test_unsupported_options_stop_the_start",
     ),
     "SGLang: beam search": (
         "the request",
         "tests/client/integrations/sglang/test_hook.py::test_beam_search_is_refused",
     ),
-    "SGLang: strangers' processors": (
+    "SGLang: other processors": (
         "any string but logitport's",
-        "tests/engines/sglang/test_guard.py::test_all_else_is_refused_too",
+        "tests/engines/sglang/test_guard.py::test_other_strings_are_refused",
     ),
     "transformers continuous batching": (
         "asynchronous batching, CUDA graphs, compiled steps, tensor parallelism",
-        "tests/client/integrations/transformers/test_continuous.py::test_what_cannot_be_right_is_refused_by_name",
+        "tests/client/integrations/transformers/test_continuous.py::test_unsupported_options_are_refused",
     ),
     "llama.cpp": (
         "a llama-cpp-python that calls processors in another way",
@@ -54,7 +56,7 @@ REFUSED = {
     ),
     "vLLM, second runner": (
         "batch-sharded sampling and the like",
-        "tests/engines/vllm/v2/test_v2.py::test_ways_of_vllm_that_are_not_supported_are_refused_at_the_start",
+        "tests/engines/vllm/v2/test_v2.py::test_unsupported_configurations_are_refused_at_the_start",
     ),
 }
 CELLS = """
@@ -64,7 +66,7 @@ CELLS = """
 
 
 def page(cells: list[dict[str, str]]) -> str:
-    """The page. Raises ValueError if a test has failed, for then there is nothing to publish."""
+    """Return the page. Raises ValueError if a test has failed: there is nothing to publish then."""
     failed = [cell["test"] for cell in cells if cell["outcome"] == "failed"]
     if failed:
         raise ValueError(f"failed: {', '.join(failed)}")

@@ -1,10 +1,10 @@
-"""One effect, written in every dialect: what the matrix of dialects and engines compares.
+"""One effect, written in every dialect: the matrix of dialects and engines compares it.
 
-Every id of a request's history loses 1.5, once; and one id is denied, which depends on the first id and on how many
-there are. So every token follows from the whole history, and a processor that sees another one gives other tokens.
+Every distinct id of a request's history loses 1.5, and one id, which depends on the first id and on the length, is
+denied. So every token depends on the whole history, and a processor with a wrong history gives other tokens.
 
-No base class of an engine is named here, for no engine need be installed where this is shipped from: what is imported
-from one is imported on the server.
+No base class of an engine is named here, because no engine need be installed where the classes are shipped from:
+imports from an engine run on the server.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ PUSH = 1.5
 
 
 def denied(history: Sequence[int], vocab_size: int) -> int:
-    """The id that may not come next."""
+    """Return the id that may not come next."""
     return (history[0] + len(history)) % vocab_size
 
 
 def apply(history: Sequence[int], logits: Any) -> Any:
-    """The effect itself, in place, on a row of logits: a torch tensor or a numpy array, float[vocab_size]."""
+    """Apply the effect, in place, to a row of logits: a torch tensor or a numpy array, float[vocab_size]."""
     logits[sorted(set(history))] -= PUSH
     logits[denied(history, len(logits))] = -float("inf")
     return logits
 
 
 class Edits(EditProcessor):
-    """logitport's own, logits-free."""
+    """logitport's own dialect, logits-free."""
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         history = request.history.token_ids.tolist()
@@ -46,7 +46,7 @@ class Edits(EditProcessor):
 
 
 class SGLang(CustomLogitProcessor):
-    """SGLang's."""
+    """SGLang's dialect."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
         for row, params in zip(logits, custom_param_list or (), strict=True):
@@ -56,7 +56,7 @@ class SGLang(CustomLogitProcessor):
 
 
 class VllmV1:
-    """vLLM's batch-level one: state by batch index, brought up to date from update records."""
+    """vLLM's batch-level dialect: state by batch index, updated from update records."""
 
     def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
         self.histories: dict[int, tuple[list[int], list[int]]] = {}
@@ -70,7 +70,7 @@ class VllmV1:
     def update_state(self, batch_update: Any) -> None:
         if batch_update is None:
             return
-        from vllm.v1.sample.logits_processor import MoveDirectionality  # the server's, or what stands for it
+        from vllm.v1.sample.logits_processor import MoveDirectionality  # vLLM's on the server, or its stub
 
         held = self.histories
         for index in batch_update.removed:
@@ -91,7 +91,7 @@ class VllmV1:
 
 
 class VllmRequest:
-    """vLLM's request-level one: a function for each request."""
+    """vLLM's request-level dialect: a function for each request."""
 
     def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None: ...
 
@@ -108,7 +108,7 @@ def vllm_function(prompt_ids: list[int], output_ids: list[int], logits: torch.Te
 
 
 class VllmV2:
-    """vLLM's for the revised model runner: state by slot, rows in any order, a row for each draft token."""
+    """vLLM's dialect for the second model runner: state by slot, rows in any order, one row per draft token."""
 
     def __init__(self, vllm_config: Any, req_states: Any) -> None:
         self.req_states = req_states
@@ -125,7 +125,7 @@ class VllmV2:
         for row, (slot, offset) in enumerate(
             zip(ctx.expanded_idx_mapping.tolist(), ctx.expanded_local_pos.tolist(), strict=True)
         ):
-            first = row - offset  # the request's rows lie together; what they were drafted are their inputs
+            first = row - offset  # a request's rows are contiguous, and their input ids are its drafts
             drafts = ctx.input_ids[first + 1 : row + 1].tolist()
             length = int(self.req_states.total_len.gpu[slot])
             history = self.req_states.all_token_ids.gpu[slot, :length].tolist()
@@ -134,7 +134,7 @@ class VllmV2:
 
 
 class Transformers:
-    """transformers'."""
+    """transformers' dialect."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         for ids, row in zip(input_ids.tolist(), scores, strict=True):
@@ -142,7 +142,7 @@ class Transformers:
         return scores
 
 
-# What stands in the rows of the matrix, and how it is shipped.
+# The rows of the matrix, and what each of them ships.
 DIALECTS: dict[str, Any] = {
     "logitport, logits-free": Edits,
     "SGLang": SGLang,

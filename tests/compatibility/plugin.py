@@ -1,4 +1,4 @@
-"""Records the cells of the matrix as their tests end, one JSON object a line, where LOGITPORT_CELLS says."""
+"""Records the cells of the matrix as their tests end, one JSON object per line, in the file LOGITPORT_CELLS."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Note the cell that a test is of: `@pytest.mark.cell(engine=..., verdict="same" or "refused")`."""
+    """Note the cell of a test: `@pytest.mark.cell(engine=..., verdict="same" or "refused")`."""
     mark = item.get_closest_marker("cell")
     if mark is None:
         return
@@ -21,7 +21,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Write the cell down, once its test was called, or failed or skipped before."""
+    """Write the cell once its test has run, or failed or been skipped before."""
     properties = dict(report.user_properties)
     path = os.environ.get("LOGITPORT_CELLS")
     if path is None or "cell" not in properties or (report.when != "call" and report.outcome == "passed"):

@@ -22,7 +22,7 @@ VOCAB = 128
 
 @pytest.fixture(scope="module")
 def native() -> list[list[int]]:
-    """What the model generates where the effect is applied beside it, one request after the other."""
+    """The model's output with the effect applied in this process, one request after the other."""
     outputs = []
     for prompt, length in zip(prompts(VOCAB), lengths(), strict=True):
         model, history, cached = Model(VOCAB, slots=1), list(prompt), 0
@@ -63,7 +63,7 @@ def test_tokens_are_the_native_ones(client: Client, native: list[list[int]], dia
 def test_tokens_are_the_native_ones_where_drafts_are_verified(
     client: Client, native: list[list[int]], dialect: str
 ) -> None:
-    """Drafts are right about half of the time: so some are kept, and some are taken back."""
+    """About half of the drafts are right, so some are accepted and some rejected."""
     known = {tuple(prompt): output for prompt, output in zip(prompts(VOCAB), native, strict=True)}
 
     def draft(token_ids: list[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Every dialect on transformers: `generate` with padded prompts, whose rows end one by one, and continuous batching."""
+"""Every dialect on transformers: `generate` with padded prompts and rows that end one by one, continuous batching."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from logitport import Client
 
 VOCAB, PAD = 256, 0
-# So many ids end a row that rows of 64 tokens end at different steps, and some not at all.
+# Enough ids end a row that rows of 64 tokens end at different steps, and some do not end.
 ENDS = [3, 77, 150]
 
 
@@ -43,7 +43,7 @@ class Native(LogitsProcessor):
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """A model as small as this one is slower with more, the more so on a busy machine."""
+    """Use one thread: it is faster for a model this small, above all on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -52,7 +52,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def model() -> Qwen2ForCausalLM:
-    """A small one, of random weights."""
+    """A small model with random weights."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "initializer_range": 0.2}
@@ -61,7 +61,7 @@ def model() -> Qwen2ForCausalLM:
 
 @pytest.fixture(scope="module")
 def generate(model: Qwen2ForCausalLM) -> Callable[[LogitsProcessor], list[list[int]]]:
-    """The new ids of eight requests in two batches, each up to its end."""
+    """Return a function that generates the new ids of eight requests in two batches, each up to its end."""
 
     def run(processor: LogitsProcessor) -> list[list[int]]:
         outputs: list[list[int]] = []
@@ -86,7 +86,7 @@ def generate(model: Qwen2ForCausalLM) -> Callable[[LogitsProcessor], list[list[i
 
 @pytest.fixture(scope="module")
 def native(generate: Callable[[LogitsProcessor], list[list[int]]]) -> list[list[int]]:
-    """What a processor of transformers' own kind gives."""
+    """The output with transformers' own kind of processor."""
     return generate(Native())
 
 
@@ -100,7 +100,7 @@ def test_tokens_are_the_native_ones(
     record_property: Callable[[str, Any], None],
 ) -> None:
     record_property("version", version("transformers"))
-    assert len({len(output) for output in native}) > 2, "rows are to end at different steps"
+    assert len({len(output) for output in native}) > 2, "rows must end at different steps"
     ref = client.register(effect.DIALECTS[dialect])
     with RemoteLogitsProcessor(client, [(ref, {})], pad_token_id=PAD, eos_token_id=ENDS) as processor:
         assert generate(processor) == native
@@ -108,7 +108,7 @@ def test_tokens_are_the_native_ones(
 
 @pytest.fixture(scope="module")
 def native_alone(model: Qwen2ForCausalLM) -> list[list[int]]:
-    """What a processor of transformers' own kind gives, one request after the other."""
+    """The output with transformers' own kind of processor, one request after the other."""
     return [
         model.generate(
             torch.tensor([prompt]),

@@ -1,4 +1,4 @@
-"""A tiny checkpoint with random weights that every engine loads: Llama, float32, and words for token ids."""
+"""A tiny checkpoint with random weights that every engine can load: Llama, float32, one word per token id."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ VOCAB_SIZE = 512
 EOS = 1
 MAX_LENGTH = 256
 
-# Weights are drawn wide, so that the likeliest id changes from step to step and leads by more than rounding moves it.
+# Wide weights change the likeliest id from step to step, and give it a lead that exceeds rounding errors.
 _INITIALIZER_RANGE = 0.3
 
 
 def save_checkpoint(folder: Path, *, vocab_size: int = VOCAB_SIZE, seed: int = 0) -> Path:
-    """Write a model and its tokenizer into the folder, and return it. Id 7 is the word "w7"; id 1 ends a sequence."""
+    """Write a model and its tokenizer to the folder; return the folder. Id 7 is the word "w7"; id 1 ends a sequence."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=vocab_size,

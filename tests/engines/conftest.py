@@ -1,4 +1,4 @@
-"""What tests of every engine share: a checkpoint, and the address of a server (`server` is in tests/conftest.py)."""
+"""A checkpoint that the tests of every engine share (`server` is in tests/conftest.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# Each engine is installed in an environment of its own, and its tests import it.
+# Each engine has an environment of its own, and its tests import it.
 collect_ignore = [engine for engine in ("llama_cpp", "sglang", "vllm") if find_spec(engine) is None]
 
 
@@ -24,6 +24,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model with random weights, and its tokenizer."""
-    from tests.engines.checkpoint import save_checkpoint  # needs torch and transformers, which not every engine has
+    from tests.engines.checkpoint import save_checkpoint  # needs torch and transformers, which some environments lack
 
     return save_checkpoint(tmp_path_factory.mktemp("checkpoint"))

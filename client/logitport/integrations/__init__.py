@@ -1,1 +1,1 @@
-"""Hooks for engines. Each module imports its engine; none is imported by `logitport` itself."""
+"""Hooks for inference engines. Each module imports its engine; importing `logitport` imports no hook."""

@@ -5,19 +5,18 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from logitport.errors import InvalidArgument, InvalidLogits
-from logitport.integrations.common.circuit_breaker import SESSION_ERRORS, Breaker
-from logitport.integrations.common.history_batch import HistoryBatch, is_chain
+from logitport.integrations.common.history_batch import HistoryBatch, require_chain
+from logitport.integrations.common.sequence_hook import SequenceHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType, TracebackType
+    from types import FrameType
 
     from numpy.typing import NDArray
 
@@ -25,57 +24,48 @@ if TYPE_CHECKING:
     from logitport.integrations.common.history_batch import Chain
 
 
-class RemoteLogitsProcessor:
-    """Has the service process the scores of `llm.create_completion(..., logits_processor=LogitsProcessorList([this]))`.
+class RemoteLogitsProcessor(SequenceHook):
+    """Processes scores in the service: `llm.create_completion(..., logits_processor=LogitsProcessorList([this]))`.
 
-    Chats and streams are served alike. Only ids that are new travel, and scores only where a processor reads them. With
-    a draft model the history is what has been verified; what llama-cpp-python hands over has the drafts in it.
+    Works for chat and streaming too. Sends only new ids, and scores only if a processor reads them. With a draft model
+    the history holds verified ids only, although llama-cpp-python passes the drafts as well.
 
-    One object serves any number of completions, and each starts anew; those of several models may take turns. In a loop
-    of your own around `Llama.sample`, call `close` between two sequences. Not safe to use from several threads.
+    One object serves any number of completions; each has its own history, and several models may take turns. In a
+    custom loop around `Llama.sample`, call `close` between two sequences. Not thread-safe.
 
     Args:
-        client: the connection; stays open.
-        processors: (processor, parameters) pairs, in the order in which they run.
+        client: the connection; not closed by this object.
+        processors: (processor, parameters) pairs, in execution order.
 
     Attributes:
-        steps: steps served, of all completions together.
-        rows_applied: steps by processor, as in `StepResult`, of all completions together.
-        seconds: time spent in here, opening sessions included.
+        steps: steps served, over all completions.
+        rows_applied: steps per processor, as in `StepResult`, over all completions.
+        seconds: time spent in this object, opening sessions included.
 
     Raises:
-        InvalidArgument: `processors` is something else.
+        InvalidArgument: `processors` is no list of such pairs.
     """
 
     def __init__(self, client: Client, processors: Chain) -> None:
-        if not is_chain(processors):
-            raise InvalidArgument(
-                "processors: (processor, parameters) pairs are wanted, such as "
-                "[('disallowed_tokens', {'token_ids': [1]})]"
-            )
-        self.steps = 0
-        self.rows_applied: Counter[str] = Counter()
-        self.seconds = 0.0
-        self._client = client
-        self._breaker = Breaker()
-        self._chain = processors
-        # By the model that runs them; by this object, if there is none.
+        self._chain = require_chain(processors)
+        # Keyed by the model that runs the completion; by this object outside `Llama.sample`.
         self._completions: weakref.WeakKeyDictionary[object, _Completion] = weakref.WeakKeyDictionary()
+        super().__init__(client, self._completions)
 
     def __call__(self, input_ids: NDArray[np.intc], scores: NDArray[np.single]) -> NDArray[np.single]:
-        """Process one step. What is raised comes out of the method of `Llama` that was called.
+        """Process one step. Errors are raised by the method of `Llama` that the caller used.
 
         Args:
-            input_ids: int32[length], the prompt and what has been sampled.
-            scores: float32[vocab_size]; stay as they are.
+            input_ids: int32[length], the prompt and the sampled ids.
+            scores: float32[vocab_size]; not modified.
 
         Returns:
             float32[vocab_size], a new array.
 
         Raises:
-            InvalidLogits: `scores` are something else.
+            InvalidLogits: `scores` has another dtype or shape.
             RequestsFailed: a processor failed; the message holds the remote traceback.
-            LogitportError: the request was refused, or the server cannot be reached.
+            LogitportError: the request was refused, or the server is unreachable.
         """
         began = time.perf_counter()
         caller = _caller()
@@ -83,36 +73,19 @@ class RemoteLogitsProcessor:
         try:
             processed = self._step(key, caller, input_ids, scores)
         except BaseException as error:
-            self._end(key)
-            if isinstance(error, SESSION_ERRORS):
-                self._breaker.failed(error, self._client.timeout)
+            self._record_failure(key, error)
             if caller is None:
                 raise
             _raise_on_return(caller.frame, error)
             return scores
-        self._breaker.answered()
-        self.steps += 1
-        self.seconds += time.perf_counter() - began
+        self._record_success(began)
         return processed
-
-    def close(self) -> None:
-        """End what is under way; the next call starts anew. The client stays open."""
-        for key in list(self._completions):
-            self._end(key)
-
-    def __enter__(self) -> RemoteLogitsProcessor:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _step(
         self, key: object, caller: _Caller | None, input_ids: NDArray[np.intc], scores: NDArray[np.single]
     ) -> NDArray[np.single]:
         if scores.ndim != 1 or scores.dtype != np.single:
-            raise InvalidLogits(f"scores are {scores.dtype}{list(scores.shape)}; float32[vocab_size] is wanted")
+            raise InvalidLogits(f"scores are {scores.dtype}{list(scores.shape)}; expected float32[vocab_size]")
         length = None if caller is None else caller.length
         ids = input_ids[None, :length].astype(np.int64)
         batch = self._batch(key, None if caller is None else caller.sampler, ids, len(scores))
@@ -122,7 +95,7 @@ class RemoteLogitsProcessor:
         return processed
 
     def _batch(self, key: object, sampler: object, ids: NDArray[np.int64], vocab_size: int) -> HistoryBatch:
-        """The completion that this step belongs to; begun, if this is its first step."""
+        """Return the batch of the completion that this step belongs to; start one at its first step."""
         completion = self._completions.get(key)
         if completion is None or not completion.continues_with(sampler, ids):
             self._end(key)
@@ -130,26 +103,21 @@ class RemoteLogitsProcessor:
                 lambda: self._client.session(vocab_size=vocab_size, max_requests=1, engine="llama-cpp-python")
             )
             close = weakref.finalize(key, session.close)
-            # The sampler holds the model, and would keep it in the dictionary for ever.
-            weakly = None if sampler is None else weakref.ref(sampler)
-            completion = self._completions[key] = _Completion(HistoryBatch(session, ids), weakly, close)
+            # A strong reference to the sampler would keep the model, and so the dictionary entry, alive.
+            sampler_ref = None if sampler is None else weakref.ref(sampler)
+            completion = self._completions[key] = _Completion(HistoryBatch(session, ids), sampler_ref, close)
             completion.batch.admit(np.ones(ids.shape, bool), [self._chain])
         return completion.batch
-
-    def _end(self, key: object) -> None:
-        completion = self._completions.pop(key, None)
-        if completion is not None:
-            completion.close()
 
 
 @dataclass(frozen=True)
 class _Completion:
-    """One sequence under way.
+    """One sequence that is being generated.
 
     Attributes:
-        batch: of one row.
-        sampler: what tells it from others, weakly; None in a loop of somebody's own.
-        close: ends its session; called when the model goes, too.
+        batch: has one row.
+        sampler: identifies the sequence, as a weak reference; None in a custom loop.
+        close: closes the session; also called when the model is garbage-collected.
     """
 
     batch: HistoryBatch
@@ -157,7 +125,7 @@ class _Completion:
     close: Callable[[], object]
 
     def continues_with(self, sampler: object, ids: NDArray[np.int64]) -> bool:
-        """Whether int64[1, length], sampled by this sampler, can be the next step."""
+        """Return whether int64[1, length], sampled by this sampler, can be the next step."""
         if self.sampler is None or sampler is None:
             return self.sampler is sampler and self.batch.continues_with(ids)
         return self.sampler() is sampler
@@ -170,9 +138,9 @@ class _Caller:
     Attributes:
         frame: its frame.
         model: the Llama.
-        sampler: `Llama.generate` makes one for each sequence: it tells them apart, where ids cannot, since the output
-            of one may be the prompt of the next. None if there is no such call.
-        length: how many ids precede the one to be sampled, where drafts follow them; None for all.
+        sampler: `Llama.generate` creates one per sequence. It identifies the sequence; ids cannot, since the output of
+            one may be the prompt of the next. None outside `generate`.
+        length: the number of ids before the one to sample, if drafts follow them; None for all ids.
     """
 
     frame: FrameType
@@ -182,9 +150,9 @@ class _Caller:
 
 
 def _caller() -> _Caller | None:
-    """Who calls the processor; None if that is not `Llama.sample`.
+    """Find the calling `Llama.sample`; None without one.
 
-    Has InvalidArgument raised, as soon as ctypes lets it, where llama-cpp-python calls in a way that is not known.
+    If llama-cpp-python calls the processor in an unknown way, InvalidArgument is raised once ctypes has returned.
     """
     frame: FrameType | None = sys._getframe(2)
     unknown = None
@@ -198,16 +166,17 @@ def _caller() -> _Caller | None:
             unknown = frame
         frame = frame.f_back
     if unknown is not None:
-        error = f"this llama-cpp-python calls processors from {unknown.f_code.co_name}() in a way that is not known; "
-        _raise_on_return(unknown, InvalidArgument(f"{error}0.3.36 is known to work"))
+        error = f"this llama-cpp-python calls processors from {unknown.f_code.co_name}() in an unknown way; "
+        _raise_on_return(unknown, InvalidArgument(f"{error}install 0.3.36, which is known to work"))
     return None
 
 
 def _raise_on_return(frame: FrameType, error: BaseException) -> None:
-    """Raise when this frame returns.
+    """Raise the error when this frame returns.
 
-    llama.cpp calls processors through ctypes, which drops what they raise: the completion would go on without them.
-    A profile function may raise, is Python's own for this thread, and is unset when it does; so is a profiler's.
+    llama.cpp calls processors through ctypes, which drops their exceptions: the completion would continue unprocessed.
+    A profile function can raise instead. Python has one per thread and unsets it when it raises; this also unsets a
+    profiler that is running.
     """
 
     def profile(returning: FrameType, event: str, _: object) -> None:

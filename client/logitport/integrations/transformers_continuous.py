@@ -1,4 +1,4 @@
-"""The hook for transformers' continuous batching: public name of `integrations.transformers.continuous`."""
+"""The public import path of `integrations.transformers.continuous`: the hook for transformers' continuous batching."""
 
 from logitport.integrations.transformers.continuous import RemoteLogitsProcessor
 

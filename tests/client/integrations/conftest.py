@@ -1,4 +1,4 @@
-"""A small real model, and how it generates; a clock for what hooks do after a failure."""
+"""A small real model and a way to generate with it; a clock for the pauses of hooks after a failure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def prompts() -> torch.Tensor:
 
 @pytest.fixture
 def generate(model: Qwen2ForCausalLM, prompts: torch.Tensor) -> Callable[..., torch.Tensor]:
-    """Ids that the model generates, int64[rows, length], with some logits processors."""
+    """Return the ids that the model generates, int64[rows, length], with some logits processors."""
 
     def run(*processors: LogitsProcessor, ids: torch.Tensor = prompts, **options: Any) -> torch.Tensor:
         torch.manual_seed(2)
@@ -60,7 +60,7 @@ def generate(model: Qwen2ForCausalLM, prompts: torch.Tensor) -> Callable[..., to
 
 @dataclass
 class Clock:
-    """Stands still unless it is set.
+    """Does not advance unless it is set.
 
     Attributes:
         now: seconds.
@@ -74,7 +74,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """What hooks go by when they wait after a failure."""
+    """The clock of circuit breakers."""
     clock = Clock()
     monkeypatch.setattr("logitport.integrations.common.circuit_breaker.monotonic", clock)
     return clock

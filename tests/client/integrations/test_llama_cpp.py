@@ -1,4 +1,4 @@
-"""The hook for llama-cpp-python, called as that calls it; the real one is in tests/engines/llama_cpp."""
+"""The hook for llama-cpp-python, called as that calls it; a real one is in tests/engines/llama_cpp."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Trips(EditProcessor):
 
 
 class Llama:
-    """Llama 0.3.36 as far as processors see of it: a sampler for each sequence, and ctypes in between."""
+    """The part of Llama 0.3.36 that processors see: a sampler per sequence, and ctypes in between."""
 
     def __init__(self, drafts: int = 0) -> None:
         self.input_ids = np.zeros(64, np.intc)
@@ -57,7 +57,7 @@ class Llama:
         self.n_tokens = 0
         index = len(tokens) - 1
         while True:
-            new = [*tokens, *[7] * self.drafts]  # never right
+            new = [*tokens, *[7] * self.drafts]  # always wrong
             self.input_ids[self.n_tokens : self.n_tokens + len(new)] = new
             self.n_tokens += len(new)
             token = self.sample(processors, idx=index)
@@ -96,9 +96,7 @@ class Sampler:
 @pytest.fixture
 def remote(client: Client) -> Callable[..., RemoteLogitsProcessor]:
     def make(*chain: Any) -> RemoteLogitsProcessor:
-        return RemoteLogitsProcessor(
-            client, [holder if isinstance(holder, tuple) else (holder, {}) for holder in chain]
-        )
+        return RemoteLogitsProcessor(client, [entry if isinstance(entry, tuple) else (entry, {}) for entry in chain])
 
     return make
 
@@ -112,7 +110,7 @@ def best(processor: RemoteLogitsProcessor, *ids: int) -> int:
     return int(processor(np.array(ids, np.intc), np.zeros(VOCAB_SIZE, np.single)).argmax())
 
 
-def test_scores_stay_and_what_comes_is_new(remote: Any) -> None:
+def test_scores_are_not_modified_and_the_result_is_new(remote: Any) -> None:
     processor = remote(("disallowed_tokens", {"token_ids": [2, 5]}))
     scores = np.arange(8, dtype=np.single)
     processed = processor(np.array([1, 2, 3], np.intc), scores)
@@ -125,7 +123,7 @@ def test_scores_stay_and_what_comes_is_new(remote: Any) -> None:
     assert processor.seconds > 0
 
 
-def test_scores_between_other_things_are_scores(remote: Any) -> None:
+def test_scores_may_be_a_strided_view(remote: Any) -> None:
     records = np.zeros(8, [("id", np.intc), ("logit", np.single)])
     processed = remote(("disallowed_tokens", {"token_ids": [2]}))(np.array([1], np.intc), records["logit"])
     assert processed.tolist() == [0, 0, -INF, 0, 0, 0, 0, 0]
@@ -134,30 +132,30 @@ def test_scores_between_other_things_are_scores(remote: Any) -> None:
 
 @pytest.mark.parametrize("scores", [np.zeros((1, 8), np.single), np.zeros(8), np.zeros(8, np.int32)])
 def test_other_scores_are_refused(remote: Any, scores: Any) -> None:
-    with pytest.raises(InvalidLogits, match=r"float32\[vocab_size\] is wanted"):
+    with pytest.raises(InvalidLogits, match=r"expected float32\[vocab_size\]"):
         remote(TellsLengths)(np.array([1], np.intc), scores)
 
 
 @pytest.mark.parametrize("processors", ["disallowed_tokens", [("disallowed_tokens",)], [["a", 1]], None, {"a": {}}])
 def test_other_processors_are_refused(client: Client, processors: Any) -> None:
-    with pytest.raises(InvalidArgument, match="pairs are wanted"):
+    with pytest.raises(InvalidArgument, match=r"expected \(processor, parameters\) pairs"):
         RemoteLogitsProcessor(client, processors)
 
 
-def test_ids_beyond_the_scores_are_refused_and_the_next_call_starts_anew(remote: Any) -> None:
+def test_ids_beyond_the_scores_are_refused_and_the_next_call_starts_over(remote: Any) -> None:
     processor = remote(TellsLengths)
     with pytest.raises(InvalidTokenId, match="200"):
         best(processor, 1, VOCAB_SIZE)
     assert best(processor, 1, 2) == 102
 
 
-def test_a_loop_of_ones_own(remote: Any) -> None:
+def test_a_custom_loop(remote: Any) -> None:
     processor = remote(TellsLengths)
     assert best(processor, 5, 6, 7) == 103
     assert best(processor, 5, 6, 7, 8) == 101
     assert best(processor, 5, 6, 7, 8, 9) == 102
     assert best(processor, 5, 6, 7, 8, 1) == 102, "one id was taken back"
-    assert best(processor, 5, 6, 7, 3, 4, 5) == 103, "two were"
+    assert best(processor, 5, 6, 7, 3, 4, 5) == 103, "two ids were taken back"
     assert best(processor, 5, 6, 7, 3, 4, 5, 6, 7) == 108, "two ids more are another sequence"
     assert best(processor, 5, 6) == 102
     processor.close()
@@ -167,7 +165,7 @@ def test_a_loop_of_ones_own(remote: Any) -> None:
     assert best(processor, 5, 6, 7, 8) == 104
 
 
-def test_each_completion_starts_anew_whatever_its_prompt(remote: Any) -> None:
+def test_each_completion_is_a_new_request_whatever_its_prompt(remote: Any) -> None:
     processor, model = remote(TellsLengths), Llama()
     first = outputs(model, [5, 6, 7], processor, 4)
     assert first == [103, 101, 102, 103]
@@ -177,17 +175,17 @@ def test_each_completion_starts_anew_whatever_its_prompt(remote: Any) -> None:
     assert list(processor.rows_applied.values()) == [8]
 
 
-def test_models_take_turns(remote: Any) -> None:
+def test_models_alternate(remote: Any) -> None:
     processor = remote(TellsLengths)
     one, other = Llama().generate([1, 2], [processor]), Llama().generate([1, 2], [processor])
     assert [(next(one), next(other)) for _ in range(3)] == [(102, 102), (101, 101), (102, 102)]
 
 
-def test_drafts_are_no_history(remote: Any) -> None:
+def test_drafts_are_not_part_of_the_history(remote: Any) -> None:
     assert outputs(Llama(drafts=3), [5, 6], remote(TellsLengths), 4) == [102, 101, 102, 103]
 
 
-def test_sampling_without_generate_is_a_loop_of_ones_own(remote: Any) -> None:
+def test_sampling_without_generate_is_a_custom_loop(remote: Any) -> None:
     processor, model = remote(TellsLengths), Llama()
     model.input_ids[:4], model.n_tokens = [4, 5, 6, 7], 2
     assert model.sample([processor]) == 102
@@ -199,7 +197,7 @@ def test_sampling_without_generate_is_a_loop_of_ones_own(remote: Any) -> None:
 
 
 @pytest.mark.parametrize("length", [3, 10])
-def test_a_failure_gets_past_ctypes(remote: Any, length: int) -> None:
+def test_a_failure_is_raised_through_ctypes(remote: Any, length: int) -> None:
     processor, model = remote(Trips), Llama()
     with pytest.raises(RequestsFailed, match="two is enough") as failed:
         outputs(model, [5, 6], processor, length)
@@ -208,12 +206,12 @@ def test_a_failure_gets_past_ctypes(remote: Any, length: int) -> None:
     assert outputs(model, [5, 6], processor, 2) == [1, 1]
 
 
-def test_a_refusal_gets_past_ctypes_at_the_first_id(remote: Any) -> None:
+def test_a_refusal_is_raised_through_ctypes_at_the_first_id(remote: Any) -> None:
     with pytest.raises(UnknownProcessor, match="no_such_thing"):
         outputs(Llama(), [5, 6], remote("no_such_thing"), 1)
 
 
-def test_a_server_that_is_gone_and_ctrl_c_get_past_ctypes(
+def test_a_lost_server_and_ctrl_c_are_raised_through_ctypes(
     start_server: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start_server()
@@ -235,16 +233,16 @@ def test_a_server_that_is_gone_and_ctrl_c_get_past_ctypes(
 
 
 def test_another_llama_cpp_python_is_refused(remote: Any) -> None:
-    """Its names are others: what its ids mean, and where to raise, is not known."""
+    """Its local names differ, so the meaning of its ids and the frame to raise in are unknown."""
     names: dict[str, Any] = {"__name__": "llama_cpp.llama", "Sampler": Sampler}
     exec("def generate(model, processors):\n    Sampler(model, processors).sample(-1)\n    return 'text'", names)
     model = Llama()
     model.input_ids[:2], model.n_tokens = [5, 6], 2
-    with pytest.raises(InvalidArgument, match=r"0\.3\.36 is known to work"):
+    with pytest.raises(InvalidArgument, match=r"install 0\.3\.36"):
         names["generate"](model, [remote(TellsLengths)])
 
 
-def test_failures_of_threads_stay_in_their_threads(client: Client) -> None:
+def test_a_failure_is_raised_in_its_own_thread(client: Client) -> None:
     raised: list[BaseException] = []
 
     def complete() -> None:
@@ -267,11 +265,11 @@ def test_sessions_end_with_the_next_completion_and_with_the_model(
     sessions: list[Session] = []
     open_session = client.session
 
-    def opening(**said: Any) -> Session:
-        sessions.append(open_session(**said))
+    def open_and_record(**options: Any) -> Session:
+        sessions.append(open_session(**options))
         return sessions[-1]
 
-    monkeypatch.setattr(client, "session", opening)
+    monkeypatch.setattr(client, "session", open_and_record)
     processor, model = RemoteLogitsProcessor(client, [("disallowed_tokens", {"token_ids": [1]})]), Llama()
     for _ in range(2):
         outputs(model, [5], processor, 2)

@@ -1,4 +1,4 @@
-"""Each hook at a server that opens sessions and then does not answer: its engine must not wait again and again."""
+"""Each hook with a server that opens sessions and then does not answer: the engine must not block again and again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from logitport.integrations.vllm.engine import Engine
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
 from logitport.request import Request
 from tests.client.integrations.conftest import VOCAB_SIZE
-from tests.client.integrations.sglang.test_hook import Req, ask
+from tests.client.integrations.sglang.test_hook import Req, params_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.client.integrations.conftest import Clock
     from tests.conftest import RunningServer
 
-    Ask = Callable[[], str]
+    Call = Callable[[], str]
 
 TIMEOUT = 1.0
 # More than a pause, and less than twice that.
@@ -39,7 +39,7 @@ A_PAUSE = 1.6 * TIMEOUT
 
 
 class Stalls(EditProcessor):
-    """Is at work for as long as there is a certain file, in `edit` or in `start`."""
+    """Blocks in `edit` or in `start` while a file exists."""
 
     def start(self, request):
         self._wait(request.params, "start")
@@ -60,9 +60,9 @@ class Stalling:
     """A server whose steps stall, and a client of it.
 
     Attributes:
-        client: waits for them for TIMEOUT seconds.
-        file: while it is there they do.
-        sessions: how many have been asked for.
+        client: has a timeout of TIMEOUT seconds.
+        file: steps stall while it exists.
+        sessions: the number of sessions requested.
     """
 
     def __init__(self, client: Client, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ class Stalling:
 
 @pytest.fixture(scope="module")
 def target(serving: Callable[..., AbstractContextManager[RunningServer]]) -> Iterator[str]:
-    """A server that has the processor."""
+    """A server with the stalling processor registered."""
     with serving("--enable-custom-logit-processor", "--isolation", "none") as running:
         with Client(running.target) as client:
             client.register(Stalls, name="tests/stalls")
@@ -100,7 +100,7 @@ def stalling(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 @contextmanager
-def vllm(stalling: Stalling, _model: Any) -> Iterator[Ask]:
+def vllm(stalling: Stalling, _model: Any) -> Iterator[Call]:
     stalling.monkeypatch.setattr("logitport.integrations.common.environment.client", lambda: stalling.client)
     batch = RemoteBatch(Engine(VOCAB_SIZE, "cpu", "tiny", "tiny", (1,), 0, "test"), Ranks())
 
@@ -117,17 +117,17 @@ def vllm(stalling: Stalling, _model: Any) -> Iterator[Ask]:
 
 
 @contextmanager
-def vllm_admission(stalling: Stalling, _model: Any) -> Iterator[Ask]:
+def vllm_admission(stalling: Stalling, _model: Any) -> Iterator[Call]:
     stalling.monkeypatch.setattr(admission, "sampling_params", lambda params: {})
-    stalling.monkeypatch.setattr(admission, "_GOOD_SECONDS", 0.0)
+    stalling.monkeypatch.setattr(admission, "_VALID_SECONDS", 0.0)
     stalling.monkeypatch.setattr("logitport.integrations.common.environment.client", lambda: stalling.client)
-    tried = admission.Admission()
+    checker = admission.Admission()
     params = SimpleNamespace(extra_args={"logitport": stalling.chain("start")}, stop_token_ids=[])
-    yield lambda: said(lambda: tried.check(params))
+    yield lambda: error_of(lambda: checker.check(params))
 
 
 @contextmanager
-def sglang(stalling: Stalling, _model: Any) -> Iterator[Ask]:
+def sglang(stalling: Stalling, _model: Any) -> Iterator[Call]:
     ended: list[LogitportError] = []
     for name, stub in {
         "end": lambda req, error: ended.append(error),
@@ -140,7 +140,7 @@ def sglang(stalling: Stalling, _model: Any) -> Iterator[Ask]:
     def run() -> str:
         ended.clear()
         req = Req([2])
-        hook.process(torch.zeros(1, VOCAB_SIZE), [ask(req, *stalling.chain())])
+        hook.process(torch.zeros(1, VOCAB_SIZE), [params_of(req, *stalling.chain())])
         req.ended = True
         return repr(ended[0]) if ended else repr("")
 
@@ -148,13 +148,13 @@ def sglang(stalling: Stalling, _model: Any) -> Iterator[Ask]:
 
 
 @contextmanager
-def of_transformers(stalling: Stalling, _model: Any) -> Iterator[Ask]:
+def of_transformers(stalling: Stalling, _model: Any) -> Iterator[Call]:
     remote = transformers.RemoteLogitsProcessor(stalling.client, stalling.chain())
-    yield lambda: said(lambda: remote(torch.tensor([[5, 6]]), torch.zeros(1, VOCAB_SIZE)))
+    yield lambda: error_of(lambda: remote(torch.tensor([[5, 6]]), torch.zeros(1, VOCAB_SIZE)))
 
 
 @contextmanager
-def continuous(stalling: Stalling, model: Qwen2ForCausalLM) -> Iterator[Ask]:
+def continuous(stalling: Stalling, model: Qwen2ForCausalLM) -> Iterator[Call]:
     remote = transformers_continuous.RemoteLogitsProcessor(stalling.client)
     generation = GenerationConfig(max_new_tokens=1, do_sample=False, eos_token_id=-1)
     batching = ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=48)
@@ -171,14 +171,14 @@ def continuous(stalling: Stalling, model: Qwen2ForCausalLM) -> Iterator[Ask]:
 
 
 @contextmanager
-def of_llama_cpp(stalling: Stalling, _model: Any) -> Iterator[Ask]:
+def of_llama_cpp(stalling: Stalling, _model: Any) -> Iterator[Call]:
     remote = llama_cpp.RemoteLogitsProcessor(stalling.client, stalling.chain())
     ids, scores = np.array([5, 6], np.intc), np.zeros(VOCAB_SIZE, np.single)
-    yield lambda: said(lambda: remote(ids, scores))
+    yield lambda: error_of(lambda: remote(ids, scores))
 
 
-def said(call: Callable[[], object]) -> str:
-    """What a call raises of ours, as text."""
+def error_of(call: Callable[[], object]) -> str:
+    """Return the repr of the LogitportError that the call raises; of "" if it succeeds."""
     try:
         call()
     except LogitportError as error:
@@ -190,25 +190,25 @@ HOOKS = [vllm, vllm_admission, sglang, of_transformers, continuous, of_llama_cpp
 
 
 @pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: hook.__name__)
-def test_a_server_that_stalls_costs_a_deadline_now_and_then_and_is_found_again_when_it_answers(
+def test_a_stalled_server_is_retried_rarely_and_used_again_once_it_answers(
     hook: Any, stalling: Stalling, clock: Clock, model: Qwen2ForCausalLM
 ) -> None:
-    def tries() -> bool:
-        """Whether the hook asks the service, which stalls; it fails either way."""
+    def calls_service() -> bool:
+        """Return whether the hook calls the stalled service; the request fails either way."""
         before = stalling.sessions
         assert "DeadlineExceeded" in run()
         return stalling.sessions > before
 
     with hook(stalling, model) as run:
         stalling.file.touch()
-        assert tries()
-        assert not any(tries() for _ in range(3))
+        assert calls_service()
+        assert not any(calls_service() for _ in range(3))
         clock.now += A_PAUSE
-        assert tries()
+        assert calls_service()
         clock.now += A_PAUSE
-        assert not tries()  # pauses grow
+        assert not calls_service()  # pauses grow
         clock.now += A_PAUSE
-        assert tries()
+        assert calls_service()
 
         stalling.file.unlink()
         served_by = time.monotonic() + 60
@@ -218,6 +218,6 @@ def test_a_server_that_stalls_costs_a_deadline_now_and_then_and_is_found_again_w
 
         stalling.file.touch()
         assert "DeadlineExceeded" in run()
-        assert not tries()
+        assert not calls_service()
         clock.now += A_PAUSE  # and are short again
-        assert tries()
+        assert calls_service()

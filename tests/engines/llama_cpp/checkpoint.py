@@ -1,4 +1,4 @@
-"""A tiny Llama with random weights as a GGUF file, whose words are named for their ids."""
+"""A tiny Llama with random weights as a GGUF file; each word is named after its id."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VOCAB_SIZE = 512
 BOS, EOS = 1, 2
 _WIDTH, _FEED_FORWARD, _HEADS, _LAYERS, _MAX_LENGTH = 64, 128, 2, 2, 512
 
-# Weights are drawn wide, so that the likeliest id changes from step to step and leads by more than rounding moves it.
+# Wide weights change the likeliest id from step to step, and give it a lead that exceeds rounding errors.
 _DEVIATION = 0.3
 
 
@@ -42,7 +42,7 @@ def save_gguf(path: Path, *, seed: int = 0) -> Path:
 
 
 def ids_of(text: str) -> list[int]:
-    """The ids of a text that the model wrote."""
+    """Return the ids of a text that the model generated."""
     return [int(word.removeprefix("w")) for word in text.split()]
 
 
@@ -59,7 +59,7 @@ def _add_tokenizer(writer: gguf.GGUFWriter) -> None:
 
 
 def _shapes() -> dict[str, tuple[int, ...]]:
-    """Of every tensor, rows first."""
+    """Return the shape of each tensor, rows first."""
     shapes: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (VOCAB_SIZE, _WIDTH),
         "output_norm.weight": (_WIDTH,),

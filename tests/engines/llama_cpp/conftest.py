@@ -1,4 +1,4 @@
-"""A real llama.cpp with a tiny model, and how it completes prompts."""
+"""A real llama.cpp with a tiny model, and a way to complete prompts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEW = 64
 
 @pytest.fixture(scope="session")
 def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.engines.llama_cpp.checkpoint import save_gguf  # needs a package that this environment alone has
+    from tests.engines.llama_cpp.checkpoint import save_gguf  # needs a package that only this environment has
 
     return save_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
 
@@ -42,14 +42,14 @@ def model(load: Callable[..., Llama]) -> Iterator[Llama]:
 
 @pytest.fixture(scope="session")
 def prompts() -> list[list[int]]:
-    """Eight, of 3 to 24 ids; each opens a thinking block."""
+    """Eight prompts of 3 to 24 ids; each opens a thinking block."""
     random = np.random.default_rng(0)
     return [[*random.integers(20, 512, 2 + 3 * n).tolist(), 7] for n in range(8)]
 
 
 @pytest.fixture
 def complete(model: Llama) -> Callable[..., list[int]]:
-    """The ids that a model writes greedily behind a prompt, with some logits processors."""
+    """Return the ids that a model generates greedily after a prompt, with some logits processors."""
     from llama_cpp import LogitsProcessorList
 
     from tests.engines.llama_cpp.checkpoint import ids_of

@@ -1,4 +1,4 @@
-"""llama.cpp completes through the service, and with the same processors in its own process."""
+"""llama.cpp completes through the service, compared with the same processors in its own process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VOCAB_SIZE, NEW = 512, 64
 
 
 class Local:
-    """A chain as llama-cpp-python's own processor, of one prompt."""
+    """A chain as llama-cpp-python's own kind of processor, for one prompt."""
 
     def __init__(self, chain: Chain, prompt: list[int]) -> None:
         self.chain = [(processor(), dict(params)) for processor, params in chain]
@@ -51,7 +51,7 @@ CHAINS: dict[str, Chain] = {
     "counts calls": [(CountsCalls, {})],
 }
 CHAINS["a chain"] = [*CHAINS["reads logits"], *CHAINS["disallowed_tokens"], *CHAINS["no_repeat_ngram"]]
-# Without these the random model may end, or write what is no word.
+# Without these the random model may end, or generate an id without a word.
 WORDS: Chain = [(DisallowedTokens, {"token_ids": [0, 1, 2]})]
 
 
@@ -59,30 +59,32 @@ WORDS: Chain = [(DisallowedTokens, {"token_ids": [0, 1, 2]})]
 def test_tokens_equal_those_of_the_same_processors_in_process(
     client: Client, complete: Callable[..., list[int]], prompts: list[list[int]], chain: str
 ) -> None:
-    links = [*CHAINS[chain], *WORDS]
-    remote = RemoteLogitsProcessor(client, links)
+    processors = [*CHAINS[chain], *WORDS]
+    remote = RemoteLogitsProcessor(client, processors)
     changed = 0
     for prompt in prompts:
         through_service = complete(prompt, remote)
         assert len(through_service) == NEW
-        assert through_service == complete(prompt, Local(links, prompt))
+        assert through_service == complete(prompt, Local(processors, prompt))
         changed += through_service != complete(prompt, Local(WORDS, prompt))
     assert changed == len(prompts)
     assert remote.steps == len(prompts) * NEW
-    assert sum(remote.rows_applied.values()) == remote.steps * len(links)
+    assert sum(remote.rows_applied.values()) == remote.steps * len(processors)
 
 
-def test_each_completion_starts_anew_whatever_its_prompt(client: Client, complete: Callable[..., list[int]]) -> None:
+def test_each_completion_is_a_new_request_whatever_its_prompt(
+    client: Client, complete: Callable[..., list[int]]
+) -> None:
     remote = RemoteLogitsProcessor(client, [(TellsLengths, {})])
     prompt = [20, 21, 22]
     first = complete(prompt, remote, length=4)
     assert first == [103, 101, 102, 103]
-    assert complete([*prompt, *first], remote, length=2) == [107, 101], "one id more than the last step had"
-    assert complete([*prompt, *first], remote, length=2) == [107, 101], "a prompt that llama.cpp has in its cache"
+    assert complete([*prompt, *first], remote, length=2) == [107, 101], "the last step had one id less"
+    assert complete([*prompt, *first], remote, length=2) == [107, 101], "llama.cpp has the prompt in its cache"
     assert complete(prompt, remote, length=2) == [103, 101]
 
 
-def test_streams_of_two_models_take_turns(client: Client, model: Llama, load: Callable[..., Llama]) -> None:
+def test_streams_of_two_models_alternate(client: Client, model: Llama, load: Callable[..., Llama]) -> None:
     from llama_cpp import LogitsProcessorList
 
     processors = LogitsProcessorList([RemoteLogitsProcessor(client, [(TellsLengths, {})])])
@@ -105,7 +107,7 @@ def test_a_draft_model_changes_nothing(
     drafts: list[int] = []
 
     def guess(input_ids: NDArray[np.intc], /, **_: Any) -> NDArray[np.intc]:
-        """The next two ids, without a processor, the second of them wrong."""
+        """Return the next two ids without a processor; the second one is wrong."""
         drafts.append(len(input_ids))
         first = complete(input_ids.tolist(), length=1)
         return np.array([*first, *first, 5][:3], np.intc)
@@ -119,7 +121,7 @@ def test_a_draft_model_changes_nothing(
 
 @pytest.mark.parametrize("at", [0, 1, 5, NEW - 1])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_failure_comes_out_of_the_completion(
+def test_a_failure_is_raised_by_the_completion(
     client: Client, model: Llama, complete: Callable[..., list[int]], prompts: list[list[int]], at: int, stream: bool
 ) -> None:
     from llama_cpp import LogitsProcessorList
@@ -131,10 +133,10 @@ def test_a_failure_comes_out_of_the_completion(
     assert sys.getprofile() is None
     assert complete(prompts[0], Local(WORDS, prompts[0])) == complete(
         prompts[0], RemoteLogitsProcessor(client, WORDS)
-    ), "the model is as good as before"
+    ), "the model still works"
 
 
-def test_a_refusal_comes_out_of_a_completion_of_one_id(client: Client, complete: Callable[..., list[int]]) -> None:
+def test_a_refusal_is_raised_by_a_completion_of_one_id(client: Client, complete: Callable[..., list[int]]) -> None:
     with pytest.raises(UnknownProcessor, match="no_such_thing"):
         complete([20], RemoteLogitsProcessor(client, [("no_such_thing", {})]), length=1)
 
@@ -149,17 +151,17 @@ def test_generate_and_sample_by_hand(client: Client, model: Llama) -> None:
     ids.close()
     model.reset()
     model._sampler = None
-    told = []
+    sampled = []
     for token_ids in ([20, 21, 22, 23], [30], [31]):
         model.eval(token_ids)
-        told.append(model.sample(temp=0.0, logits_processor=processors))
-    assert told == [104, 101, 102]
+        sampled.append(model.sample(temp=0.0, logits_processor=processors))
+    assert sampled == [104, 101, 102]
     remote.close()
     assert model.sample(temp=0.0, logits_processor=processors) == 106
 
 
 def test_with_a_bias_llama_cpp_python_runs_no_processor(complete: Callable[..., list[int]]) -> None:
-    """So docs/engines/llama-cpp.md says; when this fails, that page has one limit less."""
+    """docs/engines/llama-cpp.md states this limit. If this test fails, remove it from that page."""
     called: list[int] = []
 
     def processor(input_ids: NDArray[np.intc], scores: NDArray[np.single]) -> NDArray[np.single]:

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from logitport import Client
 
 VOCAB_SIZE = 512
-# Ids that the tests' vocabulary has no word for, or that end a completion.
+# Ids that have no word in the tests' vocabulary, or that end a completion.
 NO_WORDS = [0, 1, 2]
 
 
 def native(input_ids: NDArray[np.intc], scores: NDArray[np.single]) -> NDArray[np.single]:
-    """The effect as a processor of llama-cpp-python's own kind."""
+    """The effect as llama-cpp-python's own kind of processor."""
     processed = effect.apply(input_ids.tolist(), np.array(scores))
     processed[NO_WORDS] = -np.inf
     return processed

@@ -1,4 +1,4 @@
-"""Real SGLang servers, each of its own processes, on a CPU."""
+"""Real SGLang servers on a CPU, each in its own processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import RunningServer
 
-# SGLang takes half a minute to start, and more on a machine that is busy.
+# SGLang starts in half a minute, and more slowly on a busy machine.
 _START_SECONDS = 600.0
 _STANDINS = Path(__file__).with_name("standins")
 _OPTIONS = {
@@ -59,22 +59,22 @@ class Refused(Exception):
 
 @dataclass
 class Engine:
-    """A server of SGLang's.
+    """A running SGLang server.
 
     Attributes:
         url: its address.
-        log: what it has written.
+        log: the file with its output.
     """
 
     url: str
     log: Path
 
     def generate(self, prompt: list[int], processor: str | None = None, custom: Any = None, **params: Any) -> list[int]:
-        """The ids that follow the prompt, greedily. Raises Refused."""
+        """Return the ids that follow the prompt, greedily. Raises Refused."""
         return self.answer(prompt, processor, custom, **params)["output_ids"]
 
     def answer(self, prompt: list[int], processor: str | None = None, custom: Any = None, **params: Any) -> Any:
-        """All that SGLang tells of the ids that follow the prompt. Raises Refused."""
+        """Return SGLang's whole response for the prompt. Raises Refused."""
         with self.post(prompt, processor, custom, **params) as response:
             return json.load(response)
 
@@ -88,7 +88,7 @@ class Engine:
         beside: Mapping[str, Any] | None = None,
         **params: Any,
     ) -> Any:
-        """The response of /generate, asked with what is `beside` the sampling parameters. Raises Refused."""
+        """Return the response of /generate; `beside` has fields next to the sampling parameters. Raises Refused."""
         params = {"temperature": 0, "max_new_tokens": 64, "ignore_eos": True, "custom_params": custom, **params}
         body = {"input_ids": prompt, "sampling_params": params, "stream": stream, "custom_logit_processor": processor}
         body |= beside or {}
@@ -104,7 +104,7 @@ class Engine:
 
 @contextmanager
 def run_sglang(module: str, checkpoint: Path, log: Path, *options: str, **variables: str) -> Iterator[Engine]:
-    """A server for as long as the context lasts."""
+    """Run a server while the context is open."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -141,7 +141,7 @@ def _await(engine: Engine, process: subprocess.Popen[bytes]) -> None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """The process and those that it started."""
+    """Kill the process and its descendants."""
     import psutil  # comes with SGLang
 
     try:
@@ -159,7 +159,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture(scope="session")
 def sglang(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[Engine]]:
-    """Runs a server: module, options, and variables of its environment by keyword."""
+    """Run a server: module, options, and environment variables by keyword."""
 
     def run(module: str, *options: str, **variables: str) -> AbstractContextManager[Engine]:
         return run_sglang(module, checkpoint, tmp_path_factory.mktemp("sglang") / "log", *options, **variables)
@@ -169,13 +169,13 @@ def sglang(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
 
 @pytest.fixture(scope="session")
 def native(sglang: Callable[..., AbstractContextManager[Engine]]) -> Iterator[Engine]:
-    """SGLang alone: it runs processors itself."""
+    """SGLang without logitport: it runs processors itself."""
     with sglang(PLAIN, "--enable-custom-logit-processor", "--disable-overlap-schedule") as engine:
         yield engine
 
 
 @pytest.fixture(scope="session")
 def guarded(sglang: Callable[..., AbstractContextManager[Engine]], server: RunningServer) -> Iterator[Engine]:
-    """SGLang as logitport's launcher starts it, with the overlap schedule on."""
+    """SGLang started by logitport's launcher, with the overlap schedule on."""
     with sglang(GUARDED, LOGITPORT_TARGET=server.target) as engine:
         yield engine

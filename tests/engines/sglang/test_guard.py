@@ -1,4 +1,4 @@
-"""Strings that would run code in SGLang: they do where nobody guards it, and do not under the launcher."""
+"""Strings that would run code in SGLang: they run without the guard, and do not with the launcher."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MASK = {"return_sampling_mask": True}
 
 
 class _Touches:
-    """Unpickles to a file that was not there."""
+    """Creates a folder when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -39,9 +39,10 @@ def hostile(path: Path) -> str:
     return json.dumps({"callable": pickle.dumps(_Touches(path), protocol=4).hex()})
 
 
-def test_unguarded_the_string_runs_code(native: Engine, tmp_path: Path) -> None:
-    """So that what the other tests send is known to be harmful. SGLang's scheduler would not survive it; its front end
-    unpickles it, too, to see whether it suits this option.
+def test_without_the_guard_the_string_runs_code(native: Engine, tmp_path: Path) -> None:
+    """Show that the string of the other tests is harmful.
+
+    SGLang's scheduler would not survive it, but its front end unpickles it too, to check it against this option.
     """
     with pytest.raises(Refused):
         native.post(PROMPT, hostile(tmp_path / "touched"), {}, beside=_MASK, top_k=5)
@@ -49,7 +50,7 @@ def test_unguarded_the_string_runs_code(native: Engine, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("beside", [{}, _MASK])
-def test_guarded_it_is_refused_at_the_door(guarded: Engine, tmp_path: Path, beside: dict[str, bool]) -> None:
+def test_with_the_guard_the_front_end_refuses_it(guarded: Engine, tmp_path: Path, beside: dict[str, bool]) -> None:
     with pytest.raises(Refused) as refused:
         guarded.post(PROMPT, hostile(tmp_path / "touched"), {}, beside=beside, top_k=5)
     assert refused.value.status == 400
@@ -67,14 +68,14 @@ def test_guarded_it_is_refused_at_the_door(guarded: Engine, tmp_path: Path, besi
         '{"callable": 7}',
     ],
 )
-def test_all_else_is_refused_too(guarded: Engine, string: str) -> None:
+def test_other_strings_are_refused(guarded: Engine, string: str) -> None:
     with pytest.raises(Refused) as refused:
         guarded.generate(PROMPT, string, {"token_ids": [1]})
     assert refused.value.status == 400
 
 
-# SGLang without the door: its front end lets every string through, as another front end might.
-_WITHOUT_DOOR = """
+# SGLang without the front end's check: its front end lets every string pass, as another front end might.
+_WITHOUT_CHECK = """
 import sys
 if __name__ == "__main__":
     import sglang
@@ -96,14 +97,14 @@ if __name__ == "__main__":
             )
         except ValueError as error:
             print("refused:", error)
-    print("lives on:", len(engine.generate(input_ids=[20, 30], sampling_params=greedy)["output_ids"]))
+    print("still serves:", len(engine.generate(input_ids=[20, 30], sampling_params=greedy)["output_ids"]))
     engine.shutdown()
 """
 
 
 def test_the_scheduler_refuses_it_too(checkpoint: Path, tmp_path: Path) -> None:
-    script = tmp_path / "without_door.py"
-    script.write_text(_WITHOUT_DOOR)
+    script = tmp_path / "without_check.py"
+    script.write_text(_WITHOUT_CHECK)
     variables = os.environ | {"LOGITPORT_TARGET": "127.0.0.1:1", "HF_HUB_OFFLINE": "1"}
     ran = subprocess.run(
         [sys.executable, script, checkpoint, hostile(tmp_path / "touched")],
@@ -113,30 +114,30 @@ def test_the_scheduler_refuses_it_too(checkpoint: Path, tmp_path: Path) -> None:
         timeout=1200,
         check=False,
     )
-    assert ran.stdout.count("refused: logitport: PayloadNotAllowed: this server takes one") == 2, (
+    assert ran.stdout.count("refused: logitport: PayloadNotAllowed: this server accepts one") == 2, (
         ran.stdout + ran.stderr
     )
-    assert "lives on: 8" in ran.stdout
+    assert "still serves: 8" in ran.stdout
     assert not (tmp_path / "touched").exists()
 
 
 @pytest.mark.parametrize(
-    ("options", "variables", "why"),
+    ("options", "variables", "message"),
     [
         ((), {"LOGITPORT_TARGET": ""}, "LOGITPORT_TARGET is not set"),
-        ((), {"SGLANG_PLUGINS": "another"}, "if SGLANG_PLUGINS is set, add it there"),
+        ((), {"SGLANG_PLUGINS": "another"}, "if SGLANG_PLUGINS is set, add logitport there"),
         (("--speculative-algorithm", "EAGLE"), {}, "--speculative-algorithm EAGLE: SGLang does not call processors"),
-        ((), {"SGLANG_ENABLE_DELAY_SAMPLE": "0"}, "the overlap schedule shows processors a history that lacks"),
+        ((), {"SGLANG_ENABLE_DELAY_SAMPLE": "0"}, "the overlap schedule passes processors a history without"),
         ((), {"LOGITPORT_TARGET": "http://h:1"}, "is a URL"),
         ((), {"LOGITPORT_DEFAULT_PROCESSORS": "nonsense"}, "LOGITPORT_DEFAULT_PROCESSORS: not JSON"),
     ],
 )
-def test_what_does_not_start(
+def test_unsupported_options_stop_the_start(
     sglang: Callable[..., AbstractContextManager[Engine]],
     options: tuple[str, ...],
     variables: dict[str, str],
-    why: str,
+    message: str,
 ) -> None:
     with pytest.raises(RuntimeError) as stopped, sglang(GUARDED, *options, **{"LOGITPORT_TARGET": "h:1"} | variables):
         pass
-    assert why in str(stopped.value)
+    assert message in str(stopped.value)

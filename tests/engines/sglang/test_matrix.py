@@ -1,4 +1,4 @@
-"""Every dialect in SGLang: eight requests at once that end one by one, with the overlap schedule on."""
+"""Every dialect in SGLang: eight concurrent requests that end one by one, with the overlap schedule on."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 
 def generate(engine: Engine, processor: str, custom: Any) -> list[list[int]]:
-    """The ids of eight requests, all under way at once."""
+    """Return the ids of eight concurrent requests."""
     with ThreadPoolExecutor(8) as threads:
-        asked = [
+        futures = [
             threads.submit(engine.generate, prompt, processor, custom, max_new_tokens=length)
             for prompt, length in zip(prompts(VOCAB_SIZE), lengths(), strict=True)
         ]
-        return [one.result() for one in asked]
+        return [future.result() for future in futures]
 
 
 @pytest.fixture(scope="module")
 def expected(native: Engine) -> list[list[int]]:
-    """What SGLang generates with the processor of its own dialect."""
+    """The output of SGLang with its own kind of processor."""
     return generate(native, effect.SGLang.to_str(), {})
 
 

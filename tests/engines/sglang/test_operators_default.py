@@ -1,4 +1,4 @@
-"""What an operator sets for all requests, and a logitport server that goes away and comes back."""
+"""An operator's default chain, and a logitport server that stops and restarts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def banning(*token_ids: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def logitport() -> Iterator[list[Any]]:
-    """The server that runs, as one thing in a list, to be replaced."""
+    """The running server, in a list so that it can be replaced."""
     with run_server() as running:
         yield [running]
 
@@ -44,16 +44,16 @@ def engine(sglang: Callable[..., AbstractContextManager[Engine]], logitport: lis
         yield engine
 
 
-def test_it_is_for_those_who_ask_nothing(engine: Engine) -> None:
+def test_it_is_for_requests_that_name_none(engine: Engine) -> None:
     ids = engine.generate(PROMPT)
     assert len(set(ids)) == len(ids) == 64
-    asking = engine.generate(PROMPT, REMOTE, banning(ids[0]))
-    assert ids[0] not in asking
-    assert len(set(asking)) < 64
+    banned = engine.generate(PROMPT, REMOTE, banning(ids[0]))
+    assert ids[0] not in banned
+    assert len(set(banned)) < 64
     assert engine.generate(PROMPT, REMOTE, {"logitport": []}) != ids
 
 
-def test_requests_fail_while_it_is_gone_and_the_engine_lives_on(engine: Engine, logitport: list[Any]) -> None:
+def test_requests_fail_while_it_is_gone_and_the_engine_continues(engine: Engine, logitport: list[Any]) -> None:
     before = engine.generate(PROMPT, REMOTE, banning(7))
     port = logitport[0].target.rpartition(":")[2]
     logitport[0].process.kill()

@@ -1,4 +1,4 @@
-"""What a caller of SGLang's server sees, of what it asks and of what fails."""
+"""Responses of SGLang's server to valid, invalid and failing requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REMOTE = RemoteLogitProcessor.to_str()
 
 
 class FailsLater(CustomLogitProcessor):
-    """Raises as soon as the output has a few tokens."""
+    """Raises once the output has five ids."""
 
     def __call__(self, logits, custom_param_list):
         for params in custom_param_list:
@@ -35,7 +35,7 @@ def banning(*token_ids: int) -> dict[str, Any]:
 
 
 def test_samples_of_one_request(guarded: Engine) -> None:
-    """n=3 is three requests with a state of their own."""
+    """n=3 is three requests, each with its own state."""
     bigrams = {"logitport": [["no_repeat_ngram", {"ngram_size": 1, "window_size": 100}]]}
     answers = guarded.answer(PROMPT, REMOTE, bigrams, n=3, temperature=5.0)
     rows = [answer["output_ids"] for answer in answers]
@@ -53,20 +53,20 @@ def test_a_batch_in_one_call_and_a_chain_as_text(guarded: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("custom", "why"),
+    ("custom", "message"),
     [
         ({"logitport": [["nonsense", {}]]}, "UnknownProcessor: no built-in is called 'nonsense'"),
-        ({"logitport": 7}, "a list of [processor, parameters] is wanted"),
+        ({"logitport": 7}, "expected a list of [processor, parameters]"),
         ({"logitport": "[["}, "not JSON"),
         (banning(VOCAB_SIZE), "InvalidTokenId"),
         (banning(*range(VOCAB_SIZE)), "deny every id"),
     ],
 )
-def test_what_is_wrong_with_a_request(guarded: Engine, custom: Any, why: str) -> None:
+def test_an_invalid_request_is_answered_with_400(guarded: Engine, custom: Any, message: str) -> None:
     with pytest.raises(Refused) as refused:
         guarded.generate(PROMPT, REMOTE, custom)
     assert refused.value.status == 400
-    assert why in str(refused.value)
+    assert message in str(refused.value)
     assert len(guarded.generate(PROMPT)) == 64
 
 
@@ -88,7 +88,7 @@ def test_a_processor_that_raises_ends_its_own_request(guarded: Engine) -> None:
     assert fine == [guarded.generate(PROMPT, REMOTE, banning(7))]
 
 
-def test_a_stream_tells_why_it_ends(guarded: Engine) -> None:
+def test_a_stream_ends_with_the_error(guarded: Engine) -> None:
     with guarded.post(PROMPT, REMOTE, {"logitport": [[FailsLater.to_str(), {}]]}, stream=True) as response:
         chunks = [json.loads(line[6:]) for line in response if line.startswith(b"data: {")]
     reason = chunks[-1]["meta_info"]["finish_reason"]
@@ -96,7 +96,7 @@ def test_a_stream_tells_why_it_ends(guarded: Engine) -> None:
     assert "five are enough" in reason["message"]
 
 
-def test_streams_that_are_given_up(guarded: Engine) -> None:
+def test_aborted_streams(guarded: Engine) -> None:
     for _ in range(10):
         with guarded.post(PROMPT, REMOTE, banning(7), stream=True, max_new_tokens=200) as response:
             response.read(10)

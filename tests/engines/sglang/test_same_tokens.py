@@ -1,4 +1,4 @@
-"""The same processors in SGLang and through logitport: the same tokens, greedily, while requests come and go."""
+"""The same processors in SGLang and through logitport give the same greedy tokens, while requests start and end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ START, END, NEWLINE = 10, 11, 12
 
 
 class Budget(builtins.ThinkingBudgetLogitProcessor):
-    """SGLang's own budget for thinking, with ids of a small vocabulary."""
+    """SGLang's own thinking budget, with ids of a small vocabulary."""
 
     THINKING_START_TOKEN_ID = START
     THINKING_END_TOKEN_ID = END
@@ -35,7 +35,7 @@ class Budget(builtins.ThinkingBudgetLogitProcessor):
 
 
 class Shift(CustomLogitProcessor):
-    """Reads logits: adds those of the ids beside them, and a bias that follows from the history."""
+    """Reads logits: adds shifted logits, and a bias that follows from the history."""
 
     def __call__(self, logits, custom_param_list):
         import torch
@@ -49,7 +49,7 @@ class Shift(CustomLogitProcessor):
 
 
 class Count(CustomLogitProcessor):
-    """Keeps state in its parameters: every third call, the likeliest id is not to be had."""
+    """Keeps state in its parameters: denies the likeliest id at every third call."""
 
     def __call__(self, logits, custom_param_list):
         for row, params in enumerate(custom_param_list):
@@ -67,7 +67,7 @@ def _ngrams(random: random.Random) -> dict[str, Any]:
     return {"ngram_size": random.randint(1, 3), "window_size": random.randint(5, 50)}
 
 
-# What SGLang runs, what logitport runs, and parameters; of one request, or the same for all where SGLang wants that.
+# SGLang's processor: logitport's processor, its parameters, and whether SGLang needs the same ones for all requests.
 CASES = {
     "DisallowedTokensLogitsProcessor": ("disallowed_tokens", _random_bans, True),
     "DeepseekOCRNoRepeatNGramLogitProcessor": ("no_repeat_ngram", _ngrams, False),
@@ -79,7 +79,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def squeezed(sglang: Callable[..., AbstractContextManager[Engine]], server: RunningServer) -> Iterator[Engine]:
-    """Without overlap, and with prompts cut into chunks and requests put back in the queue every few steps."""
+    """Without overlap; prompts are read in chunks, and requests are retracted every few steps."""
     with sglang(
         PLAIN,
         *("--enable-custom-logit-processor", "--disable-overlap-schedule"),
@@ -97,7 +97,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 
 def _prompts() -> list[list[int]]:
-    """Of different lengths; half of them share their beginning, and all open a thinking block."""
+    """Return prompts of different lengths; half of them share a prefix, and all open a thinking block."""
     source = random.Random(1)
     shared = [source.randrange(20, VOCAB_SIZE) for _ in range(16)]
     return [
@@ -107,28 +107,28 @@ def _prompts() -> list[list[int]]:
 
 
 def _churn(engine: Engine, processor: str, custom: list[dict[str, Any]]) -> list[list[int]]:
-    """Each prompt's ids, of requests that begin and end at different times, and beside one that is given up."""
+    """Return the ids of each prompt. Requests start and end at different times, and one more request is aborted."""
     lengths = [STEPS if number % 2 else STEPS - 9 * number for number in range(REQUESTS)]
 
     def one(number: int) -> list[int]:
         time.sleep(0.03 * number)
         return engine.generate(_prompts()[number], processor, custom[number], max_new_tokens=lengths[number])
 
-    def given_up() -> None:
+    def abort_one() -> None:
         with engine.post(_prompts()[0], processor, custom[0], stream=True, max_new_tokens=150) as response:
             response.read(100)
 
     with ThreadPoolExecutor(REQUESTS + 1) as threads:
-        abandoned = threads.submit(given_up)
+        aborting = threads.submit(abort_one)
         ids = list(threads.map(one, range(REQUESTS)))
-        abandoned.result()
+        aborting.result()
     assert [len(row) for row in ids] == lengths
     return ids
 
 
 @pytest.fixture(scope="module")
 def expected(native: Engine) -> Callable[[str], tuple[list[dict[str, Any]], list[list[int]]]]:
-    """Parameters of each request, and the ids that SGLang's own run gives, by case; computed once."""
+    """Return each request's parameters and the ids of SGLang's own run, by case; computed once."""
     known: dict[str, Any] = {}
 
     def of(case: str) -> tuple[list[dict[str, Any]], list[list[int]]]:
@@ -152,15 +152,15 @@ def test_the_same_tokens(
     case: str, engine: Engine, native: Engine, expected: Callable[[str], tuple[list[dict[str, Any]], list[list[int]]]]
 ) -> None:
     params, alone = expected(case)
-    asked = [{"logitport": [[CASES[case][0], custom]]} for custom in params]
-    got = _churn(engine, RemoteLogitProcessor.to_str(), asked)
+    requested = [{"logitport": [[CASES[case][0], custom]]} for custom in params]
+    got = _churn(engine, RemoteLogitProcessor.to_str(), requested)
     assert got == [ids[: len(row)] for ids, row in zip(alone, got, strict=True)]
     plain = [native.generate(prompt, max_new_tokens=STEPS) for prompt in _prompts()]
     assert got != [ids[: len(row)] for ids, row in zip(plain, got, strict=True)], "the processor changes nothing here"
 
 
-def test_requests_were_put_back_and_cut_into_chunks(squeezed: Engine) -> None:
-    """So that the tests above have tested that."""
+def test_requests_were_retracted_and_read_in_chunks(squeezed: Engine) -> None:
+    """Check that the tests above covered both."""
     log = squeezed.log.read_text()
     assert "Testing retraction. #retracted_reqs: 1" in log
     assert "#new-token: 8," in log

@@ -1,4 +1,4 @@
-"""Two ranks, of which one asks: the same tokens as processors that run in both."""
+"""Two ranks, of which one calls the service: the same tokens as processors that run on both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NGRAMS = {"ngram_size": 2, "window_size": 20}
 
 
 class Roll(CustomLogitProcessor):
-    """Reads logits: half of each id's logit is its neighbour's."""
+    """Reads logits: averages each id's logit with its neighbour's."""
 
     def __call__(self, logits, custom_param_list):
         import torch
@@ -37,7 +37,7 @@ class Roll(CustomLogitProcessor):
 
 @pytest.fixture(scope="module")
 def engine(sglang: Callable[..., AbstractContextManager[Engine]], server: RunningServer) -> Iterator[Engine]:
-    """Unguarded, so that SGLang runs processors itself, too."""
+    """Without the guard, so that SGLang also runs processors itself."""
     with sglang(
         PLAIN,
         *("--enable-custom-logit-processor", "--tp-size", "2"),

@@ -1,4 +1,4 @@
-"""Chains that tests of vLLM apply, through the service and beside it."""
+"""Chains that tests of vLLM run, through the service and in vLLM's process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Chain = list[tuple[str, dict[str, Any]]]
 
 
 class Tilt(CustomLogitProcessor):
-    """Reads logits, keeps nothing: the id sampled last decides which half of the vocabulary gains."""
+    """Reads logits and keeps no state: the last id decides which half of the vocabulary is raised."""
 
     def __call__(self, logits, custom_param_list=None):
         for row, params in zip(logits, custom_param_list, strict=True):
@@ -29,7 +29,7 @@ class Tilt(CustomLogitProcessor):
 
 
 class CountsCalls(CustomLogitProcessor):
-    """Writes how often it was called for the request, which no history tells."""
+    """Forces the number of its calls for the request, which does not follow from the history."""
 
     def __call__(self, logits, custom_param_list=None):
         for row, params in zip(logits, custom_param_list, strict=True):
@@ -40,7 +40,7 @@ class CountsCalls(CustomLogitProcessor):
 
 
 class Fails(CustomLogitProcessor):
-    """Raises once a request has so many output ids."""
+    """Raises once a request has this many output ids."""
 
     def __call__(self, logits, custom_param_list=None):
         for params in custom_param_list:
@@ -63,21 +63,21 @@ CHAINS: dict[str, Chain] = {
     ],
     "reads logits": [("Tilt", {"by": 4.0})],
 }
-CHAINS["all"] = [holder for name in ("reads logits", "disallowed_tokens", "no_repeat_ngram") for holder in CHAINS[name]]
+CHAINS["all"] = [entry for name in ("reads logits", "disallowed_tokens", "no_repeat_ngram") for entry in CHAINS[name]]
 
 
-def asked(chain: Chain) -> dict[str, Any]:
-    """The `extra_args` that ask the service for it."""
+def extra_args_of(chain: Chain) -> dict[str, Any]:
+    """Return the `extra_args` that request the chain from the service."""
     return {"logitport": [[SHIPPED.get(name, name), params] for name, params in chain]}
 
 
 def in_process(chain: Chain) -> Callable[[list[int], list[int], torch.Tensor], torch.Tensor]:
-    """The same without a service, for one request: (prompt, output, float[vocab_size]) to float[vocab_size]."""
-    links = [((BUILTINS.get(name) or CLASSES[name])(), dict(params)) for name, params in chain]
+    """Return the same chain without a service, for one request: (prompt, output, float[vocab_size]) to such a row."""
+    processors = [((BUILTINS.get(name) or CLASSES[name])(), dict(params)) for name, params in chain]
 
     def process(prompt_ids: list[int], output_ids: list[int], row: torch.Tensor) -> torch.Tensor:
         rows = row[None]
-        for processor, params in links:
+        for processor, params in processors:
             params["__req__"] = SimpleNamespace(origin_input_ids=prompt_ids, output_ids=output_ids)
             rows = processor(rows, [params])
         return rows[0]

@@ -1,4 +1,4 @@
-"""A real vLLM engine on the CPU, in this process, so that tests see what it does to its processors."""
+"""A real vLLM engine on the CPU, in this process, so that tests can see how it calls its processors."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ PROCESSOR = "logitport.integrations.vllm:RemoteLogitsProcessor"
 
 @contextmanager
 def run_engine(checkpoint: Path, target: str, *, asynchronous: bool = False, **options: Any) -> Iterator[Any]:
-    """An `LLM` that asks the service at `target`.
+    """Run an `LLM` that calls the service at `target`.
 
-    Asynchronous scheduling is off on CPUs because it gains nothing there; what it does to processors is the same.
+    Asynchronous scheduling is off by default on CPUs, where it gains nothing; it calls processors as on a GPU.
     """
     from vllm import LLM
     from vllm.distributed import cleanup_dist_env_and_memory
@@ -66,5 +66,5 @@ def run_engine(checkpoint: Path, target: str, *, asynchronous: bool = False, **o
 
 @pytest.fixture(scope="session")
 def running_engine() -> Callable[..., AbstractContextManager[Any]]:
-    """`run_engine`, for fixtures of other scopes."""
+    """Return `run_engine`, for fixtures of other scopes."""
     return run_engine

@@ -1,4 +1,4 @@
-"""logitport's processors inside of vLLM, without logitport's service: what the hook is compared with."""
+"""logitport's processors inside vLLM, without the service: the hook is compared with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The persistent batch beside vLLM's own, and vLLM's own processors in logitport's dialect."""
+"""The persistent batch compared with vLLM's own, and vLLM's own processors in logitport's dialect."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ VOCAB = 16
 
 
 class TheirBatch:
-    """vLLM's `InputBatch`, moved from step to step as its model runner moves it."""
+    """vLLM's `InputBatch`, updated from step to step as its model runner updates it."""
 
     def __init__(self) -> None:
         self.batch = InputBatch(64, 8, 64, torch.device("cpu"), VOCAB, [8], [1])
@@ -54,8 +54,8 @@ class TheirBatch:
     def empty(self) -> None:
         self.follow([], set())
 
-    def follow(self, wanted: Sequence[Request], renewed: set[Request]) -> BatchUpdate | None:
-        batch, names = self.batch, [str(request.name) for request in wanted]
+    def follow(self, requests: Sequence[Request], renewed: set[Request]) -> BatchUpdate | None:
+        batch, names = self.batch, [str(request.name) for request in requests]
         again = {str(request.name) for request in renewed}
         for name in list(batch.req_id_to_index):
             if name not in names or name in again:
@@ -77,10 +77,10 @@ def test_the_records_are_those_of_vllm() -> None:
     for history in histories(HISTORIES):
         ours: PersistentBatch[Request] = PersistentBatch()
         theirs.empty()
-        for wanted, renewed in history:
+        for requests, renewed in history:
             for request in renewed:
                 ours.renew(request)
-            changes, update = ours.follow(wanted), theirs.follow(wanted, renewed)
+            changes, update = ours.follow(requests), theirs.follow(requests, renewed)
             if changes is None or update is None:
                 assert changes is None
                 assert update is None
@@ -92,12 +92,12 @@ def test_the_records_are_those_of_vllm() -> None:
             assert [(source, target, swaps) for source, target, swaps in changes.moved] == [
                 (source, target, kind is MoveDirectionality.SWAP) for source, target, kind in update.moved
             ]
-            assert update.batch_size == len(wanted)
+            assert update.batch_size == len(requests)
 
 
 @dataclass
-class Told:
-    """A request as the dialect is told of it."""
+class DialectRequest:
+    """A request as the dialect receives it."""
 
     dialect: Dialect
     sampling_params: dict[str, Any]
@@ -113,7 +113,7 @@ class Told:
         self.advance(token_id)
 
     def alone(self, processor: Callable[..., Any], row: torch.Tensor) -> torch.Tensor:
-        """The row as an instance of vLLM's processor leaves it that knows of this request alone."""
+        """Return the row that an instance of vLLM's processor gives if it has only this request."""
         from logitport_server.stubs.vllm.config import VllmConfig
 
         made = processor(VllmConfig(VOCAB, 1), torch.device("cpu"), False)
@@ -127,7 +127,7 @@ class Told:
 
 
 class Forces(AdapterLogitsProcessor):
-    """Half of the requests must sample what they are told; all that their callables know is handed to them."""
+    """Half of the requests must sample given ids; the callables depend on all of their arguments."""
 
     def is_argmax_invariant(self) -> bool:
         return False
@@ -159,27 +159,27 @@ def draw_params(draw: random.Random) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("processor", [MinTokensLogitsProcessor, LogitBiasLogitsProcessor, MinPLogitsProcessor, Forces])
-def test_processors_of_vllm_leave_each_row_as_if_it_were_alone(processor: Any, seed: int) -> None:
+def test_processors_of_vllm_treat_each_row_as_if_it_were_alone(processor: Any, seed: int) -> None:
     draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
-    dialect, living = make_dialect(processor, "its name", shipped=True), list[Told]()
+    dialect, requests = make_dialect(processor, "its name", shipped=True), list[DialectRequest]()
     changed = 0
     for _ in range(64):
-        living = [told for told in living if draw.random() < 0.9]
-        living += [Told(dialect, draw_params(draw)) for _ in range(draw.randrange(3))]
+        requests = [request for request in requests if draw.random() < 0.9]
+        requests += [DialectRequest(dialect, draw_params(draw)) for _ in range(draw.randrange(3))]
         if draw.random() < 0.3:
-            draw.shuffle(living)
-        for told in living:
-            told.append(draw.randrange(VOCAB))
+            draw.shuffle(requests)
+        for request in requests:
+            request.append(draw.randrange(VOCAB))
             if draw.random() < 0.05:
-                told.history.rewind(2)
-                dialect.rewind(told.state)
-        rows = [told for told in living if draw.random() < 0.9]
+                request.history.rewind(2)
+                dialect.rewind(request.state)
+        rows = [request for request in requests if draw.random() < 0.9]
         if not rows:
             continue
         logits = torch.randn(len(rows), VOCAB, generator=generator) * 3
-        expected = torch.stack([told.alone(processor, row) for told, row in zip(rows, logits, strict=True)])
+        expected = torch.stack([request.alone(processor, row) for request, row in zip(rows, logits, strict=True)])
         before = logits.clone()
-        result = dialect.process([told.state for told in rows], logits)
+        result = dialect.process([request.state for request in rows], logits)
         assert dialect.failed == {}
         torch.testing.assert_close(result, expected)
         changed += int((result != before).any())
@@ -201,8 +201,8 @@ def test_the_stand_ins_dict_updates_are_those_of_vllm() -> None:
     for history in histories(1000):
         batch: PersistentBatch[Request] = PersistentBatch()
         ours, theirs = dict[int, int](), dict[int, int]()
-        for wanted, _ in history:
-            update = as_update(batch.follow(wanted), len(wanted))
+        for requests, _ in history:
+            update = as_update(batch.follow(requests), len(requests))
             builtin.process_dict_updates(ours, update, lambda request, *_: request.sparse)
             if update is not None:
                 kinds = {kind: MoveDirectionality[kind.name] for kind in interface.MoveDirectionality}

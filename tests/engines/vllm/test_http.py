@@ -1,4 +1,4 @@
-"""The hook in vLLM's HTTP server, whose engine is a process of its own: what a caller sees."""
+"""The hook in vLLM's HTTP server, whose engine is a separate process: responses to its clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from logitport.integrations.vllm import failures
 from tests.engines.checkpoint import EOS
-from tests.engines.vllm.chains import asked
+from tests.engines.vllm.chains import extra_args_of
 from tests.engines.vllm.conftest import PROCESSOR
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ DENIED = [["disallowed_tokens", {"token_ids": list(range(2, 500))}]]
 
 @pytest.fixture(scope="module")
 def own_server(serving: Callable[..., AbstractContextManager[RunningServer]]) -> Iterator[RunningServer]:
-    """A service that a test may end."""
+    """A service that a test may stop."""
     with serving("--enable-custom-logit-processor") as running:
         yield running
 
@@ -90,12 +90,12 @@ def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     raise AssertionError((log / "vllm").read_text()[-4000:])
 
 
-def complete(url: str, **asked: Any) -> tuple[int, Any]:
-    """The status and the answer of one completion."""
+def complete(url: str, **options: Any) -> tuple[int, Any]:
+    """Return the status and the body of one completion."""
     with urllib.request.urlopen(f"{url}/v1/models", timeout=60) as answer:
         model = json.load(answer)["data"][0]["id"]
     defaults = {"model": model, "prompt": [5, 6, 7], "temperature": 0, "max_tokens": 12, "return_token_ids": True}
-    body = json.dumps(defaults | asked).encode()
+    body = json.dumps(defaults | options).encode()
     request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=120) as answer:
@@ -104,7 +104,7 @@ def complete(url: str, **asked: Any) -> tuple[int, Any]:
         return error.code, json.load(error)
 
 
-def test_a_chain_is_asked_for_as_json(url: str) -> None:
+def test_a_chain_is_passed_as_json(url: str) -> None:
     status, answer = complete(url, vllm_xargs={"logitport": json.dumps(DENIED)}, ignore_eos=True)
 
     assert status == 200
@@ -114,44 +114,44 @@ def test_a_chain_is_asked_for_as_json(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("chain", "message"),
     [("][", "not JSON"), ('[["nope"]]', "nope"), ('[["disallowed_tokens", {"token_ids": [600]}]]', "600")],
 )
-def test_a_chain_that_cannot_be_served_is_answered_with_400(url: str, asked: str, said: str) -> None:
-    status, answer = complete(url, vllm_xargs={"logitport": asked})
+def test_an_invalid_chain_is_answered_with_400(url: str, chain: str, message: str) -> None:
+    status, answer = complete(url, vllm_xargs={"logitport": chain})
 
     assert status == 400
-    assert said in answer["error"]["message"]
+    assert message in answer["error"]["message"]
 
 
-def test_a_failure_is_told_by_the_stop_reason_and_in_the_record(
+def test_a_failure_is_in_the_stop_reason_and_in_the_record(
     url: str, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOGITPORT_FAILURES", str(log / "failures.jsonl"))
-    failing = {"logitport": json.dumps(asked([("Fails", {"after": 3})])["logitport"])}
+    failing = {"logitport": json.dumps(extra_args_of([("Fails", {"after": 3})])["logitport"])}
 
-    silent = complete(url, vllm_xargs=failing)[1]
-    told = complete(url, vllm_xargs=failing | {"logitport_failure_id": 401}, stop_token_ids=[401])[1]
+    plain = complete(url, vllm_xargs=failing)[1]
+    reported = complete(url, vllm_xargs=failing | {"logitport_failure_id": 401}, stop_token_ids=[401])[1]
 
-    assert (silent["choices"][0]["finish_reason"], silent["choices"][0]["stop_reason"]) == ("stop", None)
-    assert silent["choices"][0]["token_ids"][3:] == [EOS]
-    assert (told["choices"][0]["finish_reason"], told["choices"][0]["stop_reason"]) == ("stop", 401)
-    for answer in (silent, told):
+    assert (plain["choices"][0]["finish_reason"], plain["choices"][0]["stop_reason"]) == ("stop", None)
+    assert plain["choices"][0]["token_ids"][3:] == [EOS]
+    assert (reported["choices"][0]["finish_reason"], reported["choices"][0]["stop_reason"]) == ("stop", 401)
+    for answer in (plain, reported):
         (failure,) = failures(answer["id"])
         assert (failure.error, failure.output_length) == ("ProcessorFailed", 3)
         assert "on purpose" in failure.remote_traceback
 
 
-def test_without_the_service_a_request_is_answered_with_503_and_vllm_lives_on(
+def test_without_the_service_a_request_is_answered_with_503_and_vllm_continues(
     url: str, own_server: RunningServer
 ) -> None:
-    """The last test of this file: the service is gone afterwards."""
+    """Stops the service, so it is the last test of this file."""
     known = {"logitport": json.dumps(DENIED)}
     assert complete(url, vllm_xargs=known)[0] == 200
     own_server.stop()
 
     fresh = complete(url, vllm_xargs={"logitport": '[["disallowed_tokens", {"token_ids": [9]}]]'})
     assert fresh[0] == 503
-    status, answer = complete(url, vllm_xargs=known)  # found good a moment ago: admitted, and ended at once
+    status, answer = complete(url, vllm_xargs=known)  # accepted a moment ago: admitted, and ended at once
     assert (status, answer["choices"][0]["token_ids"]) == (200, [EOS])
     assert complete(url)[0] == 200

@@ -1,4 +1,4 @@
-"""Every dialect in vLLM's first runner: eight requests in five places of its batch."""
+"""Every dialect in vLLM's first runner: eight requests in a batch of five."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class NativeEffect(AdapterLogitsProcessor):
-    """The effect as a processor of vLLM's own kind, for requests that ask for it."""
+    """The effect as vLLM's own kind of processor, for requests that select it."""
 
     def is_argmax_invariant(self) -> bool:
         return False
@@ -52,7 +52,7 @@ def generate(engine: Any, extra_args: dict[str, Any]) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def native(engine: Any) -> list[list[int]]:
-    """What the effect gives that vLLM runs itself; other tokens than without it."""
+    """The output with the effect in vLLM itself; its tokens differ from those without it."""
     processed = generate(engine, {"native": True})
     assert processed != generate(engine, {})
     return processed

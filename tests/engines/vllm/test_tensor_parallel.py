@@ -1,4 +1,4 @@
-"""Two ranks of tensor parallelism, each a process of the real engine."""
+"""Two tensor-parallel ranks of the real engine, each a process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from logitport.integrations.vllm import failures
 from tests.engines.checkpoint import EOS
 from tests.engines.vllm.chains import CHAINS
-from tests.engines.vllm.test_v1 import asking, generate, ids, native, prompts
+from tests.engines.vllm.test_v1 import generate, ids, native, prompts, remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,11 +30,11 @@ def test_ranks_sample_the_same_and_fail_alike(
     with running_engine(checkpoint, server.target, tensor_parallel_size=2, logits_processors=processors) as engine:
         given = prompts(10)
         for chain in ("disallowed_tokens", "all"):
-            through_service = ids(generate(engine, given, asking(CHAINS[chain], max_tokens=24)))
+            through_service = ids(generate(engine, given, remote(CHAINS[chain], max_tokens=24)))
             assert through_service == ids(generate(engine, given, native(CHAINS[chain], max_tokens=24)))
         assert not failures()
 
-        outputs = ids(generate(engine, [[5, 6]], asking([("Fails", {"after": 5})], ignore_eos=False)))
+        outputs = ids(generate(engine, [[5, 6]], remote([("Fails", {"after": 5})], ignore_eos=False)))
 
         assert outputs[0][5:] == [EOS]
         assert [(failure.error, failure.output_length) for failure in failures()] == [("ProcessorFailed", 5)]

@@ -1,4 +1,4 @@
-"""The hook in vLLM's real engine, first runner: with and without asynchronous scheduling, and short of memory."""
+"""The hook in vLLM's real engine, first runner: with and without asynchronous scheduling, with scarce memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vllm import SamplingParams
 from logitport.integrations.vllm import failures
 from logitport.integrations.vllm.failures import _kept
 from tests.engines.checkpoint import EOS, VOCAB_SIZE
-from tests.engines.vllm.chains import CHAINS, Chain, asked
+from tests.engines.vllm.chains import CHAINS, Chain, extra_args_of
 from tests.engines.vllm.native import Native
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ STEPS = 64
 
 @pytest.fixture(autouse=True)
 def no_failures() -> None:
-    """None is known when a test begins."""
+    """No failure is recorded when a test begins."""
     _kept.clear()
 
 
@@ -33,7 +33,7 @@ def no_failures() -> None:
 def engine(
     request: pytest.FixtureRequest, running_engine: Callable[..., Any], checkpoint: Path, server: RunningServer
 ) -> Iterator[Any]:
-    """Prompts are read in chunks of up to 32, and there is memory for half of what eight requests want: it preempts."""
+    """Reads prompts in chunks of up to 32, and has memory for half of what eight requests need, so it preempts."""
     with running_engine(
         checkpoint,
         server.target,
@@ -54,14 +54,14 @@ def prompts(count: int, longest: int = 40) -> list[list[int]]:
     return [[*(draw.randrange(20, VOCAB_SIZE) for _ in range(draw.randrange(1, longest))), 7] for _ in range(count)]
 
 
-def asking(chain: Chain, **options: Any) -> SamplingParams:
+def remote(chain: Chain, **options: Any) -> SamplingParams:
     defaults = {"temperature": 0.0, "max_tokens": STEPS, "ignore_eos": True}
-    return SamplingParams(**defaults | options, extra_args=asked(chain))
+    return SamplingParams(**defaults | options, extra_args=extra_args_of(chain))
 
 
 def native(chain: Chain, **options: Any) -> SamplingParams:
     defaults = {"temperature": 0.0, "max_tokens": STEPS, "ignore_eos": True}
-    return SamplingParams(**defaults | options, extra_args={"native": [list(holder) for holder in chain]})
+    return SamplingParams(**defaults | options, extra_args={"native": [list(entry) for entry in chain]})
 
 
 def generate(engine: Any, given: list[list[int]], params: Any) -> list[Any]:
@@ -75,7 +75,7 @@ def ids(outputs: list[Any]) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def plain(engine: Any) -> list[list[int]]:
-    """What the model says to `prompts(12)`."""
+    """The model's output for `prompts(12)`."""
     return ids(generate(engine, prompts(12), native([])))
 
 
@@ -84,7 +84,7 @@ def test_tokens_equal_those_of_the_same_processor_in_vllm(engine: Any, chain: st
     given = prompts(12)
     lengths = [STEPS if place % 3 else STEPS // 4 for place in range(len(given))]  # so that requests come and go
 
-    through_service = generate(engine, given, [asking(CHAINS[chain], max_tokens=length) for length in lengths])
+    through_service = generate(engine, given, [remote(CHAINS[chain], max_tokens=length) for length in lengths])
     in_vllm = generate(engine, given, [native(CHAINS[chain], max_tokens=length) for length in lengths])
 
     assert ids(through_service) == ids(in_vllm)
@@ -96,7 +96,7 @@ def test_requests_of_one_batch_have_their_own_chains_or_none(engine: Any) -> Non
     given = prompts(10)
     chains = [*CHAINS.values(), []]
 
-    mixed = generate(engine, given, [asking(chains[place % len(chains)]) for place in range(len(given))])
+    mixed = generate(engine, given, [remote(chains[place % len(chains)]) for place in range(len(given))])
     in_vllm = generate(engine, given, [native(chains[place % len(chains)]) for place in range(len(given))])
 
     assert ids(mixed) == ids(in_vllm)
@@ -106,15 +106,15 @@ def test_state_survives_chunks_of_prompts_and_preemption(engine: Any, monkeypatc
     scheduler = engine.llm_engine.engine_core.engine_core.scheduler
     preempt, preempted = scheduler._preempt_request, []
     monkeypatch.setattr(
-        scheduler, "_preempt_request", lambda *told, **named: preempted.append(1) or preempt(*told, **named)
+        scheduler, "_preempt_request", lambda *args, **kwargs: preempted.append(1) or preempt(*args, **kwargs)
     )
-    take_part, waited = hook(engine)._take_part, []
+    build_step, waited = hook(engine)._build_step, []
     monkeypatch.setattr(
-        hook(engine), "_take_part", lambda *told: (take_part(*told), waited.append(hook(engine)._waits_for_ids))
+        hook(engine), "_build_step", lambda *args: (build_step(*args), waited.append(hook(engine)._waits_for_ids))
     )
     given = [[*prompt * 60][:60] for prompt in prompts(8)]
 
-    outputs = ids(generate(engine, given, asking([("CountsCalls", {})])))
+    outputs = ids(generate(engine, given, remote([("CountsCalls", {})])))
 
     assert preempted
     assert any(waited) is engine.llm_engine.vllm_config.scheduler_config.async_scheduling
@@ -124,17 +124,17 @@ def test_state_survives_chunks_of_prompts_and_preemption(engine: Any, monkeypatc
 def test_samples_of_one_prompt_are_requests_of_their_own(engine: Any) -> None:
     chain = [("no_repeat_ngram", {"ngram_size": 1, "window_size": STEPS}), *CHAINS["reads logits"]]
 
-    (samples,) = generate(engine, [[5, 6, 7]], asking(chain, n=4, temperature=1.0, seed=3))
+    (samples,) = generate(engine, [[5, 6, 7]], remote(chain, n=4, temperature=1.0, seed=3))
 
     outputs = [tuple(sample.token_ids) for sample in samples]
     assert len(set(outputs)) == 4
     assert all(len(set(output)) == STEPS for output in outputs)
 
 
-def test_a_request_that_is_aborted_leaves_and_the_others_go_on(engine: Any) -> None:
+def test_an_aborted_request_is_removed_and_the_others_continue(engine: Any) -> None:
     core, given = engine.llm_engine, prompts(4)
     names = [
-        core.add_request(f"abort-{place}", {"prompt_token_ids": prompt}, asking(CHAINS["all"]))
+        core.add_request(f"abort-{place}", {"prompt_token_ids": prompt}, remote(CHAINS["all"]))
         for place, prompt in enumerate(given)
     ]
     for _ in range(12):
@@ -151,9 +151,9 @@ def test_a_request_that_is_aborted_leaves_and_the_others_go_on(engine: Any) -> N
 
 def test_a_request_whose_processor_fails_ends_and_the_others_do_not(engine: Any) -> None:
     given = prompts(4)
-    failing = asking([("Fails", {"after": 9})], ignore_eos=False)
+    failing = remote([("Fails", {"after": 9})], ignore_eos=False)
 
-    outputs = generate(engine, [[5, 6], *given], [failing, *[asking(CHAINS["all"])] * 4])
+    outputs = generate(engine, [[5, 6], *given], [failing, *[remote(CHAINS["all"])] * 4])
 
     (sample,) = outputs[0]
     assert (list(sample.token_ids[9:]), sample.finish_reason, sample.stop_reason) == ([EOS], "stop", None)
@@ -163,8 +163,8 @@ def test_a_request_whose_processor_fails_ends_and_the_others_do_not(engine: Any)
     assert "on purpose" in failure.remote_traceback
 
 
-def test_a_caller_can_be_told_of_a_failure_by_the_stop_reason(engine: Any) -> None:
-    params = asking([("Fails", {"after": 3})], n=2, temperature=1.0, stop_token_ids=[401])
+def test_the_stop_reason_can_report_a_failure(engine: Any) -> None:
+    params = remote([("Fails", {"after": 3})], n=2, temperature=1.0, stop_token_ids=[401])
     params.extra_args["logitport_failure_id"] = 401
 
     (samples,) = generate(engine, [[5, 6]], params)
@@ -174,21 +174,21 @@ def test_a_caller_can_be_told_of_a_failure_by_the_stop_reason(engine: Any) -> No
     assert len(failures(request_id)) == 2
 
 
-def test_a_request_that_nothing_ends_gets_nothing_but_the_end_once_it_has_failed(engine: Any) -> None:
-    (samples,) = generate(engine, [[5, 6]], asking([("Fails", {"after": 3})], max_tokens=12))
+def test_a_failed_request_that_nothing_ends_gets_only_its_ending_id(engine: Any) -> None:
+    (samples,) = generate(engine, [[5, 6]], remote([("Fails", {"after": 3})], max_tokens=12))
 
     assert list(samples[0].token_ids[3:]) == [EOS] * 9
 
 
-def test_a_failed_request_ends_also_where_ids_are_asked_for(engine: Any) -> None:
-    params = asking([("Fails", {"after": 3})], ignore_eos=False, min_tokens=20, max_tokens=30)
+def test_a_failed_request_ends_despite_min_tokens(engine: Any) -> None:
+    params = remote([("Fails", {"after": 3})], ignore_eos=False, min_tokens=20, max_tokens=30)
 
     (samples,) = generate(engine, [[5, 6]], params)
 
     assert set(samples[0].token_ids[3:]) == {EOS}
 
 
-def test_who_asks_for_nothing_gets_the_operators_chain(engine: Any) -> None:
+def test_a_request_without_a_chain_gets_the_operators(engine: Any) -> None:
     chain = CHAINS["disallowed_tokens"]
     hook(engine)._default = chain
     try:
@@ -196,11 +196,11 @@ def test_who_asks_for_nothing_gets_the_operators_chain(engine: Any) -> None:
     finally:
         hook(engine)._default = ()
 
-    assert by_default == ids(generate(engine, prompts(3), asking(chain)))
+    assert by_default == ids(generate(engine, prompts(3), remote(chain)))
 
 
 def hook(engine: Any) -> Any:
-    """The hook inside of the engine."""
+    """Return the hook inside the engine."""
     worker = engine.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
     return next(
         processor._hook for processor in worker.model_runner.input_batch.logitsprocs.all if hasattr(processor, "_hook")

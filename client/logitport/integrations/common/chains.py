@@ -1,4 +1,4 @@
-"""What a request of somebody else's engine asks of logitport, in the extra arguments that such engines pass through."""
+"""Reads a request's processor chain from the extra arguments that engines pass through."""
 
 from __future__ import annotations
 
@@ -16,38 +16,42 @@ KEY = "logitport"
 
 
 def chain_of(extra_args: Mapping[str, Any] | None, default: Chain = ()) -> Chain:
-    """The (processor, parameters) pairs under "logitport", or the default where there is no such key.
+    """Return the (processor, parameters) pairs under "logitport", or the default if there is no such key.
 
     Args:
-        extra_args: vLLM's `extra_args` (over HTTP `vllm_xargs`), SGLang's `custom_params`; the value is a list of
-            [processor, parameters], or the same as JSON text. Parameters may be left out: ["name"] is ["name", {}].
-        default: for requests that ask nothing.
+        extra_args: vLLM's `extra_args` (over HTTP `vllm_xargs`) or SGLang's `custom_params`; the value is a list of
+            [processor, parameters], or the same as JSON text. Parameters are optional: ["name"] is ["name", {}].
+        default: the chain of requests without the key.
 
     Raises:
-        InvalidParams: the value is neither.
+        InvalidParams: the value has neither form.
     """
-    asked = (extra_args or {}).get(KEY)
-    return default if asked is None else read_chain(asked, KEY)
+    value = (extra_args or {}).get(KEY)
+    return default if value is None else read_chain(value, KEY)
 
 
-def read_chain(asked: Any, where: str) -> Chain:
-    """The pairs in a list of [processor, parameters], or in JSON text of one. Raises InvalidParams; names `where`."""
-    if isinstance(asked, str):
+def read_chain(value: Any, where: str) -> Chain:
+    """Parse a list of [processor, parameters], or JSON text of one.
+
+    Raises:
+        InvalidParams: the value has neither form; the message names `where`.
+    """
+    if isinstance(value, str):
         try:
-            asked = orjson.loads(asked)
+            value = orjson.loads(value)
         except orjson.JSONDecodeError as error:
-            raise InvalidParams(f"{where}: not JSON ({error}); {_WANTED}") from error
-    if not isinstance(asked, list | tuple):
-        raise InvalidParams(f"{where}: {type(asked).__name__}; {_WANTED}")
-    return [_holder(holder, f"{where}[{place}]") for place, holder in enumerate(asked)]
+            raise InvalidParams(f"{where}: not JSON ({error}); {_EXPECTED}") from error
+    if not isinstance(value, list | tuple):
+        raise InvalidParams(f"{where}: got {type(value).__name__}; {_EXPECTED}")
+    return [_entry(entry, f"{where}[{place}]") for place, entry in enumerate(value)]
 
 
-_WANTED = 'a list of [processor, parameters] is wanted, such as [["disallowed_tokens", {"token_ids": [1]}]]'
+_EXPECTED = 'expected a list of [processor, parameters], such as [["disallowed_tokens", {"token_ids": [1]}]]'
 
 
-def _holder(holder: Any, where: str) -> tuple[str, Mapping[str, Any]]:
-    if isinstance(holder, list | tuple) and len(holder) in {1, 2} and isinstance(holder[0], str):
-        params = holder[1] if len(holder) == 2 else {}
+def _entry(entry: Any, where: str) -> tuple[str, Mapping[str, Any]]:
+    if isinstance(entry, list | tuple) and len(entry) in {1, 2} and isinstance(entry[0], str):
+        params = entry[1] if len(entry) == 2 else {}
         if isinstance(params, Mapping):
-            return holder[0], params
-    raise InvalidParams(f"{where}: {_WANTED}")
+            return entry[0], params
+    raise InvalidParams(f"{where}: {_EXPECTED}")

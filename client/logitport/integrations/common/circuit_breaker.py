@@ -1,4 +1,4 @@
-"""Whether a service that failed is worth an engine's time again: a circuit breaker."""
+"""A circuit breaker: decides when to call a service again after it failed."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-# What is wrong with the service or a session with it, not with the request that it was met at.
+# Errors of the service or of the session, not of the request that met them.
 SESSION_ERRORS = (ServerUnavailable, DeadlineExceeded, InternalError, SessionClosed)
 
-# A pause is as long as what failed had taken, or this; twice as long after each further failure, so many times.
-_SHORTEST_SECONDS = 1.0
-_DOUBLINGS = 4
-# And up to so much of it longer: engines that lost one server must not all come back at once.
+# A pause lasts as long as the failed call, and at least this long. Each further failure doubles it, up to a bound.
+_MIN_PAUSE_SECONDS = 1.0
+_MAX_DOUBLINGS = 4
+# Random share added to each pause, so that engines that lost the same server do not reconnect at the same moment.
 _JITTER = 0.5
 
 
 class Breaker:
-    """Closed while the service answers; open, so that nobody asks, for a while after it failed.
+    """A circuit breaker: closed while the service answers, open for a pause after a failure.
 
-    When that while is over the next one who asks finds out: an answer closes it, another failure opens it for twice as
-    long. So an engine whose service hangs, also in steps alone, soon waits a seventeenth of its time for it, while one
-    whose service is started anew finds it within seconds. Not safe to use from several threads.
+    An open breaker raises the last failure and calls nothing. The first attempt after the pause tests the service: an
+    answer closes the breaker, another failure doubles the pause. An engine soon spends at most a seventeenth of its
+    time waiting for a service that hangs, even if only steps hang. A service that fails quickly, as during a
+    restart, is found again within seconds. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -37,11 +38,11 @@ class Breaker:
         self._retry_at = 0.0
 
     def attempt(self, call: Callable[[], _T]) -> _T:
-        """What `call` returns, such as a session; that it could be had is no answer yet.
+        """Return the result of `call`, such as a session. Success does not close the breaker: use `record_success`.
 
         Raises:
-            Exception: what `call` raises, of which SESSION_ERRORS open the breaker.
-            LogitportError: while it is open, what has opened it; nothing is called.
+            Exception: whatever `call` raises; SESSION_ERRORS open the breaker.
+            LogitportError: while the breaker is open, the error that opened it; nothing is called.
         """
         began = monotonic()
         if self._failure is not None and began < self._retry_at:
@@ -52,23 +53,23 @@ class Breaker:
             self._open(error, monotonic() - began)
             raise
 
-    def failed(self, error: Exception, timeout: float) -> None:
-        """What `attempt` returned was of no use. Nothing happens where `attempt` raised the error.
+    def record_failure(self, error: Exception, timeout: float) -> None:
+        """Open the breaker because the result of `attempt` failed later. Ignores an error that `attempt` itself raised.
 
         Args:
-            error: what it failed of.
-            timeout: how long an engine stood still if that is DeadlineExceeded; seconds.
+            error: the failure.
+            timeout: how long the engine was blocked if the error is DeadlineExceeded; seconds.
         """
         if error is not self._failure:
             self._open(error, timeout if isinstance(error, DeadlineExceeded) else 0.0)
 
-    def answered(self) -> None:
-        """The service works: failures up to now do not count any more."""
+    def record_success(self) -> None:
+        """Close the breaker and forget earlier failures."""
         self._failure = None
         self._failures = 0
 
-    def _open(self, error: Exception, vain_seconds: float) -> None:
-        self._failure = error.with_traceback(None)  # or it keeps frames and their tensors
-        pause = max(_SHORTEST_SECONDS, vain_seconds) * 2 ** min(self._failures, _DOUBLINGS)
+    def _open(self, error: Exception, blocked_seconds: float) -> None:
+        self._failure = error.with_traceback(None)  # a traceback would keep frames and their tensors alive
+        pause = max(_MIN_PAUSE_SECONDS, blocked_seconds) * 2 ** min(self._failures, _MAX_DOUBLINGS)
         self._retry_at = monotonic() + pause * random.uniform(1.0, 1.0 + _JITTER)  # noqa: S311 - no secret
         self._failures += 1

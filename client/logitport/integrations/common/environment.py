@@ -1,4 +1,4 @@
-"""How an engine's hook finds the service: by the environment, for engines start their hooks without arguments."""
+"""Configures a hook from environment variables, because engines create hooks without arguments."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ TARGET, CA, CERT, KEY = "LOGITPORT_TARGET", "LOGITPORT_TLS_CA", "LOGITPORT_TLS_C
 DEFAULT_PROCESSORS = "LOGITPORT_DEFAULT_PROCESSORS"
 STEP_TIMEOUT = "LOGITPORT_STEP_TIMEOUT_SECONDS"
 
-# All of an engine's requests wait for a step. It is long enough for a chain that takes all of the time that a server
-# gives it to load, which is twice 10 s by default: otherwise the session would be lost, and not that request alone.
+# All requests of an engine wait for a step. The default exceeds the time that a server allows a chain to load (twice
+# 10 s by default), so that a slow chain fails only its own request. A shorter timeout would lose the whole session.
 _STEP_SECONDS = 25.0
 
 
 def client() -> Client:
-    """A client of the server that LOGITPORT_TARGET names.
+    """Return a client of the server at LOGITPORT_TARGET.
 
-    LOGITPORT_TOKEN says who calls; LOGITPORT_TLS_CA, or LOGITPORT_TLS_CERT and LOGITPORT_TLS_KEY, make the connection
-    an encrypted one. It waits for an answer as long as LOGITPORT_STEP_TIMEOUT_SECONDS says, or 25 s.
+    LOGITPORT_TOKEN authenticates it. LOGITPORT_TLS_CA, or LOGITPORT_TLS_CERT and LOGITPORT_TLS_KEY, enable TLS. The
+    timeout is LOGITPORT_STEP_TIMEOUT_SECONDS, by default 25 s.
 
     Raises:
-        InvalidArgument: LOGITPORT_TARGET is not set, or what is wrong with the others.
+        InvalidArgument: LOGITPORT_TARGET is not set, or another variable is invalid.
     """
-    warn_of_misspelt()
+    warn_about_misspelled()
     target = os.environ.get(TARGET)
     if not target:
         raise InvalidArgument(f"{TARGET} is not set; set it to the server's address, such as 127.0.0.1:50051")
@@ -47,28 +47,28 @@ def client() -> Client:
 
 
 @functools.cache
-def warn_of_misspelt() -> None:
-    """Log, once a process, which variables are named almost as one that is read here, but not quite."""
+def warn_about_misspelled() -> None:
+    """Log, once per process, each variable with a name close to one that the SDK reads."""
     for one in unread(OF_THE_SDK):
-        if one.nearest:  # what is like none may be a server's, in an environment that both are given
+        if one.nearest:  # without a similar name it may be a server's variable: both can share one environment
             logger.warning("%s", one)
 
 
 def default_chain() -> Chain:
-    """What requests get that ask for nothing: LOGITPORT_DEFAULT_PROCESSORS, a JSON list of [processor, parameters].
+    """Return the default chain: LOGITPORT_DEFAULT_PROCESSORS, a JSON list of [processor, parameters].
 
     Raises:
-        InvalidParams: it is no such list.
+        InvalidParams: the variable holds no such list.
     """
     return read_chain(os.environ.get(DEFAULT_PROCESSORS) or "[]", DEFAULT_PROCESSORS)
 
 
 def _step_seconds() -> float:
-    given = os.environ.get(STEP_TIMEOUT) or _STEP_SECONDS
+    value = os.environ.get(STEP_TIMEOUT) or _STEP_SECONDS
     try:
-        seconds = float(given)
+        seconds = float(value)
     except ValueError:
         seconds = math.nan
     if not 0.001 <= seconds <= 3600.0:
-        raise InvalidArgument(f"{STEP_TIMEOUT} is {given!r}; set it to seconds, 0.001 to 3600, such as 25")
+        raise InvalidArgument(f"{STEP_TIMEOUT} is {value!r}; set it to seconds, 0.001 to 3600, such as 25")
     return seconds

@@ -1,4 +1,4 @@
-"""The rows of an engine that shows whole histories at every step, and the requests behind them."""
+"""Maps the rows of an engine that passes whole histories at every step to requests."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from logitport.errors import InvalidArgument
 from logitport.request import Request
 
 if TYPE_CHECKING:
@@ -19,29 +20,38 @@ if TYPE_CHECKING:
     from logitport.session.frames import Handle
     from logitport.session.session import Session
 
-    # A request's processors with their parameters, in the order in which they run.
+    # A request's processors with their parameters, in execution order.
     Chain = Sequence[tuple[ProcessorLike, Mapping[str, Any]]]
 
 
 def is_chain(value: object) -> bool:
-    """Whether this is a list of (processor, parameters) pairs."""
+    """Return whether the value is a list of (processor, parameters) pairs."""
     return isinstance(value, list | tuple) and all(
-        isinstance(holder, list | tuple) and len(holder) == 2 and isinstance(holder[1], Mapping) for holder in value
+        isinstance(entry, list | tuple) and len(entry) == 2 and isinstance(entry[1], Mapping) for entry in value
+    )
+
+
+def require_chain(value: Chain) -> Chain:
+    """Return the value. Raises InvalidArgument if it is no list of (processor, parameters) pairs."""
+    if is_chain(value):
+        return value
+    raise InvalidArgument(
+        "processors: expected (processor, parameters) pairs, such as [('disallowed_tokens', {'token_ids': [1]})]"
     )
 
 
 class HistoryBatch:
-    """One batch from its prompts to its last step, in a session of its own.
+    """One batch, from its prompts to its last step, in its own session.
 
-    Rows may change places, and histories may be cut back, from one step to the next: requests follow.
+    Between steps, rows may change places and histories may be cut back: each row keeps a matching request.
 
     Args:
-        session: has no requests yet; closed by whoever opened it.
+        session: has no requests yet; closed by `close`.
         prompts: int64[rows, prompt_length], padding included.
 
     Attributes:
         session: as given.
-        prompt_length: as given.
+        prompt_length: width of `prompts`.
     """
 
     def __init__(self, session: Session, prompts: NDArray[np.int64]) -> None:
@@ -50,24 +60,24 @@ class HistoryBatch:
         self._prompts = prompts.copy()
         self._length = self.prompt_length
         self._handles: list[Handle] = []
-        self._siblings: list[list[int]] = []
+        self._prompt_groups: list[list[int]] = []
 
     def admit(self, is_token: NDArray[np.bool_], chains: Sequence[Chain]) -> None:
-        """Make each row's request. Raises as `Session.add`.
+        """Add a request for each row. Raises as `Session.add`.
 
         Args:
             is_token: bool[rows, prompt_length], false for padding.
             chains: each row's processors.
         """
-        siblings: defaultdict[tuple[bytes, int], list[int]] = defaultdict(list)
+        group: defaultdict[tuple[bytes, int], list[int]] = defaultdict(list)
         for row, (prompt, chain) in enumerate(zip(self._prompts, chains, strict=True)):
             ids = prompt[is_token[row]].tolist()
             self._handles.append(self.session.add(Request(ids, processors=chain, request_id=f"row {row}")))
-            siblings[prompt.tobytes(), id(chain)].append(row)
-        self._siblings = list(siblings.values())
+            group[prompt.tobytes(), id(chain)].append(row)
+        self._prompt_groups = list(group.values())
 
     def continues_with(self, ids: NDArray[np.int64]) -> bool:
-        """Whether int64[rows, length] can be the next step: the same prompts, and at most one id more than before."""
+        """Return whether int64[rows, length] can be the next step: same prompts, at most one id more than before."""
         return (
             len(ids) == len(self._prompts)
             and self.prompt_length < ids.shape[1] <= self._length + 1
@@ -75,30 +85,34 @@ class HistoryBatch:
         )
 
     def new_ids(self, ids: NDArray[np.int64], rows: Sequence[int]) -> dict[Handle, list[int]]:
-        """What `Session.step` is to be told for these rows of int64[rows, length]. Cuts histories back that differ."""
+        """Return the `Session.step` argument for these rows of int64[rows, length]. Rewinds histories that differ."""
         self._length = ids.shape[1]
         outputs = ids[:, self.prompt_length :]
-        for siblings in self._siblings:
-            self._reassign(siblings, outputs)
+        for group in self._prompt_groups:
+            self._reassign(group, outputs)
         new_ids = {}
         for row in rows:
             handle = self._handles[row]
-            told = handle.history.output_token_ids
-            common = _common_prefix(told, outputs[row])
-            if common < len(told):
+            known = handle.history.output_token_ids
+            common = _common_prefix(known, outputs[row])
+            if common < len(known):
                 self.session.rewind(handle, handle.history.prompt_length + common)
             new_ids[handle] = outputs[row, common:].tolist()
         return new_ids
 
-    def _reassign(self, siblings: Sequence[int], outputs: NDArray[np.int64]) -> None:
-        """Give each row of one prompt the request that shares most of its history: beams change places."""
-        told = {row: self._handles[row].history.output_token_ids for row in siblings}
-        if all(_common_prefix(told[row], outputs[row]) == len(told[row]) for row in siblings):
+    def close(self) -> None:
+        """Close the session."""
+        self.session.close()
+
+    def _reassign(self, group: Sequence[int], outputs: NDArray[np.int64]) -> None:
+        """Give each row of one prompt the request that shares most of its history, since beams change places."""
+        known = {row: self._handles[row].history.output_token_ids for row in group}
+        if all(_common_prefix(known[row], outputs[row]) == len(known[row]) for row in group):
             return
-        pairs = [(row, other) for row in siblings for other in siblings]
-        pairs.sort(key=lambda pair: _common_prefix(told[pair[1]], outputs[pair[0]]), reverse=True)
-        unassigned = set(siblings)
-        handles = {row: self._handles[row] for row in siblings}
+        pairs = [(row, other) for row in group for other in group]
+        pairs.sort(key=lambda pair: _common_prefix(known[pair[1]], outputs[pair[0]]), reverse=True)
+        unassigned = set(group)
+        handles = {row: self._handles[row] for row in group}
         for row, other in pairs:
             if row in unassigned and other in handles:
                 unassigned.remove(row)

@@ -1,4 +1,4 @@
-"""An engine's session with the service: opened when it is needed, and anew after it was lost."""
+"""Holds an engine's session: opened on first use, and reopened after it is lost."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from logitport.client import Client
     from logitport.session.session import Session
 
-# How long a step waits for a server that went away. All of the engine's requests wait along, so it is short.
+# How long a step waits for a lost server. Short, because it blocks all requests of the engine.
 RECONNECT_SECONDS = 2.0
 
 
 class SessionHolder:
-    """One session at a time. Not safe to use from several threads.
+    """Holds at most one session. Not thread-safe.
 
     Args:
-        connect: makes the client; called until it returns one, which is kept.
+        connect: creates the client; called until it succeeds, and the client is then reused.
 
     Attributes:
-        session: None before it is needed, and after it was lost.
+        session: None before first use and after the session is lost.
     """
 
     def __init__(self, connect: Callable[[], Client]) -> None:
@@ -32,28 +32,28 @@ class SessionHolder:
         self._breaker = Breaker()
         self.session: Session | None = None
 
-    def opened(self, options: Callable[[], Mapping[str, Any]]) -> Session:
-        """The session; opened with these options of `Client.session`, if there is none.
+    def ensure_open(self, options: Callable[[], Mapping[str, Any]]) -> Session:
+        """Return the session, opening it with these options of `Client.session` if there is none.
 
         Raises:
-            LogitportError: as `Client.session`; for a while after a failure, that failure, and nothing is tried.
+            LogitportError: as `Client.session`. During the pause after a failure, the earlier error: nothing is tried.
         """
         if self.session is None:
             self.session = self._breaker.attempt(lambda: self._open(options()))
         return self.session
 
-    def answered(self) -> None:
-        """The session has done what it is for; that it could be opened does not tell so."""
-        self._breaker.answered()
+    def record_success(self) -> None:
+        """Report that the session has done its work. Opening a session does not count as success."""
+        self._breaker.record_success()
 
-    def lose(self, error: Exception) -> None:
-        """The session is of no use any more. Nothing happens if there is none, as where `opened` raised the error."""
+    def discard(self, error: Exception) -> None:
+        """Close a failed session. Does nothing without one, for example if `ensure_open` raised the error."""
         if self.session is not None:
-            self._breaker.failed(error, self._client.timeout if self._client else 0.0)
+            self._breaker.record_failure(error, self._client.timeout if self._client else 0.0)
             self.close()
 
     def close(self) -> None:
-        """End the session; the client stays open."""
+        """Close the session. The client stays open."""
         session, self.session = self.session, None
         if session is not None:
             session.close()

@@ -1,11 +1,11 @@
 """logitport as a custom logit processor of SGLang.
 
-A request names it by a string that holds a reference and no code, and its processors beside that:
+A request names the hook by a string that contains a reference and no code, and its processors in `custom_params`:
 
     custom_logit_processor=RemoteLogitProcessor.to_str()
     sampling_params={"custom_params": {"logitport": '[["disallowed_tokens", {"token_ids": [1]}]]'}}
 
-SGLang's scheduler imports this module when it follows the reference. See docs/engines/sglang.md.
+SGLang's scheduler imports this module when it resolves the reference. See docs/engines/sglang.md.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ __all__ = ["RemoteLogitProcessor"]
 
 
 class RemoteLogitProcessor:
-    """Has the service that LOGITPORT_TARGET names process the logits of the requests that ask for it.
+    """Processes the logits of requests that name processors, in the service at LOGITPORT_TARGET.
 
-    SGLang makes one for each batch; all of a process share one connection. It needs no SGLang where it only makes the
-    string.
+    SGLang creates one object per batch; all objects in a process share one connection. Only processing needs SGLang;
+    `to_str` does not.
     """
 
     @classmethod
     def to_str(cls) -> str:
-        """What a request gives as `custom_logit_processor`: always the same, some 150 characters with no code."""
+        """Return the value of a request's `custom_logit_processor`: a constant of some 150 characters without code."""
         return payload.refer(cls)
 
     def __call__(
         self, logits: torch.Tensor, custom_param_list: Sequence[Mapping[str, Any] | None] | None = None
     ) -> torch.Tensor:
-        """Process one step. Never raises, for that would end SGLang: a request that fails is ended with its error.
+        """Process one step. Never raises, because an exception would end SGLang: a failed request ends with its error.
 
         Args:
             logits: float[rows, vocab_size], edited in place.
-            custom_param_list: a row's `custom_params`, with SGLang's request under "__req__".
+            custom_param_list: each row's `custom_params`, with SGLang's request under "__req__".
 
         Returns:
             `logits`.

@@ -1,4 +1,4 @@
-"""What becomes of a request before SGLang schedules it: refused at the door, and given what the hook needs."""
+"""Checks a request before SGLang schedules it, and adds what the hook needs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _NO_PROCESSOR = (
-    f'custom_params has "{KEY}", and the request no custom_logit_processor: nothing would come of it; send '
+    f'custom_params has "{KEY}", but the request has no custom_logit_processor, so it would have no effect; send '
     "logitport.integrations.sglang.RemoteLogitProcessor.to_str() as custom_logit_processor"
 )
 
 
 def install(*, guarded: bool) -> None:
-    """Have SGLang's front ends and its scheduler admit requests so in this process.
+    """Patch SGLang's front ends and its scheduler in this process.
 
     Args:
         guarded: refuse processors other than logitport's.
@@ -34,33 +34,33 @@ def install(*, guarded: bool) -> None:
     from sglang.srt.managers.io_struct import GenerateReqInput
     from sglang.srt.managers.schedule_batch import Req
 
-    GenerateReqInput.normalize_batch_and_arguments = _checking(
+    GenerateReqInput.normalize_batch_and_arguments = _wrap_normalize(
         GenerateReqInput.normalize_batch_and_arguments, guarded=guarded
     )
-    Req.__init__ = _equipping(Req.__init__)
+    Req.__init__ = _wrap_init(Req.__init__)
 
 
-def _checking(normalize: Callable[[Any], None], *, guarded: bool) -> Callable[[Any], None]:
+def _wrap_normalize(normalize: Callable[[Any], None], *, guarded: bool) -> Callable[[Any], None]:
     @functools.wraps(normalize)
-    def checked(inputs: Any) -> None:
-        """Raises ValueError, which SGLang's servers answer with 400, for a request that is refused."""
+    def wrapped(inputs: Any) -> None:
+        """Check each request. Raises ValueError, which SGLang answers with status 400, if one is refused."""
         normalize(inputs)
         strings, params = inputs.custom_logit_processor, inputs.sampling_params
         if isinstance(params, list):
-            each = strings if isinstance(strings, list) else [strings] * len(params)
-            inputs.sampling_params = [_check(*pair, guarded=guarded) for pair in zip(each, params, strict=False)]
+            per_request = strings if isinstance(strings, list) else [strings] * len(params)
+            inputs.sampling_params = [_check(*pair, guarded=guarded) for pair in zip(per_request, params, strict=False)]
         else:
             inputs.sampling_params = _check(strings, params, guarded=guarded)
 
-    return checked
+    return wrapped
 
 
 def _check(serialized: str | None, params: dict[str, Any] | None, *, guarded: bool) -> dict[str, Any] | None:
-    """The sampling parameters as SGLang can send them to its scheduler, which knows no nested lists."""
+    """Return the sampling parameters in a form that SGLang's scheduler can receive: it supports no nested lists."""
     if not serialized:
         if ((params or {}).get("custom_params") or {}).get(KEY) is None:
             return params
-        if not default_chain():  # with one, the scheduler gives every request the processor
+        if not default_chain():  # with a default, the scheduler adds the processor to every request
             raise InvalidArgument(_NO_PROCESSOR)
     elif not names_hook(serialized):
         if guarded:
@@ -77,25 +77,25 @@ def _check(serialized: str | None, params: dict[str, Any] | None, *, guarded: bo
     return {**params, "custom_params": {**custom_params, KEY: text}}
 
 
-def _equipping(init: Callable[..., None]) -> Callable[..., None]:
+def _wrap_init(init: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(init)
     default = default_chain()
 
     @functools.wraps(init)
-    def equipped(*args: Any, **keywords: Any) -> None:
-        """A request with a processor gets `custom_params`, without which SGLang shows the processor no request."""
+    def wrapped(*args: Any, **keywords: Any) -> None:
+        """Add empty `custom_params` to a request with a processor: without them SGLang passes no request to it."""
         from sglang.srt.constants import HEALTH_CHECK_RID_PREFIX
 
         bound = signature.bind(*args, **keywords)
-        given = bound.arguments
-        serialized = given.get("custom_logit_processor")
-        if serialized is None and default and not str(given["rid"]).startswith(HEALTH_CHECK_RID_PREFIX):
+        arguments = bound.arguments
+        serialized = arguments.get("custom_logit_processor")
+        if serialized is None and default and not str(arguments["rid"]).startswith(HEALTH_CHECK_RID_PREFIX):
             serialized = RemoteLogitProcessor.to_str()
         if serialized is not None:
-            given["custom_logit_processor"] = serialized
-            if not isinstance(given["sampling_params"].custom_params, dict):
-                given["sampling_params"] = copy.copy(given["sampling_params"])
-                given["sampling_params"].custom_params = {}
+            arguments["custom_logit_processor"] = serialized
+            if not isinstance(arguments["sampling_params"].custom_params, dict):
+                arguments["sampling_params"] = copy.copy(arguments["sampling_params"])
+                arguments["sampling_params"].custom_params = {}
         init(*bound.args, **bound.kwargs)
 
-    return equipped
+    return wrapped

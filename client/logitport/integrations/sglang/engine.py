@@ -1,4 +1,4 @@
-"""What the hook must know of the SGLang that it runs in."""
+"""Reads the options of the SGLang that the hook runs in, and names those that are unsupported."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from logitport.integrations.common.ranks import Ranks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# SGLang's own switch: with the overlap schedule on, sample a batch after the last one's tokens have joined histories.
+# SGLang's own switch: with the overlap schedule on, sample a batch only after the last one's ids joined the histories.
 DELAY_SAMPLE = "SGLANG_ENABLE_DELAY_SAMPLE"
 
-# Why a request is refused that the engine itself would take.
-BEAMS = "beam search: SGLang shows processors one beam of each request; ask for n instead"
-SEVERAL_ROWS = "a request has several rows, and SGLang does not show which drafts each of them has seen"
+# Reasons to refuse a request that SGLang itself accepts.
+BEAMS = "beam search: SGLang passes processors only one beam of each request; use n instead"
+SEVERAL_ROWS = "a request has several rows, and SGLang does not pass the draft tokens that precede each"
 
 
 def ranks_here() -> Ranks:
-    """The ranks that sample with this process. With attention data parallelism they are fewer than all."""
+    """Return the ranks that sample with this process; fewer than all with attention data parallelism."""
     from sglang.srt.runtime_context import get_parallel
 
     return Ranks(get_parallel().attn_tp_group)
 
 
 def unsupported(option: Callable[[str], Any], *, delays_sampling: bool) -> str:
-    """Why logitport cannot be right on an engine with these options; "" if it can.
+    """Return why logitport gives wrong results on an engine with these options; "" if it does not.
 
     Args:
-        option: the value of one of SGLang's server arguments, by its name.
+        option: returns one of SGLang's server arguments by name.
         delays_sampling: whether SGLANG_ENABLE_DELAY_SAMPLE is on.
     """
     algorithm = option("speculative_algorithm")
     if algorithm is not None:
         return (
-            f"--speculative-algorithm {algorithm}: SGLang does not call processors for draft tokens, or does not show "
-            "them the drafts; start it without"
+            f"--speculative-algorithm {algorithm}: SGLang does not call processors for draft tokens, or does not pass "
+            "them the drafts; start SGLang without it"
         )
     if option("pp_size") > 1:
         return (
-            f"--pp-size {option('pp_size')}: only the last pipeline stage sees processors, and a request that it ends "
-            "would live on in the others; start it with 1"
+            f"--pp-size {option('pp_size')}: only the last pipeline stage runs processors, and a request that it ends "
+            "would continue in the others; start SGLang with 1"
         )
     if not option("disable_overlap_schedule") and not delays_sampling:
         return (
-            "the overlap schedule shows processors a history that lacks the last token; "
+            "the overlap schedule passes processors a history without the last token; "
             f"set {DELAY_SAMPLE}=1, or start SGLang with --disable-overlap-schedule"
         )
     return ""
 
 
 def unsupported_here() -> str:
-    """As `unsupported`, of the engine in this process."""
+    """Return the same for the engine in this process."""
     try:
         from sglang.srt.environ import envs
         from sglang.srt.runtime_context import get_context, get_parallel
@@ -70,7 +70,7 @@ def unsupported_here() -> str:
 
 
 def engine_name() -> str:
-    """The engine and its version."""
+    """Return the engine and its version."""
     try:
         return f"sglang {version('sglang')}"
     except PackageNotFoundError:
@@ -78,12 +78,12 @@ def engine_name() -> str:
 
 
 def model_name() -> str:
-    """The model, for people; "" if SGLang does not say."""
+    """Return the model's display name; "" if SGLang does not publish it."""
     return _published("served_model_name")
 
 
 def tokenizer_id() -> str:
-    """The tokenizer; "" if SGLang does not say."""
+    """Return the tokenizer's path; "" if SGLang does not publish it."""
     return _published("tokenizer_path")
 
 

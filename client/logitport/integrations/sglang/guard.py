@@ -1,4 +1,4 @@
-"""What SGLang unpickles: with the guard up, nothing; a request's string names logitport's hook, or is refused."""
+"""Keeps SGLang from unpickling what requests send: a request's string must name logitport's hook, or is refused."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ if TYPE_CHECKING:
     import torch
 
 REFUSED = (
-    "this server takes one custom_logit_processor, logitport's: send RemoteLogitProcessor.to_str() of "
+    "this server accepts one custom_logit_processor, logitport's: send RemoteLogitProcessor.to_str() of "
     'logitport.integrations.sglang, and name or ship processors in custom_params["logitport"]'
 )
 
 _HOOK = Global(RemoteLogitProcessor.__module__, RemoteLogitProcessor.__qualname__)
 
-# Far more than a reference takes, and little to read.
-_LONGEST = 1000
+# Several times the length of a reference, and cheap to parse.
+_MAX_LENGTH = 1000
 
 
 def install() -> None:
-    """Put the guard up in this process; SGLang calls `from_str` wherever it turns a string into a processor."""
+    """Install the guard in this process: SGLang calls `from_str` wherever it turns a string into a processor."""
     from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
     CustomLogitProcessor.from_str = classmethod(_from_str)
 
 
 def installed() -> bool:
-    """Whether the guard is up in this process."""
+    """Return whether the guard is installed in this process."""
     from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
     return getattr(CustomLogitProcessor.from_str, "__func__", None) is _from_str
 
 
 def names_hook(serialized: object) -> bool:
-    """Whether this is a string that refers to `RemoteLogitProcessor`, and nothing else. Nothing is unpickled."""
-    return isinstance(serialized, str) and len(serialized) <= _LONGEST and _names_hook(serialized)
+    """Return whether this is a string that refers to `RemoteLogitProcessor` and to nothing else. Unpickles nothing."""
+    return isinstance(serialized, str) and len(serialized) <= _MAX_LENGTH and _names_hook(serialized)
 
 
 @functools.lru_cache(maxsize=64)
@@ -56,12 +56,12 @@ def _names_hook(serialized: str) -> bool:
 
 
 class Refusal:
-    """In the place of a processor that is refused: ends its requests. `from_str` itself must not raise, nor this."""
+    """Replaces a refused processor and ends its requests. Neither `from_str` nor this may raise."""
 
     def __call__(
         self, logits: torch.Tensor, custom_param_list: Sequence[Mapping[str, Any] | None] | None = None
     ) -> torch.Tensor:
-        """End every request of the batch; the logits, float[rows, vocab_size], stay as they are."""
+        """End every request of the batch; the logits, float[rows, vocab_size], are not modified."""
         for params in custom_param_list or ():
             req = request_of(params)
             if req is not None and not req.finished():

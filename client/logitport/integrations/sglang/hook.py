@@ -1,4 +1,4 @@
-"""One step of SGLang's batch: what its requests ask for, done by the service."""
+"""Processes one step of SGLang's batch in the service."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class _HookResult:
-    """What came of a step; the same on every rank.
+    """Result of a step, identical on every rank.
 
     Attributes:
-        rows: of the logits, those of requests with processors.
-        edits: of these rows, if that is all that is to be done to them.
-        in_place: whether the logits were processed on the first rank.
-        failures: the error of each request that failed, by its row.
+        rows: rows of the logits that belong to requests with processors.
+        edits: edits of these rows, if edits are all that is needed.
+        in_place: whether the first rank modified its logits.
+        failures: the error of each failed request, by row.
     """
 
     rows: Sequence[int] = ()
@@ -57,13 +57,13 @@ class _HookResult:
 
 
 class Hook:
-    """Follows the requests of one scheduler, in one session that is opened when a request needs it.
+    """Processes the logits of one scheduler, in one session that is opened on first use.
 
     Args:
-        connect: makes the client.
-        default: what requests get that ask for nothing.
-        ranks: those that sample with this process; by default as SGLang says.
-        refusal: why logitport cannot be right on this engine; "" if it can. By default it is found out.
+        connect: creates the client.
+        default: returns the chain of requests that name none.
+        ranks: the ranks that sample with this process; read from SGLang by default.
+        refusal: why this engine is unsupported; "" if it is supported. Determined from SGLang's options by default.
     """
 
     def __init__(
@@ -79,16 +79,16 @@ class Hook:
         except InvalidArgument as error:
             self._tracked, self._refusal = TrackedRequests(()), str(error)
         if self._refusal:
-            _log.error("logitport refuses every request: %s", self._refusal)
+            _log.error("logitport refuses every request with processors: %s", self._refusal)
         self._ranks = ranks or (Ranks() if self._refusal else ranks_here())
         self._holder = SessionHolder(connect)
 
     def process(self, logits: torch.Tensor, custom_params: Sequence[Mapping[str, Any] | None]) -> None:
-        """Process float[rows, vocab_size] in place; a request that fails is ended. Does not raise.
+        """Process float[rows, vocab_size] in place, and end requests that fail. Does not raise.
 
         Args:
-            logits: a row for each of `custom_params`.
-            custom_params: what each row's request asks, and SGLang's request under "__req__".
+            logits: one row for each of `custom_params`.
+            custom_params: each row's parameters, with SGLang's request under "__req__".
         """
         reqs = {
             row: req
@@ -97,86 +97,88 @@ class Hook:
         }
         if not reqs:
             return
-        outcome = self._ranks.share(self._ask(logits, reqs, custom_params) if self._ranks.leads else None)
-        if outcome.edits is not None:
-            _edit(logits, outcome.rows, outcome.edits)
-        elif outcome.in_place:
+        result = self._ranks.share(
+            self._process_on_leader(logits, reqs, custom_params) if self._ranks.is_leader else None
+        )
+        if result.edits is not None:
+            _edit(logits, result.rows, result.edits)
+        elif result.in_place:
             self._ranks.share_rows(logits)
-        for row, error in outcome.failures.items():
+        for row, error in result.failures.items():
             end(reqs[row], error)
-            _force(logits[row], reqs[row].eos_token_ids)
+            _force_end(logits[row], reqs[row].eos_token_ids)
 
-    def _ask(
+    def _process_on_leader(
         self, logits: torch.Tensor, reqs: Mapping[int, Any], custom_params: Sequence[Mapping[str, Any] | None]
     ) -> _HookResult:
-        outcome = _HookResult()
+        result = _HookResult()
         refusal = self._refusal or (SEVERAL_ROWS if len(set(map(id, reqs.values()))) < len(reqs) else "")
-        follows: dict[int, TrackedRequest] = {}
+        active: dict[int, TrackedRequest] = {}
         for row, req in reqs.items():
             try:
-                follow = self._tracked.follow(req, cast("Mapping[str, Any]", custom_params[row]))
-                if follow.chain and (why := refusal or (BEAMS if req.beam_group is not None else "")):
+                tracked = self._tracked.track(req, cast("Mapping[str, Any]", custom_params[row]))
+                if tracked.chain and (why := refusal or (BEAMS if req.beam_group is not None else "")):
                     raise InvalidArgument(why)
             except InvalidArgument as error:
-                outcome.failures[row] = error
+                result.failures[row] = error
             else:
-                if follow.chain:
-                    follows[row] = follow
+                if tracked.chain:
+                    active[row] = tracked
         try:
             self._tracked.drop_ended(self._holder.session)
-            if follows:
-                self._step(logits, reqs, follows, outcome)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the engine
+            if active:
+                self._step(logits, reqs, active, result)
+        except Exception as error:  # noqa: BLE001 - an exception would end the engine
             failure = error if isinstance(error, LogitportError) else InternalError(f"the hook failed: {error!r}")
-            _log.error("logitport: %d requests end: %s", len(follows), failure, exc_info=failure is not error)
-            self._tracked.forget_session(failure)
-            self._holder.lose(failure)
-            outcome.edits, outcome.in_place = None, True
-            outcome.failures = dict.fromkeys(follows, failure) | outcome.failures
-        return outcome
+            _log.error("logitport: ending %d requests: %s", len(active), failure, exc_info=failure is not error)
+            self._tracked.mark_session_lost(failure)
+            self._holder.discard(failure)
+            result.edits, result.in_place = None, True
+            result.failures = dict.fromkeys(active, failure) | result.failures
+        return result
 
     def _step(
-        self, logits: torch.Tensor, reqs: Mapping[int, Any], follows: Mapping[int, TrackedRequest], outcome: _HookResult
+        self, logits: torch.Tensor, reqs: Mapping[int, Any], active: Mapping[int, TrackedRequest], result: _HookResult
     ) -> None:
-        """Process the rows of requests that have a chain. Raises if the session is of no use any more."""
-        session = self._holder.opened(lambda: _options(logits, reqs[next(iter(follows))]))
+        """Process the rows of requests that have a chain. Raises if the session is unusable."""
+        session = self._holder.ensure_open(lambda: _options(logits, reqs[next(iter(active))]))
         handles = {}
-        for row, follow in follows.items():
+        for row, tracked in active.items():
             try:
-                handles[row] = follow.admitted(session)
+                handles[row] = tracked.ensure_admitted(session)
             except SESSION_ERRORS:
                 raise
             except LogitportError as error:
-                outcome.failures[row] = error
+                result.failures[row] = error
         if not handles:
             return
-        outcome.rows = list(handles)
+        result.rows = list(handles)
         buffer = _buffer(session, handles.values())
         pending = session.step({handle: new_ids(reqs[row], handle, session) for row, handle in handles.items()})
         if any(handle.reads_logits for handle in handles.values()):
-            outcome.in_place = True
-            result = _apply(pending, logits, outcome.rows, buffer)
+            result.in_place = True
+            step_result = _apply(pending, logits, result.rows, buffer)
         else:
-            outcome.edits = pending.edits(check=False)
-            result = cast("StepResult", pending.result)  # there are edits, so the server has answered
-        self._holder.answered()
+            result.edits = pending.edits(check=False)
+            step_result = cast("StepResult", pending.result)  # set, because the edits have arrived
+        self._holder.record_success()
         rows = {handle: row for row, handle in handles.items()}
-        outcome.failures |= {rows[handle]: error for handle, error in result.failures.items()}
-        for place in result.all_denied_rows:
-            outcome.failures.setdefault(outcome.rows[place], ProcessorFailed(_ALL_DENIED))
+        result.failures |= {rows[handle]: error for handle, error in step_result.failures.items()}
+        for place in step_result.all_denied_rows:
+            result.failures.setdefault(result.rows[place], ProcessorFailed(_ALL_DENIED))
 
     def close(self) -> None:
-        """End the session; another is opened when a request needs it."""
+        """Close the session; the next request that needs one opens another."""
         if self._holder.session is not None:
-            self._tracked.forget_session(SessionClosed("the hook was closed"))
+            self._tracked.mark_session_lost(SessionClosed("the hook was closed"))
             self._holder.close()
 
 
-_ALL_DENIED = "its processors deny every id, and SGLang would then sample any of them"
+_ALL_DENIED = "its processors deny every id, so SGLang would sample an arbitrary one"
 
 
 def _options(logits: torch.Tensor, req: Any) -> dict[str, Any]:
-    """What a session is told of the engine that has these logits and this request."""
+    """Return the options of the session: the engine, and the layout of these logits."""
     return {
         "vocab_size": logits.shape[-1],
         "dtype": logits.dtype,
@@ -190,24 +192,24 @@ def _options(logits: torch.Tensor, req: Any) -> dict[str, Any]:
 
 
 def _buffer(session: Session, handles: Collection[Handle]) -> torch.Tensor | None:
-    """Memory that the server reaches, for logits all of which are read; asked for after the last request is added."""
+    """Return memory shared with the server, if all rows are read. Call it after the last request is added."""
     if all(handle.reads_logits for handle in handles):
         return cast("torch.Tensor", session.logits_buffer(len(handles)))
     return None
 
 
 def _apply(pending: PendingStep, logits: torch.Tensor, rows: Sequence[int], buffer: torch.Tensor | None) -> StepResult:
-    """Finish a step on these rows of the logits, in place; in the buffer, if there is one."""
-    every = len(rows) == len(logits)
-    picked = logits if every else logits[rows]
+    """Finish a step on these rows of the logits, in place; through the buffer, if there is one."""
+    all_rows = len(rows) == len(logits)
+    selected = logits if all_rows else logits[rows]
     if buffer is not None:
-        picked = buffer.copy_(picked)
-    result = pending.apply(picked, check=False)
-    if every and picked is not logits:
-        logits.copy_(picked)
-    elif not every:
-        logits[rows] = picked
-    return result
+        selected = buffer.copy_(selected)
+    step_result = pending.apply(selected, check=False)
+    if all_rows and selected is not logits:
+        logits.copy_(selected)
+    elif not all_rows:
+        logits[rows] = selected
+    return step_result
 
 
 def _edit(logits: torch.Tensor, rows: Sequence[int], edits: Edits) -> None:
@@ -215,13 +217,13 @@ def _edit(logits: torch.Tensor, rows: Sequence[int], edits: Edits) -> None:
     if len(rows) == len(logits):
         apply_edits(edits, logits)
         return
-    picked = logits[rows]
-    apply_edits(edits, picked)
-    logits[rows] = picked
+    selected = logits[rows]
+    apply_edits(edits, selected)
+    logits[rows] = selected
 
 
-def _force(row: torch.Tensor, token_ids: Collection[int] | None) -> None:
-    """Leave a request that ends nothing to sample but what ends it; anything, if that is not known."""
+def _force_end(row: torch.Tensor, token_ids: Collection[int] | None) -> None:
+    """Allow a failed request only ids that end it; any id if none is known."""
     row.fill_(-float("inf") if token_ids else 0.0)
     if token_ids:
         row[list(token_ids)] = 0.0

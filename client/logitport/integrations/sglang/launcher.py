@@ -1,6 +1,6 @@
 """SGLang's server with logitport's guard: `python -m logitport.integrations.sglang.launcher --model-path …`.
 
-Takes the options of `sglang serve`, adds --enable-custom-logit-processor, and does not start without the guard.
+Takes the options of `sglang serve`, adds --enable-custom-logit-processor, and refuses to start without the guard.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Serve until SGLang ends. Exits with what is wrong, if the guard is not up."""
+    """Serve until SGLang ends. Exits with an error message if the guard is not installed."""
     from sglang.launch_server import run_server
     from sglang.srt.plugins import load_plugins
     from sglang.srt.server_args import prepare_server_args
@@ -29,7 +29,9 @@ def main(argv: Sequence[str]) -> None:
     os.environ[GUARD] = "on"
     load_plugins()
     if not guard.installed():
-        sys.exit('SGLang did not load the plugin "logitport": its log says why; if SGLANG_PLUGINS is set, add it there')
+        sys.exit(
+            'SGLang did not load the plugin "logitport": see its log; if SGLANG_PLUGINS is set, add logitport there'
+        )
     try:
         run_server(prepare_server_args([*argv, "--enable-custom-logit-processor"]))
     finally:
@@ -37,8 +39,8 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__mp_main__":
-    # A process that SGLang spawns imports this module first. SGLang goes on without a plugin that does not load; here
-    # the process ends.
+    # Each process that SGLang spawns imports this module first. SGLang only logs a plugin that fails to load; an
+    # exception here ends the process.
     guard.install()
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""logitport as a plugin of SGLang, which loads it in each of its processes wherever logitport is installed."""
+"""logitport as a plugin of SGLang, which loads it in each of its processes if logitport is installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from logitport.integrations.common.environment import (
     TARGET,
     client,
     default_chain,
-    warn_of_misspelt,
+    warn_about_misspelled,
 )
 from logitport.integrations.sglang import admission, guard
 from logitport.integrations.sglang.engine import DELAY_SAMPLE, unsupported
@@ -24,20 +24,20 @@ GUARD = "LOGITPORT_SGLANG_GUARD"
 
 
 def install() -> None:
-    """Do nothing, unless LOGITPORT_TARGET is set; then put the guard up, unless LOGITPORT_SGLANG_GUARD is "off".
+    """Install the guard, unless LOGITPORT_SGLANG_GUARD is "off". Without LOGITPORT_TARGET only check variables' names.
 
-    SGLang calls it once a process, before it reads its options. It only logs what is raised here, so the guard comes
-    first, and what is wrong with the variables is said when the options are checked.
+    SGLang calls this once per process, before it parses its options, and only logs an exception. So the guard comes
+    first, and invalid variables are reported when the options are checked.
     """
-    warn_of_misspelt()
+    warn_about_misspelled()
     if not os.environ.get(TARGET):
         return
     guarded = os.environ.get(GUARD) != "off"
     if guarded:
         guard.install()
     _check_at_start(decides_delay=DELAY_SAMPLE not in os.environ)
-    # Right everywhere, and slower where nobody needs it: that is told where the options are checked, before the
-    # processes start which inherit it. One that inherits nothing, as on another host, delays.
+    # Delayed sampling is always correct, but slower where no processor needs it. The option check turns it off there,
+    # before the child processes that inherit it start. A process that inherits nothing (on another host) delays.
     os.environ.setdefault(DELAY_SAMPLE, "1")
     admission.install(guarded=guarded)
 
@@ -45,13 +45,13 @@ def install() -> None:
 def _check_at_start(*, decides_delay: bool) -> None:
     from sglang.srt.server_args import ServerArgs
 
-    ServerArgs.check_server_args = _checking(ServerArgs.check_server_args, decides_delay=decides_delay)
+    ServerArgs.check_server_args = _wrap_check(ServerArgs.check_server_args, decides_delay=decides_delay)
 
 
-def _checking(check: Callable[[Any], None], *, decides_delay: bool) -> Callable[[Any], None]:
+def _wrap_check(check: Callable[[Any], None], *, decides_delay: bool) -> Callable[[Any], None]:
     @functools.wraps(check)
-    def checked(server_args: Any) -> None:
-        """Raises InvalidArgument, and SGLang does not start, where logitport could not be right or reached."""
+    def wrapped(server_args: Any) -> None:
+        """Check the options. Raises InvalidArgument, which stops SGLang, if logitport would be wrong or unreachable."""
         from sglang.srt.arg_groups.overrides import resolved_view
         from sglang.srt.environ import envs
 
@@ -62,7 +62,7 @@ def _checking(check: Callable[[Any], None], *, decides_delay: bool) -> Callable[
             os.environ[DELAY_SAMPLE] = "1" if delays else "0"
         if not options.enable_custom_logit_processor:
             if default_chain():
-                raise InvalidArgument(f"{DEFAULT_PROCESSORS} wants --enable-custom-logit-processor")
+                raise InvalidArgument(f"{DEFAULT_PROCESSORS} needs --enable-custom-logit-processor")
             return
         default_chain()
         client().close()
@@ -70,4 +70,4 @@ def _checking(check: Callable[[Any], None], *, decides_delay: bool) -> Callable[
         if reason:
             raise InvalidArgument(f"logitport: {reason}; or unset {TARGET} to serve without logitport")
 
-    return checked
+    return wrapped

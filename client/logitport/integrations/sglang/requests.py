@@ -1,4 +1,4 @@
-"""SGLang's requests, as far as a processor reaches them, and how one is ended."""
+"""Reads SGLang's requests from a processor's parameters, and ends them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from logitport.errors import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Whose fault it is: what an error means to whoever sent the request.
-_CALLERS = (InvalidArgument, RegistryError, PayloadError, ProcessorFailed)
-_PASSING = (ServerUnavailable, DeadlineExceeded, LimitExceeded)
+# Which errors the request caused, and which are temporary: they decide the HTTP status.
+_REQUEST_ERRORS = (InvalidArgument, RegistryError, PayloadError, ProcessorFailed)
+_TEMPORARY_ERRORS = (ServerUnavailable, DeadlineExceeded, LimitExceeded)
 
 
 def request_of(params: Mapping[str, Any] | None) -> Any:
-    """SGLang's `Req` behind a row's `custom_params`; None if SGLang gave none, or if it is gone."""
+    """Return SGLang's `Req` for a row's `custom_params`; None if SGLang passed none, or if it was dropped."""
     proxy = params.get("__req__") if isinstance(params, dict) else None
     try:
         # A weak proxy has no identity of its own; a method bound through it has the request itself.
@@ -35,12 +35,12 @@ def request_of(params: Mapping[str, Any] | None) -> Any:
 
 
 def awaits_token(req: Any) -> bool:
-    """Whether what is sampled now joins the request's output: not amid its prompt, and not after its end."""
+    """Return whether the sampled id joins the request's output: its prompt is read, and it has not ended."""
     return not req.finished() and not req.to_finish and req.inflight_middle_chunks <= 0
 
 
 def end(req: Any, error: LogitportError) -> None:
-    """Have SGLang end the request after this step, and tell its caller why."""
+    """Have SGLang end the request after this step and report the error to its client."""
     from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
     status = _status_of(error)
@@ -49,6 +49,6 @@ def end(req: Any, error: LogitportError) -> None:
 
 
 def _status_of(error: LogitportError) -> HTTPStatus:
-    if isinstance(error, _CALLERS):
+    if isinstance(error, _REQUEST_ERRORS):
         return HTTPStatus.BAD_REQUEST
-    return HTTPStatus.SERVICE_UNAVAILABLE if isinstance(error, _PASSING) else HTTPStatus.INTERNAL_SERVER_ERROR
+    return HTTPStatus.SERVICE_UNAVAILABLE if isinstance(error, _TEMPORARY_ERRORS) else HTTPStatus.INTERNAL_SERVER_ERROR

@@ -1,4 +1,4 @@
-"""The requests of SGLang that a session holds: who has come, who has ended, and what joined a history since."""
+"""Tracks SGLang's requests in a session: which have started, which have ended, and which ids are new."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrackedRequest:
-    """One request, from its first step to its end, however often SGLang takes it out of its batch between.
+    """One request, from its first step to its end, across retractions from SGLang's batch.
 
     Attributes:
-        req: SGLang's own, which dies when SGLang drops it.
+        req: SGLang's own, a weak reference.
         chain: its processors.
-        handle: the session's; None before it is admitted, and after the session is lost.
-        lost: why it cannot go on in another session.
+        handle: the session's; None before admission, and after the session is lost.
+        lost: why it cannot continue in another session.
     """
 
     req: weakref.ref[Any]
@@ -36,11 +36,11 @@ class TrackedRequest:
     handle: Handle | None = None
     lost: StateLost | None = None
 
-    def admitted(self, session: Session) -> Handle:
-        """Its handle; it is admitted, with its whole history, if it is new to the session.
+    def ensure_admitted(self, session: Session) -> Handle:
+        """Return its handle, admitting it with its whole history if it is new to the session.
 
         Raises:
-            StateLost: its processors had state that a session which is gone has taken along.
+            StateLost: its processors had state that was lost with an earlier session.
             LogitportError: as `Session.add`.
         """
         if self.lost is not None:
@@ -54,56 +54,56 @@ class TrackedRequest:
 
 
 class TrackedRequests:
-    """Those that have come and not ended.
+    """The requests that have started and not ended.
 
     Args:
-        default: the chain of requests that ask for nothing.
+        default: the chain of requests that name none.
     """
 
     def __init__(self, default: Chain) -> None:
         self._default = default
         self._tracked: dict[int, TrackedRequest] = {}
 
-    def follow(self, req: Any, custom_params: Mapping[str, Any]) -> TrackedRequest:
-        """The request as it is followed; what it asks for is read once. Raises InvalidParams."""
-        follow = self._tracked.get(id(req))
-        if follow is None or follow.req() is not req:
-            follow = self._tracked[id(req)] = TrackedRequest(weakref.ref(req), chain_of(custom_params, self._default))
-        return follow
+    def track(self, req: Any, custom_params: Mapping[str, Any]) -> TrackedRequest:
+        """Return the tracked request, parsing its chain at the first call. Raises InvalidParams."""
+        tracked = self._tracked.get(id(req))
+        if tracked is None or tracked.req() is not req:
+            tracked = self._tracked[id(req)] = TrackedRequest(weakref.ref(req), chain_of(custom_params, self._default))
+        return tracked
 
     def drop_ended(self, session: Session | None) -> None:
-        """Have the session forget requests that have ended, or that SGLang dropped. Raises as `Session.remove`."""
-        for key, follow in list(self._tracked.items()):
-            req = follow.req()
+        """Remove requests that have ended, or that SGLang dropped, from the session. Raises as `Session.remove`."""
+        for key, tracked in list(self._tracked.items()):
+            req = tracked.req()
             if req is None or req.finished():
                 del self._tracked[key]
-                if session is not None and follow.handle is not None:
-                    session.remove(follow.handle)
+                if session is not None and tracked.handle is not None:
+                    session.remove(tracked.handle)
 
-    def forget_session(self, error: LogitportError) -> None:
-        """The session is gone. Those whose state follows from their history can be admitted to the next one."""
-        for follow in self._tracked.values():
-            if follow.handle is not None and follow.handle.processed:
-                follow.lost = StateLost(f"what its processors remembered went with the session: {error}")
-            follow.handle = None
+    def mark_session_lost(self, error: LogitportError) -> None:
+        """Detach all requests from a lost session. Those with state that follows from history can join a new one."""
+        for tracked in self._tracked.values():
+            if tracked.handle is not None and tracked.handle.processed:
+                tracked.lost = StateLost(f"the state of its processors was lost with the session: {error}")
+            tracked.handle = None
 
 
 def prompt_of(req: Any) -> Sequence[int]:
-    """The prompt's ids as the tokenizer made them; in `origin_input_ids` SGLang puts hashes in the place of images."""
+    """Return the prompt's ids as tokenized; in `origin_input_ids` SGLang replaces those of images by hashes."""
     ids: Sequence[int] = req.origin_input_ids_unpadded
     return ids if len(ids) else req.origin_input_ids
 
 
 def new_ids(req: Any, handle: Handle, session: Session) -> Sequence[int]:
-    """What was sampled since the request's last step. The session's history is cut back if SGLang's was.
+    """Return the ids sampled since the request's last step. Rewinds the session's history if SGLang's was cut back.
 
-    SGLang keeps the output of a request that it retracts, but starts over with one that has input embeddings.
+    SGLang keeps the output of a request that it retracts, but restarts one that has input embeddings.
     """
     history, output = handle.history, req.output_ids
-    told = history.length - history.prompt_length
-    if told and (len(output) < told or output[told - 1] != history.at(history.length - 1)):
+    known = history.length - history.prompt_length
+    if known and (len(output) < known or output[known - 1] != history.at(history.length - 1)):
         pairs = zip(history.output_token_ids.tolist(), output, strict=False)
-        told = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-        session.rewind(handle, history.prompt_length + told)
-    ids: Sequence[int] = output[told:]
+        known = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        session.rewind(handle, history.prompt_length + known)
+    ids: Sequence[int] = output[known:]
     return ids

@@ -17,7 +17,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import Con
 from logitport.errors import InvalidArgument, LogitportError
 from logitport.integrations.common.chains import KEY, chain_of
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
-from logitport.integrations.common.history_batch import is_chain
+from logitport.integrations.common.history_batch import require_chain
 from logitport.integrations.common.session_holder import SessionHolder
 from logitport.request import Request
 
@@ -39,47 +39,42 @@ if TYPE_CHECKING:
 
 
 class RemoteLogitsProcessor:
-    """Has the service process the logits of `ContinuousBatchingManager` and of `model.generate_batch`.
+    """Processes the logits of `ContinuousBatchingManager` and of `model.generate_batch` in the service.
 
-    transformers takes no processors of one's own there, so this one is put where they belong, behind transformers' own
-    and before temperature and the like:
+    transformers accepts no custom processors there. This class inserts itself after transformers' own processors and
+    before temperature and other warpers:
 
         with remote.attached(model):
             outputs = model.generate_batch(prompts, generation_config)
 
-    A request may ask for processors of its own, `manager.add_request(ids, logitport=[["thinking_budget", {...}]])`.
-    The service is told of what was sampled before the model runs, and computes while it does. Requests that are put off
-    and started again keep what their processors know. A request whose processor fails ends there, with the error in
-    its `GenerationOutput.error`; the others go on.
+    A request may name its own processors: `manager.add_request(ids, logitport=[["thinking_budget", {...}]])`.
+    The service gets sampled ids before the forward pass and computes edits during it. Requests that are offloaded and
+    resumed keep the state of their processors. If a processor fails, only its request ends, with the error in
+    `GenerationOutput.error`.
 
     Args:
-        client: the connection; stays open.
-        processors: (processor, parameters) pairs for requests that ask for none.
+        client: the connection; not closed by this object.
+        processors: (processor, parameters) pairs for requests that name none.
 
     Attributes:
-        steps: forward passes with a request that has processors.
-        rows_applied: rows by processor, as in `StepResult`, of all steps together.
-        seconds: time spent in here, opening sessions included.
+        steps: forward passes with at least one request that has processors.
+        rows_applied: rows per processor, as in `StepResult`, over all steps.
+        seconds: time spent in this object, opening sessions included.
 
     Raises:
         InvalidArgument: `processors` is no list of pairs.
     """
 
     def __init__(self, client: Client, processors: Chain = ()) -> None:
-        if not is_chain(processors):
-            raise InvalidArgument(
-                "processors: (processor, parameters) pairs are wanted, such as "
-                "[('disallowed_tokens', {'token_ids': [1]})]"
-            )
         self.client = client
-        self.default_chain = processors
+        self.default_chain = require_chain(processors)
         self.steps = 0
         self.rows_applied: Counter[str] = Counter()
         self.seconds = 0.0
 
     @contextmanager
     def attached(self, model: PreTrainedModel) -> Iterator[None]:
-        """Every manager that the model makes in this context, also for `generate_batch`, has its logits processed."""
+        """Attach to every manager that the model creates in this context, `generate_batch` included."""
         name = "init_continuous_batching"
         before, make_manager = vars(model).get(name), getattr(model, name)
 
@@ -95,17 +90,17 @@ class RemoteLogitsProcessor:
                 setattr(model, name, before)
 
     def attach(self, manager: ContinuousBatchingManager) -> ContinuousBatchingManager:
-        """Have the logits of a manager processed that was neither started nor warmed up, and return it.
+        """Attach to a manager that was neither started nor warmed up, and return it.
 
         Raises:
-            InvalidArgument: it was; or it runs in a way in which Python cannot take part in a step, or cannot know its
-                history, and the message says which option to set.
+            InvalidArgument: the manager was started or warmed up; or its options keep Python out of a step, or hide the
+                history, and the message names the option to set.
         """
         processors = manager.logit_processor
         attached = [one.owner for one in processors.logits_processor if isinstance(one, _Hook)]
         if attached == [self]:
             return manager
-        _refuse_what_cannot_be_right(manager, is_attached=bool(attached))
+        _check_supported(manager, is_attached=bool(attached))
         hook = _Hook(self, manager)
         warpers = [type(one).__name__.endswith("LogitsWarper") for one in processors.logits_processor]
         processors.logits_processor.insert(warpers.index(True) if any(warpers) else len(warpers), hook)
@@ -116,7 +111,7 @@ class RemoteLogitsProcessor:
 
 
 class _Hook(ContinuousBatchingLogitsProcessor):
-    """What one manager runs: `prepare_tensor_args` before the forward pass, `__call__` behind it."""
+    """Runs in one manager: `prepare_tensor_args` before the forward pass, `__call__` after it."""
 
     supported_kwargs = {KEY: list}  # noqa: RUF012 - named and typed by transformers
     ignored_kwargs = ()
@@ -130,25 +125,25 @@ class _Hook(ContinuousBatchingLogitsProcessor):
         self._step: _Step | None = None
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
-        int32_tensor.zero_()  # nothing travels in it
+        int32_tensor.zero_()  # the hook passes nothing through this tensor
 
     def prepare_tensor_args(self, requests_with_new_token: list[FutureRequestState]) -> torch.Tensor:
         """Begin the step that will have a row of logits for each of these requests, in this order."""
         began = time.perf_counter()
         states = [future.state for future in requests_with_new_token]
-        self._forget_ended()
+        self._remove_cancelled()
         self._step = None
-        asking = {row: state for row, state in enumerate(states) if self._asks(state)}
-        if asking:
+        active = {row: state for row, state in enumerate(states) if self._has_chain(state)}
+        if active:
             try:
-                self._step = self._begin(asking)
+                self._step = self._begin(active)
             except LogitportError as error:
-                self._fail(asking.values(), error)
+                self._fail(active.values(), error)
             self.owner.seconds += time.perf_counter() - began
         return torch.empty(0, dtype=torch.int32)
 
-    def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:  # noqa: ARG002 - their contract
-        """Finish the step, in place. Rows that nobody asked for are those of prompts which are read in parts."""
+    def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:  # noqa: ARG002 - fixed interface
+        """Finish the step, in place. Other rows belong to requests without processors, or to unfinished prompts."""
         step, self._step = self._step, None
         if step is None:
             return scores
@@ -160,7 +155,7 @@ class _Hook(ContinuousBatchingLogitsProcessor):
         except LogitportError as error:
             self._fail([running.state for running in step.running.values()], error)
         else:
-            self._holder.answered()
+            self._holder.record_success()
             for running in step.running.values():
                 if running.handle in result.failures:
                     self._fail([running.state], result.failures[running.handle])
@@ -171,16 +166,16 @@ class _Hook(ContinuousBatchingLogitsProcessor):
         self.owner.seconds += time.perf_counter() - began
         return scores
 
-    def _asks(self, state: RequestState) -> bool:
+    def _has_chain(self, state: RequestState) -> bool:
         return bool(state.logit_processor_kwargs.get(KEY, self.owner.default_chain))
 
-    def _begin(self, asking: Mapping[int, RequestState]) -> _Step | None:
-        """Begin a step for these, by their rows; those that are refused end. Raises what is wrong with the session."""
-        session = self._holder.opened(self._options)
+    def _begin(self, active: Mapping[int, RequestState]) -> _Step | None:
+        """Begin a step for these requests, keyed by row. A refused request ends; an error of the session is raised."""
+        session = self._holder.ensure_open(self._options)
         running: dict[int, _Running] = {}
-        for row, state in asking.items():
+        for row, state in active.items():
             try:
-                running[row] = self._follow(state, session)
+                running[row] = self._track(state, session)
             except SESSION_ERRORS:
                 raise
             except LogitportError as error:
@@ -199,10 +194,10 @@ class _Hook(ContinuousBatchingLogitsProcessor):
             "engine": f"transformers {transformers.__version__}, continuous batching",
         }
 
-    def _follow(self, state: RequestState, session: Session) -> _Running:
-        """The request behind this state; admitted, if it is new. Raises as `Session.add`, and InvalidParams."""
+    def _track(self, state: RequestState, session: Session) -> _Running:
+        """Return the tracked request of this state, admitting a new one. Raises as `Session.add`, and InvalidParams."""
         running = self._running.get(state.request_id)
-        if running is not None and running.goes_on_as(state):
+        if running is not None and running.matches(state):
             running.state = state
             return running
         if running is not None:
@@ -212,7 +207,7 @@ class _Hook(ContinuousBatchingLogitsProcessor):
         running = self._running[state.request_id] = _Running(session.add(request), state)
         return running
 
-    def _forget_ended(self) -> None:
+    def _remove_cancelled(self) -> None:
         manager = self._manager()
         if manager is None or manager.batch_processor is None or self._holder.session is None:
             return
@@ -224,44 +219,44 @@ class _Hook(ContinuousBatchingLogitsProcessor):
             self._fail((), error)
 
     def _fail(self, states: Iterable[RequestState], error: LogitportError) -> None:
-        """These requests end. What is wrong with the session ends all that are in it; who comes next gets another."""
+        """End these requests. An error of the session ends all its requests; the next request opens another session."""
         if isinstance(error, SESSION_ERRORS):
             _fail([running.state for running in self._running.values()], error)
             self._running.clear()
-            self._holder.lose(error)
+            self._holder.discard(error)
         _fail(states, error)
 
 
 @dataclass
 class _Running:
-    """A request of the session, and of the manager. A manager that needs room makes another state for it."""
+    """A request of the session and its state in the manager, which replaces the state when it offloads the request."""
 
     handle: Handle
     state: RequestState
 
-    def goes_on_as(self, state: RequestState) -> bool:
-        """Whether this is the same request, and not another one of the same name."""
+    def matches(self, state: RequestState) -> bool:
+        """Return whether the state belongs to this request, not to another one with the same name."""
         if state is self.state:
             return True
-        told, (prompt, output) = self.handle.history, _history(state)
-        return told.prompt_length == len(prompt) and told.token_ids.tolist() == [*prompt, *output][: len(told)]
+        known, (prompt, output) = self.handle.history, _history(state)
+        return known.prompt_length == len(prompt) and known.token_ids.tolist() == [*prompt, *output][: len(known)]
 
     def new_ids(self) -> list[int]:
-        """Those that the session has not been told."""
-        told, prefill = len(self.handle.history), len(self.state.initial_tokens)
-        return self.state.initial_tokens[told:] + self.state.generated_tokens[max(0, told - prefill) :]
+        """Return the ids that the session does not have yet."""
+        known, prefill = len(self.handle.history), len(self.state.initial_tokens)
+        return self.state.initial_tokens[known:] + self.state.generated_tokens[max(0, known - prefill) :]
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A step under way, and the requests in it by their rows."""
+    """A step in flight, and its requests by row."""
 
     pending: PendingStep
     running: Mapping[int, _Running]
 
 
 def _history(state: RequestState) -> tuple[list[int], list[int]]:
-    """Prompt and output; the `initial_tokens` of a state that was made again hold some of both."""
+    """Return prompt and output. The `initial_tokens` of a recreated state hold parts of both."""
     so_far: GenerationOutput = state.to_generation_output()  # type: ignore[no-untyped-call]
     return so_far.prompt_ids, so_far.generated_tokens
 
@@ -273,24 +268,24 @@ def _fail(states: Iterable[RequestState], error: LogitportError) -> None:
         state._new_tokens_limit = state.generated_len()
 
 
-def _refuse_what_cannot_be_right(manager: ContinuousBatchingManager, *, is_attached: bool) -> None:
-    """Raises InvalidArgument as `RemoteLogitsProcessor.attach`."""
+def _check_supported(manager: ContinuousBatchingManager, *, is_attached: bool) -> None:
+    """Raise InvalidArgument as `RemoteLogitsProcessor.attach`."""
     config = manager.continuous_batching_config
-    refusals = {
-        "another RemoteLogitsProcessor is attached; make one of both": is_attached,
+    reasons = {
+        "another RemoteLogitsProcessor is attached; use one for both": is_attached,
         "the manager was started or warmed up; attach before that": manager.batch_processor is not None,
-        "asynchronous batching begins a step before it knows what the last one sampled; pass "
+        "asynchronous batching begins a step before the last step's ids are known; pass "
         "ContinuousBatchingConfig(use_async_batching=False)": config.use_async_batching,
         "accelerator graphs are replayed without Python; pass ContinuousBatchingConfig(use_cuda_graph=False)": any(
             config.cuda_graph_booleans
         ),
         "compiled steps cannot wait for the service; leave varlen_compile_config, decode_compile_config and "
-        "default_compile_level of ContinuousBatchingConfig out": config.varlen_compile_config is not None
+        "default_compile_level of ContinuousBatchingConfig unset": config.varlen_compile_config is not None
         or config.decode_compile_config is not None,
-        "ranks of tensor parallelism would ask one by one, and a late answer would part them; use one device": (
+        "tensor-parallel ranks would call the service separately and could diverge; use one device": (
             manager.distributed_helper.tp_size > 1
         ),
     }
-    for refusal, applies in refusals.items():
+    for reason, applies in reasons.items():
         if applies:
-            raise InvalidArgument(f"logitport cannot serve this continuous batching: {refusal}")
+            raise InvalidArgument(f"logitport does not support this continuous batching: {reason}")

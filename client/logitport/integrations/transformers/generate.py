@@ -1,11 +1,10 @@
-"""logitport as a logits processor of Hugging Face transformers."""
+"""logitport as a logits processor of Hugging Face transformers' `generate`."""
 
 from __future__ import annotations
 
 import sys
 import time
 import weakref
-from collections import Counter
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -13,13 +12,12 @@ import transformers
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from logitport.errors import InvalidArgument, RequestsFailed, StateLost
-from logitport.integrations.common.circuit_breaker import SESSION_ERRORS, Breaker
 from logitport.integrations.common.history_batch import HistoryBatch, is_chain
 from logitport.integrations.common.padding import running_rows, tokens_by_id, tokens_by_mask
+from logitport.integrations.common.sequence_hook import SequenceHook
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     import torch
     from numpy.typing import NDArray
@@ -28,35 +26,35 @@ if TYPE_CHECKING:
     from logitport.integrations.common.history_batch import Chain
 
 
-class RemoteLogitsProcessor(LogitsProcessor):
-    """Has the service process the scores of `model.generate(..., logits_processor=[this])`.
+class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
+    """Processes the scores of `model.generate(..., logits_processor=[this])` in the service.
 
-    Each row is a request of its own, also with `num_return_sequences`. Only ids that are new travel, and scores only
-    where a processor reads them. Rows that beam search moves, and drafts that assisted generation takes back, are
-    followed; a processor that reads logits and keeps state of its own cannot follow, and fails with StateLost.
-    For an encoder-decoder model the history is the decoder's ids.
+    Each row is a request of its own, also with `num_return_sequences`. Sends only new ids, and scores only if a
+    processor reads them. Rows that beam search moves and drafts that assisted generation rejects are tracked. A
+    processor that reads logits and keeps state cannot be moved with them: it fails with StateLost. For an
+    encoder-decoder model the history holds the decoder's ids.
 
-    One object serves any number of `generate` calls, and each starts anew. In a loop of your own, call `close` between
-    two sequences. Not safe to use from several threads.
+    One object serves any number of `generate` calls, each with its own requests. In a custom loop, call `close` between
+    two sequences. Not thread-safe.
 
     Args:
-        client: the connection; stays open.
+        client: the connection; not closed by this object.
         processors: (processor, parameters) pairs for all rows, or one list of such pairs for each prompt.
-        pad_token_id: ids equal to it at the start of a prompt are padding and stay out of the history. Without it, and
-            without attention_mask, nothing is taken for padding.
-        attention_mask: [prompts, prompt_length], as `generate` gets it; 0 marks padding, whatever its id. For models
-            whose prompts begin with the id that also pads. Ties the object to prompts of this shape.
-        eos_token_id: ids that end a row, as `generate` has them; a row that has ended takes no part in further steps.
-            Without it ended rows are processed on, as transformers' own processors do, with `generate`'s padding
-            in their history.
+        pad_token_id: leading ids of a prompt that equal it are padding and stay out of the history. Without it and
+            without attention_mask, no id is padding.
+        attention_mask: [prompts, prompt_length], as passed to `generate`; 0 marks padding, whatever its id. For models
+            whose prompts may begin with the padding id. Limits the object to prompts of this shape.
+        eos_token_id: ids that end a row, as passed to `generate`; an ended row is left out of further steps. Without
+            it ended rows are still processed, as transformers' own processors do, with `generate`'s padding in their
+            history.
 
     Attributes:
-        steps: steps served, of all calls together.
-        rows_applied: rows by processor, as in `StepResult`, of all steps together.
-        seconds: time spent in here, opening sessions included.
+        steps: steps served, over all calls.
+        rows_applied: rows per processor, as in `StepResult`, over all calls.
+        seconds: time spent in this object, opening sessions included.
 
     Raises:
-        InvalidArgument: `processors` is neither of the two forms.
+        InvalidArgument: `processors` has neither form.
     """
 
     def __init__(
@@ -68,66 +66,45 @@ class RemoteLogitsProcessor(LogitsProcessor):
         attention_mask: torch.Tensor | NDArray[Any] | None = None,
         eos_token_id: int | Sequence[int] | None = None,
     ) -> None:
-        self.steps = 0
-        self.rows_applied: Counter[str] = Counter()
-        self.seconds = 0.0
-        self._client = client
-        self._breaker = Breaker()
+        self._batches: dict[int, HistoryBatch] = {}
+        super().__init__(client, self._batches)
         self._chains = _one_chain_a_prompt(processors)
         self._pad_token_id = pad_token_id
         self._attention_mask = None if attention_mask is None else _to_numpy(attention_mask)
         self._eos_token_ids = [] if eos_token_id is None else np.atleast_1d(eos_token_id).tolist()
-        self._batches: dict[int, HistoryBatch] = {}
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Process one step.
 
         Args:
-            input_ids: int64[rows, length], the prompts and what has been sampled.
-            scores: float[rows, vocab_size]; stay as they are.
+            input_ids: int64[rows, length], the prompts and the sampled ids.
+            scores: float[rows, vocab_size]; not modified.
 
         Returns:
             float[rows, vocab_size], a new tensor.
 
         Raises:
-            InvalidArgument: the batch does not fit `processors` or attention_mask, or a row goes on after its end; or
-                this is continuous batching, which `logitport.integrations.transformers_continuous` serves.
+            InvalidArgument: the batch does not fit `processors` or attention_mask, a row continues after its end, or
+                the caller is continuous batching (use `logitport.integrations.transformers_continuous`).
             RequestsFailed: a processor failed; the message holds the remote traceback.
             StateLost: a row moved, and the state of its processors cannot follow.
-            LogitportError: a request was refused, or the server cannot be reached.
+            LogitportError: a request was refused, or the server is unreachable.
         """
         began = time.perf_counter()
         if input_ids.ndim != 2:
             raise InvalidArgument(
-                f"input_ids have shape {list(input_ids.shape)}; [rows, length] is wanted. Continuous batching shows "
-                "processors the last ids alone: use logitport.integrations.transformers_continuous there"
+                f"input_ids have shape {list(input_ids.shape)}; expected [rows, length]. Continuous batching passes "
+                "only the last ids to processors: use logitport.integrations.transformers_continuous there"
             )
         caller = _calling_list()
         ids = _to_numpy(input_ids)
         try:
             processed = self._step(self._batch(caller, ids, scores), ids, scores)
         except BaseException as error:
-            self._end(id(caller))
-            if isinstance(error, SESSION_ERRORS):
-                self._breaker.failed(error, self._client.timeout)
+            self._record_failure(id(caller), error)
             raise
-        self._breaker.answered()
-        self.steps += 1
-        self.seconds += time.perf_counter() - began
+        self._record_success(began)
         return cast("torch.FloatTensor", processed)
-
-    def close(self) -> None:
-        """End what is under way; the next call starts anew. The client stays open."""
-        for key in list(self._batches):
-            self._end(key)
-
-    def __enter__(self) -> RemoteLogitsProcessor:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _step(self, batch: HistoryBatch, ids: NDArray[np.int64], scores: torch.Tensor) -> torch.Tensor:
         rows = running_rows(ids[:, batch.prompt_length :], self._eos_token_ids, self._pad_token_id)
@@ -135,7 +112,7 @@ class RemoteLogitsProcessor(LogitsProcessor):
         if not rows:
             return scores.clone()
         pending = batch.session.step(new_ids)
-        processed = scores.clone()  # while the server is at work
+        processed = scores.clone()  # overlaps with the server's work
         selected = processed if len(rows) == len(ids) else processed[rows]
         try:
             result = pending.apply(selected)
@@ -148,7 +125,7 @@ class RemoteLogitsProcessor(LogitsProcessor):
         return processed
 
     def _batch(self, caller: LogitsProcessorList | None, ids: NDArray[np.int64], scores: torch.Tensor) -> HistoryBatch:
-        """The call of `generate` that this step belongs to; begun, if this is its first step."""
+        """Return the batch of the `generate` call that this step belongs to; start one at its first step."""
         key = id(caller)
         batch = self._batches.get(key)
         if batch is None or not batch.continues_with(ids):
@@ -174,25 +151,20 @@ class RemoteLogitsProcessor(LogitsProcessor):
             return tokens_by_id(prompts, self._pad_token_id)
         return tokens_by_mask(prompts, self._attention_mask)
 
-    def _end(self, key: int) -> None:
-        batch = self._batches.pop(key, None)
-        if batch is not None:
-            batch.session.close()
-
     def _chains_of(self, rows: int) -> list[Chain]:
         copies, rest = divmod(rows, len(self._chains))
         if rest or not copies:
             raise InvalidArgument(
-                f"{len(self._chains)} lists of processors for a batch of {rows} rows; give one list for each prompt"
+                f"{len(self._chains)} lists of processors for a batch of {rows} rows; pass one list for each prompt"
             )
         return [chain for chain in self._chains for _ in range(copies)]
 
 
 def _calling_list() -> LogitsProcessorList | None:
-    """The list through which `generate` runs its processors; None outside `generate`.
+    """Find the list through which `generate` runs its processors; None outside `generate`.
 
-    `generate` makes one for each call, and drops it when the call is over: it tells the calls apart, where ids cannot,
-    since the output of one call may be the prompt of the next.
+    `generate` creates one list per call and drops it at the end, so it identifies the call. Ids cannot: the output of
+    one call may be the prompt of the next.
     """
     caller = sys._getframe(2).f_locals.get("self")
     return caller if isinstance(caller, LogitsProcessorList) else None
@@ -204,19 +176,19 @@ def _one_chain_a_prompt(processors: Chain | Sequence[Chain]) -> Sequence[Chain]:
     if isinstance(processors, list | tuple) and all(map(is_chain, processors)):
         return cast("Sequence[Chain]", processors)
     raise InvalidArgument(
-        "processors: (processor, parameters) pairs are wanted, such as [('disallowed_tokens', {'token_ids': [1]})], "
+        "processors: expected (processor, parameters) pairs, such as [('disallowed_tokens', {'token_ids': [1]})], "
         "or one list of such pairs for each prompt"
     )
 
 
 def _explain_lost_state(failed: RequestsFailed) -> None:
-    """Raise StateLost, if that is why, in the words of somebody who called `generate`."""
+    """Raise StateLost, if it caused the failure, with a message in terms of `generate`."""
     for handle, error in failed.failures.items():
         if isinstance(error, StateLost):
             raise StateLost(
                 f"the request that began as {handle.request_id}: beam search moved it to another history, or assisted "
-                "generation took ids back, and one of its processors reads logits and keeps state that cannot follow; "
-                "generate without, or derive the processor from EditProcessor",
+                "generation rejected drafts, and one of its processors reads logits and keeps state that cannot "
+                "follow; generate without beams and drafts, or derive the processor from EditProcessor",
                 processor=error.processor,
             ) from failed
 

@@ -13,7 +13,7 @@ __all__ = ["Failure", "failures", "RemoteLogitsProcessor"]
 
 
 def __getattr__(name: str) -> Any:
-    """The processor derives from classes of vLLM's; failures can be read where there is none."""
+    """Import the processor lazily: it derives from vLLM's classes, but failures can be read without vLLM."""
     if name == "RemoteLogitsProcessor":
         from logitport.integrations.vllm.processor import RemoteLogitsProcessor
 

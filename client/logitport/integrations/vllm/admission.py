@@ -1,4 +1,4 @@
-"""Whether a request's chain can be served, asked before vLLM takes it: the last moment to refuse it properly."""
+"""Checks a request's chain before vLLM accepts the request, while it can still be refused with an HTTP status."""
 
 from __future__ import annotations
 
@@ -17,65 +17,65 @@ from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
 from logitport.integrations.common.session_holder import SessionHolder
 from logitport.integrations.vllm.engine import eos_token_ids
 from logitport.integrations.vllm.request_spec import chain, failure_id, sampling_params
-from logitport.integrations.vllm.runner_context import calling_config
+from logitport.integrations.vllm.runner_context import find_config
 from logitport.request import Request
 
-# What the operator has to mend, or time.
-_NOT_THE_CALLERS = (*SESSION_ERRORS, NotAuthenticated, LimitExceeded)
-# What was found good is taken for good for so long: a processor may be deleted, and then its request fails later.
-_GOOD_SECONDS = 60.0
-_GOOD_KEPT = 1024
+# Errors that the operator or time must fix, not the request's sender.
+_SERVICE_ERRORS = (*SESSION_ERRORS, NotAuthenticated, LimitExceeded)
+# How long an accepted chain is not checked again. If its processor is deleted meanwhile, the request fails later.
+_VALID_SECONDS = 60.0
+_MAX_VALID = 1024
 
 
 class Admission:
-    """Tries each chain on a session of its own, of the engine's front end. Safe to use from several threads."""
+    """Tries each chain in a session of its own, in the engine's front end. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._holder = SessionHolder(environment.client)
-        self._good: OrderedDict[bytes, float] = OrderedDict()
+        self._valid_until: OrderedDict[bytes, float] = OrderedDict()
 
     def check(self, params: Any) -> None:
-        """Try what a `SamplingParams` asks for.
+        """Try the chain of a `SamplingParams`.
 
         Raises:
-            ValueError: its chain is malformed, or the service refuses it; vLLM answers with status 400.
-            vllm.exceptions.GracefulHTTPError: there is no service that can be asked; status 503.
+            ValueError: the chain is malformed, or the service refuses it; vLLM answers with status 400.
+            vllm.exceptions.GracefulHTTPError: the service is unavailable; vLLM answers with status 503.
         """
         failure_id(params)
-        asked = chain(params, environment.default_chain())
-        if not asked:
+        requested = chain(params, environment.default_chain())
+        if not requested:
             return
-        request = Request(processors=asked, sampling_params=sampling_params(params))
+        request = Request(processors=requested, sampling_params=sampling_params(params))
         digest = _digest(request)
         with self._lock:
-            if time.monotonic() < self._good.get(digest, 0.0):
+            if time.monotonic() < self._valid_until.get(digest, 0.0):
                 return
             try:
-                session = self._holder.opened(_options)
+                session = self._holder.ensure_open(_options)
                 session.remove(session.add(request))
-            except _NOT_THE_CALLERS as error:
+            except _SERVICE_ERRORS as error:
                 if isinstance(error, SESSION_ERRORS):
-                    self._holder.lose(error)
+                    self._holder.discard(error)
                 _raise_unavailable(error)
             except LogitportError as error:
-                self._holder.answered()
+                self._holder.record_success()
                 raise ValueError(f"logitport: {type(error).__name__}: {error}") from error
-            self._holder.answered()
-            self._good[digest] = time.monotonic() + _GOOD_SECONDS
-            while len(self._good) > _GOOD_KEPT:
-                self._good.popitem(last=False)
+            self._holder.record_success()
+            self._valid_until[digest] = time.monotonic() + _VALID_SECONDS
+            while len(self._valid_until) > _MAX_VALID:
+                self._valid_until.popitem(last=False)
 
 
-# Where the front end does not tell: all ids of any model are within.
+# Used if the front end does not show its vocabulary size: larger than any model's.
 _ANY_VOCAB_SIZE = 1 << 20
 
 _admission = Admission()
 
 
 def _options() -> dict[str, Any]:
-    """What the session is told of the engine."""
-    config = calling_config()
+    """Return the options of the session."""
+    config = find_config()
     model = None if config is None else config.model_config
     return {
         "vocab_size": model.get_vocab_size() if model else _ANY_VOCAB_SIZE,
@@ -89,21 +89,21 @@ def _options() -> dict[str, Any]:
 
 
 def check(params: Any) -> None:
-    """As `Admission.check`, in this process's one."""
+    """Call `Admission.check` of this process's instance."""
     _admission.check(params)
 
 
 def _digest(request: Request) -> bytes:
     try:
-        asked = orjson.dumps([request.processors, request.sampling_params], option=orjson.OPT_SERIALIZE_NUMPY)
+        data = orjson.dumps([request.processors, request.sampling_params], option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError as error:
-        raise InvalidParams(f"logitport: not what JSON can hold: {error}") from error
-    return hashlib.blake2b(asked).digest()
+        raise InvalidParams(f"logitport: processors or sampling parameters are not JSON: {error}") from error
+    return hashlib.blake2b(data).digest()
 
 
 def _raise_unavailable(error: LogitportError) -> NoReturn:
     try:
         from vllm.exceptions import GracefulHTTPError
-    except ImportError:  # an older vLLM: the error as it is, which is answered with status 500
+    except ImportError:  # an older vLLM answers any error with status 500
         raise error from None
     raise GracefulHTTPError(f"logitport: {error}", HTTPStatus.SERVICE_UNAVAILABLE) from error

@@ -1,4 +1,4 @@
-"""What is to be known of a vLLM engine, and which of its ways are refused."""
+"""Reads what a session needs from a vLLM engine, and refuses unsupported configurations."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Engine:
-    """What a session is told.
+    """What a session needs to know about an engine.
 
     Attributes:
         vocab_size: width of the logits.
-        device: where they are.
+        device: of the logits.
         model, tokenizer: names.
         eos_token_ids: of the model.
-        max_draft_tokens: the most draft tokens a request; 0 without speculation.
-        version: for people.
+        max_draft_tokens: the most draft tokens per request; 0 without speculation.
+        version: display text.
     """
 
     vocab_size: int
@@ -29,14 +29,14 @@ class Engine:
 
     @classmethod
     def of(cls, config: Any, device: Any, runner: str) -> Engine:
-        """From a `VllmConfig`.
+        """Read a `VllmConfig`.
 
         Raises:
-            ValueError: vLLM runs in a way in which requests could come out wrong; the message names it.
+            ValueError: the configuration could give wrong results; the message names it.
         """
         import vllm
 
-        _refuse(config)
+        _check_supported(config)
         model = config.model_config
         speculative = config.speculative_config
         return cls(
@@ -51,27 +51,27 @@ class Engine:
 
 
 def eos_token_ids(model: Any) -> tuple[int, ...]:
-    """End-of-sequence ids of a `ModelConfig`."""
+    """Return the end-of-sequence ids of a `ModelConfig`."""
     ids = getattr(model.hf_text_config, "eos_token_id", None)
     return () if ids is None else tuple(ids) if isinstance(ids, list | tuple) else (int(ids),)
 
 
-def _refuse(config: Any) -> None:
+def _check_supported(config: Any) -> None:
     parallel = config.parallel_config
     if getattr(parallel, "enable_batch_sharded_sampling", False) and parallel.tensor_parallel_size > 1:
         raise ValueError(
-            "logitport: batch-sharded sampling is not supported, for each rank would process other rows and one rank "
-            "asks for all; start vLLM without it"
+            "logitport: batch-sharded sampling is not supported, because each rank would process other rows while one "
+            "rank calls the service for all; start vLLM without it"
         )
     if getattr(config.speculative_config, "enable_adaptive_verification", False):
         raise ValueError(
-            "logitport: adaptive verification is not supported, for it drops rows of draft tokens; start vLLM with "
+            "logitport: adaptive verification is not supported, because it drops rows of draft tokens; start vLLM with "
             "enable_adaptive_verification off"
         )
     if parallel.tensor_parallel_size > 1 and not _every_rank_samples():
         raise ValueError(
-            "logitport: on this platform one rank of tensor parallelism alone gets the logits, and the others would "
-            "wait for ever; use one rank"
+            "logitport: on this platform only one tensor-parallel rank gets the logits, and the others would "
+            "block forever; start vLLM with one rank"
         )
 
 

@@ -1,4 +1,4 @@
-"""An engine's requests at the service. Nothing here raises: whatever happens, it ends requests, never the engine."""
+"""An engine's requests at the service. Nothing here raises: an error ends requests, never the engine."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class RemoteRequest:
-    """One request of the engine that asks for processors.
+    """One request of the engine that has processors.
 
     Attributes:
         request_id: vLLM's name for it, or "".
-        prompt_length: ids of its prompt.
+        prompt_length: number of prompt ids.
         ending_id: the id that it gets once it has failed.
-        handle: at the service; None on ranks that do not ask, and before it was admitted.
-        error: why it failed, on the rank that asks.
+        handle: at the service; None before admission, and on all ranks but the leader.
+        error: why it failed; set on the leader.
         failed: whether every rank knows that it failed.
     """
 
@@ -46,20 +46,20 @@ class RemoteRequest:
     failed: bool = False
 
     @property
-    def told(self) -> int:
-        """How many output ids the service has been told."""
+    def known_outputs(self) -> int:
+        """Return how many output ids the service has."""
         return 0 if self.handle is None else len(self.handle.history) - self.prompt_length
 
 
 @dataclass
 class Step:
-    """Requests of one step, and which rows of the engine's logits are theirs.
+    """Requests of one step, and their rows in the engine's logits.
 
     Attributes:
-        new_ids: for each request the ids that joined it; known to the rank that asks.
-        rows: whose row each is, and how many draft tokens it has seen.
-        places: where each of them is in the engine's logits.
-        drafts: draft tokens, of those requests that have any.
+        new_ids: ids that joined each request; set on the leader.
+        rows: each row's request, and how many draft tokens precede the row.
+        places: each row's index in the engine's logits.
+        drafts: draft tokens of the requests that have any.
     """
 
     new_ids: dict[RemoteRequest, Sequence[int]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Step:
     drafts: dict[RemoteRequest, Sequence[int]] = field(default_factory=dict)
 
     def add(self, request: RemoteRequest, new_ids: Sequence[int], place: int) -> None:
-        """A request with one row."""
+        """Add a request with one row."""
         self.new_ids[request] = new_ids
         self.rows.append((request, 0))
         self.places.append(place)
@@ -79,9 +79,9 @@ class _StepDecision:
     """What every rank does to the logits.
 
     Attributes:
-        failed: which of the step's requests have failed, by their order.
+        failed: indices of the step's failed requests.
         places: the rows that were processed.
-        edits: what is to be done to them; None if they come processed.
+        edits: edits to apply to them; None if the leader shares processed rows.
     """
 
     failed: list[int]
@@ -90,11 +90,11 @@ class _StepDecision:
 
 
 class RemoteBatch:
-    """The requests that one engine has at the service, in a session that is opened at the first, and again when lost.
+    """One engine's requests at the service, in a session that is opened for the first request and reopened when lost.
 
     Args:
-        engine: what the session is told.
-        ranks: who samples the same rows; the leader alone has a session.
+        engine: describes the engine to the session.
+        ranks: the processes that sample the same rows; only the leader has a session.
     """
 
     def __init__(self, engine: Engine, ranks: Ranks) -> None:
@@ -104,21 +104,21 @@ class RemoteBatch:
         self._live: set[RemoteRequest] = set()
         self._begun: tuple[Step, list[int], PendingStep | None] | None = None
 
-    def admit(self, request: RemoteRequest, asked: Callable[[], Request]) -> None:
-        """Have the service admit what is asked; if that is refused, it fails in its first step."""
-        if not self._ranks.leads:
+    def admit(self, request: RemoteRequest, make_request: Callable[[], Request]) -> None:
+        """Admit a request to the service. If that fails, the request fails in its first step."""
+        if not self._ranks.is_leader:
             return
         self._live.add(request)
         try:
-            request.handle = self._holder.opened(self._options).add(asked())
+            request.handle = self._holder.ensure_open(self._options).add(make_request())
         except SESSION_ERRORS as error:
             self.fail(request, error)
-            self._lose(error)
+            self._discard_session(error)
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self.fail(request, error)
 
     def release(self, request: RemoteRequest) -> None:
-        """It has ended, or left for good."""
+        """Remove a request that has ended, or that left for good."""
         self._live.discard(request)
         handle, request.handle = request.handle, None
         if handle is None or self._holder.session is None:
@@ -126,10 +126,10 @@ class RemoteBatch:
         try:
             self._holder.session.remove(handle)
         except Exception as error:  # noqa: BLE001 - raising would end the engine
-            self._lose(error)
+            self._discard_session(error)
 
     def rewind(self, request: RemoteRequest, outputs: int) -> None:
-        """Some of its ids were taken back: `outputs` of them are left."""
+        """Rewind a request to `outputs` output ids."""
         if self._holder.session is None or request.handle is None:
             return
         try:
@@ -138,35 +138,35 @@ class RemoteBatch:
             self.fail(request, error)
 
     def fail(self, request: RemoteRequest, error: Exception) -> None:
-        """It gets its ending id from now on. Once failed it stays so, and the first reason is the one that counts."""
+        """Force the request's ending id from now on. A request fails once, and keeps its first error."""
         if request.error is None:
             request.error = error
             record(
                 error,
                 request_id=request.request_id,
                 prompt_length=request.prompt_length,
-                output_length=request.told,
+                output_length=request.known_outputs,
                 forced_token_id=request.ending_id,
             )
 
     def begin(self, step: Step) -> None:
-        """Tell what was sampled, and return at once: the service works while the forward pass runs."""
-        if not self._ranks.leads:
+        """Send the sampled ids and return at once: the service computes during the forward pass."""
+        if not self._ranks.is_leader:
             return
         kept = [place for place, (request, _) in enumerate(step.rows) if request.error is None]
         self._begun = (step, kept, None)
         try:
             if kept and self._holder.session is not None:
-                self._begun = (step, kept, self._holder.session.step(**_of_session(step, kept)))
+                self._begun = (step, kept, self._holder.session.step(**_step_arguments(step, kept)))
         except Exception as error:  # noqa: BLE001 - raising would end the engine
-            self._lose(error)
+            self._discard_session(error)
 
     def finish(self, step: Step, logits: torch.Tensor) -> None:
         """Process the step's rows of float[rows, vocab_size], in place."""
         if not all(request.failed for request in step.new_ids):
-            decision = self._ranks.share(self._decision(step, logits) if self._ranks.leads else None)
-            if not self._ranks.alone and decision.places:
-                self._follow(decision, logits)
+            decision = self._ranks.share(self._decision(step, logits) if self._ranks.is_leader else None)
+            if not self._ranks.is_single and decision.places:
+                self._apply_decision(decision, logits)
             requests = list(step.new_ids)
             for place in decision.failed:
                 requests[place].failed = True
@@ -181,25 +181,25 @@ class RemoteBatch:
         edits = None
         try:
             if pending is not None:
-                edits = self._settle(pending, step, places, logits)
+                edits = self._process(pending, step, places, logits)
         except Exception as error:  # noqa: BLE001 - raising would end the engine
-            self._lose(error)
+            self._discard_session(error)
         failed = [place for place, request in enumerate(step.new_ids) if request.error is not None]
         return _StepDecision(failed, places if pending is not None and self._holder.session is not None else [], edits)
 
-    def _settle(self, pending: PendingStep, step: Step, places: list[int], logits: torch.Tensor) -> Edits | None:
-        """Process the leader's logits; the edits, if these are all that was done and others have to do it too."""
+    def _process(self, pending: PendingStep, step: Step, places: list[int], logits: torch.Tensor) -> Edits | None:
+        """Process the leader's logits. Returns edits if every rank, the leader included, must still apply them."""
         edits = None
         reads = any(request.handle is not None and request.handle.reads_logits for request in step.new_ids)
-        if self._ranks.alone or reads:
-            rows, inside = _rows(logits, places)
+        if self._ranks.is_single or reads:
+            rows, is_view = _rows(logits, places)
             result = pending.apply(rows, check=False)
-            if not inside:
+            if not is_view:
                 logits[places] = rows
         else:
             edits = pending.edits(check=False)
-            result = pending.result  # type: ignore[assignment] # there is one once there are edits
-        self._holder.answered()
+            result = pending.result  # type: ignore[assignment] # set, because the edits have arrived
+        self._holder.record_success()
         if result.failures:
             by_handle = {request.handle: request for request in step.new_ids}
             for handle, error in result.failures.items():
@@ -208,22 +208,22 @@ class RemoteBatch:
             at = dict(zip(step.places, step.rows))  # noqa: B905
             for row in result.all_denied_rows:
                 request, offset = at[places[row]]
-                if not offset:  # what a draft token leads to may never be sampled from
+                if not offset:  # a row after draft tokens may never be sampled from
                     self.fail(request, ProcessorFailed(_ALL_DENIED))
         return edits
 
-    def _follow(self, decision: _StepDecision, logits: torch.Tensor) -> None:
-        """Do what the leader did, or have it done."""
-        rows, inside = _rows(logits, decision.places)
+    def _apply_decision(self, decision: _StepDecision, logits: torch.Tensor) -> None:
+        """Apply the leader's edits on this rank, or copy the leader's rows."""
+        rows, is_view = _rows(logits, decision.places)
         if decision.edits is not None:
             apply_edits(decision.edits, rows)
         else:
             self._ranks.share_rows(rows)
-        if not inside:
+        if not is_view:
             logits[decision.places] = rows
 
     def _options(self) -> dict[str, Any]:
-        """What a session is told."""
+        """Return the options of the session."""
         return {
             "vocab_size": self._engine.vocab_size,
             "dtype": torch.float32,
@@ -236,31 +236,31 @@ class RemoteBatch:
             "reconnect_seconds": RECONNECT_SECONDS,
         }
 
-    def _lose(self, error: Exception) -> None:
-        """The session is of no use any more, and all its requests with it."""
-        self.give_up(self._live, error)
-        self._holder.lose(error)
+    def _discard_session(self, error: Exception) -> None:
+        """Close the failed session and fail all its requests."""
+        self.fail_all(self._live, error)
+        self._holder.discard(error)
 
-    def give_up(self, requests: Iterable[RemoteRequest], error: Exception) -> None:
-        """All these fail, of the same."""
+    def fail_all(self, requests: Iterable[RemoteRequest], error: Exception) -> None:
+        """Fail all these requests with the same error."""
         for request in requests:
             self.fail(request, error)
             request.handle = None
 
 
-_ALL_DENIED = "its processors deny every id, and vLLM would then sample any of them"
+_ALL_DENIED = "its processors deny every id, so vLLM would sample an arbitrary one"
 
 
 def force(logits: torch.Tensor, failed: Sequence[tuple[int, RemoteRequest]]) -> None:
-    """Leave each of these rows of the logits, [rows, vocab_size], its request's ending id alone."""
+    """Allow only the request's ending id in each of these rows of the logits, [rows, vocab_size]."""
     if failed:
         rows = [row for row, _ in failed]
         logits[rows] = float("-inf")
         logits[rows, [request.ending_id for _, request in failed]] = 0.0
 
 
-def _of_session(step: Step, kept: list[int]) -> dict[str, Any]:
-    """The arguments of `Session.step` for those of its rows that go there."""
+def _step_arguments(step: Step, kept: list[int]) -> dict[str, Any]:
+    """Return the arguments of `Session.step` for those of the step's rows that are sent."""
     new_ids = {request.handle: ids for request, ids in step.new_ids.items() if request.error is None}
     rows = [step.rows[place] for place in kept]
     drafts = {request.handle: ids for request, ids in step.drafts.items() if request.error is None}
@@ -272,7 +272,7 @@ def _of_session(step: Step, kept: list[int]) -> dict[str, Any]:
 
 
 def _rows(logits: torch.Tensor, places: list[int]) -> tuple[torch.Tensor, bool]:
-    """These rows, and whether they are still inside of the logits."""
+    """Return these rows, and whether they are a view of the logits."""
     first, last = places[0], places[-1]
     if places == list(range(first, last + 1)):
         return logits[first : last + 1], True

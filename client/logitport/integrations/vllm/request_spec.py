@@ -1,4 +1,4 @@
-"""What a request of vLLM asks of logitport, and the id that would end it."""
+"""Reads a vLLM request's processors from its parameters, and determines the id that ends it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 FAILURE_ID = "logitport_failure_id"
 
 
-def asks(params: Any, default: Chain) -> bool:
-    """Whether a `SamplingParams` asks for anything; told apart in well under a microsecond, and raises nothing."""
+def has_chain(params: Any, default: Chain) -> bool:
+    """Return whether a `SamplingParams` has processors. Takes well under a microsecond, and never raises."""
     extra = params.extra_args
     return bool(default) if extra is None or KEY not in extra else True
 
 
 def chain(params: Any, default: Chain) -> Chain:
-    """The chain in the `extra_args` of a `SamplingParams`, or the default. Raises InvalidParams."""
+    """Return the chain in the `extra_args` of a `SamplingParams`, or the default. Raises InvalidParams."""
     return chain_of(params.extra_args, default)
 
 
-def asked_of(
+def make_request(
     params: Any, default: Chain, prompt_ids: Sequence[int], output_ids: Sequence[int], request_id: str
 ) -> Request:
-    """What the service is told of a request. Raises InvalidParams."""
+    """Make the request that is sent to the service. Raises InvalidParams."""
     failure_id(params)
     return Request(
         prompt_ids,
@@ -42,41 +42,41 @@ def asked_of(
 
 
 def failure_id(params: Any) -> int | None:
-    """The id by which the caller wants to be told of a failure: one of its `stop_token_ids`, so that it comes back.
+    """Return the id that ends the request if it fails, one of its `stop_token_ids`; None if it names none.
 
     Raises:
-        InvalidParams: it is none of them.
+        InvalidParams: the id is not in `stop_token_ids`.
     """
-    wanted = (params.extra_args or {}).get(FAILURE_ID)
-    if wanted is None:
+    token_id = (params.extra_args or {}).get(FAILURE_ID)
+    if token_id is None:
         return None
-    if type(wanted) is not int or wanted not in (params.stop_token_ids or ()):
+    if type(token_id) is not int or token_id not in (params.stop_token_ids or ()):
         raise InvalidParams(
-            f"{FAILURE_ID} is {wanted!r}, which is none of stop_token_ids; write it there too: a request that fails "
-            "is ended by it, and the response's stop_reason tells so"
+            f"{FAILURE_ID} is {token_id!r}, which is not in stop_token_ids; add it there: a request that fails "
+            "ends with it, and the response's stop_reason then is this id"
         )
-    return wanted
+    return token_id
 
 
 def ending_id(params: Any, eos_token_ids: Sequence[int]) -> int:
-    """The id that ends a request; with ignore_eos and no stop_token_ids none does, and this is the model's anyway.
+    """Return the id that ends a request; the model's own if none does, as with ignore_eos and no stop_token_ids.
 
-    Raises nothing: a wrong `failure_id` is the fault of its request, and told where that is admitted.
+    Never raises: an invalid `failure_id` is reported when its request is admitted.
     """
     try:
-        wanted = failure_id(params)
+        token_id = failure_id(params)
     except InvalidParams:
-        wanted = None
-    stops = (wanted, params.eos_token_id, *(params.stop_token_ids or ()), *eos_token_ids, 0)
+        token_id = None
+    stops = (token_id, params.eos_token_id, *(params.stop_token_ids or ()), *eos_token_ids, 0)
     return int(next(token_id for token_id in stops if token_id is not None))
 
 
 def sampling_params(params: Any) -> dict[str, Any]:
-    """Those that are not vLLM's defaults, for processors; without what was asked of logitport."""
+    """Return the parameters that differ from vLLM's defaults, for processors, without those of logitport."""
     import msgspec
 
-    told: dict[str, Any] = msgspec.to_builtins(params)
-    extra = told.pop("extra_args", None) or {}
+    values: dict[str, Any] = msgspec.to_builtins(params)
+    extra = values.pop("extra_args", None) or {}
     extra = {name: value for name, value in extra.items() if name not in (KEY, FAILURE_ID)}
-    told = {name: value for name, value in told.items() if not name.startswith("_")}
-    return told | {"extra_args": extra} if extra else told
+    values = {name: value for name, value in values.items() if not name.startswith("_")}
+    return values | {"extra_args": extra} if extra else values

@@ -1,4 +1,4 @@
-"""What vLLM's model runner knows of requests and does not tell its processors: names, chunks, preemption."""
+"""Reads from vLLM's model runner what it does not pass to processors: request names, prompt chunks and preemption."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-# From a processor's method up to the runner's: two or three calls, and some to spare.
-_HIGHEST = 12
+# The runner's method is two or three calls above a processor's; the rest is a margin.
+_MAX_FRAMES = 12
 
 
 @dataclass(frozen=True)
 class RunnerContext:
-    """The model runner in whose step a processor is called.
+    """The model runner that called the processor.
 
     Attributes:
         runner: `GPUModelRunner` of either generation.
@@ -27,25 +27,25 @@ class RunnerContext:
     scheduled: Any
 
 
-def calling(shows: str) -> RunnerContext | None:
-    """The runner whose method, further up the stack, works on a `scheduler_output`; None outside such.
+def find_runner(attribute: str) -> RunnerContext | None:
+    """Find the runner in the nearest calling method with a `scheduler_output`; None without one.
 
-    Processors are told neither their requests' names, nor which rows belong to a prompt that is still being read, nor
-    whether a request that left the batch has ended. The runner's own variables say all that.
+    vLLM does not pass processors the names of requests, the rows of unfinished prompts, or whether a request that left
+    the batch has ended. The runner's own variables hold all of these.
 
     Args:
-        shows: an attribute by which the runner is known.
+        attribute: an attribute that identifies the runner.
     """
     for frame in _callers():
         if "scheduler_output" in frame.f_code.co_varnames:
             runner, scheduled = frame.f_locals.get("self"), frame.f_locals.get("scheduler_output")
-            if scheduled is not None and hasattr(runner, shows):
+            if scheduled is not None and hasattr(runner, attribute):
                 return RunnerContext(runner, scheduled)
     return None
 
 
-def calling_config() -> Any:
-    """The `VllmConfig` of the engine's front end, of which a method is further up the stack; None outside such."""
+def find_config() -> Any:
+    """Find the `VllmConfig` of the engine's front end in the nearest calling method that has one; None without one."""
     for frame in _callers():
         if "self" in frame.f_code.co_varnames:
             config = getattr(frame.f_locals.get("self"), "vllm_config", None)
@@ -55,9 +55,9 @@ def calling_config() -> Any:
 
 
 def _callers() -> Iterator[FrameType]:
-    """The frames above the function that asks, the nearest first."""
+    """Yield the frames above the calling function, nearest first."""
     frame = sys._getframe(2).f_back
-    for _ in range(_HIGHEST):
+    for _ in range(_MAX_FRAMES):
         if frame is None:
             return
         yield frame

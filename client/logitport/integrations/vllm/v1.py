@@ -1,4 +1,4 @@
-"""vLLM's first runner: processors are told by batch position, and before each forward pass."""
+"""The hook for vLLM's first runner, which describes the batch by index, before each forward pass."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from logitport.integrations.common import environment
 from logitport.integrations.vllm.engine import Engine
 from logitport.integrations.vllm.ranks import ranks_here, samples_here
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
-from logitport.integrations.vllm.request_spec import asked_of, asks, ending_id
-from logitport.integrations.vllm.runner_context import calling
+from logitport.integrations.vllm.request_spec import ending_id, has_chain, make_request
+from logitport.integrations.vllm.runner_context import find_runner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from logitport.integrations.common.history_batch import Chain
     from logitport.integrations.vllm.runner_context import RunnerContext
 
-# What asynchronous scheduling puts for an id that was sampled and has not reached the host.
-_NOT_YET = -1
+# Asynchronous scheduling's placeholder for a sampled id that has not reached the host.
+_PLACEHOLDER_ID = -1
 
 
 @dataclass(eq=False)
-class _Sampled(RemoteRequest):
-    """A request as V1 shows it.
+class _V1Request(RemoteRequest):
+    """A request in the first runner.
 
     Attributes:
-        output_ids: what was sampled; vLLM appends to it.
-        state: vLLM's own state of the request, which tells it from others; None if it cannot be seen.
+        output_ids: the sampled ids; vLLM appends to this list.
+        state: vLLM's own state of the request, which identifies it; None if it cannot be found.
     """
 
     output_ids: Sequence[int] = ()
@@ -39,14 +39,14 @@ class _Sampled(RemoteRequest):
 
 
 class V1Hook:
-    """Drives a `RemoteBatch` by `update_state` and `apply` of vLLM's V1 interface.
+    """Drives a `RemoteBatch` from `update_state` and `apply` of vLLM's V1 interface.
 
     Args:
         config: `VllmConfig`.
         device: of the logits.
 
     Raises:
-        ValueError: vLLM runs in a way that is not supported, or the environment names no service.
+        ValueError: the configuration is not supported, or the environment variables are invalid.
     """
 
     def __init__(self, config: Any, device: Any) -> None:
@@ -56,25 +56,25 @@ class V1Hook:
         self._ranks = ranks_here()
         self._samples_here = samples_here()
         self._batch = RemoteBatch(self._engine, self._ranks)
-        self._by_row: dict[int, _Sampled] = {}
-        # Preempted, or not scheduled for now; by the identity of vLLM's state of each.
-        self._parked: dict[int, _Sampled] = {}
+        self._by_row: dict[int, _V1Request] = {}
+        # Requests that are preempted or not scheduled, keyed by the identity of vLLM's state.
+        self._parked: dict[int, _V1Request] = {}
         self._step = Step()
         self._waits_for_ids = False
 
     def update_state(self, update: Any) -> None:
-        """Follow what became of the batch, a `BatchUpdate` or None; begin the step, if what was sampled is known."""
-        if not self._by_row and not self._parked and not self._concerns_us(update):
+        """Apply a `BatchUpdate` or None, and begin the step if all sampled ids are known."""
+        if not self._by_row and not self._parked and not self._adds_chain(update):
             return
-        caller = calling("input_batch")
+        context = find_runner("input_batch")
         self._step = Step()
         try:
-            self._follow(update, caller)
-            self._take_part(caller)
+            self._apply_update(update, context)
+            self._build_step(context)
             if not self._waits_for_ids:
                 self._batch.begin(self._step)
         except Exception as error:  # noqa: BLE001 - raising would end the engine
-            self._batch.give_up([*self._by_row.values(), *self._parked.values()], error)
+            self._batch.fail_all([*self._by_row.values(), *self._parked.values()], error)
             self._step = Step()
             for row, request in sorted(self._by_row.items()):
                 self._step.add(request, (), row)
@@ -86,31 +86,33 @@ class V1Hook:
             return logits
         self._step = Step()
         if self._waits_for_ids:
-            step.new_ids = {request: self._new_ids(request) for request in cast("list[_Sampled]", list(step.new_ids))}
+            step.new_ids = {request: self._new_ids(request) for request in cast("list[_V1Request]", list(step.new_ids))}
         self._batch.finish(step, logits)
         return logits
 
-    def _concerns_us(self, update: Any) -> bool:
+    def _adds_chain(self, update: Any) -> bool:
         return (
-            update is not None and self._samples_here and any(asks(added[1], self._default) for added in update.added)
+            update is not None
+            and self._samples_here
+            and any(has_chain(added[1], self._default) for added in update.added)
         )
 
-    def _follow(self, update: Any, caller: RunnerContext | None) -> None:
-        """Bring requests to the rows that they have now; who left for a while is parked, who is new is admitted."""
+    def _apply_update(self, update: Any, context: RunnerContext | None) -> None:
+        """Map requests to their current rows. Parks those that left the batch for a while, and admits new ones."""
         if update is not None:
             for row in (*update.removed, *(added[0] for added in update.added)):
                 self._park(self._by_row.pop(row, None))
-            states = _states(caller) if update.added else {}
+            states = _states(context) if update.added else {}
             for row, params, prompt_ids, output_ids in update.added:
-                if asks(params, self._default):
+                if has_chain(params, self._default):
                     state = states.get(id(output_ids))
-                    self._by_row[row] = self._resumed(state, prompt_ids, output_ids) or self._admitted(
+                    self._by_row[row] = self._resume(state, prompt_ids, output_ids) or self._admit(
                         state, params, prompt_ids, output_ids
                     )
             for source, target, direction in update.moved:
                 self._move(source, target, swap=direction.name == "SWAP")
         for key, request in list(self._parked.items()):
-            state = None if caller is None else caller.runner.requests.get(request.request_id)
+            state = None if context is None else context.runner.requests.get(request.request_id)
             if state is None or state is not request.state:
                 del self._parked[key]
                 self._batch.release(request)
@@ -124,12 +126,12 @@ class V1Hook:
         else:
             self._park(replaced)
 
-    def _park(self, request: _Sampled | None) -> None:
+    def _park(self, request: _V1Request | None) -> None:
         if request is not None:
             self._parked[id(request.state or request)] = request
 
-    def _resumed(self, state: Any, prompt_ids: Sequence[int] | None, output_ids: Sequence[int]) -> _Sampled | None:
-        """The request that this one is, if it was parked and is the same still."""
+    def _resume(self, state: Any, prompt_ids: Sequence[int] | None, output_ids: Sequence[int]) -> _V1Request | None:
+        """Return the parked request with this state, if it is still the same request."""
         request = None if state is None else self._parked.pop(id(state), None)
         if request is None:
             return None
@@ -139,10 +141,10 @@ class V1Hook:
         request.output_ids = output_ids
         return request
 
-    def _admitted(
+    def _admit(
         self, state: Any, params: Any, prompt_ids: Sequence[int] | None, output_ids: Sequence[int]
-    ) -> _Sampled:
-        request = _Sampled(
+    ) -> _V1Request:
+        request = _V1Request(
             request_id="" if state is None else state.req_id,
             prompt_length=len(prompt_ids or ()),
             ending_id=ending_id(params, self._engine.eos_token_ids),
@@ -150,49 +152,49 @@ class V1Hook:
             state=state,
         )
         if prompt_ids is None:
-            self._batch.fail(request, InvalidArgument("the prompt came as embeddings: processors need its token ids"))
+            self._batch.fail(request, InvalidArgument("the prompt is embeddings, but processors need its token ids"))
             return request
-        known = [token_id for token_id in output_ids if token_id != _NOT_YET]
-        self._batch.admit(request, lambda: asked_of(params, self._default, prompt_ids, known, request.request_id))
+        output = [token_id for token_id in output_ids if token_id != _PLACEHOLDER_ID]
+        self._batch.admit(request, lambda: make_request(params, self._default, prompt_ids, output, request.request_id))
         return request
 
-    def _take_part(self, caller: RunnerContext | None) -> None:
-        """Make the step of all rows that will be sampled from."""
+    def _build_step(self, context: RunnerContext | None) -> None:
+        """Build the step from all rows that will be sampled from."""
         self._waits_for_ids = False
         for row, request in sorted(self._by_row.items()):
-            if len(request.output_ids) < request.told:
+            if len(request.output_ids) < request.known_outputs:
                 self._batch.rewind(request, len(request.output_ids))
-            if not _reads_its_prompt(request, caller):
-                if _NOT_YET in request.output_ids[request.told :]:
+            if not _is_partial_prefill(request, context):
+                if _PLACEHOLDER_ID in request.output_ids[request.known_outputs :]:
                     self._waits_for_ids = True
                     new_ids: Sequence[int] = ()
                 else:
                     new_ids = self._new_ids(request)
                 self._step.add(request, new_ids, row)
 
-    def _new_ids(self, request: _Sampled) -> Sequence[int]:
-        """What the service has not been told of what was sampled; by now all of it must be known."""
+    def _new_ids(self, request: _V1Request) -> Sequence[int]:
+        """Return the sampled ids that the service does not have yet. By now none may be a placeholder."""
         if request.handle is None:
             return ()
-        new_ids = request.output_ids[request.told :]
-        if _NOT_YET in new_ids:
-            self._batch.fail(request, InvalidArgument("vLLM does not show what it sampled; is the version supported?"))
+        new_ids = request.output_ids[request.known_outputs :]
+        if _PLACEHOLDER_ID in new_ids:
+            self._batch.fail(request, InvalidArgument("vLLM does not show its sampled ids; use a supported version"))
             return ()
         return new_ids
 
 
-def _states(caller: RunnerContext | None) -> dict[int, Any]:
-    """State of each request of the batch, as vLLM keeps it, by the identity of the list of its output ids."""
-    if caller is None:
+def _states(context: RunnerContext | None) -> dict[int, Any]:
+    """Return vLLM's state of each request of the batch, keyed by the identity of its list of output ids."""
+    if context is None:
         return {}
-    batch, requests = caller.runner.input_batch, caller.runner.requests
+    batch, requests = context.runner.input_batch, context.runner.requests
     return {id(ids): requests[name] for name, ids in zip(batch.req_ids, batch.req_output_token_ids)}  # noqa: B905
 
 
-def _reads_its_prompt(request: _Sampled, caller: RunnerContext | None) -> bool:
-    """Whether this step reads a chunk of the prompt that is not the last one: what is sampled then is thrown away."""
-    if caller is None or request.state is None:
+def _is_partial_prefill(request: _V1Request, context: RunnerContext | None) -> bool:
+    """Return whether this step reads a chunk of the prompt other than the last: vLLM then drops the sampled id."""
+    if context is None or request.state is None:
         return False
     state = request.state
-    scheduled: int = caller.scheduled.num_scheduled_tokens.get(request.request_id, 0)
+    scheduled: int = context.scheduled.num_scheduled_tokens.get(request.request_id, 0)
     return bool(state.num_computed_tokens + scheduled < state.num_tokens)

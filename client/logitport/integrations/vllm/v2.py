@@ -1,4 +1,4 @@
-"""vLLM's second runner: requests have slots, rows change places at every step, and histories are on the device."""
+"""The hook for vLLM's second runner: requests have slots, rows move at every step, and histories are on the device."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from logitport.integrations.common import environment
 from logitport.integrations.vllm.engine import Engine
 from logitport.integrations.vllm.ranks import ranks_here
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
-from logitport.integrations.vllm.request_spec import asked_of, asks, ending_id
-from logitport.integrations.vllm.runner_context import calling
+from logitport.integrations.vllm.request_spec import ending_id, has_chain, make_request
+from logitport.integrations.vllm.runner_context import find_runner
 from logitport.integrations.vllm.token_tails import TokenTails
 
 if TYPE_CHECKING:
@@ -21,13 +21,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class _Slotted(RemoteRequest):
-    """A request as V2 shows it.
+class _V2Request(RemoteRequest):
+    """A request in the second runner.
 
     Attributes:
-        slot: where it is.
-        prefill_length: ids that are read before anything is sampled: the prompt, and what had been sampled when it was
-            preempted.
+        slot: its index in the runner's state.
+        prefill_length: ids read before any is sampled: the prompt, and the ids sampled before a preemption.
     """
 
     slot: int = 0
@@ -35,14 +34,14 @@ class _Slotted(RemoteRequest):
 
 
 class V2Hook:
-    """Drives a `RemoteBatch` by `add_request`, `apply_staged_writes` and `apply` of vLLM's V2 interface.
+    """Drives a `RemoteBatch` from `add_request`, `apply_staged_writes` and `apply` of vLLM's V2 interface.
 
     Args:
         config: `VllmConfig`.
         states: `LogitsProcRequestState`.
 
     Raises:
-        ValueError: vLLM runs in a way that is not supported, or the environment names no service.
+        ValueError: the configuration is not supported, or the environment variables are invalid.
     """
 
     def __init__(self, config: Any, states: Any) -> None:
@@ -53,76 +52,76 @@ class V2Hook:
         self._ranks = ranks_here()
         self._batch = RemoteBatch(self._engine, self._ranks)
         self._token_tails = TokenTails(states, self._engine.max_draft_tokens + 1)
-        self._by_slot: dict[int, _Slotted] = {}
+        self._by_slot: dict[int, _V2Request] = {}
         self._entering: dict[int, Any] = {}
-        # Their slots were taken by others; whether they have ended is known before the next forward pass.
-        self._displaced: list[_Slotted] = []
-        self._preempted: dict[str, _Slotted] = {}
+        # Requests that lost their slots to others. The next forward pass shows whether they have ended.
+        self._displaced: list[_V2Request] = []
+        self._preempted: dict[str, _V2Request] = {}
 
     def add_request(self, slot: int, params: Any) -> bool:
-        """A request takes a slot; its ids are on the device by the time of `apply_staged_writes`."""
+        """Assign a slot to a request; its ids are on the device when `apply_staged_writes` is called."""
         self._entering.pop(slot, None)
         if (displaced := self._by_slot.pop(slot, None)) is not None:
             self._displaced.append(displaced)
-        if not asks(params, self._default):
+        if not has_chain(params, self._default):
             return False
         self._entering[slot] = params
         return True
 
     def apply_staged_writes(self) -> None:
-        """Before the forward pass: follow who came and went, and have the device send what was sampled."""
+        """Before the forward pass: remove and admit requests, and queue a copy of the sampled ids."""
         if not (self._by_slot or self._entering or self._displaced or self._preempted):
             return
-        caller = calling("req_states")
+        runner_context = find_runner("req_states")
         try:
-            self._leave(caller)
-            self._enter(caller)
-            if self._ranks.leads:
+            self._remove_gone(runner_context)
+            self._admit_new(runner_context)
+            if self._ranks.is_leader:
                 self._token_tails.fetch(list(self._by_slot))
         except Exception as error:  # noqa: BLE001 - raising would end the engine
-            self._batch.give_up([*self._by_slot.values(), *self._preempted.values()], error)
+            self._batch.fail_all([*self._by_slot.values(), *self._preempted.values()], error)
 
     def apply(self, logits: torch.Tensor, context: Any) -> torch.Tensor:
-        """Process float32[rows, vocab_size] in place; `LogitsContext` tells whose rows they are."""
+        """Process float32[rows, vocab_size] in place; `LogitsContext` has each row's slot."""
         if not self._by_slot:
             return logits
-        step = self._take_part(context, len(logits))
+        step = self._build_step(context, len(logits))
         if step.rows:
-            if self._ranks.leads:
-                self._tell(step)
+            if self._ranks.is_leader:
+                self._fill_new_ids(step)
             self._batch.finish(step, logits)
         return logits
 
-    def _leave(self, caller: RunnerContext | None) -> None:
-        """Who has ended is released, who was preempted kept."""
+    def _remove_gone(self, runner_context: RunnerContext | None) -> None:
+        """Release requests that have ended; keep preempted ones."""
         gone, self._displaced = self._displaced, []
-        if caller is None:
+        if runner_context is None:
             for request in gone:
                 self._batch.release(request)
             return
-        names = caller.runner.req_states.index_to_req_id
+        names = runner_context.runner.req_states.index_to_req_id
         for slot, request in list(self._by_slot.items()):
             if names.get(slot) != request.request_id:
                 gone.append(self._by_slot.pop(slot))
-        preempted = caller.scheduled.preempted_req_ids or ()
+        preempted = runner_context.scheduled.preempted_req_ids or ()
         for request in gone:
             if request.request_id in preempted:
                 self._preempted[request.request_id] = request
             else:
                 self._batch.release(request)
-        for name in caller.scheduled.finished_req_ids:
+        for name in runner_context.scheduled.finished_req_ids:
             if name in self._preempted and name not in preempted:
                 self._batch.release(self._preempted.pop(name))
 
-    def _enter(self, caller: RunnerContext | None) -> None:
+    def _admit_new(self, runner_context: RunnerContext | None) -> None:
         entering, self._entering = self._entering, {}
         for slot, params in entering.items():
-            name = "" if caller is None else caller.runner.req_states.index_to_req_id.get(slot)
-            if name is not None:  # else vLLM warms up, and there is no request
-                self._by_slot[slot] = self._resumed(slot, name) or self._admitted(slot, name, params)
+            name = "" if runner_context is None else runner_context.runner.req_states.index_to_req_id.get(slot)
+            if name is not None:  # None during vLLM's warm-up, where the slot has no request
+                self._by_slot[slot] = self._resume(slot, name) or self._admit(slot, name, params)
 
-    def _resumed(self, slot: int, name: str) -> _Slotted | None:
-        """The preempted request that this one is, if it is the same still."""
+    def _resume(self, slot: int, name: str) -> _V2Request | None:
+        """Return the preempted request with this name, if it is still the same request."""
         request = self._preempted.pop(name, None)
         if request is None:
             return None
@@ -132,24 +131,24 @@ class V2Hook:
         request.slot, request.prefill_length = slot, int(self._states.prefill_len.np[slot])
         return request
 
-    def _admitted(self, slot: int, name: str, params: Any) -> _Slotted:
+    def _admit(self, slot: int, name: str, params: Any) -> _V2Request:
         prompt_length, prefill_length = int(self._states.prompt_len.np[slot]), int(self._states.prefill_len.np[slot])
-        request = _Slotted(
+        request = _V2Request(
             request_id=name,
             prompt_length=prompt_length,
             ending_id=ending_id(params, self._engine.eos_token_ids),
             slot=slot,
             prefill_length=prefill_length,
         )
-        if self._ranks.leads:
+        if self._ranks.is_leader:
             ids = self._token_tails.history(slot, prefill_length)
             self._batch.admit(
-                request, lambda: asked_of(params, self._default, ids[:prompt_length], ids[prompt_length:], name)
+                request, lambda: make_request(params, self._default, ids[:prompt_length], ids[prompt_length:], name)
             )
         return request
 
-    def _take_part(self, context: Any, rows: int) -> Step:
-        """The step, with all rows that will be sampled from; on all ranks the same."""
+    def _build_step(self, context: Any, rows: int) -> Step:
+        """Build the step from all rows that will be sampled from; identical on all ranks."""
         step = Step()
         slots = context.idx_mapping_np.tolist()
         lengths = context.seq_lens_upper_bound_np.tolist()
@@ -172,14 +171,14 @@ class V2Hook:
         return step
 
     def _places(self, step: Step, context: Any, own: set[int]) -> dict[int, list[int]]:
-        """The rows of each slot that speculates, by draft offset; its draft tokens join the step."""
-        told = torch.stack([context.expanded_idx_mapping, context.expanded_local_pos, context.input_ids]).tolist()
+        """Return the rows of each speculating slot, by draft offset, and add its draft tokens to the step."""
+        columns = torch.stack([context.expanded_idx_mapping, context.expanded_local_pos, context.input_ids]).tolist()
         places: dict[int, list[int]] = {}
         drafts: dict[int, list[int]] = {}
-        for row, (slot, offset, token_id) in enumerate(zip(*told)):  # noqa: B905
+        for row, (slot, offset, token_id) in enumerate(zip(*columns)):  # noqa: B905
             if slot not in own or offset != len(places.get(slot, ())):
                 continue
-            if offset and token_id < 0:  # a placeholder, which vLLM is going to reject, and what follows with it
+            if offset and token_id < 0:  # a placeholder: vLLM rejects it and all that follow
                 continue
             places.setdefault(slot, []).append(row)
             if offset:
@@ -187,9 +186,9 @@ class V2Hook:
         step.drafts = {self._by_slot[slot]: token_ids for slot, token_ids in drafts.items()}
         return places
 
-    def _tell(self, step: Step) -> None:
-        """Put into the step what the service has not been told of what was sampled."""
-        for request in cast("list[_Slotted]", list(step.new_ids)):
+    def _fill_new_ids(self, step: Step) -> None:
+        """Add the sampled ids that the service does not have yet."""
+        for request in cast("list[_V2Request]", list(step.new_ids)):
             if request.handle is not None:
                 try:
                     step.new_ids[request] = self._token_tails.since(request.slot, len(request.handle.history))

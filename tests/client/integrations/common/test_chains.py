@@ -1,4 +1,4 @@
-"""What a request asks of logitport in an engine's extra arguments, and how a hook finds the service."""
+"""Chains in an engine's extra arguments, and the environment variables of hooks."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ BAN = ("disallowed_tokens", {"token_ids": [1]})
         ({"logitport": '[["disallowed_tokens", {"token_ids": [1]}], ["grammar"]]'}, [BAN, ("grammar", {})]),
     ],
 )
-def test_both_forms_are_read(extra_args: Any, chain: Any) -> None:
+def test_both_forms_are_parsed(extra_args: Any, chain: Any) -> None:
     assert list(chain_of(extra_args)) == chain
 
 
-def test_the_default_is_for_requests_that_ask_nothing() -> None:
+def test_the_default_is_for_requests_without_the_key() -> None:
     assert chain_of({}, [BAN]) == [BAN]
     assert chain_of({"logitport": []}, [BAN]) == []
 
 
-@pytest.mark.parametrize("asked", ["{", "1", {"a": 1}, 7, ["x"], [["x", 1]], [[1, {}]], [["x", {}, {}]], [[]]])
-def test_what_is_no_chain_is_refused_and_told_apart(asked: Any) -> None:
+@pytest.mark.parametrize("value", ["{", "1", {"a": 1}, 7, ["x"], [["x", 1]], [[1, {}]], [["x", {}, {}]], [[]]])
+def test_other_values_are_refused_with_their_place(value: Any) -> None:
     with pytest.raises(InvalidParams, match=r"logitport.*list of"):
-        chain_of({"logitport": asked})
+        chain_of({"logitport": value})
 
 
 def test_the_environment_names_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,10 +49,10 @@ def test_the_environment_names_the_server(monkeypatch: pytest.MonkeyPatch) -> No
         assert client.target == "127.0.0.1:1"
 
 
-def test_variables_that_are_misspelt_are_told_of_once(
+def test_misspelled_variables_are_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    environment.warn_of_misspelt.cache_clear()
+    environment.warn_about_misspelled.cache_clear()
     monkeypatch.setenv("LOGITPORT_TARGET", "127.0.0.1:1")
     monkeypatch.setenv("LOGITPORT_DEFAULT_PROCESORS", "[]")
     monkeypatch.setenv("LOGITPORT_ENABLE_CUSTOM_LOGIT_PROCESSOR", "true")  # the server's

@@ -1,4 +1,4 @@
-"""What an engine's environment says of the service."""
+"""Environment variables that configure a hook's client."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def test_without_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
         environment.client()
 
 
-@pytest.mark.parametrize(("given", "seconds"), [(None, 25.0), ("", 25.0), ("2.5", 2.5), ("30", 30.0)])
-def test_how_long_a_step_may_take(
-    made: list[Client], monkeypatch: pytest.MonkeyPatch, given: str | None, seconds: float
+@pytest.mark.parametrize(("value", "seconds"), [(None, 25.0), ("", 25.0), ("2.5", 2.5), ("30", 30.0)])
+def test_the_step_timeout(
+    made: list[Client], monkeypatch: pytest.MonkeyPatch, value: str | None, seconds: float
 ) -> None:
-    if given is not None:
-        monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", given)
+    if value is not None:
+        monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", value)
     made.append(environment.client())
     assert made[0].timeout == seconds
 
 
-@pytest.mark.parametrize("given", ["0", "-1", "nan", "inf", "soon", "1e-9", "1e300"])
-def test_what_is_no_such_time(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
-    monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", given)
-    with pytest.raises(InvalidArgument, match=f"LOGITPORT_STEP_TIMEOUT_SECONDS is '{given}'; set it to seconds"):
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "soon", "1e-9", "1e300"])
+def test_an_invalid_step_timeout_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", value)
+    with pytest.raises(InvalidArgument, match=f"LOGITPORT_STEP_TIMEOUT_SECONDS is '{value}'; set it to seconds"):
         environment.client()

@@ -7,13 +7,13 @@ from logitport import InvalidArgument
 from logitport.integrations.common.padding import running_rows, tokens_by_id, tokens_by_mask
 
 
-def test_only_padding_at_the_start_is_told_by_its_id() -> None:
+def test_only_leading_padding_is_found_by_id() -> None:
     prompts = np.array([[0, 0, 5, 0], [6, 0, 5, 0], [0, 0, 0, 0]])
     assert tokens_by_id(prompts, 0).tolist() == [[False, False, True, True], [True] * 4, [False] * 4]
     assert tokens_by_id(prompts, None).all()
 
 
-def test_a_mask_tells_padding_anywhere_and_covers_the_rows_of_each_prompt() -> None:
+def test_a_mask_marks_padding_anywhere_for_all_rows_of_a_prompt() -> None:
     mask = np.array([[0, 1, 1], [1, 1, 0]])
     expected = [[False, True, True]] * 2 + [[True, True, False]] * 2
     assert tokens_by_mask(np.zeros((4, 3), int), mask).tolist() == expected
@@ -43,6 +43,8 @@ def test_a_row_ends_with_an_end_of_sequence_id(
     assert running_rows(np.array(outputs, int), eos_token_ids, pad_token_id) == running
 
 
-def test_a_row_that_goes_on_after_its_end_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="row 1 goes on with 7 after its end-of-sequence id, where padding, 0,"):
+def test_a_row_that_continues_after_its_end_is_refused() -> None:
+    with pytest.raises(
+        InvalidArgument, match="row 1 continues with 7 after its end-of-sequence id; expected padding, 0"
+    ):
         running_rows(np.array([[1, 0, 0], [1, 0, 7]]), [1], 0)

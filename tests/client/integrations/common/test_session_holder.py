@@ -1,4 +1,4 @@
-"""An engine's session, opened when it is needed, and what becomes of it when it fails."""
+"""When an engine's session is opened, closed and reopened."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Session:
 
 
 class Client:
-    """Opens sessions, of which it keeps a list."""
+    """Opens sessions and records them."""
 
     timeout = 15.0
 
@@ -50,35 +50,35 @@ def holder(service: Client) -> SessionHolder:
 
 
 def test_one_session_until_it_is_lost(holder: SessionHolder, service: Client, clock: Clock) -> None:
-    first = holder.opened(dict)
-    assert holder.opened(dict) is first
-    holder.lose(ServerUnavailable("gone"))
+    first = holder.ensure_open(dict)
+    assert holder.ensure_open(dict) is first
+    holder.discard(ServerUnavailable("gone"))
     assert holder.session is None
     clock.now += 1.0
-    assert holder.opened(dict) is not first
+    assert holder.ensure_open(dict) is not first
     assert [session.closed for session in service.sessions] == [True, False]
 
 
 @pytest.mark.parametrize(("error", "pause"), [(DeadlineExceeded("no answer"), 15.0), (ServerUnavailable("gone"), 1.0)])
-def test_a_session_that_answered_nothing_is_given_up_for_as_long_as_it_was_waited_for(
+def test_the_pause_lasts_as_long_as_the_failed_step(
     holder: SessionHolder, clock: Clock, error: Exception, pause: float
 ) -> None:
     for times in (1, 2, 4):
-        holder.opened(dict)
-        holder.lose(error)
+        holder.ensure_open(dict)
+        holder.discard(error)
         clock.now += times * pause - 0.1
         with pytest.raises(type(error)):
-            holder.opened(dict)
+            holder.ensure_open(dict)
         clock.now += 0.1
         error = type(error)(*error.args)
-    holder.opened(dict)
-    holder.answered()
-    holder.lose(error)
+    holder.ensure_open(dict)
+    holder.record_success()
+    holder.discard(error)
     clock.now += pause
-    holder.opened(dict)
+    holder.ensure_open(dict)
 
 
-def test_what_was_opened_in_vain_is_lost_once(clock: Clock) -> None:
+def test_a_failure_to_open_counts_once(clock: Clock) -> None:
     attempts = []
 
     def connect() -> Client:
@@ -88,16 +88,16 @@ def test_what_was_opened_in_vain_is_lost_once(clock: Clock) -> None:
     holder = SessionHolder(connect)  # type: ignore[arg-type]
     for _ in range(30):
         with pytest.raises(ServerUnavailable) as raised:
-            holder.opened(dict)
-        holder.lose(raised.value)
-        holder.lose(DeadlineExceeded("the same, in other words"))
+            holder.ensure_open(dict)
+        holder.discard(raised.value)
+        holder.discard(DeadlineExceeded("the same, in other words"))
         clock.now += 0.25
     assert attempts == [0.0, 1.0, 3.0, 7.0]
 
 
-def test_a_session_that_its_engine_ended_is_no_failure(holder: SessionHolder, service: Client, clock: Clock) -> None:
-    holder.opened(dict)
+def test_closing_a_session_is_no_failure(holder: SessionHolder, service: Client, clock: Clock) -> None:
+    holder.ensure_open(dict)
     holder.close()
     holder.close()
     assert service.sessions[0].closed
-    assert holder.opened(dict) is service.sessions[1]
+    assert holder.ensure_open(dict) is service.sessions[1]

@@ -1,4 +1,4 @@
-"""The reference that requests send, what is not taken for it, and what becomes of requests before they run."""
+"""The reference that requests send, strings that are not accepted, and the checks before a request is scheduled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sealed(data: bytes) -> str:
 
 class TestTheReference:
     def test_it_is_small_and_unpickles_to_the_class(self) -> None:
-        """As SGLang does it: dill, and then a call."""
+        """As SGLang does it: dill, then a call."""
         assert len(REMOTE) < 200
         assert dill.loads(bytes.fromhex(json.loads(REMOTE)["callable"])) is RemoteLogitProcessor
 
@@ -41,7 +41,7 @@ class TestTheReference:
         assert made.stdout.strip() == REMOTE
 
     @pytest.mark.parametrize("protocol", range(6))
-    def test_any_pickle_of_it_is_known(self, protocol: int) -> None:
+    def test_any_pickle_of_it_is_accepted(self, protocol: int) -> None:
         assert names_hook(sealed(pickle.dumps(RemoteLogitProcessor, protocol=protocol)))
         assert names_hook(sealed(dill.dumps(RemoteLogitProcessor, protocol=protocol)))
 
@@ -66,7 +66,7 @@ class TestTheReference:
             [REMOTE],
         ],
     )
-    def test_nothing_else_is(self, string: Any) -> None:
+    def test_other_strings_are_not_accepted(self, string: Any) -> None:
         assert not names_hook(string)
 
     def test_long_strings_are_not_kept(self) -> None:
@@ -81,7 +81,7 @@ class TestTheReference:
 
 
 class Inputs:
-    """As much of SGLang's `GenerateReqInput` as is looked at."""
+    """The part of SGLang's `GenerateReqInput` that is read."""
 
     def __init__(self, custom_logit_processor: Any, sampling_params: Any) -> None:
         self.custom_logit_processor = custom_logit_processor
@@ -93,19 +93,19 @@ class Inputs:
 
 def admitted(processor: Any, params: Any, *, guarded: bool = True) -> Any:
     inputs = Inputs(processor, params)
-    admission._checking(Inputs.normalize, guarded=guarded)(inputs)
+    admission._wrap_normalize(Inputs.normalize, guarded=guarded)(inputs)
     return inputs.sampling_params
 
 
-class TestTheDoor:
-    def test_chains_travel_as_text(self) -> None:
+class TestAdmission:
+    def test_chains_are_sent_as_text(self) -> None:
         """SGLang's messages hold no list of lists."""
-        custom = {"logitport": [["disallowed_tokens", {"token_ids": [1]}], ["a/b"]], "mine": 1}
+        custom = {"logitport": [["disallowed_tokens", {"token_ids": [1]}], ["a/b"]], "other": 1}
         params = {"temperature": 0, "custom_params": custom}
         kept = admitted(REMOTE, params)
         text = kept["custom_params"].pop("logitport")
         assert json.loads(text) == [["disallowed_tokens", {"token_ids": [1]}], ["a/b", {}]]
-        assert kept == {"temperature": 0, "custom_params": {"mine": 1}}
+        assert kept == {"temperature": 0, "custom_params": {"other": 1}}
         assert params["custom_params"] is custom
         assert isinstance(custom["logitport"], list)
         assert admitted(REMOTE, {"custom_params": {"logitport": text}}) == {"custom_params": {"logitport": text}}
@@ -118,24 +118,28 @@ class TestTheDoor:
 
     @pytest.mark.parametrize(
         "params",
-        [{}, {"custom_params": None}, {"custom_params": {"mine": 1}}, {"custom_params": {"logitport": None}}, None],
+        [{}, {"custom_params": None}, {"custom_params": {"other": 1}}, {"custom_params": {"logitport": None}}, None],
     )
-    def test_those_who_ask_nothing(self, params: Any) -> None:
+    def test_requests_without_a_chain_pass_unchanged(self, params: Any) -> None:
         assert (admitted(REMOTE, params) or {}) == (params or {})
         assert admitted(None, params) == params
 
     @pytest.mark.parametrize(
-        ("processor", "params", "why"),
+        ("processor", "params", "message"),
         [
-            (OTHER, {}, "this server takes one custom_logit_processor"),
-            ([REMOTE, OTHER], [{}, {}], "this server takes one custom_logit_processor"),
+            (OTHER, {}, "this server accepts one custom_logit_processor"),
+            ([REMOTE, OTHER], [{}, {}], "this server accepts one custom_logit_processor"),
             (REMOTE, {"custom_params": {"logitport": 7}}, "a list of"),
-            (None, {"custom_params": {"logitport": [["a/b"]]}}, "no custom_logit_processor: nothing would come of it"),
+            (
+                None,
+                {"custom_params": {"logitport": [["a/b"]]}},
+                "has no custom_logit_processor, so it would have no effect",
+            ),
             (REMOTE, {"beam_width": 2}, "beam search"),
         ],
     )
-    def test_who_is_refused(self, processor: Any, params: Any, why: str) -> None:
-        with pytest.raises(ValueError, match=why):
+    def test_refused_requests(self, processor: Any, params: Any, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
             admitted(processor, params)
 
     def test_with_a_default_the_processor_need_not_be_sent(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,14 +147,14 @@ class TestTheDoor:
         kept = admitted(None, {"custom_params": {"logitport": []}})
         assert kept == {"custom_params": {"logitport": "[]"}}
 
-    def test_others_pass_where_nobody_guards(self) -> None:
+    def test_other_processors_pass_without_the_guard(self) -> None:
         assert admitted(OTHER, {"custom_params": {"token_ids": [1]}}, guarded=False) == {
             "custom_params": {"token_ids": [1]}
         }
 
 
 class Req:
-    """As much of SGLang's `Req` as is looked at."""
+    """The part of SGLang's `Req` that is read."""
 
     def __init__(self, rid: str, sampling_params: Any, custom_logit_processor: str | None = None) -> None:
         self.rid = rid
@@ -169,18 +173,18 @@ class TestTheScheduler:
     def make(self, custom_params: Any, *, rid: str = "r", **options: Any) -> Req:
         req = Req.__new__(Req)
         given = SimpleNamespace(custom_params=custom_params)
-        admission._equipping(Req.__init__)(req, rid, given, **options)
+        admission._wrap_init(Req.__init__)(req, rid, given, **options)
         assert given.custom_params == custom_params
         return req
 
     def test_a_processor_comes_with_parameters(self) -> None:
-        """SGLang hands its request to processors among the parameters, if there are any."""
+        """SGLang passes its request to processors in the parameters, if there are any."""
         assert self.make(None, custom_logit_processor=REMOTE).sampling_params.custom_params == {}
         assert self.make({"a": 1}, custom_logit_processor=REMOTE).sampling_params.custom_params == {"a": 1}
         assert self.make(None).sampling_params.custom_params is None
         assert self.make(None).custom_logit_processor is None
 
-    def test_an_operators_default(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_operators_default(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("LOGITPORT_DEFAULT_PROCESSORS", '[["disallowed_tokens", {"token_ids": [1]}]]')
         req = self.make(None)
         assert req.custom_logit_processor == REMOTE
@@ -190,7 +194,7 @@ class TestTheScheduler:
 
 
 @pytest.mark.parametrize(
-    ("changed", "delays", "why"),
+    ("changed", "delays", "message"),
     [
         ({}, False, ""),
         ({"disable_overlap_schedule": False}, True, ""),
@@ -199,23 +203,23 @@ class TestTheScheduler:
         ({"pp_size": 2}, True, "--pp-size 2"),
     ],
 )
-def test_engines_that_are_refused(changed: dict[str, Any], delays: bool, why: str) -> None:
+def test_engines_that_are_refused(changed: dict[str, Any], delays: bool, message: str) -> None:
     reason = unsupported((OPTIONS | changed).__getitem__, delays_sampling=delays)
-    assert why in reason
-    assert bool(reason) == bool(why)
+    assert message in reason
+    assert bool(reason) == bool(message)
 
 
-def test_a_request_that_is_gone() -> None:
-    class Gone:
+def test_a_dropped_request_is_none() -> None:
+    class Dropped:
         def finished(self) -> bool:
             return False
 
     assert request_of(None) is None
     assert request_of({}) is None
-    gone = Gone()
-    params = {"__req__": weakref.proxy(gone)}
-    assert request_of(params) is gone
-    del gone
+    dropped = Dropped()
+    params = {"__req__": weakref.proxy(dropped)}
+    assert request_of(params) is dropped
+    del dropped
     assert request_of(params) is None
 
 

@@ -1,4 +1,4 @@
-"""The hook of SGLang beside a real server, with requests that behave as SGLang's do."""
+"""SGLang's hook with a real server, and requests that behave like SGLang's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EOS = 1
 
 
 class Req:
-    """What a processor reaches of SGLang's `Req`."""
+    """The part of SGLang's `Req` that a processor can reach."""
 
     def __init__(self, prompt: list[int], **attributes: Any) -> None:
         self.rid = "r"
@@ -47,7 +47,7 @@ class Req:
 
 
 class Add(CustomLogitProcessor):
-    """Adds to every logit what it has been called with so far."""
+    """Adds the number of its calls so far to every logit."""
 
     def __call__(self, logits, custom_param_list):
         for row, params in enumerate(custom_param_list):
@@ -63,7 +63,7 @@ class Fail(CustomLogitProcessor):
 
 @pytest.fixture(autouse=True)
 def finish_abort(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one class of SGLang's that ending a request takes."""
+    """Install the only class of SGLang that ends a request."""
     for name in ("sglang", "sglang.srt", "sglang.srt.managers", "sglang.srt.managers.schedule_batch"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     module = sys.modules["sglang.srt.managers.schedule_batch"]
@@ -80,7 +80,7 @@ def hook(client: Client) -> Iterator[Hook]:
     hook.close()
 
 
-def ask(req: Req, *chain: Any) -> dict[str, Any]:
+def params_of(req: Req, *chain: Any) -> dict[str, Any]:
     return {"logitport": list(chain), "__req__": weakref.proxy(req)}
 
 
@@ -89,7 +89,7 @@ def ban(*token_ids: int) -> list[Any]:
 
 
 def step(hook: Hook, *params: Any) -> torch.Tensor:
-    """One step; each id's logit is its own number."""
+    """Run one step; each id's logit is its own number."""
     logits = torch.arange(float(VOCAB_SIZE)).repeat(len(params), 1)
     hook.process(logits, params)
     return logits
@@ -102,9 +102,9 @@ def sample(logits: torch.Tensor, *reqs: Req) -> list[int]:
     return ids
 
 
-def test_edits_reach_the_rows_that_ask_and_no_others(hook: Hook) -> None:
+def test_edits_apply_only_to_rows_with_processors(hook: Hook) -> None:
     one, two, three = Req([2]), Req([3]), Req([4])
-    logits = step(hook, ask(one, ban(31)), ask(two), ask(three, ban(31, 30)))
+    logits = step(hook, params_of(one, ban(31)), params_of(two), params_of(three, ban(31, 30)))
     assert logits.argmax(-1).tolist() == [30, 31, 29]
     assert torch.equal(logits[1], torch.arange(float(VOCAB_SIZE)))
 
@@ -118,81 +118,81 @@ def test_a_chain_as_json_text(hook: Hook) -> None:
 def test_logits_free_chains_move_no_logits(hook: Hook) -> None:
     req = Req([2])
     for _ in range(3):
-        sample(step(hook, ask(req, ban(31))), req)
+        sample(step(hook, params_of(req, ban(31))), req)
     assert hook._holder.session.logits_memory == ""
 
 
-def test_logits_that_are_read_lie_in_shared_memory(hook: Hook) -> None:
+def test_logits_that_are_read_are_in_shared_memory(hook: Hook) -> None:
     one, two = Req([2]), Req([3])
-    logits = step(hook, ask(one, [Add.to_str(), {}]), ask(two, [Add.to_str(), {}]))
+    logits = step(hook, params_of(one, [Add.to_str(), {}]), params_of(two, [Add.to_str(), {}]))
     assert torch.equal(logits, torch.arange(float(VOCAB_SIZE)).repeat(2, 1) + 1)
-    logits = step(hook, ask(one, [Add.to_str(), {}]), ask(two, [Add.to_str(), {}]))
+    logits = step(hook, params_of(one, [Add.to_str(), {}]), params_of(two, [Add.to_str(), {}]))
     assert torch.equal(logits, torch.arange(float(VOCAB_SIZE)).repeat(2, 1) + 2)
     assert hook._holder.session.logits_memory == "host"
 
 
 def test_readers_and_others_in_one_batch(hook: Hook) -> None:
     reads, edits, neither = Req([2]), Req([3]), Req([4])
-    logits = step(hook, ask(neither), ask(reads, [Add.to_str(), {}], ban(31)), ask(edits, ban(31)))
+    logits = step(hook, params_of(neither), params_of(reads, [Add.to_str(), {}], ban(31)), params_of(edits, ban(31)))
     as_it_was = torch.arange(float(VOCAB_SIZE))
     assert torch.equal(logits[0], as_it_was)
     assert torch.equal(logits[1, :31], as_it_was[:31] + 1)
     assert logits[:, 31].tolist() == [31.0, -torch.inf, -torch.inf]
 
 
-def test_histories_are_followed(hook: Hook) -> None:
-    """No bigram twice: what is banned follows from every id sampled before."""
+def test_histories_are_tracked(hook: Hook) -> None:
+    """No bigram twice: the denied ids follow from every earlier id."""
     req = Req([5])
-    params = ask(req, ["no_repeat_ngram", {"ngram_size": 2, "window_size": 100}])
+    params = params_of(req, ["no_repeat_ngram", {"ngram_size": 2, "window_size": 100}])
     ids = [sample(step(hook, params), req)[0] for _ in range(6)]
     assert ids == [31, 31, 30, 31, 29, 31]
     req.output_ids = array("q", [31])  # as after a retraction of a request that has input embeddings
     assert sample(step(hook, params), req) == [31]
 
 
-def test_requests_that_ended_are_forgotten(hook: Hook) -> None:
-    ended, dropped, going = Req([2]), Req([3]), Req([4])
-    step(hook, ask(ended, ban(31)), ask(dropped, ban(31)), ask(going, ban(31)))
+def test_ended_requests_are_removed(hook: Hook) -> None:
+    ended, dropped, running = Req([2]), Req([3]), Req([4])
+    step(hook, params_of(ended, ban(31)), params_of(dropped, ban(31)), params_of(running, ban(31)))
     assert len(hook._holder.session) == 3
     ended.ended = True
     del dropped
-    step(hook, ask(going, ban(31)))
+    step(hook, params_of(running, ban(31)))
     assert len(hook._holder.session) == 1
 
 
 def test_a_request_out_of_the_batch_keeps_its_state(hook: Hook) -> None:
-    retracted, going = Req([2]), Req([4])
-    for params in ([retracted, going], [going], [going], [retracted, going]):
-        logits = step(hook, *(ask(req, [Add.to_str(), {}]) for req in params))
+    retracted, running = Req([2]), Req([4])
+    for params in ([retracted, running], [running], [running], [retracted, running]):
+        logits = step(hook, *(params_of(req, [Add.to_str(), {}]) for req in params))
     assert (logits - torch.arange(float(VOCAB_SIZE)))[:, 0].tolist() == [2.0, 4.0]
 
 
-def test_rows_that_take_no_part(hook: Hook) -> None:
-    """Amid its prompt, after its end, ended by its caller, gone, or unknown: none is processed."""
-    bystanders = [Req([2], inflight_middle_chunks=1), Req([2], ended=True), Req([2], to_finish="aborted")]
-    gone = ask(Req([2]), ban(31))
-    logits = step(hook, *(ask(req, ban(31)) for req in bystanders), gone, None, {"logitport": [ban(31)]})
+def test_rows_that_are_not_processed(hook: Hook) -> None:
+    """Requests that are in the middle of their prompt, ended, aborted, dropped or unknown are not processed."""
+    unprocessed = [Req([2], inflight_middle_chunks=1), Req([2], ended=True), Req([2], to_finish="aborted")]
+    gone = params_of(Req([2]), ban(31))
+    logits = step(hook, *(params_of(req, ban(31)) for req in unprocessed), gone, None, {"logitport": [ban(31)]})
     assert logits.argmax(-1).tolist() == [31] * 6
     assert hook._holder.session is None
 
 
-def test_requests_without_a_chain_are_forgotten_too(hook: Hook) -> None:
+def test_requests_without_a_chain_are_removed_too(hook: Hook) -> None:
     for _ in range(3):
         req = Req([2])
-        step(hook, ask(req))
+        step(hook, params_of(req))
     assert len(hook._tracked._tracked) == 1
 
 
-def test_a_chain_for_those_who_ask_nothing(client: Client) -> None:
+def test_the_default_chain_is_for_requests_that_name_none(client: Client) -> None:
     hook = Hook(lambda: client, lambda: [("disallowed_tokens", {"token_ids": [31]})], Ranks(), "")
-    asks, silent, wants_none = Req([2]), Req([3]), Req([4])
-    logits = step(hook, ask(asks, ban(30)), {"__req__": weakref.proxy(silent)}, ask(wants_none))
+    chained, plain, empty = Req([2]), Req([3]), Req([4])
+    logits = step(hook, params_of(chained, ban(30)), {"__req__": weakref.proxy(plain)}, params_of(empty))
     assert logits.argmax(-1).tolist() == [31, 30, 31]
     hook.close()
 
 
 @pytest.mark.parametrize(
-    ("chain", "why"),
+    ("chain", "message"),
     [
         ([["nonsense", {}]], "UnknownProcessor: no built-in is called 'nonsense'"),
         ([["disallowed_tokens", {"token_ids": [VOCAB_SIZE]}]], "InvalidTokenId"),
@@ -202,10 +202,10 @@ def test_a_chain_for_those_who_ask_nothing(client: Client) -> None:
         ([["disallowed_tokens", {"token_ids": list(range(VOCAB_SIZE))}]], "deny every id"),
     ],
 )
-def test_a_request_that_fails_is_ended_alone(hook: Hook, chain: Any, why: str) -> None:
+def test_only_the_failed_request_ends(hook: Hook, chain: Any, message: str) -> None:
     fails, fine = Req([2]), Req([3])
-    logits = step(hook, ask(fails, *chain), ask(fine, ban(31)))
-    assert why in fails.to_finish.message
+    logits = step(hook, params_of(fails, *chain), params_of(fine, ban(31)))
+    assert message in fails.to_finish.message
     assert fails.to_finish.status is HTTPStatus.BAD_REQUEST
     assert logits.argmax(-1).tolist() == [EOS, 30]
     assert fine.to_finish is None
@@ -213,54 +213,55 @@ def test_a_request_that_fails_is_ended_alone(hook: Hook, chain: Any, why: str) -
 
 def test_an_id_outside_the_vocabulary(hook: Hook) -> None:
     wrong, fine = Req([VOCAB_SIZE + 3]), Req([3])
-    assert step(hook, ask(wrong, ban(31)), ask(fine, ban(31)))[1].argmax() == 30
+    assert step(hook, params_of(wrong, ban(31)), params_of(fine, ban(31)))[1].argmax() == 30
     assert "InvalidTokenId" in wrong.to_finish.message
 
 
 def test_beam_search_is_refused(hook: Hook) -> None:
     beams, fine = Req([2], beam_group=object()), Req([3])
-    assert step(hook, ask(beams, ban(31)), ask(fine, ban(31))).argmax(-1).tolist() == [EOS, 30]
+    assert step(hook, params_of(beams, ban(31)), params_of(fine, ban(31))).argmax(-1).tolist() == [EOS, 30]
     assert "beam search" in beams.to_finish.message
 
 
 def test_rows_for_drafts_are_refused(hook: Hook) -> None:
-    req, silent = Req([2]), Req([3])
-    assert step(hook, ask(req, ban(31)), ask(req, ban(31)), ask(silent)).argmax(-1).tolist() == [EOS, EOS, 31]
+    req, plain = Req([2]), Req([3])
+    logits = step(hook, params_of(req, ban(31)), params_of(req, ban(31)), params_of(plain))
+    assert logits.argmax(-1).tolist() == [EOS, EOS, 31]
     assert "several rows" in req.to_finish.message
-    assert silent.to_finish is None
+    assert plain.to_finish is None
 
 
-def test_an_engine_that_logitport_refuses(client: Client) -> None:
+def test_an_unsupported_engine_refuses_requests(client: Client) -> None:
     hook = Hook(lambda: client, tuple, Ranks(), "--pp-size 2: no")
-    asks, silent = Req([2]), Req([3])
-    step(hook, ask(asks, ban(31)), ask(silent))
-    assert "--pp-size 2: no" in asks.to_finish.message
-    assert silent.to_finish is None
+    chained, plain = Req([2]), Req([3])
+    step(hook, params_of(chained, ban(31)), params_of(plain))
+    assert "--pp-size 2: no" in chained.to_finish.message
+    assert plain.to_finish is None
 
 
-def test_a_default_that_cannot_be_read(client: Client) -> None:
+def test_an_invalid_default_chain_refuses_requests(client: Client) -> None:
     def default() -> Any:
         raise InvalidParams("LOGITPORT_DEFAULT_PROCESSORS: not JSON")
 
     req = Req([2])
-    step(Hook(lambda: client, default, Ranks(), ""), ask(req, ban(31)))
+    step(Hook(lambda: client, default, Ranks(), ""), params_of(req, ban(31)))
     assert "LOGITPORT_DEFAULT_PROCESSORS" in req.to_finish.message
 
 
 class TestServerGone:
-    def test_requests_end_with_503_and_nobody_waits_twice(self) -> None:
+    def test_requests_end_with_503_and_only_the_first_one_waits(self) -> None:
         attempts = []
 
         def connect() -> Any:
             attempts.append(1)
-            raise ServerUnavailable("nobody there")
+            raise ServerUnavailable("no server")
 
         hook = Hook(connect, tuple, Ranks(), "")
         for _ in range(3):
             req = Req([2])
-            assert step(hook, ask(req, ban(31))).argmax() == EOS
+            assert step(hook, params_of(req, ban(31))).argmax() == EOS
             assert req.to_finish.status is HTTPStatus.SERVICE_UNAVAILABLE
-            assert "nobody there" in req.to_finish.message
+            assert "no server" in req.to_finish.message
         assert len(attempts) == 1
 
     def test_slow_attempts_are_rare(self, clock: Clock) -> None:
@@ -274,16 +275,16 @@ class TestServerGone:
         hook = Hook(connect, tuple, Ranks(), "")
         while len(attempts) < 2:
             req = Req([2])
-            step(hook, ask(req, ban(31)))
+            step(hook, params_of(req, ban(31)))
             assert "no answer" in req.to_finish.message
             clock.now += 0.5
         assert attempts[1] - attempts[0] >= 6.0
 
-    def test_another_server_takes_over_what_follows_from_histories(
+    def test_another_server_continues_requests_whose_state_follows_from_history(
         self, start_server: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("logitport.integrations.sglang.hook.RECONNECT_SECONDS", 0.1)
-        monkeypatch.setattr("logitport.integrations.common.circuit_breaker._SHORTEST_SECONDS", 0.0)
+        monkeypatch.setattr("logitport.integrations.common.circuit_breaker._MIN_PAUSE_SECONDS", 0.0)
         first, second = (start_server("--enable-custom-logit-processor") for _ in range(2))
         with Client(first.target) as one, Client(second.target) as two:
             clients = [two, one]
@@ -291,18 +292,18 @@ class TestServerGone:
             reads, waits, ends = Req([2]), Req([3]), Req([4])
             bigrams = ["no_repeat_ngram", {"ngram_size": 2, "window_size": 100}]
             for _ in range(2):
-                logits = step(hook, ask(reads, [Add.to_str(), {}]), ask(waits, bigrams))
+                logits = step(hook, params_of(reads, [Add.to_str(), {}]), params_of(waits, bigrams))
                 assert sample(logits, reads, waits) == [31, 31]
             first.stop()
-            step(hook, ask(ends, ban(31)))
+            step(hook, params_of(ends, ban(31)))
             assert ends.to_finish.status is HTTPStatus.SERVICE_UNAVAILABLE
             hook._holder._client = None
-            logits = step(hook, ask(reads, [Add.to_str(), {}]), ask(waits, bigrams))
+            logits = step(hook, params_of(reads, [Add.to_str(), {}]), params_of(waits, bigrams))
             assert "StateLost" in reads.to_finish.message
             assert logits[1].argmax() == 30
             hook.close()
 
-    def test_a_defect_of_the_hook_ends_requests_and_not_the_engine(
+    def test_a_defect_of_the_hook_ends_requests_not_the_engine(
         self, hook: Hook, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def defect(*arguments: Any) -> None:
@@ -310,7 +311,7 @@ class TestServerGone:
 
         monkeypatch.setattr("logitport.integrations.sglang.hook.new_ids", defect)
         req = Req([2])
-        step(hook, ask(req, ban(31)))
+        step(hook, params_of(req, ban(31)))
         assert "InternalError" in req.to_finish.message
         assert req.to_finish.status is HTTPStatus.INTERNAL_SERVER_ERROR
 
@@ -340,7 +341,7 @@ class Group:
 
 
 @pytest.mark.parametrize("chain", [[ban(31)], [[Add.to_str(), {}]], [["nonsense", {}]], [[Fail.to_str(), {}]]])
-def test_one_rank_asks_and_all_do_the_same(client: Client, chain: Any) -> None:
+def test_one_rank_calls_the_service_and_all_ranks_agree(client: Client, chain: Any) -> None:
     group = Group()
     connects: list[int] = []
     rows: dict[int, torch.Tensor] = {}
@@ -352,9 +353,9 @@ def test_one_rank_asks_and_all_do_the_same(client: Client, chain: Any) -> None:
             return client
 
         hook = Hook(connect, tuple, Ranks(group.rank(rank)), "")
-        silent = Req([3])
+        plain = Req([3])
         for _ in range(3):
-            rows[rank] = step(hook, ask(reqs[rank], *chain), ask(silent))
+            rows[rank] = step(hook, params_of(reqs[rank], *chain), params_of(plain))
         hook.close()
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]

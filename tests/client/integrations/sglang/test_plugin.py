@@ -1,4 +1,4 @@
-"""What the plugin makes of SGLang's options; a real SGLang with it is in tests/engines/sglang."""
+"""How the plugin checks and changes SGLang's options; a real SGLang with it is in tests/engines/sglang."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from logitport.integrations.sglang.plugin import install
 
 
 class ServerArgs:
-    """As far as the plugin sees of it; each option is an attribute."""
+    """The part of SGLang's class that the plugin uses; each option is an attribute."""
 
     def __init__(self, **options: Any) -> None:
         self.enable_custom_logit_processor = True
@@ -30,7 +30,7 @@ class ServerArgs:
 
 @pytest.fixture(autouse=True)
 def sglang(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What of SGLang's the plugin changes and reads."""
+    """Install the parts of SGLang that the plugin patches and reads."""
     monkeypatch.setattr(ServerArgs, "check_server_args", ServerArgs.check_server_args)
     delays = SimpleNamespace(get=lambda: os.environ.get(DELAY_SAMPLE) == "1")
     for name, content in {
@@ -57,7 +57,7 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LOGITPORT_TARGET", "127.0.0.1:1")
     monkeypatch.setenv("LOGITPORT_SGLANG_GUARD", "off")
-    monkeypatch.setenv(DELAY_SAMPLE, "")  # so that it is as it was, once the test is over
+    monkeypatch.setenv(DELAY_SAMPLE, "")  # so that monkeypatch restores it after the test
     monkeypatch.delenv(DELAY_SAMPLE)
 
 
@@ -71,12 +71,12 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_sampling_is_delayed_where_processors_would_miss_a_token(options: dict[str, Any], delays: str) -> None:
     install()
-    for others in (ServerArgs(), ServerArgs(enable_custom_logit_processor=False), ServerArgs(**options)):
-        others.check_server_args()  # several engines may start in one process
+    for server_args in (ServerArgs(), ServerArgs(enable_custom_logit_processor=False), ServerArgs(**options)):
+        server_args.check_server_args()  # several engines may start in one process
     assert os.environ[DELAY_SAMPLE] == delays
 
 
-def test_a_process_that_checks_no_options_delays_unless_it_inherits_that_nobody_does(
+def test_a_process_that_checks_no_options_delays_unless_it_inherits_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     install()
@@ -86,17 +86,17 @@ def test_a_process_that_checks_no_options_delays_unless_it_inherits_that_nobody_
     assert os.environ[DELAY_SAMPLE] == "0"
 
 
-def test_what_the_operator_says_of_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_explicit_setting_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DELAY_SAMPLE, "1")
     install()
     ServerArgs(enable_custom_logit_processor=False).check_server_args()
     assert os.environ[DELAY_SAMPLE] == "1"
     monkeypatch.setenv(DELAY_SAMPLE, "0")
-    with pytest.raises(InvalidArgument, match="the overlap schedule shows processors a history"):
+    with pytest.raises(InvalidArgument, match="the overlap schedule passes processors a history"):
         ServerArgs().check_server_args()
 
 
-def test_a_wrong_variable_is_told_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_variable_is_reported_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", "soon")
     install()
     with pytest.raises(InvalidArgument, match="LOGITPORT_STEP_TIMEOUT_SECONDS is 'soon'"):

@@ -1,4 +1,4 @@
-"""Continuous batching through the service, and each request by itself with the same processors in this process."""
+"""Continuous batching through the service, compared with single requests and the same processors in this process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ LENGTHS = [64, 9, 64, 1, 40, 64, 23, 64]
 
 
 class Local(LogitsProcessor):
-    """A chain called on the tensors of one request."""
+    """A chain that runs on the tensors of one request."""
 
     def __init__(self, chain: Chain, prompt: list[int]) -> None:
         self.chain = [(processor(), dict(params)) for processor, params in chain]
@@ -75,13 +75,13 @@ def config(**options: Any) -> GenerationConfig:
 
 
 def small(**options: Any) -> ContinuousBatchingConfig:
-    """A cache that is made at once."""
+    """Return a configuration with a small cache, which is allocated quickly."""
     return ContinuousBatchingConfig(**{"num_blocks": 64, "max_batch_tokens": 48, **options})
 
 
 @pytest.fixture(autouse=True, scope="module")
 def quiet() -> Iterator[None]:
-    """transformers logs each failure; and a model this small is faster on one core."""
+    """Silence transformers' log of failures, and use one thread: a model this small is faster on one core."""
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -92,7 +92,7 @@ def quiet() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def reference(model: Qwen2ForCausalLM) -> Callable[..., list[int]]:
-    """The output of `generate` for prompt n by itself, with a chain in this process."""
+    """Return the output of `generate` for prompt n alone, with a chain in this process."""
 
     @cache
     def run(chain: str, n: int, length: int = NEW) -> list[int]:
@@ -111,7 +111,7 @@ def reference(model: Qwen2ForCausalLM) -> Callable[..., list[int]]:
 
 @pytest.fixture
 def started(model: Qwen2ForCausalLM) -> Iterator[Callable[..., ContinuousBatchingManager]]:
-    """Managers with a processor attached, started; they end with the test."""
+    """Start managers with a processor attached; stop them after the test."""
     managers: list[ContinuousBatchingManager] = []
 
     def start(remote: RemoteLogitsProcessor, **options: Any) -> ContinuousBatchingManager:
@@ -128,7 +128,7 @@ def started(model: Qwen2ForCausalLM) -> Iterator[Callable[..., ContinuousBatchin
 
 
 def results(manager: ContinuousBatchingManager, count: int) -> dict[str, Any]:
-    """By their ids, of requests that have ended."""
+    """Return the results of requests that have ended, by request id."""
     ended: dict[str, Any] = {}
     while len(ended) < count:
         result = manager.get_result(timeout=200)
@@ -155,14 +155,14 @@ def test_tokens_equal_those_of_the_same_processors_in_process(
 
 @pytest.fixture(scope="module")
 def names(server: Any) -> Iterator[dict[str, str]]:
-    """What requests call the classes of this file."""
+    """The names of this file's classes in requests."""
     shipped = {"Tilt": Tilt, "CountsCalls": CountsCalls, "TellsLengths": TellsLengths, "Trips": Trips}
     with Client(server.target) as client:
         yield {name: client.register(processor).digest for name, processor in shipped.items()}
 
 
-def asked(chain: str, names: dict[str, str]) -> list[Any]:
-    """The chain as a request asks for it."""
+def chain_of_request(chain: str, names: dict[str, str]) -> list[Any]:
+    """Return the chain in the form that a request passes."""
     builtins = {DisallowedTokens: "disallowed_tokens", ThinkingBudget: "thinking_budget"}
     builtins[NoRepeatNGram] = "no_repeat_ngram"
     return [[builtins.get(processor) or names[processor.__name__], params] for processor, params in CHAINS[chain]]
@@ -173,20 +173,20 @@ def test_requests_with_chains_of_their_own_come_and_go(
 ) -> None:
     chains = [*CHAINS, "counts calls"]
     manager = started(RemoteLogitsProcessor(client), max_requests_per_batch=3)
-    unwanted = manager.add_request([5, 6], max_new_tokens=10_000, logitport=asked("counts calls", names))
+    cancelled = manager.add_request([5, 6], max_new_tokens=10_000, logitport=chain_of_request("counts calls", names))
     ended: dict[str, Any] = {}
     for n, (chain, prompt, length) in enumerate(zip(chains, PROMPTS, LENGTHS, strict=True)):
         if n == 5:
             ended |= results(manager, 2)
-            manager.cancel_request(unwanted)
-        manager.add_request(prompt, f"request {n}", length, logitport=asked(chain, names))
+            manager.cancel_request(cancelled)
+        manager.add_request(prompt, f"request {n}", length, logitport=chain_of_request(chain, names))
     ended |= results(manager, 8 - len(ended))
     for n, (chain, length) in enumerate(zip(chains, LENGTHS, strict=True)):
         assert ended[f"request {n}"].error is None
         assert ended[f"request {n}"].generated_tokens == reference(chain, n, length)
 
 
-def test_what_a_request_asks_replaces_the_default(client: Client, started: Any, reference: Any) -> None:
+def test_a_requests_own_chain_replaces_the_default(client: Client, started: Any, reference: Any) -> None:
     manager = started(RemoteLogitsProcessor(client, [(TellsLengths, {})]))
     manager.add_request(PROMPTS[0], "default", 4)
     manager.add_request(PROMPTS[0], "none", 4, logitport=[])
@@ -196,7 +196,7 @@ def test_what_a_request_asks_replaces_the_default(client: Client, started: Any, 
     assert outputs["none"] == outputs["other"] == reference("nothing", 0, 4)
 
 
-def test_a_name_that_is_used_again_is_another_request(client: Client, started: Any) -> None:
+def test_a_reused_name_is_another_request(client: Client, started: Any) -> None:
     manager = started(RemoteLogitsProcessor(client, [(TellsLengths, {})]))
     for _ in range(2):
         manager.add_request([20, 21, 22], "same", 3)
@@ -206,20 +206,20 @@ def test_a_name_that_is_used_again_is_another_request(client: Client, started: A
 
 
 @pytest.mark.parametrize("chain", ["no_repeat_ngram", "counts calls"])
-def test_requests_that_are_put_off_keep_what_their_processors_know(
+def test_offloaded_requests_keep_the_state_of_their_processors(
     client: Client, started: Any, reference: Any, monkeypatch: pytest.MonkeyPatch, chain: str
 ) -> None:
-    put_off: list[int] = []
+    offloaded: list[int] = []
     manager = started(RemoteLogitsProcessor(client, CHAINS[chain]), page_size=16, num_blocks=12)
     while manager.batch_processor is None:
         time.sleep(0.01)
     offloading = manager.batch_processor.offloading_manager
     offload = offloading.offload_requests
-    monkeypatch.setattr(offloading, "offload_requests", lambda: put_off.append(1) or offload())
+    monkeypatch.setattr(offloading, "offload_requests", lambda: offloaded.append(1) or offload())
     for n, prompt in enumerate(PROMPTS[:5]):
         manager.add_request(prompt, f"request {n}", NEW)
     outputs = results(manager, 5)
-    assert put_off
+    assert offloaded
     for n in range(5):
         assert outputs[f"request {n}"].error is None
         assert outputs[f"request {n}"].generated_tokens == reference(chain, n)
@@ -235,23 +235,23 @@ def test_several_sequences_of_one_prompt_are_several_requests(client: Client, st
 
 
 @pytest.mark.parametrize("at", [0, 1, 7])
-def test_a_failure_ends_its_request_alone(
+def test_a_failure_ends_only_its_request(
     client: Client, started: Any, reference: Any, names: dict[str, str], at: int
 ) -> None:
     manager = started(RemoteLogitsProcessor(client, CHAINS["reads logits"]))
     manager.add_request(PROMPTS[0], "fails", NEW, logitport=[[names["Trips"], {"at": at}]])
-    manager.add_request(PROMPTS[1], "goes on", NEW)
+    manager.add_request(PROMPTS[1], "other", NEW)
     outputs = results(manager, 2)
     assert "ProcessorFailed" in outputs["fails"].error
     assert "enough of it" in outputs["fails"].error
     assert "in edit" in outputs["fails"].error
     assert outputs["fails"].generated_tokens == reference("nothing", 0)[:at]
-    assert outputs["goes on"].error is None
-    assert outputs["goes on"].generated_tokens == reference("reads logits", 1)
+    assert outputs["other"].error is None
+    assert outputs["other"].generated_tokens == reference("reads logits", 1)
 
 
 @pytest.mark.parametrize(
-    ("wish", "says"),
+    ("chain", "message"),
     [
         ([["no_such_thing", {}]], "UnknownProcessor: no built-in is called 'no_such_thing'"),
         ([["disallowed_tokens", {"token_ids": "x"}]], "InvalidParams: "),
@@ -260,56 +260,54 @@ def test_a_failure_ends_its_request_alone(
         ("disallowed_tokens", "expected list"),
     ],
 )
-def test_a_refused_request_ends_alone(client: Client, started: Any, reference: Any, wish: Any, says: str) -> None:
+def test_only_the_refused_request_ends(client: Client, started: Any, reference: Any, chain: Any, message: str) -> None:
     manager = started(RemoteLogitsProcessor(client))
-    manager.add_request(PROMPTS[0], "refused", 5, logitport=wish)
-    manager.add_request(PROMPTS[1], "goes on", 5)
+    manager.add_request(PROMPTS[0], "refused", 5, logitport=chain)
+    manager.add_request(PROMPTS[1], "other", 5)
     outputs = results(manager, 2)
-    assert says in outputs["refused"].error
+    assert message in outputs["refused"].error
     assert outputs["refused"].generated_tokens == []
-    assert outputs["goes on"].error is None
-    assert outputs["goes on"].generated_tokens == reference("nothing", 1, 5)
+    assert outputs["other"].error is None
+    assert outputs["other"].generated_tokens == reference("nothing", 1, 5)
 
 
-def test_without_a_server_those_who_ask_end_and_the_others_go_on(
-    start_server: Any, started: Any, reference: Any
-) -> None:
-    server, asks = start_server(), [["disallowed_tokens", {"token_ids": [1]}]]
+def test_without_a_server_only_requests_with_processors_end(start_server: Any, started: Any, reference: Any) -> None:
+    server, chained = start_server(), [["disallowed_tokens", {"token_ids": [1]}]]
     with Client(server.target, timeout=4) as client:
         manager = started(RemoteLogitsProcessor(client))
         for round_ in range(2):
-            manager.add_request(PROMPTS[0], f"asks {round_}", 5, logitport=asks)
-            manager.add_request(PROMPTS[1], f"goes on {round_}", 5)
+            manager.add_request(PROMPTS[0], f"chained {round_}", 5, logitport=chained)
+            manager.add_request(PROMPTS[1], f"other {round_}", 5)
             outputs = results(manager, 2)
-            assert outputs[f"goes on {round_}"].generated_tokens == reference("nothing", 1, 5)
+            assert outputs[f"other {round_}"].generated_tokens == reference("nothing", 1, 5)
             if round_ == 0:
-                assert outputs["asks 0"].error is None
+                assert outputs["chained 0"].error is None
                 server.stop()
-        assert "ServerUnavailable" in outputs["asks 1"].error
+        assert "ServerUnavailable" in outputs["chained 1"].error
 
 
-def test_a_server_that_hung_is_asked_again_once_it_answers(start_server: Any, started: Any, reference: Any) -> None:
-    server, asks = start_server(), [["disallowed_tokens", {"token_ids": [1]}]]
+def test_a_server_that_hung_is_used_again_once_it_answers(start_server: Any, started: Any, reference: Any) -> None:
+    server, chained = start_server(), [["disallowed_tokens", {"token_ids": [1]}]]
     with Client(server.target, timeout=4) as client:
         manager = started(RemoteLogitsProcessor(client))
-        manager.add_request(PROMPTS[0], "before", 3, logitport=asks)
+        manager.add_request(PROMPTS[0], "before", 3, logitport=chained)
         assert results(manager, 1)["before"].error is None
         server.process.send_signal(signal.SIGSTOP)
-        manager.add_request(PROMPTS[0], "meanwhile", 3, logitport=asks)
+        manager.add_request(PROMPTS[0], "meanwhile", 3, logitport=chained)
         assert "DeadlineExceeded" in results(manager, 1)["meanwhile"].error
         server.process.send_signal(signal.SIGCONT)
-        deadline, error = time.monotonic() + 60, "never asked"
+        deadline, error = time.monotonic() + 60, "never called"
         while error is not None and time.monotonic() < deadline:
             time.sleep(0.2)
-            manager.add_request(PROMPTS[0], "asks", 3, logitport=asks)
-            manager.add_request(PROMPTS[1], "goes on", 3)
+            manager.add_request(PROMPTS[0], "chained", 3, logitport=chained)
+            manager.add_request(PROMPTS[1], "other", 3)
             outputs = results(manager, 2)
-            assert outputs["goes on"].generated_tokens == reference("nothing", 1, 3)
-            error = outputs["asks"].error
+            assert outputs["other"].generated_tokens == reference("nothing", 1, 3)
+            error = outputs["chained"].error
         assert error is None
 
 
-def test_a_manager_that_is_kept_stays_attached(client: Client, model: Qwen2ForCausalLM) -> None:
+def test_a_persistent_manager_stays_attached(client: Client, model: Qwen2ForCausalLM) -> None:
     remote = RemoteLogitsProcessor(client, [(TellsLengths, {})])
     try:
         with remote.attached(model):
@@ -330,21 +328,21 @@ def test_processors_come_before_temperature(client: Client, model: Qwen2ForCausa
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"use_async_batching": True}, "use_async_batching=False"),
         ({"default_compile_level": 1}, "compiled steps"),
     ],
 )
-def test_what_cannot_be_right_is_refused_by_name(
-    client: Client, model: Qwen2ForCausalLM, options: dict[str, Any], says: str
+def test_unsupported_options_are_refused(
+    client: Client, model: Qwen2ForCausalLM, options: dict[str, Any], message: str
 ) -> None:
     manager = model.init_continuous_batching(config(), small(**options))
-    with pytest.raises(InvalidArgument, match=says):
+    with pytest.raises(InvalidArgument, match=message):
         RemoteLogitsProcessor(client).attach(manager)
 
 
-def test_graphs_ranks_and_what_comes_too_late_are_refused(client: Client, model: Qwen2ForCausalLM) -> None:
+def test_graphs_ranks_and_late_attachment_are_refused(client: Client, model: Qwen2ForCausalLM) -> None:
     remote = RemoteLogitsProcessor(client)
     manager = model.init_continuous_batching(config(), small())
     manager.continuous_batching_config.use_cuda_graph = (False, True)  # a CPU has none
@@ -352,7 +350,7 @@ def test_graphs_ranks_and_what_comes_too_late_are_refused(client: Client, model:
         remote.attach(manager)
     manager.continuous_batching_config.use_cuda_graph = (False, False)
     manager.distributed_helper.tp_size = 2
-    with pytest.raises(InvalidArgument, match="tensor parallelism"):
+    with pytest.raises(InvalidArgument, match="tensor-parallel ranks"):
         remote.attach(manager)
     manager.distributed_helper.tp_size = 1
     manager.warmup()
@@ -360,7 +358,7 @@ def test_graphs_ranks_and_what_comes_too_late_are_refused(client: Client, model:
         remote.attach(manager)
 
 
-def test_one_processor_a_manager(client: Client, model: Qwen2ForCausalLM) -> None:
+def test_a_manager_has_one_processor(client: Client, model: Qwen2ForCausalLM) -> None:
     remote = RemoteLogitsProcessor(client)
     manager = remote.attach(model.init_continuous_batching(config(), small()))
     assert remote.attach(manager) is manager
@@ -370,11 +368,11 @@ def test_one_processor_a_manager(client: Client, model: Qwen2ForCausalLM) -> Non
 
 @pytest.mark.parametrize("processors", ["disallowed_tokens", [("disallowed_tokens",)], None])
 def test_other_processors_are_refused(client: Client, processors: Any) -> None:
-    with pytest.raises(InvalidArgument, match="pairs are wanted"):
+    with pytest.raises(InvalidArgument, match=r"expected \(processor, parameters\) pairs"):
         RemoteLogitsProcessor(client, processors)
 
 
-def test_the_hook_of_generate_names_this_one(client: Client, model: Qwen2ForCausalLM) -> None:
+def test_the_hook_for_generate_names_the_right_one(client: Client, model: Qwen2ForCausalLM) -> None:
     of_generate = plain.RemoteLogitsProcessor(client, [(TellsLengths, {})])
     manager = model.init_continuous_batching(config(), small())
     manager.logit_processor.logits_processor.append(of_generate)

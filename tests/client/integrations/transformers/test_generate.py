@@ -1,4 +1,4 @@
-"""Models that generate through the service, and the same models with the same processors in their own process."""
+"""Models that generate through the service, compared with the same processors in this process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NEW = 20
 
 
 class Tilt(CustomLogitProcessor):
-    """Reads logits, keeps nothing: the id sampled last decides which half of the vocabulary gains."""
+    """Reads logits and keeps no state: the last id decides which half of the vocabulary is raised."""
 
     def __call__(self, logits, custom_param_list=None):
         for row, params in zip(logits, custom_param_list, strict=True):
@@ -39,7 +39,7 @@ class Tilt(CustomLogitProcessor):
 
 
 class Local(LogitsProcessor):
-    """A chain called on tensors in this process, as SGLang calls its processors."""
+    """A chain that runs on tensors in this process, called as SGLang calls its processors."""
 
     def __init__(self, chain: Sequence[tuple[type[CustomLogitProcessor], dict[str, Any]]], prompt_length: int) -> None:
         self.chain = [(processor(), params) for processor, params in chain]
@@ -48,13 +48,13 @@ class Local(LogitsProcessor):
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         scores = scores.clone()
         for processor, params in self.chain:
-            told = []
+            params_list = []
             for row in input_ids.tolist():
                 prompt, output = row[: self.prompt_length], row[self.prompt_length :]
                 while prompt and prompt[0] == PAD:
                     prompt.pop(0)
-                told.append({**params, "__req__": SimpleNamespace(origin_input_ids=prompt, output_ids=output)})
-            scores = processor(scores, told)
+                params_list.append({**params, "__req__": SimpleNamespace(origin_input_ids=prompt, output_ids=output)})
+            scores = processor(scores, params_list)
         return scores
 
 
@@ -69,7 +69,7 @@ CHAINS: dict[str, list[tuple[type[CustomLogitProcessor], dict[str, Any]]]] = {
     "no_repeat_ngram": [(NoRepeatNGram, {"ngram_size": 1, "window_size": 12})],
     "reads logits": [(Tilt, {"by": 4.0})],
 }
-CHAINS["all"] = [holder for name in ("reads logits", "disallowed_tokens", "no_repeat_ngram") for holder in CHAINS[name]]
+CHAINS["all"] = [entry for name in ("reads logits", "disallowed_tokens", "no_repeat_ngram") for entry in CHAINS[name]]
 
 MODES: dict[str, dict[str, Any]] = {
     "greedy": {},
@@ -100,10 +100,10 @@ def test_tokens_equal_those_of_the_same_processor_in_process(
 
 
 @pytest.mark.parametrize("mode", ["greedy", "sampling", "beams"])
-def test_tokens_equal_those_of_processors_that_transformers_has(
+def test_tokens_equal_those_of_transformers_own_processors(
     client: Client, generate: Callable[..., torch.Tensor], prompts: torch.Tensor, mode: str
 ) -> None:
-    ids = prompts.clamp(min=20)  # transformers' own n-grams know no padding
+    ids = prompts.clamp(min=20)  # transformers' own n-grams treat padding as tokens
     banned = list(range(100, 300))
     chain: Chain = [("no_repeat_ngram", {"ngram_size": 2}), ("disallowed_tokens", {"token_ids": banned})]
 
@@ -123,10 +123,10 @@ def test_assisted_generation_takes_drafts_back(
     assisted = RemoteLogitsProcessor(client, chain)
 
     assert torch.equal(generate(assisted, ids=repeating, prompt_lookup_num_tokens=4), plain)
-    assert assisted.steps > NEW, "no draft was ever taken back"
+    assert assisted.steps > NEW, "no draft was rejected"
 
 
-def test_an_assistant_that_generates_inside_is_another_generation(
+def test_a_nested_generate_of_an_assistant_is_another_call(
     client: Client, model: Qwen2ForCausalLM, generate: Callable[..., torch.Tensor]
 ) -> None:
     ids = torch.tensor([[30, 31, 32]])
@@ -136,7 +136,7 @@ def test_an_assistant_that_generates_inside_is_another_generation(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_scores_of_every_dtype_that_travels(client: Client, dtype: torch.dtype) -> None:
+def test_scores_of_every_supported_dtype(client: Client, dtype: torch.dtype) -> None:
     chain: Chain = [(Tilt, {"by": 2.0}), ("disallowed_tokens", {"token_ids": [3]})]
     scores = torch.randn(2, VOCAB_SIZE).to(dtype)
     with RemoteLogitsProcessor(client, chain) as remote:

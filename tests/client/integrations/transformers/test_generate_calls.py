@@ -1,4 +1,4 @@
-"""Padding, ends, calls of `generate` one after the other, and what is refused."""
+"""Padding, ended rows, consecutive calls of `generate`, and refused arguments."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NEW = 20
 
 
 class CountsCalls(CustomLogitProcessor):
-    """Reads logits and keeps state that is no function of the history: forces the number of its calls."""
+    """Reads logits and keeps state that does not follow from the history: forces the number of its calls."""
 
     def __call__(self, logits, custom_param_list=None):
         for row, params in zip(logits, custom_param_list, strict=True):
@@ -49,11 +49,11 @@ class CountsCalls(CustomLogitProcessor):
 
 
 class EndsAt(EditProcessor):
-    """Ends a row after some ids, and fails if it is asked for more."""
+    """Ends a row after some ids, and fails if it is called for an ended row."""
 
     def edit(self, request, edits):
         if 1 in request.history.output_token_ids:
-            raise RuntimeError("asked about a row that has ended")
+            raise RuntimeError("called for a row that has ended")
         outputs = len(request.history) - request.history.prompt_length
         if outputs == request.params["length"]:
             edits.force(1)
@@ -75,7 +75,7 @@ class Fails(CustomLogitProcessor):
         raise ValueError("no luck today")
 
 
-def test_padding_is_told_by_its_id_or_by_the_mask(
+def test_padding_is_found_by_id_or_by_mask(
     client: Client, generate: Callable[..., torch.Tensor], prompts: torch.Tensor
 ) -> None:
     def lengths(**padding: Any) -> list[int]:
@@ -92,7 +92,7 @@ def test_padding_is_told_by_its_id_or_by_the_mask(
     assert lengths(attention_mask=mask.numpy()) == [8, 6, 7]
 
 
-def test_a_mask_serves_the_several_rows_of_a_prompt(
+def test_a_mask_applies_to_all_rows_of_a_prompt(
     client: Client, generate: Callable[..., torch.Tensor], prompts: torch.Tensor
 ) -> None:
     remote = RemoteLogitsProcessor(client, [(TellsLengths, {})], attention_mask=prompts != PAD)
@@ -108,7 +108,7 @@ def test_a_mask_of_other_prompts_is_refused(
         generate(remote)
 
 
-def test_rows_that_have_ended_take_no_part(client: Client, generate: Callable[..., torch.Tensor]) -> None:
+def test_ended_rows_are_left_out(client: Client, generate: Callable[..., torch.Tensor]) -> None:
     ends = [[(EndsAt, {"length": length})] for length in (2, 6, 4)]
     remote = RemoteLogitsProcessor(client, ends, pad_token_id=PAD, eos_token_id=EOS)
 
@@ -120,7 +120,7 @@ def test_rows_that_have_ended_take_no_part(client: Client, generate: Callable[..
     assert remote.steps == 7
 
 
-def test_rows_that_have_ended_are_processed_on_where_their_end_is_unknown(
+def test_ended_rows_are_processed_if_the_ending_ids_are_unknown(
     client: Client, generate: Callable[..., torch.Tensor]
 ) -> None:
     chain: Chain = [("disallowed_tokens", {"token_ids": [5]})]
@@ -131,16 +131,18 @@ def test_rows_that_have_ended_are_processed_on_where_their_end_is_unknown(
     assert remote.rows_applied["disallowed_tokens"] == 3 * 4
 
 
-def test_a_row_that_goes_on_after_its_end_is_an_error(client: Client, generate: Callable[..., torch.Tensor]) -> None:
+def test_a_row_that_continues_after_its_end_is_an_error(client: Client, generate: Callable[..., torch.Tensor]) -> None:
     plain = generate()
     wrong = RemoteLogitsProcessor(
         client, [("disallowed_tokens", {"token_ids": []})], pad_token_id=PAD, eos_token_id=[EOS, plain[1, 4].item()]
     )
-    with pytest.raises(InvalidArgument, match=r"row 1 goes on with .* after its end-of-sequence id"):
+    with pytest.raises(InvalidArgument, match=r"row 1 continues with .* after its end-of-sequence id"):
         generate(wrong)
 
 
-def test_each_call_starts_anew(client: Client, generate: Callable[..., torch.Tensor], prompts: torch.Tensor) -> None:
+def test_each_call_has_its_own_requests(
+    client: Client, generate: Callable[..., torch.Tensor], prompts: torch.Tensor
+) -> None:
     remote = RemoteLogitsProcessor(client, [(CountsCalls, {})], pad_token_id=PAD)
     once = generate(remote)
     assert torch.equal(generate(remote), once), "the same prompts again"
@@ -150,7 +152,7 @@ def test_each_call_starts_anew(client: Client, generate: Callable[..., torch.Ten
     assert remote.steps == 5 * NEW
 
 
-def test_a_loop_of_ones_own_continues_until_it_is_closed(client: Client) -> None:
+def test_a_custom_loop_continues_until_it_is_closed(client: Client) -> None:
     scores = torch.zeros(1, VOCAB_SIZE)
     with RemoteLogitsProcessor(client, [(CountsCalls, {})]) as remote:
 
@@ -188,7 +190,7 @@ def test_a_failing_processor_ends_generate_with_its_traceback(
     assert len(raised.value.failures) == 1
 
 
-def test_a_request_that_is_refused_ends_generate(client: Client, generate: Callable[..., torch.Tensor]) -> None:
+def test_a_refused_request_ends_generate(client: Client, generate: Callable[..., torch.Tensor]) -> None:
     with pytest.raises(UnknownProcessor, match="disalowed_tokens"):
         generate(RemoteLogitsProcessor(client, [("disalowed_tokens", {"token_ids": [5]})]))
     with pytest.raises(InvalidParams, match="token_ids"):
@@ -207,8 +209,8 @@ def test_one_chain_for_each_prompt(client: Client, generate: Callable[..., torch
 
 
 @pytest.mark.parametrize("processors", [["disallowed_tokens"], [("disallowed_tokens",)], [(DisallowedTokens, None)], 3])
-def test_processors_that_are_no_pairs_are_refused(client: Client, processors: Any) -> None:
-    with pytest.raises(InvalidArgument, match=r"\(processor, parameters\) pairs are wanted"):
+def test_other_processors_are_refused(client: Client, processors: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"expected \(processor, parameters\) pairs"):
         RemoteLogitsProcessor(client, processors)
 
 

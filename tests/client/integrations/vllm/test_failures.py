@@ -1,4 +1,4 @@
-"""Records of requests that failed, and who they belong to."""
+"""Records of failed requests, and how they are found by request id."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def fail(request_id: str, error: Exception | None = None) -> None:
     record(error, request_id=request_id, prompt_length=2, output_length=3, forced_token_id=1)
 
 
-def test_a_record_tells_what_happened(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_record_describes_the_failure(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         fail("7-abc")
 
     (failure,) = failures()
     assert (failure.error, failure.message, failure.processor) == ("ProcessorFailed", "it raised", "a/b")
     assert (failure.prompt_length, failure.output_length, failure.forced_token_id) == (2, 3, 1)
-    assert "'7-abc' is ended after 3 ids by forcing id 1" in caplog.text
+    assert "'7-abc' ends after 3 ids by forcing id 1" in caplog.text
     assert "here" in caplog.text
 
 
@@ -45,10 +45,10 @@ def test_records_are_found_by_the_callers_name() -> None:
     assert [failure.request_id for failure in failures("7")] == ["7-abcdef01"]
     assert [failure.request_id for failure in failures("8")] == ["0_8-abcdef02", "1_8-abcdef02"]
     assert [failure.request_id for failure in failures("cmpl-5")] == ["cmpl-5-0-abcdef04"]
-    assert failures("nobody") == []
+    assert failures("another") == []
 
 
-def test_a_file_brings_them_to_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_processes_read_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_FAILURES", str(tmp_path / "failures.jsonl"))
     assert failures() == []
     fail("a")
@@ -62,7 +62,7 @@ def test_a_file_brings_them_to_other_processes(tmp_path: Path, monkeypatch: pyte
     assert printed.strip() == "[('a', 'it raised'), ('b', 'RuntimeError: of our own')]"
 
 
-def test_a_file_that_cannot_be_written_costs_the_record_there_alone(
+def test_an_unwritable_file_is_logged_and_the_record_kept_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("LOGITPORT_FAILURES", str(tmp_path))

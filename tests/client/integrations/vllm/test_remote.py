@@ -1,4 +1,4 @@
-"""Requests of vLLM at a real service: what all ranks do, and what becomes of them when the service fails."""
+"""Requests of vLLM at a real service: agreement between ranks, and failures of the service."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Raises(CustomLogitProcessor):
 
 
 class Group:
-    """One rank's end of a group of two: what vLLM's `GroupCoordinator` does, between two threads."""
+    """One rank's end of a group of two threads, with the interface of vLLM's `GroupCoordinator`."""
 
     world_size = 2
 
@@ -63,7 +63,7 @@ class Group:
         return self._channel.get(timeout=200)
 
     def broadcast(self, rows: torch.Tensor, src: int) -> torch.Tensor:
-        """In place, as vLLM does it."""
+        """In place, like vLLM's."""
         shared = self.broadcast_object(rows.clone(), src)
         assert shared.shape == rows.shape
         return rows.copy_(shared)
@@ -78,11 +78,11 @@ def target(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 
 def drive(batch: RemoteBatch, chains: list[Any], steps: int, apart: int = 2) -> list[torch.Tensor]:
-    """Requests of these chains through some steps; each step's logits, where rows between theirs are nobody's."""
+    """Run requests with these chains, in every `apart`-th row, for some steps. Returns each step's logits."""
     requests = [RemoteRequest(f"r{place}", 2, EOS) for place in range(len(chains))]
     for request, chain in zip(requests, chains, strict=True):
         batch.admit(request, partial(Request, [5, 6], processors=chain, request_id=request.request_id))
-    seen = []
+    processed = []
     for number in range(steps):
         step = Step()
         for place, request in enumerate(requests):
@@ -90,24 +90,24 @@ def drive(batch: RemoteBatch, chains: list[Any], steps: int, apart: int = 2) -> 
         batch.begin(step)
         logits = torch.randn(apart * len(chains), VOCAB_SIZE, generator=torch.Generator().manual_seed(number))
         batch.finish(step, logits)
-        seen.append(logits)
+        processed.append(logits)
     for request in requests:
         batch.release(request)
-    return seen
+    return processed
 
 
 CHAINS: dict[str, list[Any]] = {
     "edits": [[("disallowed_tokens", {"token_ids": [3, 4]})], [("disallowed_tokens", {"token_ids": [9]})]],
     "edits and logits": [[("disallowed_tokens", {"token_ids": [3, 4]})], [(Doubles, {})]],
     "a processor that fails": [[(Raises, {})], [("disallowed_tokens", {"token_ids": [9]})], [(Doubles, {})]],
-    "one that is not known": [[("nobody/knows", {})], [("disallowed_tokens", {"token_ids": [9]})]],
-    "none that is known": [[("nobody/knows", {})]],
+    "an unknown processor": [[("no/such", {})], [("disallowed_tokens", {"token_ids": [9]})]],
+    "only an unknown processor": [[("no/such", {})]],
 }
 
 
 @pytest.mark.parametrize("apart", [1, 2])
 @pytest.mark.parametrize("chains", CHAINS)
-def test_two_ranks_do_what_one_would(chains: str, apart: int) -> None:
+def test_two_ranks_give_the_result_of_one(chains: str, apart: int) -> None:
     channel: SimpleQueue[Any] = SimpleQueue()
     alone = drive(RemoteBatch(ENGINE, Ranks()), CHAINS[chains], 4, apart)
     _kept.clear()
@@ -127,16 +127,16 @@ def test_two_ranks_do_what_one_would(chains: str, apart: int) -> None:
     assert len(failures()) == (0 if chains.startswith("edits") else 1)
 
 
-def test_rows_of_nobody_stay_as_they_were() -> None:
+def test_rows_without_a_request_are_not_modified() -> None:
     logits = drive(RemoteBatch(ENGINE, Ranks()), CHAINS["edits and logits"], 1)[0]
 
-    asked = torch.randn(4, VOCAB_SIZE, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(logits[[1, 3]], asked[[1, 3]])
-    assert torch.equal(logits[2], asked[2] * 2)
+    original = torch.randn(4, VOCAB_SIZE, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(logits[[1, 3]], original[[1, 3]])
+    assert torch.equal(logits[2], original[2] * 2)
     assert torch.isinf(logits[0]).nonzero().flatten().tolist() == [3, 4]
 
 
-def test_a_failed_request_has_its_ending_id_alone() -> None:
+def test_a_failed_request_can_only_sample_its_ending_id() -> None:
     first, second, third = drive(RemoteBatch(ENGINE, Ranks()), CHAINS["a processor that fails"], 3)
 
     assert torch.isfinite(first[0]).all()
@@ -156,7 +156,7 @@ def test_without_a_server_requests_fail_and_nothing_raises(monkeypatch: pytest.M
     assert logits[1][0].argmax() == EOS
 
 
-def test_when_the_server_is_lost_its_requests_fail_and_a_new_one_serves_new_requests(
+def test_requests_of_a_lost_server_fail_and_another_server_serves_new_ones(
     start_server: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = free_address()
@@ -182,11 +182,11 @@ def test_when_the_server_is_lost_its_requests_fail_and_a_new_one_serves_new_requ
     assert logits[0].argmax() == EOS
 
     start_server("--listen", target)
-    # For a while nothing is tried.
+    # Nothing is tried during the pause after the failure.
     wait_until(lambda: torch.isinf(drive(batch, CHAINS["edits"], 2)[1][0]).sum() == 2)
 
 
-def test_a_server_is_sought_again_after_a_while_however_many_ask(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attempts_are_rare_however_many_requests_come(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     attempts = []
 
     def connect() -> Any:
@@ -208,7 +208,7 @@ def test_a_server_is_sought_again_after_a_while_however_many_ask(clock: Clock, m
     assert {failure.error for failure in failures()} == {"DeadlineExceeded"}
 
 
-def test_logits_of_another_width_end_requests_and_not_the_engine() -> None:
+def test_logits_of_another_width_end_requests_not_the_engine() -> None:
     request, batch = RemoteRequest("wide", 2, EOS), RemoteBatch(ENGINE, Ranks())
     batch.admit(request, lambda: Request([5, 6], processors=CHAINS["edits"][0]))
     step = Step()
@@ -222,7 +222,7 @@ def test_logits_of_another_width_end_requests_and_not_the_engine() -> None:
 
 
 @pytest.mark.parametrize("with_a_reader", [False, True])
-def test_a_request_of_which_every_id_is_denied_fails(with_a_reader: bool) -> None:
+def test_a_request_with_all_ids_denied_fails(with_a_reader: bool) -> None:
     nothing_left = [("disallowed_tokens", {"token_ids": list(range(VOCAB_SIZE))})]
     chains = [CHAINS["edits"][0], nothing_left, *([[(Doubles, {})]] if with_a_reader else [])]
 
@@ -233,7 +233,7 @@ def test_a_request_of_which_every_id_is_denied_fails(with_a_reader: bool) -> Non
     assert [(failure.request_id, failure.error) for failure in failures()] == [("r1", "ProcessorFailed")]
 
 
-def test_what_cannot_be_asked_ends_the_request() -> None:
+def test_a_request_that_cannot_be_made_fails() -> None:
     request, batch = RemoteRequest("bad", 2, EOS), RemoteBatch(ENGINE, Ranks())
 
     def raises() -> Request:

@@ -1,7 +1,7 @@
-"""Read by every Python that finds this folder on PYTHONPATH, SGLang's processes among them.
+"""Imported by every Python that has this folder on PYTHONPATH, SGLang's processes included.
 
-torchvision registers the shapes of operators that its CPU build beside another torch lacks; they are declared here,
-as torchvision is looked for, so that it can be imported. Nothing calls them.
+torchvision registers the shapes of operators that its CPU build lacks beside another version of torch. They are
+declared here when torchvision is imported, so that the import succeeds. Nothing calls them.
 """
 
 from __future__ import annotations

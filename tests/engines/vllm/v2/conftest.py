@@ -1,4 +1,4 @@
-"""The interface of vLLM's second runner, without its kernels: PYTHONPATH leads to an unpacked wheel."""
+"""The interface of vLLM's second runner, without its kernels: PYTHONPATH points to an unpacked wheel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ vllm.utils.torch_utils.PIN_MEMORY = False
 
 @pytest.fixture(autouse=True)
 def target(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The service that hooks find; no failure is known."""
+    """The service that hooks use; no failure is recorded."""
     monkeypatch.setenv("LOGITPORT_TARGET", server.target)
     _kept.clear()
     assert not failures()

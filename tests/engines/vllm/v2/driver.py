@@ -1,4 +1,4 @@
-"""Drives processors of vLLM's second runner by their real interface, as it does, on a model that is a random table."""
+"""Drives processors of vLLM's second runner through their real interface, with a random table as the model."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from vllm import SamplingParams
 
 PROCESSOR = "logitport.integrations.vllm:RemoteLogitsProcessor"
-LONGEST = 256
+MAX_LENGTH = 256
 
 
 def logits_of(history: list[int]) -> torch.Tensor:
-    """What the model says after a history, float32[vocab_size]."""
+    """Return the model's logits after a history, float32[vocab_size]."""
     seed = int.from_bytes(hashlib.sha256(repr(history).encode()).digest()[:6], "little")
     return torch.randn(VOCAB_SIZE, generator=torch.Generator().manual_seed(seed)) * 3
 
 
 def config(max_draft_tokens: int = 0, **parallel: Any) -> Any:
-    """What of a `VllmConfig` the hook looks at."""
+    """Return the parts of a `VllmConfig` that the hook reads."""
     speculative = SimpleNamespace(num_speculative_tokens=max_draft_tokens, enable_adaptive_verification=False)
     return SimpleNamespace(
         model_config=SimpleNamespace(
@@ -57,7 +57,7 @@ class States:
         self.device = torch.device("cpu")
         self.max_num_reqs = max_num_reqs
         self.vocab_size = VOCAB_SIZE
-        self.all_token_ids = SimpleNamespace(gpu=torch.zeros(max_num_reqs, LONGEST, dtype=torch.int32))
+        self.all_token_ids = SimpleNamespace(gpu=torch.zeros(max_num_reqs, MAX_LENGTH, dtype=torch.int32))
         self.total_len = SimpleNamespace(gpu=torch.zeros(max_num_reqs, dtype=torch.int32))
         self.prompt_len = SimpleNamespace(np=np.zeros(max_num_reqs, np.int32))
         self.prefill_len = SimpleNamespace(np=np.zeros(max_num_reqs, np.int32))
@@ -106,11 +106,11 @@ class Sequence:
 
 
 class Runner:
-    """A scheduler and a model runner in one: chunks of prompts, preemption, rows that change places, draft tokens.
+    """A scheduler and a model runner in one: prompt chunks, preemption, rows that move, draft tokens.
 
     Args:
         slots: the most requests at once.
-        drafts: draft tokens a request; half of them are right.
+        drafts: draft tokens per request; about half of them are right.
         chunk: the most prompt ids that a step reads of a request.
         preempts: the share of steps in which a request is preempted.
         verify_at_once: requests in one call of `apply`.
@@ -192,7 +192,7 @@ class Runner:
         self.processor.apply_staged_writes()
 
     def sample(self) -> None:
-        """Read a chunk of each prompt that is not read, and sample where all of it is."""
+        """Read a chunk of each unread prompt, and sample where all of it is read."""
         batch = [sequence for sequence in self.running if self.random.random() < 0.9] or self.running
         rows: list[tuple[Sequence, list[int]]] = []
         for sequence in batch:
@@ -211,7 +211,7 @@ class Runner:
                 self.req_states.append(sequence.slot, ids)
 
     def draft(self, sequence: Sequence) -> list[int]:
-        """Ids that the model alone would choose, some of them wrong."""
+        """Return ids that the model alone would choose, some of them replaced by wrong ones."""
         history, drafts = sequence.history, []
         for _ in range(self.random.randrange(self.drafts + 1)):
             drafts.append(int(logits_of([*history, *drafts]).argmax()))
@@ -220,7 +220,7 @@ class Runner:
         return drafts
 
     def verify(self, rows: list[tuple[Sequence, list[int]]]) -> list[tuple[Sequence, list[int]]]:
-        """The ids that each request gets: drafts as long as they are right, and one more."""
+        """Return the ids that each request gets: drafts up to the first wrong one, and one more."""
         owners = [(sequence, drafts, offset) for sequence, drafts in rows for offset in range(1 + len(drafts))]
         logits = torch.stack(
             [logits_of([*sequence.history[: sequence.read], *drafts[:offset]]) for sequence, drafts, offset in owners]

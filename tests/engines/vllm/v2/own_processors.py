@@ -1,7 +1,7 @@
-"""vLLM's own processors, kernels and all, in logitport's dialect: random lives of a batch against a naive model.
+"""vLLM's own processors with their kernels, in logitport's dialect: random batches compared with a naive model.
 
-Run as a program, by itself: TRITON_INTERPRET=1 and CUDA_VISIBLE_DEVICES= must be set before vLLM is imported. Only the
-buffers are not vLLM's, for those need a GPU.
+Run it as a program: TRITON_INTERPRET=1 and CUDA_VISIBLE_DEVICES= must be set before vLLM is imported. Only the buffers
+are not vLLM's, because those need a GPU.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from tests.slot_processors import derive
 
 buffer_utils.StagedWriteTensor, buffer_utils.UvaBackedTensor = StagedWriteTensor, UvaBackedTensor
 
-from vllm.v1.worker.gpu.sample.bad_words import BadWordsState  # noqa: E402 - they take the buffers as they are now
+from vllm.v1.worker.gpu.sample.bad_words import BadWordsState  # noqa: E402 - they import the buffers as patched above
 from vllm.v1.worker.gpu.sample.logit_bias import LogitBiasState  # noqa: E402
 
-LIVES = 4
+SEEDS = 4
 STEPS = 40
 
 
 class Biases(LogitBiasState):
-    """vLLM's logit bias and minimum of tokens, by the parameters of the naive model."""
+    """vLLM's logit bias and minimum of tokens, with the parameters of the naive model."""
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-        asked, params = sampling_params.extra_args or {}, sampling_params.clone()
-        params.logit_bias = {int(token_id): bias for token_id, bias in (asked.get("bias") or {}).items()}
-        params.min_tokens, params._all_stop_token_ids = asked.get("min_tokens", 0), set(asked.get("stop") or ())
+        extra, params = sampling_params.extra_args or {}, sampling_params.clone()
+        params.logit_bias = {int(token_id): bias for token_id, bias in (extra.get("bias") or {}).items()}
+        params.min_tokens, params._all_stop_token_ids = extra.get("min_tokens", 0), set(extra.get("stop") or ())
         return bool(super().add_request(req_idx, params))
 
 
 class BadWords(BadWordsState):
-    """vLLM's bad words, whose ids are its tokenizer's elsewhere."""
+    """vLLM's bad words; its tokenizer usually provides their ids."""
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         params = sampling_params.clone()
@@ -47,10 +47,10 @@ class BadWords(BadWordsState):
 
 
 def main() -> None:
-    """Raises where a row is not what the model says."""
+    """Raise if a row differs from the model's."""
     assert HAS_TRITON
     classes = (Biases, BadWords, derive(LogitsProcessor).Counts, DenyHistory, AddOutputs)
-    for seed in range(LIVES):
+    for seed in range(SEEDS):
         life = Life(Engine(VOCAB, *classes, max_requests_per_session=REQUESTS, max_draft_tokens=3), random.Random(seed))
         for _ in range(STEPS):
             life.step()

@@ -1,4 +1,4 @@
-"""Every dialect in vLLM's second runner, driven by its interface: eight requests in five slots, and drafts."""
+"""Every dialect in vLLM's second runner, driven through its interface: eight requests in five slots, and drafts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def expected(prompt: list[int], length: int) -> list[int]:
-    """What the effect, in this process, makes of the same model."""
+    """Return the ids of the same model with the effect in this process."""
     history = list(prompt)
     while len(history) < len(prompt) + length and history[-1] != EOS:
         history.append(int(effect.apply(history, logits_of(history)).argmax()))

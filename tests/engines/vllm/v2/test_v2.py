@@ -1,4 +1,4 @@
-"""The hook driven by the real interface of vLLM's second runner."""
+"""The hook, driven through the real interface of vLLM's second runner."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vllm.exceptions import VLLMValidationError
 
 from logitport.integrations.vllm import failures
 from tests.engines.checkpoint import EOS, VOCAB_SIZE
-from tests.engines.vllm.chains import CHAINS, Chain, asked, in_process
+from tests.engines.vllm.chains import CHAINS, Chain, extra_args_of, in_process
 from tests.engines.vllm.v2.driver import PROCESSOR, Runner, config, logits_of
 
 STEPS = 64
@@ -29,12 +29,12 @@ def prompts(count: int) -> list[list[int]]:
     return [[*(draw.randrange(20, VOCAB_SIZE) for _ in range(draw.randrange(1, 30))), 7] for _ in range(count)]
 
 
-def asking(chain: Chain, **options: Any) -> SamplingParams:
-    return SamplingParams(temperature=0.0, extra_args=asked(chain), **options)
+def remote(chain: Chain, **options: Any) -> SamplingParams:
+    return SamplingParams(temperature=0.0, extra_args=extra_args_of(chain), **options)
 
 
 def expected(prompt: list[int], chain: Chain, length: int) -> list[int]:
-    """What the same processors, in this process, make of the same model."""
+    """Return the ids of the same model with the same processors in this process."""
     process, outputs = in_process(chain), []
     while len(outputs) < length and EOS not in outputs:
         row = process(prompt, outputs, logits_of([*prompt, *outputs]))
@@ -52,7 +52,7 @@ def test_tokens_equal_those_of_the_same_processor_in_process(chain: str, runner:
     driver = Runner(8, **RUNNERS[runner])
     lengths = [STEPS if place % 3 else STEPS // 4 for place in range(16)]
     sequences = [
-        driver.submit(f"r{place}", prompt, asking(CHAINS[chain]), length)
+        driver.submit(f"r{place}", prompt, remote(CHAINS[chain]), length)
         for place, (prompt, length) in enumerate(zip(prompts(16), lengths, strict=True))
     ]
 
@@ -68,7 +68,7 @@ def test_requests_of_one_batch_have_their_own_chains_or_none() -> None:
     driver = Runner(5)
     chains = [*CHAINS.values(), []]
     sequences = [
-        driver.submit(f"r{place}", prompt, asking(chains[place % len(chains)]), STEPS)
+        driver.submit(f"r{place}", prompt, remote(chains[place % len(chains)]), STEPS)
         for place, prompt in enumerate(prompts(18))
     ]
 
@@ -81,7 +81,7 @@ def test_requests_of_one_batch_have_their_own_chains_or_none() -> None:
 def test_state_survives_chunks_of_prompts_and_preemption() -> None:
     driver = Runner(4, preempts=0.3)
     sequences = [
-        driver.submit(f"r{place}", it, asking([("CountsCalls", {})]), STEPS) for place, it in enumerate(prompts(8))
+        driver.submit(f"r{place}", it, remote([("CountsCalls", {})]), STEPS) for place, it in enumerate(prompts(8))
     ]
 
     driver.run()
@@ -92,8 +92,8 @@ def test_state_survives_chunks_of_prompts_and_preemption() -> None:
 
 def test_a_request_whose_processor_fails_ends_and_the_others_do_not() -> None:
     driver = Runner(6, preempts=0.0)
-    failing = driver.submit("failing", [5, 6], asking([("Fails", {"after": 9})]), STEPS)
-    others = [driver.submit(f"r{place}", it, asking(CHAINS["all"]), STEPS) for place, it in enumerate(prompts(4))]
+    failing = driver.submit("failing", [5, 6], remote([("Fails", {"after": 9})]), STEPS)
+    others = [driver.submit(f"r{place}", it, remote(CHAINS["all"]), STEPS) for place, it in enumerate(prompts(4))]
 
     driver.run()
 
@@ -106,11 +106,11 @@ def test_a_request_whose_processor_fails_ends_and_the_others_do_not() -> None:
         assert sequence.outputs == expected(sequence.prompt, CHAINS["all"], STEPS)
 
 
-def test_requests_that_end_are_forgotten_by_the_service() -> None:
+def test_ended_requests_are_removed_from_the_session() -> None:
     driver = Runner(4)
     for place, prompt in enumerate(prompts(10)):
-        driver.submit(f"r{place}", prompt, asking(CHAINS["disallowed_tokens"]), 8)
-    aborted = driver.submit("aborted", [5], asking(CHAINS["disallowed_tokens"]), STEPS)
+        driver.submit(f"r{place}", prompt, remote(CHAINS["disallowed_tokens"]), 8)
+    aborted = driver.submit("aborted", [5], remote(CHAINS["disallowed_tokens"]), STEPS)
     while not aborted.outputs:
         driver.step()
     driver.abort(aborted)
@@ -121,7 +121,7 @@ def test_requests_that_end_are_forgotten_by_the_service() -> None:
     assert len(driver.processor._hook._batch._holder.session) == 0
 
 
-def test_who_asks_for_nothing_is_left_alone() -> None:
+def test_a_request_without_a_chain_is_not_processed() -> None:
     driver = Runner(4)
     sequences = [
         driver.submit(f"r{place}", it, SamplingParams(temperature=0.0), STEPS) for place, it in enumerate(prompts(6))
@@ -135,7 +135,7 @@ def test_who_asks_for_nothing_is_left_alone() -> None:
         assert sequence.outputs == expected(sequence.prompt, [], STEPS)
 
 
-def test_a_warm_up_without_requests_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warm_up_without_requests_opens_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_DEFAULT_PROCESSORS", '[["disallowed_tokens", {"token_ids": [5]}]]')
     driver = Runner(4)
     assert driver.processor.add_request(0, SamplingParams.for_sampler_warmup())
@@ -150,7 +150,7 @@ def test_a_warm_up_without_requests_asks_for_nothing(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("extra", "said"),
+    ("extra", "message"),
     [
         ({"logitport": "]["}, "not JSON"),
         ({"logitport": [3]}, "a list of"),
@@ -159,19 +159,19 @@ def test_a_warm_up_without_requests_asks_for_nothing(monkeypatch: pytest.MonkeyP
         ({"logitport": [["disallowed_tokens", {}]], "logitport_failure_id": 9}, "stop_token_ids"),
     ],
 )
-def test_what_cannot_be_served_is_refused_at_admission(extra: dict[str, Any], said: str) -> None:
-    with pytest.raises(VLLMValidationError, match=said):
+def test_invalid_requests_are_refused_at_admission(extra: dict[str, Any], message: str) -> None:
+    with pytest.raises(VLLMValidationError, match=message):
         Runner().submit("bad", [5], SamplingParams(extra_args=extra), STEPS)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"tensor_parallel_size": 2, "enable_batch_sharded_sampling": True}, "batch-sharded"),
     ],
 )
-def test_ways_of_vllm_that_are_not_supported_are_refused_at_the_start(given: dict[str, Any], said: str) -> None:
+def test_unsupported_configurations_are_refused_at_the_start(given: dict[str, Any], message: str) -> None:
     from logitport.integrations.vllm import RemoteLogitsProcessor
 
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         RemoteLogitsProcessor(config(**given), Runner(processor=PROCESSOR).req_states)

@@ -1,4 +1,4 @@
-"""Processors derived from vLLM's own base class: natively, and by logitport's dialect with vLLM's own objects."""
+"""Processors derived from vLLM's own base class: run natively, and by logitport's dialect with vLLM's own objects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PARAMS: dict[str, dict[str, Any]] = {
 
 
 class ByDialect(LogitsProcessor):
-    """Has the rows of a step processed by the dialect, which has buffers and slots of its own."""
+    """Runs the rows of a step through the dialect, which has its own buffers and slots."""
 
     processor: ClassVar[type[Any]]
 
@@ -58,7 +58,7 @@ class ByDialect(LogitsProcessor):
 
 
 def tokens(processor: type[Any], drafts: int, extra_args: dict[str, Any]) -> list[list[int]]:
-    """What ten requests in six slots come to; some of them are preempted."""
+    """Return the output of ten requests in six slots; some of them are preempted."""
     draw = random.Random(4)
     runner = Runner(drafts=drafts, chunk=1000, processor=processor, seed=7)
     sequences = [
@@ -85,7 +85,7 @@ def test_tokens_are_the_native_ones(name: str, drafts: int) -> None:
 
 
 class Looks(LogitsProcessor):
-    """Looks what it is given."""
+    """Checks the types of its arguments."""
 
     def __init__(self, vllm_config: Any, req_states: Any) -> None:
         assert type(req_states) is LogitsProcRequestState
@@ -100,13 +100,13 @@ class Looks(LogitsProcessor):
         return logits + 1
 
 
-def test_it_is_given_vllms_own_objects() -> None:
+def test_it_gets_vllms_own_objects() -> None:
     dialect = make_dialect(Looks, "its name", shipped=False)
     state = dialect.start(RequestContext("r", History([1, 2]), {}, 4), {"here": 1})
     assert dialect.process([state], torch.zeros(1, 4)).tolist() == [[1.0] * 4]
 
 
 def test_vllms_own_processors_in_the_dialect() -> None:
-    """Its logit bias and bad words with their kernels, which Triton interprets, in a process of their own."""
+    """Its logit bias and bad words with their kernels, which Triton interprets, in a separate process."""
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     subprocess.run([sys.executable, "-m", "tests.engines.vllm.v2.own_processors"], env=environment, check=True)

@@ -1,1 +1,1 @@
-"""Stands in for the vLLM that SGLang takes one operator from on a CPU without its own kernels."""
+"""A stub of vLLM, from which SGLang imports one operator on a CPU without its own kernels."""

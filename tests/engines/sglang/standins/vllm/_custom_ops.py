@@ -1,4 +1,4 @@
-"""The operator that SGLang takes from vLLM on a CPU without its own kernels."""
+"""The operator that SGLang imports from vLLM on a CPU without its own kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rotary_embedding(
         key: rotated, if there is one.
         head_size: size of a head.
         cos_sin_cache: [positions, rotary_size], cosines and then sines.
-        is_neox: whether a pair's halves lie half a rotary_size apart; else they lie side by side.
+        is_neox: whether the halves of a pair are half a rotary_size apart; otherwise they are adjacent.
     """
     cosines, sines = cos_sin_cache[positions.flatten()].chunk(2, dim=-1)
     rotary_size = cos_sin_cache.shape[-1]
