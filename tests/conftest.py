@@ -22,6 +22,7 @@ import pytest
 from logitport import Client
 from logitport_server.sandbox import LAYERS
 from tests.compatibility.plugin import pytest_runtest_logreport, pytest_runtest_setup  # noqa: F401 - hooks
+from tests.tiers import is_slow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +34,14 @@ hypothesis.settings.register_profile(
     "untimed", deadline=None, suppress_health_check=_UNSUITABLE, derandomize="CI" in os.environ
 )
 hypothesis.settings.load_profile("untimed")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of slow files."""
+    for item in items:
+        if is_slow(item.path):
+            item.add_marker(pytest.mark.slow)
+
 
 COMMAND = str(Path(sys.executable).with_name("logitport"))
 _STOP_SECONDS = 60.0
