@@ -19,16 +19,16 @@ help: ## what can be made
 demo: $(VENV)/.installed ## a real model generates through the service
 	$(BIN)/python examples/demo.py
 
-# Each file runs in one process: its tests share servers.
+# Two processes, and all tests of a file in one of them: they share servers.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 test: $(VENV)/.installed .venv-proto/.installed ## the fast tests; 3 minutes
 	$(PYTEST) -m "not slow and not peers and not engines"
 
-test-slow: $(VENV)/.installed .venv-proto/.installed ## the tests that `make test` leaves out; 10 minutes
+test-slow: $(VENV)/.installed .venv-proto/.installed ## what `make test` leaves out of `make test-all`
 	$(PYTEST) -m "slow and not peers and not engines"
 
-test-all: $(VENV)/.installed .venv-proto/.installed ## all tests but those of peers and engines; 13 minutes
+test-all: $(VENV)/.installed .venv-proto/.installed ## all tests but the peers' and engines'
 	$(PYTEST) -m "not peers and not engines"
 
 test-peers: $(VENV)/.installed .peers/sglang/.unpacked ## built-ins and payloads against the real SGLang classes
