@@ -25,7 +25,7 @@ from tests.compatibility.plugin import pytest_runtest_logreport, pytest_runtest_
 from tests.tiers import is_slow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
 # How long an example takes depends on what else the machine does; what fixtures give is the same for all examples.
 _UNSUITABLE = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture]
@@ -41,6 +41,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if is_slow(item.path):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Escape what UTF-8 cannot encode in captured output: pytest-xdist sends reports between processes as UTF-8."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
 
 
 COMMAND = str(Path(sys.executable).with_name("logitport"))
