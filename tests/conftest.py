@@ -22,9 +22,10 @@ import pytest
 from logitport import Client
 from logitport_server.sandbox import LAYERS
 from tests.compatibility.plugin import pytest_runtest_logreport, pytest_runtest_setup  # noqa: F401 - hooks
+from tests.tiers import is_slow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
 # The duration of an example depends on the load of the machine. Fixtures return the same objects for all examples.
 _UNSUITABLE = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture]
@@ -33,6 +34,22 @@ hypothesis.settings.register_profile(
     "untimed", deadline=None, suppress_health_check=_UNSUITABLE, derandomize="CI" in os.environ
 )
 hypothesis.settings.load_profile("untimed")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of slow files."""
+    for item in items:
+        if is_slow(item.path):
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Escape what UTF-8 cannot encode in captured output: pytest-xdist sends reports between processes as UTF-8."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
+
 
 COMMAND = str(Path(sys.executable).with_name("logitport"))
 _STOP_SECONDS = 60.0

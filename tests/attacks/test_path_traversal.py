@@ -1,4 +1,4 @@
-"""Names that are paths: none is bound, none is looked up outside the registry, nothing is read or written elsewhere."""
+"""Names that are paths, sent to a server: none is bound or looked up, and nothing is read or written elsewhere."""
 
 from __future__ import annotations
 
@@ -16,33 +16,8 @@ if TYPE_CHECKING:
 
     from logitport_proto import common_pb2
 
-NAMES = [
-    *("../x/y", "../../etc/passwd", "team/../x", "team/..", "team/.", "team/x/..", "./team/x", "team//x", "team/x/"),
-    *("/team/x", "/etc/passwd", "//team/x", "~/x", "team/~", "team/$HOME", "team/x\0", "\0team/x", "team/x\0.json"),
-    *("team\\x", "..\\x\\y", "C:/x", "C:\\x", "\\\\host\\share\\x", "team/x:../y", "team/x:/y", "team/x:", "team/:v"),
-    *(
-        "file:///etc/passwd",
-        "http://host/x",
-        "team/x?y",
-        "team/x#y",
-        "team/%2e%2e/x",
-        "team/..%2fx",
-        "team/x;y",
-        "team/*",
-    ),
-    *("team/x\n", "team/\nx", "team/x\r", " team/x", "team/x ", "team/ x", "-team/x", "team/-x", ".team/x", "team/.x"),
-    *(
-        "Team/x",
-        "team/X",
-        "t\u00e9am/x",
-        "team/\uff0e\uff0e/x",
-        "team/\u2025/x",
-        "\u0430team/x",
-        "team/x\u202e",
-        "team\u2215x",
-    ),
-    *("team/x:v1:v2", "team", "x", "/", "", ".", "..", "a/" * 64 + "a", "team/" + "x" * 124),
-]
+# tests/server/registry/test_hostile_names.py has all of them.
+NAMES = ["../../etc/passwd", "team/x\0.json"]
 
 
 class Idle(CustomLogitProcessor):
@@ -65,7 +40,7 @@ def untouched(attacked: Any) -> Iterator[None]:
     assert sorted(os.listdir(folder)) == before
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name])
+@pytest.mark.parametrize("name", NAMES)
 def test_no_such_name_is_bound(client: Client, name: str) -> None:
     with pytest.raises(InvalidName):
         client.register(Idle, name=name)
@@ -91,7 +66,7 @@ def test_nothing_is_written_or_read_beside_the_store(start_server: Any, tmp_path
     options = ("--enable-custom-logit-processor", "--store", str(folder))
     server = start_server(*options)
     with Client(server.target) as client:
-        for name in filter(None, NAMES):
+        for name in NAMES:
             with pytest.raises(InvalidName):
                 client.register(Idle, name=name)
         client.register(Idle, name="team/idle:v1")

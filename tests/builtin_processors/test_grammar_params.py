@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,7 +37,7 @@ GOOD = [
     {"choice": ["yes", "no", "ä\U0001f600\n\"'\\"]},
     {"ebnf": 'root ::= ("a" | "b" root)* [^"\\\\] .'},
     {"ebnf": 'root ::= "\\u00e9\\U0001f600\\x41"'},
-    {"regex": "a", "__req__": object()},
+    {"regex": "a", "__req__": SimpleNamespace()},
 ]
 
 BAD = [

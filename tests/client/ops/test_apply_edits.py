@@ -112,9 +112,16 @@ def compare(implementation: Any, bits: Any, edits: Edits, storage: Any, view: Ca
     assert not differs.any(), f"{np.argwhere(differs)[:5].tolist()}: {wide[differs][:5]}, not {wide_got[differs][:5]}"
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("width", [1, 64, 205])
+WIDTHS = [1, 64, 205]
+# Each width with each dtype and each layout, and each dtype with each layout: 12 cases of 36.
+PAIRWISE = [
+    (WIDTHS[(at + place) % len(WIDTHS)], dtype, layout)
+    for at, dtype in enumerate(DTYPES)
+    for place, layout in enumerate(LAYOUTS)
+]
+
+
+@pytest.mark.parametrize(("width", "dtype", "layout"), PAIRWISE)
 def test_as_the_reference_on_tensors(implementation: Any, bits: Any, width: int, dtype: str, layout: str) -> None:
     rng = np.random.default_rng(width)
     said = edge_rows(width, rng)

@@ -22,10 +22,10 @@ _MESSAGE_BYTES = 1 << 16
 # What each of them begins with. `fork` starts a worker that sends what `inside` returns, or what it raises.
 _PRELUDE = """
 import json, os, signal, socket, sys
-from logitport_server.sandbox import Limits, Parent
+from logitport_server.sandbox import Limits, WorkerForker
 
 server = socket.socket(fileno=int(sys.argv[1]))
-parent = Parent()
+parent = WorkerForker()
 
 def say(said, *descriptors):
     socket.send_fds(server, [json.dumps(said).encode()], descriptors)

@@ -1,0 +1,280 @@
+"""Bad input fails its own request, in either executor: the exception, its message, and the results of the others."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import sys
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from logitport import (
+    CustomLogitProcessor,
+    InvalidParams,
+    InvalidTokenId,
+    LoadFailed,
+    LogitportError,
+    MalformedPayload,
+    ProcessorFailed,
+    PythonMismatch,
+    Request,
+    UnknownProcessor,
+    payload,
+)
+from logitport.core import tensors
+from logitport.errors import from_proto
+from logitport_proto import processing_pb2
+from logitport_server.config import ServerConfig
+from logitport_server.registry.policy import PayloadPolicy
+from logitport_server.registry.registry import Registry
+from logitport_server.session.apply import apply
+from logitport_server.session.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from logitport_server.executors import Executor
+
+    Open = Callable[[processing_pb2.OpenSession], Session]
+
+VOCAB = 32
+INF = float("inf")
+MADE_ELSEWHERE = Path(__file__).parents[2] / "client" / "payload" / "data"
+ANOTHER_PYTHON = "3.12" if sys.version_info[:2] == (3, 13) else "3.13"
+
+
+class AddOne(CustomLogitProcessor):
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        return logits + 1
+
+
+class RaisesInInit(CustomLogitProcessor):
+    def __init__(self) -> None:
+        raise ValueError("no table for me")
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        return logits
+
+
+class PickyParams(AddOne):
+    @classmethod
+    def validate_params(cls, params: Mapping[str, Any]) -> None:
+        if not isinstance(params["strength"], float):
+            raise InvalidParams("strength must be a number with a point")
+
+
+def code_of_another_python() -> str:
+    serialized: str = json.loads((MADE_ELSEWHERE / f"python{ANOTHER_PYTHON}.json").read_text())["Comprehension"][0]
+    return serialized
+
+
+class AddTwo(AddOne):
+    """Never loaded: only its label is wrong, and the bytes of a class that runs are not looked at again."""
+
+
+LABELLED = json.dumps({**json.loads(AddTwo.to_str()), "python": "3.9"})
+
+REFUSED: dict[str, tuple[dict[str, Any], type[LogitportError], str]] = {
+    "unknown built-in": ({"processors": [("nobody", {})]}, UnknownProcessor, "'nobody'; there are .*thinking_budget"),
+    "unknown name": ({"processors": [("team/nobody", {})]}, UnknownProcessor, "'team/nobody'; register it first"),
+    "unknown digest": ({"processors": [("0" * 64, {})]}, UnknownProcessor, "register it first"),
+    "bad hex": ({"processors": [('{"callable": "zz"}', {})]}, MalformedPayload, '"callable" must hold hexadecimal'),
+    "no pickle": ({"processors": [('{"callable": "00ff"}', {})]}, MalformedPayload, "not a pickle"),
+    "not JSON": ({"processors": [("{callable", {})]}, MalformedPayload, "not JSON"),
+    "no callable": ({"processors": [('{"klass": ""}', {})]}, MalformedPayload, 'no "callable": make it with .*to_str'),
+    "not a class": (
+        {"processors": [(json.dumps({"callable": pickle.dumps(7).hex()}), {})]},
+        LoadFailed,
+        "a int is no processor",
+    ),
+    "no such module": (
+        {"processors": [(json.dumps({"callable": b"cnowhere\nNobody\n.".hex()}), {})]},
+        LoadFailed,
+        r"nowhere\.Nobody, which is not here .* install it on the server",
+    ),
+    "raising __init__": ({"processors": [(RaisesInInit, {})]}, LoadFailed, "RaisesInInit raised .*no table for me"),
+    "another Python, labelled": (
+        {"processors": [(LABELLED, {})]},
+        PythonMismatch,
+        r"Python 3\.9 .*ship it from Python",
+    ),
+    "another Python, no label": (
+        {"processors": [(code_of_another_python(), {})]},
+        PythonMismatch,
+        "ship it from Python",
+    ),
+    "parameters": ({"processors": [("disallowed_tokens", {"token_ids": "x"})]}, InvalidParams, "token_ids"),
+    "parameters that are missing": ({"processors": [("disallowed_tokens", {})]}, InvalidParams, "token_ids"),
+    "parameters that a class refuses": (
+        {"processors": [(PickyParams, {"strength": 1})]},
+        InvalidParams,
+        "strength must be a number",
+    ),
+    "validate_params that raises": ({"processors": [(PickyParams, {})]}, ProcessorFailed, "KeyError: 'strength'"),
+    "a parameter outside the vocabulary": (
+        {"processors": [("disallowed_tokens", {"token_ids": [VOCAB]})]},
+        InvalidTokenId,
+        str(VOCAB),
+    ),
+    "id outside the vocabulary": ({"prompt_token_ids": [1, VOCAB]}, InvalidTokenId, r"prompt_token_ids\[1\] is 32"),
+    "id -1": ({"output_token_ids": [-1]}, InvalidTokenId, r"output_token_ids\[0\] is -1: .*\[0, 32\)"),
+}
+refused = pytest.mark.parametrize("name", REFUSED)
+
+
+def check(error: LogitportError, expected: type[LogitportError], message: str) -> None:
+    assert type(error) is expected
+    with pytest.raises(expected, match=message):
+        raise error
+
+
+GOOD = Request([3], processors=[("no_repeat_ngram", {"ngram_size": 1}), (AddOne, {})])
+
+
+def good_row(row: torch.Tensor) -> bool:
+    return row.tolist() == [-INF if token_id == 3 else 1.0 for token_id in range(VOCAB)]
+
+
+@pytest.fixture
+def open_session(executor: Executor) -> Open:
+    """Opens sessions of a server that accepts shipped processors."""
+    registry = Registry(PayloadPolicy(allow_shipped=True, max_bytes=1 << 20), max_registered=8, max_owned=8)
+    return lambda opening: Session(opening, registry, executor, torch.device("cpu"), ServerConfig())
+
+
+def apply_requests(open_session: Open, *requests: Request) -> tuple[torch.Tensor, processing_pb2.ApplyResponse]:
+    """The logits and the reply of one call, with a row of zeros for each request."""
+    message = processing_pb2.ApplyRequest(requests=[request.to_proto() for request in requests])
+    tensors.write(message.logits, torch.zeros(len(requests), VOCAB))
+    response = apply(message, open_session)
+    return tensors.to_torch(response.logits), response
+
+
+def add(session: Session, *requests: Request) -> processing_pb2.RequestsAdded:
+    """The reply to the admission of requests, in slots 0, 1, ..."""
+    reply = processing_pb2.RequestsAdded()
+    additions = [
+        processing_pb2.SlottedRequest(slot=slot, request=request.to_proto()) for slot, request in enumerate(requests)
+    ]
+    session.add(processing_pb2.AddRequests(requests=additions), reply)
+    return reply
+
+
+@refused
+@pytest.mark.parametrize("on_error", ["abort", "skip"])
+def test_a_request_that_is_refused_in_apply(open_session: Open, name: str, on_error: Any) -> None:
+    fields, expected, message = REFUSED[name]
+    logits, response = apply_requests(open_session, GOOD, Request(**fields, on_error=on_error), GOOD)
+    (failure,) = response.failures
+    assert (failure.slot, failure.skipped) == (1, on_error == "skip")
+    check(from_proto(failure.error), expected, message)
+    assert good_row(logits[0])
+    assert good_row(logits[2])
+    if on_error == "skip":
+        assert not logits[1].any()
+
+
+@refused
+def test_a_request_that_is_refused_in_a_session(open_session: Open, name: str) -> None:
+    fields, expected, message = REFUSED[name]
+    session = open_session(processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32"))
+    (failure,) = add(session, GOOD, Request(**fields)).failures
+    assert failure.slot == 1
+    check(from_proto(failure.error), expected, message)
+    logits, failures = run_step(session, [GOOD])
+    assert not failures
+    assert good_row(logits[0])
+
+
+def int32(values: Iterable[int]) -> bytes:
+    return np.fromiter(values, "<i4").tobytes()
+
+
+def run_step(session: Session, requests: list[Request]) -> tuple[torch.Tensor, list[processing_pb2.RequestFailure]]:
+    """The logits of a step without new ids, and its failures. The requests hold slots 0, 1, ..., and read logits."""
+    frame = processing_pb2.Step(
+        slots=int32(range(len(requests))),
+        generations=bytes(4 * len(requests)),
+        base_lengths=int32(len(request.prompt_token_ids) for request in requests),
+        history_crcs=b"".join(
+            zlib.crc32(int32(request.prompt_token_ids)).to_bytes(4, "little") for request in requests
+        ),
+    )
+    edits = processing_pb2.StepEdits()
+    session.step(frame, edits)
+    assert not edits.failures
+    assert edits.logits_rows == int32(range(len(requests)))
+    message = processing_pb2.StepLogits()
+    tensors.write(message.logits, torch.zeros(len(requests), VOCAB))
+    edited = processing_pb2.StepLogitsEdited()
+    session.edit_logits(message, edited)
+    return tensors.to_torch(edited.logits), list(edited.failures)
+
+
+# Processors that fail in a step
+
+
+class Fails(CustomLogitProcessor):
+    """In the way that its parameters say."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> Any:
+        way = custom_param_list[0]["way"]
+        logits[:, :8] = float("nan")
+        if way == "raises":
+            return self.look_up(custom_param_list[0])
+        if way == "exits":
+            sys.exit(1)
+        return {
+            "None": None,
+            "shape": logits[:, :-1],
+            "int": logits.int(),
+            "list": [[0.0]],
+        }[way]
+
+    def look_up(self, params: dict[str, Any]) -> Any:
+        return params["banned"]
+
+
+FAILS = {
+    "raises": "raised KeyError: 'banned'",
+    "exits": "raised SystemExit: 1",
+    "None": "returned NoneType; return the logits",
+    "shape": r"returned a tensor of shape \[1, 31\]; .*\[1, 32\]",
+    "int": r"returned a tensor of dtype torch\.int32; return the logits, a floating-point tensor",
+    "list": "returned list; return the logits",
+}
+
+
+@pytest.mark.parametrize("way", FAILS)
+@pytest.mark.parametrize("on_error", ["abort", "skip"])
+@pytest.mark.parametrize("by", ["apply", "step"])
+def test_a_processor_that_fails(open_session: Open, way: str, on_error: Any, by: str) -> None:
+    display_name = f"Fails (sha256:{payload.parse(Fails.to_str()).digest[:12]})"
+    bad = Request([1], processors=[(AddOne, {}), (Fails, {"way": way})], on_error=on_error)
+    requests = [GOOD, bad, GOOD]
+    if by == "apply":
+        logits, response = apply_requests(open_session, *requests)
+        failures = list(response.failures)
+    else:
+        session = open_session(processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32"))
+        assert not add(session, *requests).failures
+        logits, failures = run_step(session, requests)
+    (failure,) = failures
+    assert (failure.slot, failure.skipped) == (1, on_error == "skip")
+    error = from_proto(failure.error)
+    check(error, ProcessorFailed, f"processor {re.escape(display_name)} {FAILS[way]}")
+    assert error.processor == display_name
+    if way == "raises":
+        assert "in look_up" in error.remote_traceback
+        assert error.remote_traceback.rstrip().endswith("KeyError: 'banned'")
+        assert "Remote traceback" in str(error)
+    assert good_row(logits[0])
+    assert good_row(logits[2])
+    if on_error == "skip":
+        assert not logits[1].any()

@@ -1,0 +1,81 @@
+"""Names that are paths: none is bound, none is found outside the registry, and nothing is written to its store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport import CustomLogitProcessor, InvalidName, UnknownProcessor
+from logitport_proto import common_pb2
+from logitport_server.registry.policy import PayloadPolicy
+from logitport_server.registry.registry import Registry
+from logitport_server.registry.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NAMES = [
+    *("../x/y", "../../etc/passwd", "team/../x", "team/..", "team/.", "team/x/..", "./team/x", "team//x", "team/x/"),
+    *("/team/x", "/etc/passwd", "//team/x", "~/x", "team/~", "team/$HOME", "team/x\0", "\0team/x", "team/x\0.json"),
+    *("team\\x", "..\\x\\y", "C:/x", "C:\\x", "\\\\host\\share\\x", "team/x:../y", "team/x:/y", "team/x:", "team/:v"),
+    *(
+        "file:///etc/passwd",
+        "http://host/x",
+        "team/x?y",
+        "team/x#y",
+        "team/%2e%2e/x",
+        "team/..%2fx",
+        "team/x;y",
+        "team/*",
+    ),
+    *("team/x\n", "team/\nx", "team/x\r", " team/x", "team/x ", "team/ x", "-team/x", "team/-x", ".team/x", "team/.x"),
+    *(
+        "Team/x",
+        "team/X",
+        "t\u00e9am/x",
+        "team/\uff0e\uff0e/x",
+        "team/\u2025/x",
+        "\u0430team/x",
+        "team/x\u202e",
+        "team\u2215x",
+    ),
+    *("team/x:v1:v2", "team", "x", "/", "", ".", "..", "a/" * 64 + "a", "team/" + "x" * 124),
+]
+
+
+class Idle(CustomLogitProcessor):
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        return logits
+
+
+IDLE = Idle.to_str()
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Registry]:
+    """A registry with a store. After the test, all files below its parent folder are those that it began with."""
+    policy = PayloadPolicy(allow_shipped=True, max_bytes=1 << 20)
+    kept = Registry(policy, max_registered=8, max_owned=8, store=Store(tmp_path / "deep" / "store"))
+    kept.register(IDLE, "team/idle", replace=False)
+    before = sorted(tmp_path.rglob("*"))
+    yield kept
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name])
+def test_no_such_name_is_bound(registry: Registry, name: str) -> None:
+    with pytest.raises(InvalidName):
+        registry.register(IDLE, name, replace=False)
+    assert all(name not in info.names for info in registry.describe_all())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_such_name_is_looked_up(registry: Registry, name: str) -> None:
+    for call in (registry.describe, registry.delete):
+        with pytest.raises(UnknownProcessor):
+            call(name)
+    for by in ("name", "digest", "builtin"):
+        with pytest.raises(UnknownProcessor):
+            registry.resolve(common_pb2.Processor(**{by: name}))

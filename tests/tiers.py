@@ -1,0 +1,66 @@
+"""The test files that are slow: `make test` leaves them to `make test-all`.
+
+A file belongs here if it takes long and the fast files reach almost all of the same branches: most start servers with
+options of their own, or wait for deadlines. A new file is fast until it is listed. One slow test of a fast file is
+marked `@pytest.mark.slow` where it stands.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parent
+
+# Paths below tests/.
+SLOW_FILES = frozenset(
+    {
+        # Hostile input that takes a server long.
+        "attacks/test_bombs.py",
+        "attacks/test_grammar_bombs.py",
+        "attacks/test_isolated_code.py",
+        "attacks/test_token_guessing.py",
+        # Hooks and lost or stalled servers.
+        "client/integrations/test_stalled_server.py",
+        "client/integrations/transformers/test_continuous.py",
+        "client/integrations/vllm/test_admission.py",
+        "client/session/transports/test_transport_conformance.py",
+        # A process for each case.
+        "client/payload/test_dumps_dialects.py",
+        # Models and generated text.
+        "compatibility/test_example_engine.py",
+        "compatibility/test_transformers.py",
+        "examples/test_demo.py",
+        "examples/test_engine.py",
+        "examples/test_node.py",
+        "server/dialects/test_dialect_conformance.py",
+        "server/dialects/transformers/test_own.py",
+        "server/dialects/vllm/test_v2_model.py",
+        # Servers with options of their own, and engines that come and go.
+        "end_to_end/test_cuda_in_place.py",
+        "end_to_end/test_cuda_scope.py",
+        "end_to_end/test_dialects_transformers.py",
+        "end_to_end/test_dialects_vllm.py",
+        "end_to_end/test_dialects_vllm_v2.py",
+        "end_to_end/test_grammar.py",
+        "end_to_end/test_installed.py",
+        "end_to_end/test_isolation.py",
+        "end_to_end/test_isolation_loading.py",
+        "end_to_end/test_limits.py",
+        "end_to_end/test_listening.py",
+        "end_to_end/test_local_transport.py",
+        "end_to_end/test_message_limit.py",
+        "end_to_end/test_missing_layers.py",
+        "end_to_end/test_nothing_is_lost.py",
+        "end_to_end/test_reconnect.py",
+        "end_to_end/test_serve.py",
+        "end_to_end/test_signed.py",
+        "end_to_end/test_tls.py",
+        "end_to_end/test_tokens.py",
+        "soak/test_soak.py",
+    }
+)
+
+
+def is_slow(path: Path) -> bool:
+    """Whether the file of a test is listed."""
+    return path.is_relative_to(ROOT) and path.relative_to(ROOT).as_posix() in SLOW_FILES
