@@ -1,4 +1,4 @@
-"""What operators watch, for Prometheus."""
+"""Metrics of a server, for Prometheus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     StepReply = processing_pb2.StepEdits | processing_pb2.StepLogitsEdited | processing_pb2.ApplyResponse
 
-# Seconds: from a tenth of a logits-free step to a batch of logits sent inline.
+# Seconds. The range covers everything from a fast logits-free step to a batch of logits sent inline.
 _BUCKETS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 _MAX_LABELS = 1024
@@ -31,11 +31,11 @@ _PARTS = {
 
 
 class Loads(Protocol):
-    """What counts loads of shipped processors: a loader, an executor."""
+    """Counts of loads of shipped processors, as a loader or an executor has them."""
 
     @property
     def hits(self) -> int:
-        """Loads that a cache answered."""
+        """Loads from a cache."""
 
     @property
     def misses(self) -> int:
@@ -43,26 +43,26 @@ class Loads(Protocol):
 
 
 class Workers(Protocol):
-    """What runs processors in workers."""
+    """An executor that runs processors in workers."""
 
     @property
     def running(self) -> int:
-        """Workers that are kept."""
+        """Number of workers."""
 
     @property
     def quarantine(self) -> Quarantine:
-        """What it knows of failures that cost a worker."""
+        """The quarantine of processors whose failures terminated workers."""
 
     @property
     def gpu(self) -> Gpu | None:
-        """The GPU that workers may hold."""
+        """The GPU that workers may use."""
 
 
 class Metrics:
     """The metrics of one server.
 
     Attributes:
-        registry: where they are collected; this server's own.
+        registry: the collector registry; each server has its own.
     """
 
     def __init__(self, loads: Loads) -> None:
@@ -82,18 +82,18 @@ class Metrics:
         )
         self._seconds = Histogram(
             "logitport_step_seconds",
-            "Time to answer a step, or the part of it that hands over logits, in seconds",
+            "Time to process a step, or the part of it that processes logits, in seconds",
             ["transport", "part"],
             buckets=_BUCKETS,
             registry=registry,
         )
         self._refused = Counter(
             "logitport_calls_refused",
-            "Calls that were refused before they were read, by error",
+            "Calls refused before their message was read, by error",
             ["code"],
             registry=registry,
         )
-        # Looking up a child by its label costs more than counting.
+        # Children are kept, because looking one up by its labels takes longer than counting.
         self._steps_by = {transport: self._steps.labels(transport) for transport in ("unary", "grpc", "local")}
         self._seconds_by = {
             (transport, reply): self._seconds.labels(transport, part)
@@ -102,30 +102,32 @@ class Metrics:
         }
         self._read = Counter(
             "logitport_logits_read",
-            "Steps whose logits were read, by where these were: inline, or in memory of the host or of a GPU (device)",
+            "Steps that read logits, by the memory of the logits: inline, host, or device (a GPU)",
             ["memory"],
             registry=registry,
         )
         self._read_in = {memory: self._read.labels(memory) for memory in ("inline", "host", "device")}
         self._counters: dict[str, Counter] = {}
         self._labels: set[str] = set()
-        hits = Gauge("logitport_loader_hits", "Loads that the cache of classes answered", registry=registry)
+        hits = Gauge("logitport_loader_hits", "Loads from the cache of classes", registry=registry)
         hits.set_function(lambda: loads.hits)
         misses = Gauge("logitport_loader_misses", "Loads that unpickled", registry=registry)
         misses.set_function(lambda: loads.misses)
 
     def watch_workers(self, workers: Workers) -> None:
-        """Tell of worker processes as well."""
-        running = Gauge("logitport_workers", "Worker processes, one a trust domain and Python", registry=self.registry)
+        """Add the metrics of worker processes."""
+        running = Gauge(
+            "logitport_workers", "Worker processes, one per trust domain and Python version", registry=self.registry
+        )
         running.set_function(lambda: workers.running)
-        lost = Gauge("logitport_workers_lost", "Workers that a processor has cost", registry=self.registry)
+        lost = Gauge("logitport_workers_lost", "Workers terminated because of a processor", registry=self.registry)
         lost.set_function(lambda: workers.quarantine.failures)
-        held = Gauge("logitport_processors_quarantined", "Processors that are not called", registry=self.registry)
+        held = Gauge("logitport_processors_quarantined", "Processors in quarantine, not called", registry=self.registry)
         held.set_function(lambda: len(workers.quarantine))
         if (gpu := workers.gpu) is not None:
             logits = Gauge(
                 "logitport_worker_logits",
-                "Calls of workers with logits of the GPU, by the memory in which they got these: host or device",
+                "Calls of workers with logits on the GPU, by the memory they were passed in: host or device",
                 ["memory"],
                 registry=self.registry,
             )
@@ -133,7 +135,7 @@ class Metrics:
                 logits.labels(memory).set_function(partial(gpu.calls.__getitem__, memory))
             refused = Gauge(
                 "logitport_worker_gpus_refused",
-                "Workers that hold the GPU and could not use it, so that their rows went by the host's memory",
+                "Workers with access to the GPU that could not use it; their rows are passed in host memory",
                 registry=self.registry,
             )
             refused.set_function(lambda: gpu.refusals)
@@ -145,19 +147,19 @@ class Metrics:
         return int(server.server_port)
 
     def call_refused(self, error: LogitportError) -> None:
-        """A caller was not known, or asked for too much."""
+        """Count a call that was refused."""
         self._refused.labels(common_pb2.ErrorCode.Name(to_proto(error).code)).inc()
 
     def session_opened(self, session: Session) -> None:
-        """One more session."""
+        """Add an open session."""
         self._sessions.add(session)
 
     def session_closed(self, session: Session) -> None:
-        """One session less."""
+        """Remove a session that was closed."""
         self._sessions.discard(session)
 
     def step(self, reply: StepReply, seconds: float, transport: str) -> None:
-        """A step was answered, or the part of it that hands over logits; the reply tells what came of it."""
+        """Record a step, or the part of it that processes logits, from its reply."""
         if type(reply) is not processing_pb2.StepLogitsEdited:
             self._steps_by[transport].inc()
         self._seconds_by[transport, type(reply)].observe(seconds)
@@ -165,12 +167,12 @@ class Metrics:
             self._applied_to(applied.display_name or applied.processor).inc(applied.rows)
         for failure in reply.failures:
             code = failure.error.code
-            # A name that nothing stands for is the client's invention.
-            named = "" if code == common_pb2.ERROR_CODE_UNKNOWN_PROCESSOR else failure.error.processor
-            self._failed.labels(self._label(named), common_pb2.ErrorCode.Name(code)).inc()
+            # The name of an unknown processor is not used: clients can send any number of such names.
+            name = "" if code == common_pb2.ERROR_CODE_UNKNOWN_PROCESSOR else failure.error.processor
+            self._failed.labels(self._label(name), common_pb2.ErrorCode.Name(code)).inc()
 
     def logits_read(self, memory: str) -> None:
-        """A step's logits were read: "inline", or in memory of the "host" or a "device"."""
+        """Count a step that read logits; `memory` is "inline", "host" or "device"."""
         self._read_in[memory].inc()
 
     def _applied_to(self, processor: str) -> Counter:
@@ -182,7 +184,7 @@ class Metrics:
         return counter
 
     def _label(self, processor: str) -> str:
-        """The processor's label: a client that ships ever new processors must not make ever new time series."""
+        """The processor's label, or "(others)" once there are too many. The limit bounds the number of time series."""
         if processor in self._labels or len(self._labels) < _MAX_LABELS:
             self._labels.add(processor)
             return processor

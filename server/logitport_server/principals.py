@@ -1,4 +1,4 @@
-"""Who calls, and whose code runs."""
+"""Callers and their scopes, and the trust domains of code."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import NamedTuple
 
 from logitport.errors import NotPermitted
 
-# What a caller may do: call processors, ship code, manage what is others'; and have its code run on the GPU.
+# Scopes: call processors, ship code, manage the processors of other principals, and have one's code run on the GPU.
 APPLY, REGISTER, ADMIN, CUDA = SCOPES = ("apply", "register", "admin", "cuda")
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A caller, as the server authenticated it.
+    """An authenticated caller.
 
     Attributes:
-        name: unique; "" where the server asks nobody who they are.
-        scopes: which of `SCOPES` it has.
+        name: unique; "" if authentication is off.
+        scopes: those of `SCOPES` that it has.
     """
 
     name: str
@@ -25,19 +25,18 @@ class Principal:
 
     @property
     def display_name(self) -> str:
-        """What messages call it."""
+        """The name in error messages and logs."""
         return repr(self.name) if self.name else "the caller"
 
     def may(self, scope: str) -> bool:
-        """Whether it has the scope."""
+        """Whether the principal has the scope."""
         return scope in self.scopes
 
     def check(self, scope: str, what: str) -> None:
-        """Raises NotPermitted if it lacks the scope that `what` takes."""
+        """Raise NotPermitted if the principal lacks the scope that the action `what` needs."""
         if scope not in self.scopes:
             raise NotPermitted(
-                f"{self.display_name} may not {what}, which takes the scope {scope!r}; the server's operator "
-                "grants scopes"
+                f"{self.display_name} may not {what}, which needs the scope {scope!r}; ask the server's operator for it"
             )
 
 
@@ -45,11 +44,11 @@ ANONYMOUS = Principal("", frozenset(SCOPES))
 
 
 class TrustDomain(NamedTuple):
-    """A trust domain: code of one domain may see and disturb its own, and nothing of another.
+    """A trust domain: code can read and disturb only the data and code of its own domain.
 
     Attributes:
-        owner: name of the principal that registered the processor, or whose engine forwarded it.
-        tenant: for a processor that an engine forwards with a request, on whose behalf the engine says it asks.
+        owner: name of the principal that registered the processor, or that sent it with a request.
+        tenant: for a processor that is sent with a request, the tenant that the engine names in the request.
     """
 
     owner: str

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Objects before the collector looks for cycles: more than one large step has at once, which go when it ends anyway.
-_GARBAGE = 20_000
+# Number of allocations before a garbage collection: more than a large step makes, whose objects are freed at its end.
+_GC_THRESHOLD = 20_000
 _SERVICES = (
     registry_pb2.DESCRIPTOR.services_by_name["ProcessorRegistry"].full_name,
     processing_pb2.DESCRIPTOR.services_by_name["LogitProcessing"].full_name,
@@ -58,11 +58,11 @@ _SERVICES = (
 
 
 class Server:
-    """Everything that one running service is made of.
+    """A server with all its parts.
 
     Args:
-        config: the operator's.
-        processors: trusted ones for requests to call by name, beside those that the config names; see `installed`.
+        config: the operator's configuration.
+        processors: trusted processors that requests can name, in addition to those of the config; see `installed`.
     """
 
     def __init__(self, config: ServerConfig, processors: Iterable[object] = ()) -> None:
@@ -105,11 +105,15 @@ class Server:
         self._grpc: grpc.aio.Server | None = None
 
     async def start(self) -> str:
-        """Listen; returns the address. Raises StartupError if an address, or workers, cannot be had."""
+        """Start to serve. Returns the address.
+
+        Raises:
+            StartupError: an address cannot be bound, or workers cannot be started.
+        """
         try:
             await asyncio.to_thread(self._executor.ready)
         except RuntimeError as error:
-            raise StartupError(f"shipped processors cannot be run: {error}") from error
+            raise StartupError(f"cannot run shipped processors: {error}") from error
         self._grpc = grpc.aio.server(interceptors=[self._guard], options=endpoint.options(self._config))
         registry_pb2_grpc.add_ProcessorRegistryServicer_to_server(
             RegistryService(self._registry, self._threads), self._grpc
@@ -129,15 +133,16 @@ class Server:
         return address
 
     def refresh(self) -> None:
-        """Read again who may call, and whose signatures are trusted."""
+        """Reload the tokens and the trusted keys if their files have changed."""
         self._guard.refresh()
         if self._trusted_keys is not None:
             self._trusted_keys.refresh()
 
     async def stop(self) -> int:
-        """Take no more calls, let the steps in flight finish, and end every session.
+        """Accept no more calls, let the steps in flight finish, and end every session.
 
-        Returns how many steps are still running after `drain_seconds`.
+        Returns:
+            The number of steps that are still running after `drain_seconds`.
         """
         assert self._grpc is not None  # noqa: S101 - started before
         deadline = time.monotonic() + self._config.drain_seconds
@@ -156,39 +161,39 @@ class Server:
 
 
 def open_local_socket(config: ServerConfig) -> LocalSocketListener:
-    """The socket for local transports. Raises StartupError if it cannot be had."""
+    """Open the socket of the local transport. Raises StartupError if it cannot be created."""
     try:
         return LocalSocketListener(config.max_message_bytes, config.stall_seconds)
     except OSError as error:
         raise StartupError(
-            f"no local transport below {tempfile.gettempdir()}: {error}; set TMPDIR to a folder that may be written "
-            "and has a shorter name, or serve with --no-local-transport"
+            f"cannot create the socket of the local transport in {tempfile.gettempdir()}: {error}; set TMPDIR to a "
+            "writable folder with a shorter path, or serve with --no-local-transport"
         ) from error
 
 
 def open_store(folder: Path) -> Store:
-    """The store in a folder. Raises StartupError if it cannot be used."""
+    """Open the store in a folder. Raises StartupError if the folder cannot be used."""
     try:
         return Store(folder)
     except OSError as error:
         raise StartupError(f"--store {folder}: {error}") from error
 
 
-def choose_device(wanted: str) -> torch.device:
-    """The torch device for `auto`, `cpu`, `cuda` or `cuda:INDEX`. Raises StartupError if there is none such."""
-    if wanted == "auto":
+def choose_device(name: str) -> torch.device:
+    """The torch device for `auto`, `cpu`, `cuda` or `cuda:INDEX`. Raises StartupError if there is no such device."""
+    if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(wanted)
+    device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise StartupError(f"--device {wanted}: torch sees {torch.cuda.device_count()} CUDA devices; use auto or cpu")
+        raise StartupError(f"--device {name}: torch sees {torch.cuda.device_count()} CUDA devices; use auto or cpu")
     return device
 
 
 def run(config: ServerConfig, processors: Iterable[object] = ()) -> None:
-    """Serve until SIGTERM or SIGINT; a start-up error ends the process with status 1 and one line.
+    """Serve until SIGTERM or SIGINT. A start-up error is printed in one line, and the process exits with status 1.
 
     Args:
-        config: what `logitport serve` takes as options.
+        config: the options of `logitport serve`.
         processors: see `Server`.
     """
     logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -199,25 +204,25 @@ def run(config: ServerConfig, processors: Iterable[object] = ()) -> None:
     except (StartupError, LogitportError) as error:
         sys.exit(f"logitport: {error}")
     if running:
-        logger.warning("%d steps are still running after %.1f s and are given up", running, config.drain_seconds)
+        logger.warning("%d steps are still running after %.1f s; exiting without them", running, config.drain_seconds)
         logging.shutdown()
-        os._exit(0)  # the interpreter would wait for their threads
+        os._exit(0)  # a normal exit would wait for the threads of these steps
 
 
 async def _serve(config: ServerConfig, processors: Iterable[object]) -> int:
     server = Server(config, processors)
     address = await server.start()
-    gc.freeze()  # what is here now stays: a collection in the middle of a step need not look at it
-    gc.set_threshold(_GARBAGE)
+    gc.freeze()  # existing objects live as long as the server: collections during steps need not scan them
+    gc.set_threshold(_GC_THRESHOLD)
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
     for number in _SIGNALS:
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, server.refresh)
     logger.info("logitport %s on %s; shipped processors are %s", VERSION, server.device, announce(config, server.gpu))
-    print(f"logitport listening on {address}", flush=True)  # noqa: T201 - what a starter waits for
+    print(f"logitport listening on {address}", flush=True)  # noqa: T201 - programs that start a server wait for this line
     await stopping.wait()
     for number in _SIGNALS:
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_DFL)
-    logger.info("stopping: steps in flight have %.1f s; a second signal gives them up", config.drain_seconds)
+    logger.info("stopping: steps in flight get %.1f s; a second signal ends the server at once", config.drain_seconds)
     return await server.stop()

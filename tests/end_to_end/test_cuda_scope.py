@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.conftest import RunningServer
 
 VOCAB = 50_000
-EVERYONE = "has every scope: apply, register, admin, cuda"
+EVERYONE = "has all scopes: apply, register, admin, cuda"
 WHO = {"granted": ["register", "cuda"], "not granted": ["register"], "engine": ["apply"], "only": ["cuda"]}
 MADE = {name: new_token(name.replace(" ", "-"), scopes) for name, scopes in WHO.items()}
 on_a_gpu = [

@@ -47,13 +47,13 @@ IN_PLACE = [
 
 
 class OneLocalTransport:
-    """In place of a listener: a local transport is what the engine has already."""
+    """Replaces a listener: the engine has its local transport already."""
 
-    def invite(self, stream: SessionStream) -> processing_pb2.LocalTransport:
+    def issue_token(self, handler: SessionStream) -> processing_pb2.LocalTransport:
         return processing_pb2.LocalTransport(socket_path="/nowhere")
 
-    def withdraw(self, token: bytes) -> None:
-        """There is none to withdraw."""
+    def revoke_token(self, token: bytes) -> None:
+        """Do nothing: no token was issued."""
 
 
 class LocalTransportInMemory(Transport):
@@ -162,8 +162,8 @@ def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
         return [DeviceMemory(conversation, torch.device("cpu"), made.engine), PinnedMemory(conversation, made.engine)]
 
     monkeypatch.setattr("logitport.session.logits_buffer.memories", memories)
-    monkeypatch.setattr(device_regions, "_kept", [])
-    monkeypatch.setattr(device_regions, "_QUIET_SECONDS", 0.01)
+    monkeypatch.setattr(device_regions, "_kept_open", [])
+    monkeypatch.setattr(device_regions, "_IDLE_SECONDS", 0.01)
     yield made
     for session in made.sessions:
         session.close()

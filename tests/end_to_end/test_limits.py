@@ -268,7 +268,7 @@ def test_an_engine_that_does_not_read_its_local_transport(limited: RunningServer
                     (length,) = struct.unpack("<I", connection.recv(4, socket.MSG_WAITALL))
                     reply = processing_pb2.SessionResponse.FromString(connection.recv(length, socket.MSG_WAITALL))
                     assert reply.WhichOneof("frame") != "error"
-            wait_until(lambda: "does not take its replies: closed" in limited.log.read_text())
+            wait_until(lambda: "its engine does not receive its replies" in limited.log.read_text())
         outgoing.put(None)
         replies.cancel()
     wait_until(lambda: sessions(limited) == 0)

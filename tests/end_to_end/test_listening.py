@@ -47,7 +47,7 @@ def test_not_for_everybody(address: str) -> None:
 def test_encryption_alone_is_not_enough(authority: Authority) -> None:
     pair = authority.issue_server("alone")
     told = refused("--listen", "0.0.0.0:0", "--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
-    assert "nobody would be asked who they are" in told
+    assert "but authentication is off" in told
 
 
 def test_tokens_in_the_open_are_warned_of(start_server: Callable[..., RunningServer], tmp_path: Path) -> None:
@@ -55,8 +55,8 @@ def test_tokens_in_the_open_are_warned_of(start_server: Callable[..., RunningSer
     tokens = tmp_path / "tokens"
     tokens.write_text(grant.line)
     running = start_server("--listen", "0.0.0.0:0", "--tokens", str(tokens), "--metrics-listen", "0.0.0.0:0")
-    assert "tokens reach --listen 0.0.0.0:0 unencrypted" in running.log.read_text()
-    assert "--metrics-listen 0.0.0.0:0 tells whoever can reach it" in running.log.read_text()
+    assert "tokens are sent to --listen 0.0.0.0:0 unencrypted" in running.log.read_text()
+    assert "--metrics-listen 0.0.0.0:0 shows any client that can reach it" in running.log.read_text()
     with Client(running.target.replace("0.0.0.0", "127.0.0.1"), token=token) as client:
         assert client.processors()
 
@@ -69,9 +69,9 @@ def test_files_that_are_wrong(tmp_path: Path, authority: Authority) -> None:
     assert f"cannot read {missing}: No such file" in refused("--tls-cert", missing, "--tls-key", str(pair.key))
     for key in (empty, other.key):
         told = refused("--tls-cert", str(pair.cert), "--tls-key", str(key))
-        assert f"--tls-key {key} are no PEM certificate and the key of it" in told
+        assert f"--tls-key {key} are not a PEM certificate and its key" in told
     right = ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
-    assert f"--tls-client-ca {empty} has no PEM certificate" in refused(*right, "--tls-client-ca", str(empty))
+    assert f"--tls-client-ca {empty} contains no PEM certificate" in refused(*right, "--tls-client-ca", str(empty))
     tokens = tmp_path / "tokens"
     tokens.write_text('\n{"name": "alice"}')
     assert f"logitport: --tokens {tokens}, line 2: scopes: Field required" in refused("--tokens", str(tokens))
@@ -109,6 +109,6 @@ def test_a_unix_socket(start_server: Callable[..., RunningServer], tmp_path: Pat
 def test_a_path_that_is_no_socket(tmp_path: Path) -> None:
     taken = tmp_path / "file"
     taken.write_text("precious")
-    assert f"{taken} is no socket" in refused("--listen", f"unix:{taken}")
+    assert f"{taken} is not a socket" in refused("--listen", f"unix:{taken}")
     assert taken.read_text() == "precious"
-    assert "choose another address with --listen" in refused("--listen", f"unix:{tmp_path}/no/such/folder")
+    assert "choose another one with --listen" in refused("--listen", f"unix:{tmp_path}/no/such/folder")

@@ -142,7 +142,7 @@ def test_what_each_scope_allows(as_principal: Callable[[str], Client]) -> None:
             if what in allowed:
                 call(as_principal(name))
             else:
-                with pytest.raises(NotPermitted, match=f"'{name}' may not call .*, which takes the scope"):
+                with pytest.raises(NotPermitted, match=f"'{name}' may not call .*, which needs the scope"):
                     call(as_principal(name))
 
 
@@ -215,12 +215,12 @@ def test_a_token_that_is_revoked_ends_what_it_has_open(
         os.replace(replacement, path)
         running.process.send_signal(signal.SIGHUP)
         for session in sessions:
-            with pytest.raises(NotAuthenticated, match="does not know this token"):
+            with pytest.raises(NotAuthenticated, match="this token is unknown, expired or revoked"):
                 use_for_ever(session)
         with pytest.raises(NotAuthenticated):
             alice.processors()
         kept.step({handle: []}).apply(torch.zeros(1, VOCAB))
-    assert "read 1 tokens and certificates again" in running.log.read_text()
+    assert "reloaded 1 tokens and certificates" in running.log.read_text()
 
 
 def use_for_ever(session: Session) -> NoReturn:

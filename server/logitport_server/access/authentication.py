@@ -1,4 +1,4 @@
-"""From what a caller shows to who that is."""
+"""Authentication: from a token or a client certificate to a principal."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ _SCHEME = "bearer "
 
 
 class Authenticator:
-    """Knows callers by their token or their certificate; where it is to ask for neither, all are `ANONYMOUS`.
+    """Authenticates callers by token or client certificate; if neither is required, all callers are `ANONYMOUS`.
 
-    A token, where one is sent, decides; it is never left for the certificate. A certificate that the operator's
-    authority signed and that no line of the file names is principal `certificate:<name>` and may apply and register.
+    A token takes precedence: if it is invalid, the call is refused, whatever the certificate. A certificate that is
+    signed by the operator's authority but listed on no line of the file is the principal `certificate:<name>`, with the
+    scopes apply and register.
 
     Args:
-        tokens: those that the operator knows.
-        certificates: whether the connection was let in for its client certificate.
+        tokens: the operator's tokens and certificates, if there is a file of them.
+        certificates: whether connections need a client certificate.
     """
 
     def __init__(self, tokens: TokenFile | None, *, certificates: bool) -> None:
@@ -31,52 +32,55 @@ class Authenticator:
         self._certificates = certificates
 
     @property
-    def asks(self) -> bool:
-        """Whether a caller must show anything."""
+    def required(self) -> bool:
+        """Whether callers must authenticate."""
         return self._tokens is not None or self._certificates
 
     def refresh(self) -> bool:
-        """Look at the tokens again; whether somebody may be known no more."""
+        """Read the file of tokens again if it has changed. Returns whether calls must be authenticated again."""
         return self._tokens is not None and self._tokens.refresh()
 
     def grants(self, name: str, scope: str) -> bool:
-        """Whether the principal of this name has a scope now, whoever calls: code is used by others than its author."""
-        if not self.asks:
+        """Whether the principal of this name has a scope now.
+
+        Needed for principals that do not call: code may be used by other principals than its author.
+        """
+        if not self.required:
             return name == ANONYMOUS.name and ANONYMOUS.may(scope)
         return self._tokens is not None and scope in self._tokens.scopes_of(name)
 
     def authenticate(
         self, metadata: Iterable[tuple[str, str | bytes]], auth_context: Mapping[str, Iterable[bytes]]
     ) -> Principal:
-        """Who calls.
+        """Identify the caller.
 
         Args:
-            metadata: the call's.
-            auth_context: what gRPC found out about the connection's other end.
+            metadata: metadata of the call.
+            auth_context: properties of the client's certificate, as gRPC verified them.
 
         Raises:
-            NotAuthenticated: nobody that the server knows. The message does not tell a wrong token from an old one.
+            NotAuthenticated: no valid token or certificate. The message does not tell whether it is wrong or expired.
         """
-        if not self.asks:
+        if not self.required:
             return ANONYMOUS
-        shown = [value for key, value in metadata if key == "authorization"]
-        if shown and self._tokens is not None:
-            return self._by_token(shown)
+        headers = [value for key, value in metadata if key == "authorization"]
+        if headers and self._tokens is not None:
+            return self._by_token(headers)
         if self._certificates:
             return self._by_certificate(auth_context)
         raise NotAuthenticated(
-            "the call brings no token; pass one as Client(token=...) or in LOGITPORT_TOKEN (metadata: "
+            "the call has no token; pass one as Client(token=...) or in LOGITPORT_TOKEN (metadata: "
             '"authorization: Bearer <token>")'
         )
 
-    def _by_token(self, shown: list[str | bytes]) -> Principal:
-        assert self._tokens is not None  # noqa: S101 - asked before
-        header = shown[0]
-        if len(shown) == 1 and isinstance(header, str) and header[: len(_SCHEME)].lower() == _SCHEME:
+    def _by_token(self, headers: list[str | bytes]) -> Principal:
+        assert self._tokens is not None  # noqa: S101 - the caller has checked it
+        header = headers[0]
+        if len(headers) == 1 and isinstance(header, str) and header[: len(_SCHEME)].lower() == _SCHEME:
             grant = self._tokens.by_token(header[len(_SCHEME) :].strip())
             if grant is not None:
                 return _principal(grant)
-        raise _unknown("token")
+        raise _refused("token")
 
     def _by_certificate(self, auth_context: Mapping[str, Iterable[bytes]]) -> Principal:
         names = [
@@ -86,7 +90,7 @@ class Authenticator:
         ]
         if not names or not names[0]:
             raise NotAuthenticated(
-                "the client certificate has neither a subject alternative name nor a common name; issue one that has"
+                "the client certificate has neither a subject alternative name nor a common name; issue one with either"
             )
         grant = self._tokens.by_certificate(names[0]) if self._tokens is not None else None
         if grant is not None:
@@ -96,11 +100,11 @@ class Authenticator:
 
 def _principal(grant: Grant) -> Principal:
     if grant.expired or not grant.scopes:
-        raise _unknown("token" if grant.sha256 else "certificate")
+        raise _refused("token" if grant.sha256 else "certificate")
     return grant.principal
 
 
-def _unknown(proof: str) -> NotAuthenticated:
+def _refused(credential: str) -> NotAuthenticated:
     return NotAuthenticated(
-        f"the server does not know this {proof}, or it has expired or was revoked; ask the server's operator for one"
+        f"this {credential} is unknown, expired or revoked; ask the server's operator for a valid one"
     )

@@ -1,4 +1,4 @@
-"""Our errors as gRPC statuses."""
+"""Converts errors to gRPC statuses."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Bytes. gRPC carries 8 KiB of metadata, percent-encodes a status's details, and base64-encodes what is binary.
+# Bytes. gRPC limits metadata to 8 KiB; it percent-encodes a status's details, and base64-encodes binary values.
 _MAX_TEXT_LENGTH = 1024
 
 
 @asynccontextmanager
 async def statuses(context: Context) -> AsyncIterator[None]:
-    """What is raised ends the call, with the whole error in the trailing metadata."""
+    """Context that ends the call with the status of an error raised inside; trailing metadata holds the whole error."""
     try:
         try:
             yield
@@ -33,15 +33,15 @@ async def statuses(context: Context) -> AsyncIterator[None]:
         except (grpc.aio.BaseError, asyncio.CancelledError):
             raise
         except Exception as error:
-            logger.exception("a call failed")
+            logger.exception("a call failed because of a defect of the server")
             await _abort(context, InternalError(f"a defect of the server: {error!r}"))
-    except grpc.aio.InternalError as error:  # gRPC reaches the client no more: there is nobody to tell
+    except grpc.aio.InternalError as error:  # the connection is gone, so no status can be sent
         raise asyncio.CancelledError from error
 
 
 async def _abort(context: Context, error: LogitportError) -> None:
-    told = to_proto(error)
-    told.message = told.message.encode()[:_MAX_TEXT_LENGTH].decode(errors="ignore")
-    told.remote_traceback = told.remote_traceback.encode()[-_MAX_TEXT_LENGTH:].decode(errors="ignore")
-    metadata = ((METADATA_KEY, told.SerializeToString()),)
-    await context.abort(grpc.StatusCode[status_name(error)], told.message, metadata)
+    message = to_proto(error)
+    message.message = message.message.encode()[:_MAX_TEXT_LENGTH].decode(errors="ignore")
+    message.remote_traceback = message.remote_traceback.encode()[-_MAX_TEXT_LENGTH:].decode(errors="ignore")
+    metadata = ((METADATA_KEY, message.SerializeToString()),)
+    await context.abort(grpc.StatusCode[status_name(error)], message.message, metadata)

@@ -1,4 +1,4 @@
-"""The gate before every call: who calls, whether they may, and how much; only then is a message read."""
+"""Admission of calls: authenticates the caller, and checks scopes and quotas, before a message is read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 _SESSION = "/logitport.v1.LogitProcessing/Session"
 
-# The scopes of which a call takes one. Reflection takes no scope, but a caller who is known.
+# A call needs one of the scopes of its method. Reflection needs authentication, but no scope.
 _SCOPES = {
     "/logitport.v1.LogitProcessing/Apply": (APPLY,),
     _SESSION: (APPLY,),
@@ -41,7 +41,7 @@ _SCOPES = {
     "/logitport.v1.ProcessorRegistry/Unquarantine": (ADMIN,),
 }
 _ANY_SCOPE = "/grpc.reflection."
-# Load balancers and orchestrators ask for it, and have no token.
+# Health checks need no authentication: load balancers and orchestrators have no token.
 _OPEN = "/grpc.health."
 
 _REFRESH_SECONDS = 1.0
@@ -49,12 +49,12 @@ _REFRESH_SECONDS = 1.0
 
 @dataclass(eq=False)
 class Call:
-    """A call that was admitted.
+    """An admitted call.
 
     Attributes:
-        principal: who calls.
-        end: gives back its share of the quotas.
-        work: what runs for it on a thread, and goes on where the call itself is given up.
+        principal: the caller.
+        end: releases the call's share of the quotas.
+        work: the call's work on a thread, which continues if the call is cancelled.
     """
 
     principal: Principal
@@ -67,13 +67,13 @@ current_call: ContextVar[Call] = ContextVar("current_call")
 
 
 class Guard(grpc.aio.ServerInterceptor):
-    """Admits calls, and ends those whose caller is known no more.
+    """Admits calls, and ends running calls when their caller's access is revoked or changed.
 
     Args:
-        authenticator: knows the callers.
-        quotas: what each may ask for.
-        stall_seconds: how long a client may take to send a message, or to take one.
-        metrics: is told of what is refused.
+        authenticator: authenticates the callers.
+        quotas: limits of each principal.
+        stall_seconds: the time limit for a client to send a message, or to receive one.
+        metrics: counts refused calls.
     """
 
     def __init__(self, authenticator: Authenticator, quotas: Quotas, stall_seconds: float, metrics: Metrics) -> None:
@@ -90,7 +90,8 @@ class Guard(grpc.aio.ServerInterceptor):
         if handler is None or method.startswith(_OPEN):
             return handler
 
-        # On the wire a call of one message is a stream of one, and what is a stream is read when it is asked for.
+        # Unary calls are handled as streams of one message, because gRPC reads a stream's messages only on request.
+        # For a unary handler, gRPC would read the message before this interceptor could refuse the call.
         async def admitted(messages: object, context: Context) -> None:
             async with statuses(context):
                 await self._serve(handler, method, messages, context)
@@ -100,13 +101,13 @@ class Guard(grpc.aio.ServerInterceptor):
         )
 
     async def watch(self) -> None:
-        """Refresh once a second, for ever."""
+        """Refresh once a second until cancelled."""
         while True:
             await asyncio.sleep(_REFRESH_SECONDS)
             self.refresh()
 
     def refresh(self) -> None:
-        """End the calls of those who are known no more, or may do other things now: a session can last for days."""
+        """End the running calls of callers if their access has been revoked or changed: a session can last for days."""
         if not self._authenticator.refresh():
             return
         for task, (principal, authenticate) in list(self._running.items()):
@@ -114,7 +115,7 @@ class Guard(grpc.aio.ServerInterceptor):
                 if authenticate() == principal:
                     continue
                 changed: LogitportError = NotAuthenticated(
-                    f"what {principal.display_name} may do has changed; call again"
+                    f"the scopes or the name of {principal.display_name} have changed; call again"
                 )
             except LogitportError as error:
                 changed = error
@@ -141,17 +142,17 @@ class Guard(grpc.aio.ServerInterceptor):
                 call.work.add_done_callback(lambda _: call.end())
 
     async def _admit(self, task: asyncio.Task[Any], method: str, context: Context) -> Call:
-        """A call that may go on. Raises NotAuthenticated, NotPermitted, LimitExceeded."""
+        """Authenticate the caller and check its quotas. Raises NotAuthenticated, NotPermitted, LimitExceeded."""
         authenticate = partial(self._authenticate, method, context)
         try:
             principal = authenticate()
             await self._quotas.check_rate(principal)
             begin = self._quotas.begin_session if method == _SESSION else self._quotas.begin_call
-            # Asked once more: who is known may have changed while this waited, and from here on `refresh` looks.
+            # Authenticate again: access may have changed during the await. From here on `refresh` covers this call.
             call = Call(authenticate(), begin(principal))
         except LogitportError as error:
             self._metrics.call_refused(error)
-            logger.info("%s from %s was refused: %s", method, context.peer(), error)
+            logger.info("refused %s from %s: %s", method, context.peer(), error)
             raise
         self._running[task] = (call.principal, authenticate)
         return call
@@ -162,8 +163,8 @@ class Guard(grpc.aio.ServerInterceptor):
         scopes = _SCOPES.get(method, ())
         if not method.startswith(_ANY_SCOPE) and principal.scopes.isdisjoint(scopes):
             raise NotPermitted(
-                f"{principal.display_name} may not call {method.rpartition('/')[2]}, which takes the scope "
-                f"{' or '.join(map(repr, scopes))}; the server's operator grants scopes"
+                f"{principal.display_name} may not call {method.rpartition('/')[2]}, which needs the scope "
+                f"{' or '.join(map(repr, scopes))}; ask the server's operator for it"
             )
         return principal
 
@@ -171,28 +172,33 @@ class Guard(grpc.aio.ServerInterceptor):
         if handler.stream_stream is not None:
             await _stream(handler.stream_stream, messages, context)
             return
-        with stalling(self._stall_seconds, "the call's message did not arrive"):
+        with stall_limit(self._stall_seconds, "the call's message did not arrive"):
             message = await context.read()
         if message is grpc.aio.EOF:
-            raise InvalidArgument("the call brought no message")
+            raise InvalidArgument("the call has no message; send one")
         reply = await handler.unary_unary(message, context)
-        with stalling(self._stall_seconds, "the reply was not taken"):
+        with stall_limit(self._stall_seconds, "the reply was not received"):
             await context.write(reply)
 
 
 async def _stream(behaviour: Callable[..., Any], messages: object, context: Context) -> None:
-    """Run a handler that writes its replies, or one that yields them."""
-    answering = behaviour(messages, context)
-    if hasattr(answering, "__aiter__"):
-        async for reply in answering:
+    """Run the handler of a stream: an async generator of replies, or a coroutine that writes them."""
+    replies = behaviour(messages, context)
+    if hasattr(replies, "__aiter__"):
+        async for reply in replies:
             await context.write(reply)
     else:
-        await answering
+        await replies
 
 
 @contextmanager
-def stalling(seconds: float, what: str) -> Iterator[None]:
-    """Raises LimitExceeded, in the task that runs it, where what is awaited inside takes longer."""
+def stall_limit(seconds: float, what: str) -> Iterator[None]:
+    """Context with a time limit on a client's reads and writes. Raises LimitExceeded if it is exceeded.
+
+    Args:
+        seconds: the limit.
+        what: a clause for the error message that says what has not happened.
+    """
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a coroutine always runs in one
     stalled = False

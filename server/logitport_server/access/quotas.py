@@ -1,4 +1,4 @@
-"""How much each principal may ask for at once, and how often."""
+"""Quotas of each principal: call rate, concurrent calls, and open sessions."""
 
 from __future__ import annotations
 
@@ -32,33 +32,41 @@ class Quotas:
         self._lock = threading.Lock()
 
     async def check_rate(self, principal: Principal) -> None:
-        """One more call, or session. Raises LimitExceeded if they come too fast."""
+        """Count one more call or session. Raises LimitExceeded if the principal's rate is too high."""
         if not await self._limiter.hit(self._rate, principal.name):
             raise LimitExceeded(
-                f"{principal.display_name} makes more than {self._rate} calls, the most that one principal may: ask "
-                "more in one call, keep a session, or raise --max-call-rate"
+                f"{principal.display_name} makes more than {self._rate} calls, the limit of a principal: do more per "
+                "call, keep a session open, or raise --max-call-rate"
             )
 
     def begin_call(self, principal: Principal) -> Callable[[], None]:
-        """A call is in flight until what is returned is called, on any thread. Raises LimitExceeded."""
-        most = self._config.max_calls_per_principal
+        """Count a call as in flight. Returns a function that ends it, to be called on any thread.
+
+        Raises:
+            LimitExceeded: the principal has too many calls in flight.
+        """
+        limit = self._config.max_calls_per_principal
         with self._lock:
-            if self._calls[principal.name] >= most:
+            if self._calls[principal.name] >= limit:
                 raise LimitExceeded(
-                    f"{principal.display_name} has {most} calls in flight, the most that one principal may: wait for "
-                    "some, or raise --max-calls-per-principal"
+                    f"{principal.display_name} has {limit} calls in flight, the limit of a principal: wait for some to "
+                    "end, or raise --max-calls-per-principal"
                 )
             self._calls[principal.name] += 1
         return partial(self._end, self._calls, principal.name)
 
     def begin_session(self, principal: Principal) -> Callable[[], None]:
-        """A session is open until what is returned is called, on any thread. Raises LimitExceeded."""
-        most = self._config.max_sessions_per_principal
+        """Count a session as open. Returns a function that ends it, to be called on any thread.
+
+        Raises:
+            LimitExceeded: the principal or the server has too many sessions.
+        """
+        limit = self._config.max_sessions_per_principal
         with self._lock:
-            if self._sessions[principal.name] >= most:
+            if self._sessions[principal.name] >= limit:
                 raise LimitExceeded(
-                    f"{principal.display_name} has {most} sessions open, the most that one principal may: close some, "
-                    "or raise --max-sessions-per-principal"
+                    f"{principal.display_name} has {limit} sessions open, the limit of a principal: close some, or "
+                    "raise --max-sessions-per-principal"
                 )
             if self._sessions.total() >= self._config.max_sessions:
                 raise LimitExceeded(
@@ -72,4 +80,4 @@ class Quotas:
         with self._lock:
             counted[name] -= 1
             if not counted[name]:
-                del counted[name]  # names come out of certificates, too, and must not pile up
+                del counted[name]  # names may come from certificates: their number has no limit

@@ -1,4 +1,4 @@
-"""The file of those who may call: one JSON object a line, with the hash of a token or the name in a certificate."""
+"""The file of callers: one JSON object per line, with the hash of a token or the name in a certificate."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TOKEN_BYTES = 32
-# Secret scanners find a token by it, where one was checked in by mistake.
+# Secret scanners use the prefix to find tokens that were checked in by mistake.
 _TOKEN_PREFIX = "logitport_"  # noqa: S105
 
-# No colon: what stands in a certificate that no line names is told apart by one.
+# A colon is not allowed: it marks the principals of certificates that the file does not list.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/-]{0,127}")
 
 
 def _principal_name(value: str) -> str:
     if not _NAME.fullmatch(value):
-        raise ValueError(f"{value!r} cannot be a principal's name; write letters and digits, and after the first ._@/-")
+        raise ValueError(
+            f"{value!r} is not a valid principal name; use letters and digits, and also ._@/- after the first character"
+        )
     return value
 
 
@@ -42,14 +44,15 @@ Scope = Literal["apply", "register", "admin", "cuda"]
 
 
 class Grant(BaseModel):
-    """One line: who somebody is that shows a token or a certificate, and what they may do.
+    """One line of the file: the principal and the scopes of a token or certificate.
 
     Attributes:
-        name: of the principal. Several lines may have the same, as while a token is exchanged for another.
-        scopes: what the principal may do; nothing if there are none.
-        sha256: of the token's ASCII text, 64 lowercase hexadecimal digits. A slow hash is for what people think up.
+        name: name of the principal. Several lines may have the same name, for example while a token is replaced.
+        scopes: scopes of the principal; without any, it may call nothing.
+        sha256: SHA-256 of the token's ASCII text, 64 lowercase hexadecimal digits. A slow password hash is not needed,
+            because tokens are random.
         certificate: the subject alternative name of a client certificate, or its common name if it has none.
-        expires: when the line ends to be of use, with a time zone; None for never.
+        expires: time after which the line is invalid, with a time zone; None for never.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -61,75 +64,76 @@ class Grant(BaseModel):
     expires: AwareDatetime | None = None
 
     @model_validator(mode="after")
-    def _one_proof(self) -> Grant:
+    def _one_credential(self) -> Grant:
         if bool(self.sha256) == bool(self.certificate):
             raise ValueError("give either sha256 or certificate")
         return self
 
     @property
     def expired(self) -> bool:
-        """Whether its time is over."""
+        """Whether the line has expired."""
         return self.expires is not None and self.expires <= datetime.now(timezone.utc)
 
     @property
     def line(self) -> str:
-        """The line of the file."""
+        """The line as text."""
         content = self.model_dump(mode="json", exclude_defaults=True)
         return json.dumps({**content, "scopes": sorted(self.scopes)})
 
     @property
     def principal(self) -> Principal:
-        """Who it is."""
+        """The principal with the scopes of this line."""
         return Principal(self.name, frozenset(self.scopes))
 
 
 def new_token(name: str, scopes: Collection[str], expires: datetime | None = None) -> tuple[str, Grant]:
-    """A random token, and what the file says of it. Raises ValidationError for a name or a scope that cannot be."""
+    """Generate a random token, and its line for the file. Raises ValidationError for an invalid name or scope."""
     token = _TOKEN_PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
     return token, Grant(name=name, scopes=frozenset(scopes), sha256=_hash(token), expires=expires)  # type: ignore[arg-type] # validated
 
 
 class TokenFile:
-    """Who is known, read again when the file changes.
+    """The lines of the file, read again when it changes.
 
     Raises:
-        StartupError: the file cannot be read, or a line is wrong; the message names it.
+        StartupError: the file cannot be read, or a line is invalid; the message names the line.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen = self._look()
+        self._version = self._file_version()
         self._grants = self._read()
         self._by_name = _by_name(self._grants)
         self._expired = 0
-        self._told = ""
+        self._last_error = ""
 
     def refresh(self) -> bool:
-        """Read the file again if it is another one now; one that is wrong changes nothing, and is logged.
+        """Read the file again if it has changed. An invalid file is logged, and the previous lines stay in use.
 
-        Returns whether any line is other than before: the file was read, or a line's time is over.
+        Returns:
+            Whether the valid lines may have changed: the file was read, or a line has expired.
         """
         changed = False
         try:
-            seen = self._look()
-            if seen != self._seen:
-                self._seen = seen
+            version = self._file_version()
+            if version != self._version:
+                self._version = version
                 self._grants = self._read()
                 self._by_name = _by_name(self._grants)
-                logger.info("read %d tokens and certificates again from %s", len(self._grants), self._path)
+                logger.info("reloaded %d tokens and certificates from %s", len(self._grants), self._path)
                 changed = True
         except StartupError as error:
-            if str(error) != self._told:
-                logger.error("tokens are as they were: %s", error)
-            self._told = str(error)
+            if str(error) != self._last_error:
+                logger.error("cannot reload the tokens; the previous ones stay in use: %s", error)
+            self._last_error = str(error)
         else:
-            self._told = ""
+            self._last_error = ""
         expired = sum(grant.expired for grant in self._grants)
         changed, self._expired = changed or expired != self._expired, expired
         return changed
 
     def by_token(self, token: str) -> Grant | None:
-        """The line of a token. It takes the same time whichever line that is, and if there is none."""
+        """The line of a token. Takes the same time for every line, and for an unknown token."""
         digest, found = _hash(token), None
         for grant in self._grants:
             if hmac.compare_digest(grant.sha256, digest):
@@ -141,17 +145,17 @@ class TokenFile:
         return next((grant for grant in self._grants if grant.certificate and grant.certificate == identity), None)
 
     def scopes_of(self, name: str) -> frozenset[str]:
-        """What the principal of this name may do by any of its lines that is of use."""
+        """The scopes of the principal of this name, from all its lines that have not expired."""
         lines = self._by_name.get(name, ())
         return frozenset[str]().union(*(grant.scopes for grant in lines if not grant.expired))
 
-    def _look(self) -> tuple[int, int, int]:
+    def _file_version(self) -> tuple[int, int, int]:
         try:
             status = self._path.stat()
         except OSError as error:
             raise StartupError(f"--tokens {self._path}: {error.strerror}") from error
         if status.st_mode & stat.S_IWOTH:
-            raise StartupError(f"--tokens {self._path}: everybody may write to it; run: chmod o-w {self._path}")
+            raise StartupError(f"--tokens {self._path} is writable for all users; run: chmod o-w {self._path}")
         return status.st_ino, status.st_mtime_ns, status.st_size
 
     def _read(self) -> list[Grant]:
@@ -162,7 +166,7 @@ class TokenFile:
         return list(self._parse(lines))
 
     def _parse(self, lines: list[str]) -> Iterator[Grant]:
-        proofs: dict[str, int] = {}
+        credentials: dict[str, int] = {}
         for number, line in enumerate(lines, 1):
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
@@ -170,13 +174,13 @@ class TokenFile:
             try:
                 grant = Grant.model_validate_json(line)
             except ValidationError as error:
-                wrong = error.errors(include_input=False, include_url=False)[0]
-                place = ".".join(map(str, wrong["loc"]))
+                first_error = error.errors(include_input=False, include_url=False)[0]
+                field = ".".join(map(str, first_error["loc"]))
                 raise StartupError(
-                    f"{where}: {place}{': ' if place else ''}{wrong['msg'].removeprefix('Value error, ')}; "
-                    "`logitport token` makes lines"
+                    f"{where}: {field}{': ' if field else ''}{first_error['msg'].removeprefix('Value error, ')}; "
+                    "generate lines with `logitport token`"
                 ) from None
-            first = proofs.setdefault(grant.sha256 or grant.certificate, number)
+            first = credentials.setdefault(grant.sha256 or grant.certificate, number)
             if first != number:
                 raise StartupError(f"{where}: the same token or certificate as in line {first}; remove one of them")
             yield grant

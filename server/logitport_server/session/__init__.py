@@ -1,1 +1,1 @@
-"""A persistent batch and its step."""
+"""An engine's persistent batch, and the steps that process its logits."""

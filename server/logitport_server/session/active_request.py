@@ -1,4 +1,4 @@
-"""One request while a session holds it: its history, and the chain of processors with their state."""
+"""A request in a session: its history, and its chain of processors with their state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from logitport_proto import processing_pb2
 
 _MAX_NAME_LENGTH = 256
-_MAX_LABEL_LENGTH = 256  # longer than any name or digest there is
+_MAX_LABEL_LENGTH = 256  # longer than any valid name or digest
 _INLINE = "(shipped inline)"
 
 
@@ -39,9 +39,9 @@ class ChainEntry:
 
     Attributes:
         dialect: the processor.
-        state: what the dialect keeps.
-        label: how the request named the processor.
-        behind: whether the state is behind the history, for the processor failed as it was told of an id.
+        state: the dialect's state for this request.
+        label: the name or digest by which the request named the processor.
+        stale: whether the state misses ids of the history, because the processor failed at one of them.
     """
 
     dialect: Dialect
@@ -51,21 +51,21 @@ class ChainEntry:
 
 
 class ActiveRequest:
-    """A request that was admitted.
+    """An admitted request.
 
     Attributes:
         history: its tokens.
-        crc: checksum of the history, drafts left out.
+        crc: checksum of the history without drafts.
         chain: its processors, in the order in which they run.
-        reads_logits: whether any of them does.
-        skip: whether it asked to go on without its processors where they fail.
+        reads_logits: whether any of them reads logits.
+        skip: whether the request continues without its processors after a failure.
         greedy: whether the engine samples the largest logit of its rows.
-        failure: why it failed; None as long as it has not.
+        failure: the error it failed with, or None.
     """
 
     __slots__ = (
-        "_advancers",
         "_needs_check",
+        "_token_callbacks",
         "chain",
         "crc",
         "failure",
@@ -96,21 +96,21 @@ class ActiveRequest:
         self.skip = skip
         self.greedy = greedy
         self.failure: LogitportError | None = None
-        # Whether the next step must look at what this one left: a failure, or state that is behind.
+        # Whether the last step left a failure or stale state, which the next step must resolve.
         self._needs_check = False
-        advancers = ((entry.dialect.token_callback(entry.state), entry) for entry in chain)
-        self._advancers = [(advance, entry) for advance, entry in advancers if advance is not None]
+        callbacks = ((entry.dialect.token_callback(entry.state), entry) for entry in chain)
+        self._token_callbacks = [(callback, entry) for callback, entry in callbacks if callback is not None]
 
-    def synchronise(self, base_length: int, history_crc: int, new_token_ids: Sequence[int]) -> None:
-        """Make the history what the engine says it is: so long, with this checksum, and then these ids.
+    def synchronize(self, base_length: int, history_crc: int, new_token_ids: Sequence[int]) -> None:
+        """Cut the history back to `base_length` if it is longer, check its checksum, and append the new ids.
 
         Raises:
-            NeedSync: that cannot be: the engine's history is another one.
-            LogitportError: why the request has failed before, or what a processor raises now.
+            NeedSync: the history differs from the engine's.
+            LogitportError: the error the request failed with before, or one that a processor raises now.
         """
         failure = None
         if self._needs_check or base_length != self.history.length:
-            failure = self._return_to(base_length)
+            failure = self._restore(base_length)
         if self.crc != history_crc:
             raise NeedSync(f"slot {self.slot}: the first {base_length} ids differ between engine and server")
         if new_token_ids:
@@ -121,14 +121,18 @@ class ActiveRequest:
             raise failure
 
     def fail(self, failure: LogitportError) -> None:
-        """The request goes no further in this step; nor in later ones, unless it asked to be skipped."""
-        # It is raised again at every step: the frames that it came through, and what is in them, would pile up.
+        """Mark the request as failed: in this step, and in later ones too unless `skip` is set."""
+        # The error is raised again at every step. Each time its traceback would grow, and keep frames and their locals.
         failure.__traceback__ = failure.__cause__ = failure.__context__ = None
         self.failure = failure
         self._needs_check = True
 
     def append(self, token_ids: Sequence[int]) -> None:
-        """Draft tokens join the history, until `rewind`. Raises what a processor raises, once all are told."""
+        """Append draft tokens to the history; `rewind` removes them.
+
+        Raises:
+            LogitportError: the first error of a processor, raised after all processors were called.
+        """
         self.history.draft_tokens += len(token_ids)
         failure = self._extend(token_ids)
         if failure is not None:
@@ -137,18 +141,18 @@ class ActiveRequest:
     def rewind(self, length: int) -> None:
         """Cut the history back to `length` ids. Raises as `append`."""
         self.history.rewind(length)
-        failure = self._follow(self.chain)
+        failure = self._update_states(self.chain)
         if failure is not None:
             raise failure
 
-    def _return_to(self, length: int) -> LogitportError | None:
-        """Be ready for a step from this length: forget a failure, if that is allowed, and cut the history back.
+    def _restore(self, length: int) -> LogitportError | None:
+        """Prepare for a step from this length: clear a failure if `skip` is set, and cut the history back.
 
         Returns:
-            What the first processor raised that raises.
+            The first error of a processor.
 
         Raises:
-            NeedSync, LogitportError: as `synchronise`.
+            NeedSync, LogitportError: as `synchronize`.
         """
         if self.failure is not None:
             if not self.skip:
@@ -156,35 +160,35 @@ class ActiveRequest:
             self.failure = None
         own_length = self.history.length
         if length == own_length:
-            failure = self._follow([entry for entry in self.chain if entry.stale])
+            failure = self._update_states([entry for entry in self.chain if entry.stale])
         elif self.history.prompt_length <= length < own_length:
             self.history.rewind(length)
             self.crc = self.history.crc()
-            failure = self._follow(self.chain)
+            failure = self._update_states(self.chain)
         else:
             raise NeedSync(f"the engine's history has {length} ids, the server's {own_length}")
         self._needs_check = failure is not None
         return failure
 
     def _extend(self, token_ids: Sequence[int]) -> LogitportError | None:
-        """Ids join the history, and every processor is told; what the first one raised that raises."""
+        """Append ids to the history, and call the token callbacks. Returns the first error of a processor."""
         failure = None
         for token_id in token_ids:
             self.history.append(token_id)
-            for advance, entry in self._advancers:
+            for callback, entry in self._token_callbacks:
                 if entry.stale:
                     continue
                 try:
-                    advance(token_id)
-                except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
+                    callback(token_id)
+                except BaseException as error:  # noqa: BLE001 - a processor may raise anything
                     entry.stale = self._needs_check = True
                     failure = failure or failures.of_dialect(error, entry.dialect)
         return failure
 
-    def _follow(self, links: Iterable[ChainEntry]) -> LogitportError | None:
-        """Bring state in line with a history that was cut back, or that it is behind; what the first one raised."""
+    def _update_states(self, entries: Iterable[ChainEntry]) -> LogitportError | None:
+        """Rewind states after the history was cut back; rebuild stale ones. Returns the first error of a processor."""
         failure = None
-        for entry in links:
+        for entry in entries:
             try:
                 if entry.stale:
                     entry.dialect.rebuild(entry.state)
@@ -201,7 +205,7 @@ def admit(
     addition: processing_pb2.SlottedRequest,
     engine: processing_pb2.OpenSession,
     host: Callable[[common_pb2.Processor, str, int], Dialect],
-    occupant: ActiveRequest | None = None,
+    previous: ActiveRequest | None = None,
     device: str = "cpu",
     seconds: float = math.inf,
     caller: Hashable = None,
@@ -209,21 +213,21 @@ def admit(
     """Check a request, find its processors and build their state.
 
     Args:
-        addition: the request and its place.
-        engine: what the engine said of itself.
+        addition: the request and its slot.
+        engine: the message that opened the session.
         host: finds a processor, for a tenant and a place in the chain.
-        occupant: the same request as it was, if only its history is replaced: what its names and digests stood for
-            then they still do, even if nothing is registered under them any more.
+        previous: the same request before its history is replaced. Its names and digests keep the processors they were
+            resolved to, even if these have been deleted since.
         device: where logits are processed that are not sent to workers.
-        seconds: when so much has passed, no more of its chain is loaded: the engine waits for the whole chain.
+        seconds: time limit for loading the whole chain, because the engine waits for all of it.
         caller: identity of the party that the request belongs to, for processors that divide scarce work.
 
     Raises:
-        StateLost: the occupant has state that its history does not give back.
-        LogitportError: anything that is wrong with this request; see docs/protocol.md.
+        StateLost: the previous request has state that cannot be rebuilt from its history.
+        LogitportError: the request is invalid, or a processor cannot be used; see docs/protocol.md.
     """
-    before = occupant.chain if occupant is not None else []
-    for entry in before:
+    pinned = previous.chain if previous is not None else []
+    for entry in pinned:
         try:
             entry.dialect.check_rebuildable(entry.state)
         except BaseException as error:
@@ -247,13 +251,13 @@ def admit(
         device,
         caller,
     )
-    until = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
 
-    def check_time() -> None:
-        if time.monotonic() > until:
+    def check_deadline() -> None:
+        if time.monotonic() > deadline:
             raise ProcessorTimedOut(
-                f"its chain was not loaded within {seconds:g} s (--load-timeout-seconds): chain fewer processors, or "
-                "quicker ones"
+                f"the request's chain was not loaded within {seconds:g} s (--load-timeout-seconds): chain fewer "
+                "processors, or faster ones"
             )
 
     chain = []
@@ -262,14 +266,14 @@ def admit(
         params = json_object(call.params, f"params of processor {place} ({label})")
         dialect = None
         try:
-            check_time()
-            if _pinned(before, place, label):
-                dialect = before[place].dialect
+            check_deadline()
+            if _is_pinned(pinned, place, label):
+                dialect = pinned[place].dialect
             else:
                 dialect = host(call.processor, message.tenant, place)
-            check_time()
+            check_deadline()
             dialect.validate(params, sampling_params, caller)
-            check_time()
+            check_deadline()
             chain.append(ChainEntry(dialect, dialect.start(context, params), label))
         except BaseException as error:
             if dialect is None:
@@ -288,29 +292,27 @@ def admit(
 
 
 def check_token_ids(token_ids: Sequence[int], vocab_size: int, where: str) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """The ids as int32[n]. Raises InvalidTokenId for one outside [0, vocab_size)."""
+    """Convert ids to int32[n]. Raises InvalidTokenId if one is outside [0, vocab_size)."""
     ids = np.asarray(token_ids, np.int32)
     if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
-        at = int(np.flatnonzero((ids < 0) | (ids >= vocab_size))[0])
-        raise InvalidTokenId(f"{where}[{at}] is {ids[at]}: token ids must lie in [0, {vocab_size})")
+        index = int(np.flatnonzero((ids < 0) | (ids >= vocab_size))[0])
+        raise InvalidTokenId(f"{where}[{index}] is {ids[index]}: token ids must lie in [0, {vocab_size})")
     return ids
 
 
 def json_object(text: bytes, where: str) -> dict[str, Any]:
-    """A JSON object from its text; nothing is {}. Raises InvalidParams for anything else."""
+    """Parse a JSON object; empty text is {}. Raises InvalidParams for any other text."""
     try:
         value = orjson.loads(text) if text else {}
     except orjson.JSONDecodeError as error:
         raise InvalidParams(f"{where}: not JSON ({error}); send an object, such as {{}}") from error
     if not isinstance(value, dict):
-        raise InvalidParams(
-            f"{where}: a JSON object is wanted, not {type(value).__name__}; send an object, such as {{}}"
-        )
+        raise InvalidParams(f"{where}: must be a JSON object, not {type(value).__name__}; send an object, such as {{}}")
     return value
 
 
-def _pinned(chain: list[ChainEntry], place: int, label: str) -> bool:
-    """Whether the processor at this place was admitted under this name, or is the one of this digest."""
+def _is_pinned(chain: list[ChainEntry], place: int, label: str) -> bool:
+    """Whether the previous chain has a processor at this place with this name or digest."""
     return place < len(chain) and label != _INLINE and label in (chain[place].label, chain[place].dialect.key)
 
 

@@ -1,4 +1,4 @@
-"""Apply: one step without a session, made of a session that lives for one step."""
+"""Apply: one step without a session; runs in a temporary session."""
 
 from __future__ import annotations
 
@@ -12,39 +12,41 @@ if TYPE_CHECKING:
 
     from logitport_server.session.session import Session
 
-_WIDEST = (1 << 31) - 1
+_MAX_WIDTH = (1 << 31) - 1
 
 
 def apply(
     message: processing_pb2.ApplyRequest, open_session: Callable[[processing_pb2.OpenSession], Session]
 ) -> processing_pb2.ApplyResponse:
-    """Admit the requests, process their rows, and say what came of it.
+    """Admit the requests, process their rows, and return the response.
 
     Raises:
-        InvalidArgument, InvalidLogits, LimitExceeded: the message as a whole is wrong.
+        InvalidArgument, InvalidLogits, LimitExceeded: the message as a whole is invalid.
     """
-    each = message.num_tokens_in_batch or 1
-    if each < 1:
-        raise InvalidArgument(f"num_tokens_in_batch is {each}; it is the rows of each request, 1 or more")
+    rows_per_request = message.num_tokens_in_batch or 1
+    if rows_per_request < 1:
+        raise InvalidArgument(
+            f"num_tokens_in_batch is {rows_per_request}; send the number of rows of each request, 1 or more"
+        )
     if len(message.logits.shape) != 2:
         raise InvalidLogits(f"logits have shape {list(message.logits.shape)}; send [rows, vocab_size]")
-    rows, vocab_size = message.logits.shape
-    if rows != len(message.requests) * each:
+    num_rows, vocab_size = message.logits.shape
+    if num_rows != len(message.requests) * rows_per_request:
         raise InvalidArgument(
-            f"{rows} rows of logits for {len(message.requests)} requests of {each} each; "
-            f"send {len(message.requests) * each} rows, request by request"
+            f"{num_rows} rows of logits for {len(message.requests)} requests of {rows_per_request} each; "
+            f"send {len(message.requests) * rows_per_request} rows, request by request"
         )
-    if vocab_size > _WIDEST:
-        raise InvalidLogits(f"logits have shape {list(message.logits.shape)}; the width is {_WIDEST} at most")
+    if vocab_size > _MAX_WIDTH:
+        raise InvalidLogits(f"logits have shape {list(message.logits.shape)}; the width is {_MAX_WIDTH} at most")
     session = open_session(processing_pb2.OpenSession(vocab_size=vocab_size, datatype=message.logits.datatype))
-    if each - 1 > session.most_draft_tokens:
+    if rows_per_request - 1 > session.draft_token_limit:
         raise LimitExceeded(
-            f"num_tokens_in_batch is {each}; the server takes {1 + session.most_draft_tokens} rows a request: send "
-            "fewer, or raise --max-draft-tokens"
+            f"num_tokens_in_batch is {rows_per_request}; the server accepts {1 + session.draft_token_limit} rows per "
+            "request: send fewer, or raise --max-draft-tokens"
         )
     if len(message.requests) > session.max_requests:
         raise LimitExceeded(
-            f"{len(message.requests)} requests in one Apply; the server takes {session.max_requests}: send fewer, "
+            f"{len(message.requests)} requests in one Apply; the server accepts {session.max_requests}: send fewer, "
             "or raise --max-requests-per-session"
         )
     addition = [
@@ -55,5 +57,5 @@ def apply(
     response = processing_pb2.ApplyResponse(failures=admission.failures)
     for refused in response.failures:
         refused.skipped = message.requests[refused.slot].on_error == common_pb2.ON_ERROR_SKIP
-    session.apply(message.logits, rows, each, response)
+    session.apply(message.logits, num_rows, rows_per_request, response)
     return response

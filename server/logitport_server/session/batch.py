@@ -1,4 +1,4 @@
-"""Who takes part in a step, and whose its rows are: found once for all the steps of one layout."""
+"""Maps the rows of a step to requests. Reused while the layout is unchanged."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 
 class StepBatch:
-    """The requests of a step. Good for further steps until a request comes, goes or fails.
+    """The requests of a step. Valid for further steps until a request is added, removed or fails.
 
     Attributes:
-        layout: what the frame said.
-        logits_free: the rows whose chains read no logits in such a step.
+        layout: the layout that the frame gave.
+        logits_free: the rows of chains that read no logits in this step.
     """
 
-    __slots__ = ("_reading", "_requests", "_strangers", "layout", "logits_free")
+    __slots__ = ("_logits_reading", "_requests", "_unknown", "layout", "logits_free")
 
-    def __init__(self, layout: StepLayout, held: Mapping[int, ActiveRequest]) -> None:
-        """Look up the requests of the layout among those that the session holds, by slot."""
+    def __init__(self, layout: StepLayout, active: Mapping[int, ActiveRequest]) -> None:
+        """Look up the requests of the layout among the session's active requests, by slot."""
         self.layout = layout
-        self._strangers: dict[int, LogitportError] = {}
+        self._unknown: dict[int, LogitportError] = {}
         self._requests: list[ActiveRequest | None] = []
         for slot, generation in zip(layout.slots, layout.generations, strict=True):
-            request = held.get(slot)
+            request = active.get(slot)
             if request is None or request.generation != generation:
-                self._strangers[slot] = UnknownRequest(
+                self._unknown[slot] = UnknownRequest(
                     f"slot {slot} holds no request of generation {generation}; add the request first"
                 )
                 request = None
@@ -48,11 +48,16 @@ class StepBatch:
         parts: dict[bool, list[Row]] = {False: [], True: []}
         for row in rows:
             parts[needs_logits(row.request, greedy=greedy)].append(row)
-        self.logits_free, self._reading = Rows(parts[False], greedy=greedy), Rows(parts[True], greedy=greedy)
+        self.logits_free = Rows(parts[False], greedy=greedy)
+        self._logits_reading = Rows(parts[True], greedy=greedy)
 
-    def synchronise(self, columns: StepColumns, outcome: StepOutcome) -> dict[ActiveRequest, Sequence[int]]:
-        """Bring every history up to date; what cannot be fails its request. Returns the drafts of those with any."""
-        for slot, error in self._strangers.items():
+    def synchronize(self, columns: StepColumns, outcome: StepOutcome) -> dict[ActiveRequest, Sequence[int]]:
+        """Bring every history up to date; a request fails if its history cannot be updated.
+
+        Returns:
+            The draft tokens of the requests that have any.
+        """
+        for slot, error in self._unknown.items():
             outcome.failures[slot] = Failed(error, skipped=False)
         drafts: dict[ActiveRequest, Sequence[int]] = {}
         for request, invalid, base_length, history_crc, new_token_ids, draft_token_ids in zip(
@@ -69,7 +74,7 @@ class StepBatch:
             try:
                 if invalid is not None:
                     raise invalid
-                request.synchronise(base_length, history_crc, new_token_ids)
+                request.synchronize(base_length, history_crc, new_token_ids)
             except LogitportError as error:
                 outcome.fail(request, error)
             else:
@@ -77,9 +82,9 @@ class StepBatch:
                     drafts[request] = draft_token_ids
         return drafts
 
-    def reading(self, outcome: StepOutcome) -> Rows:
-        """The rows whose chains read logits, of requests that have not failed."""
+    def logits_reading(self, outcome: StepOutcome) -> Rows:
+        """The rows of chains that read logits, without those of failed requests."""
         if not outcome.failures:
-            return self._reading
-        alive = (row for row in self._reading if row.request.failure is None)
-        return Rows(alive, greedy=self._reading.greedy)
+            return self._logits_reading
+        remaining = (row for row in self._logits_reading if row.request.failure is None)
+        return Rows(remaining, greedy=self._logits_reading.greedy)

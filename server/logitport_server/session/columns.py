@@ -1,4 +1,4 @@
-"""Columns of frames: reads and checks those of a step, writes those of its reply."""
+"""Columns of frames: unpacks and checks those of a step, packs those of its reply."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StepLayout:
-    """What a Step frame says of the batch. An engine says the same in many steps on end.
+    """The part of a Step frame that describes the batch. It is often the same in many consecutive steps.
 
     Attributes:
-        slots: of the requests that take part.
-        generations: of the same requests.
-        draft_counts: how many draft tokens each of them has.
-        rows: for each row of the logits the place of its request in `slots`, and its draft offset.
+        slots: slots of the requests in the step.
+        generations: generations of the same requests.
+        draft_counts: number of draft tokens of each request.
+        rows: for each row of the logits, the index of its request in `slots`, and its draft offset.
     """
 
     slots: tuple[int, ...]
@@ -36,22 +36,22 @@ class StepLayout:
 
     @staticmethod
     def columns(frame: processing_pb2.Step) -> tuple[bytes, ...]:
-        """All that `read` reads: frames in which these are equal have the same layout."""
+        """The columns that `read` reads. Frames in which they are equal have the same layout."""
         return (frame.slots, frame.generations, frame.draft_counts, frame.row_requests, frame.row_draft_offsets)
 
     @classmethod
     def read(cls, frame: processing_pb2.Step, max_draft_tokens: int) -> StepLayout:
-        """Check each column, its length and what must hold between columns. Raises InvalidArgument as `StepColumns`."""
+        """Unpack the columns; check each of them, and that they are consistent. Raises InvalidArgument."""
         slots = unpack_int32(frame.slots, "Step.slots")
         n = len(slots)
         if len(set(slots)) != n:
-            raise InvalidArgument("Step.slots: a slot stands twice; a request takes part in a step once")
+            raise InvalidArgument("Step.slots: a slot is listed twice; list each request once per step")
         generations = unpack_int32(frame.generations, "Step.generations", n)
         draft_counts = _counts(frame.draft_counts, "Step.draft_counts", n)
         deepest = max(draft_counts, default=0)
         if deepest > max_draft_tokens:
             raise InvalidArgument(
-                f"Step.draft_counts: {deepest} draft tokens; the session was opened for {max_draft_tokens} at most; "
+                f"Step.draft_counts: {deepest} draft tokens; the session was opened with {max_draft_tokens} at most; "
                 f"open it with max_draft_tokens={deepest} or more, as Client.session(max_draft_tokens={deepest}) does"
             )
         return cls(slots, generations, draft_counts, _rows(frame, draft_counts))
@@ -59,15 +59,14 @@ class StepLayout:
 
 @dataclass(frozen=True, slots=True)
 class StepColumns:
-    """What is new in a step, request by request.
+    """The part of a Step frame that changes with every step, for each request of the layout.
 
     Attributes:
         base_lengths: length of each history before the new ids.
         history_crcs: checksum of each history before the new ids.
-        new_token_ids: what joined each history.
-        draft_token_ids: what each request has been drafted.
-        invalid: why a request cannot take part: it was told of an id outside the vocabulary, or of too many; None where
-            it can.
+        new_token_ids: ids to append to each history.
+        draft_token_ids: draft tokens of each request.
+        invalid: the error of each request that has an id outside the vocabulary, or too many ids; None for the others.
     """
 
     base_lengths: Sequence[int]
@@ -78,10 +77,10 @@ class StepColumns:
 
     @classmethod
     def read(cls, frame: processing_pb2.Step, layout: StepLayout, vocab_size: int, max_tokens: int) -> StepColumns:
-        """Check every column and its length, and that no history gets longer than `max_tokens`.
+        """Unpack the columns and check their lengths and values; `max_tokens` limits the length of a history.
 
         Raises:
-            InvalidArgument: a column has the wrong length, or holds what it may not; names the column.
+            InvalidArgument: a column has a wrong length or an invalid value; the message names the column.
         """
         n = len(layout.slots)
         invalid: list[LogitportError | None] = [None] * n
@@ -101,7 +100,7 @@ def _rows(frame: processing_pb2.Step, draft_counts: Sequence[int]) -> tuple[tupl
     n = len(draft_counts)
     if not frame.row_requests:
         if frame.row_draft_offsets:
-            raise InvalidArgument("Step.row_draft_offsets: needs row_requests beside it")
+            raise InvalidArgument("Step.row_draft_offsets: sent without row_requests; send both")
         return tuple((place, 0) for place in range(n))
     places = unpack_int32(frame.row_requests, "Step.row_requests")
     if not frame.row_draft_offsets:
@@ -110,7 +109,7 @@ def _rows(frame: processing_pb2.Step, draft_counts: Sequence[int]) -> tuple[tupl
         offsets = unpack_int32(frame.row_draft_offsets, "Step.row_draft_offsets", len(places))
     for row, (place, offset) in enumerate(zip(places, offsets, strict=True)):
         if not 0 <= place < n:
-            raise InvalidArgument(f"Step.row_requests[{row}] is {place}; {n} requests take part")
+            raise InvalidArgument(f"Step.row_requests[{row}] is {place}; the step has {n} requests")
         if not 0 <= offset <= draft_counts[place]:
             raise InvalidArgument(
                 f"Step.row_draft_offsets[{row}] is {offset}; its request has {draft_counts[place]} draft tokens"
@@ -119,7 +118,7 @@ def _rows(frame: processing_pb2.Step, draft_counts: Sequence[int]) -> tuple[tupl
 
 
 def _counts(column: bytes, name: str, n: int) -> tuple[int, ...]:
-    """How many ids each request has; none if there is no column."""
+    """The number of ids of each request; 0 for all if the column is empty."""
     counts = unpack_int32(column, name, n) if column else (0,) * n
     if counts and min(counts) < 0:
         raise InvalidArgument(f"{name}: a count is negative")
@@ -127,8 +126,8 @@ def _counts(column: bytes, name: str, n: int) -> tuple[int, ...]:
 
 
 def _check_lengths(parts: tuple[Sequence[int], ...], max_tokens: int, invalid: list[LogitportError | None]) -> None:
-    """Each history with its new ids and drafts; those that are too long go to `invalid`."""
-    if sum(max(part, default=0) for part in parts) <= max_tokens:  # the usual step
+    """Check each history's length, with its new ids and drafts; the errors go to `invalid`."""
+    if sum(max(part, default=0) for part in parts) <= max_tokens:  # fast path for the usual step
         return
     for place, lengths in enumerate(zip(*parts, strict=True)):
         if sum(lengths) > max_tokens:
@@ -136,23 +135,23 @@ def _check_lengths(parts: tuple[Sequence[int], ...], max_tokens: int, invalid: l
 
 
 def too_many_tokens(length: int, max_tokens: int) -> LimitExceeded:
-    """Why a request is refused whose history has grown to this length."""
+    """The error for a request with a history that is, drafts included, longer than the limit."""
     return LimitExceeded(
-        f"{length} token ids in one request, drafts among them; the server takes {max_tokens}: end the request, or "
+        f"{length} token ids in one request, drafts included; the server accepts {max_tokens}: end the request, or "
         "raise --max-tokens-per-request"
     )
 
 
 def _split(
-    counts: Sequence[int], ids_column: bytes, of: str, vocab_size: int, invalid: list[LogitportError | None]
+    counts: Sequence[int], ids_column: bytes, kind: str, vocab_size: int, invalid: list[LogitportError | None]
 ) -> Sequence[Sequence[int]]:
-    """The ids of each request, from how many there are of each and all of them; those that are none go to `invalid`."""
-    if not ids_column and not any(counts):  # the usual step has no drafts
+    """Split a column of ids by the requests' counts. An id outside the vocabulary sets the request's `invalid`."""
+    if not ids_column and not any(counts):  # fast path: the usual step has no drafts
         return [()] * len(counts)
-    ids = unpack_int32(ids_column, f"Step.{of}_token_ids")
+    ids = unpack_int32(ids_column, f"Step.{kind}_token_ids")
     if len(ids) != sum(counts):
-        raise InvalidArgument(f"Step.{of}_token_ids: the counts add up to {sum(counts)}, but {len(ids)} ids came")
-    if counts.count(1) == len(counts):  # the usual step
+        raise InvalidArgument(f"Step.{kind}_token_ids: {len(ids)} ids, but the counts add up to {sum(counts)}")
+    if counts.count(1) == len(counts):  # fast path for the usual step
         per_request: list[tuple[int, ...]] = list(zip(ids))
     else:
         per_request = [ids[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
@@ -160,27 +159,27 @@ def _split(
         for place, token_ids in enumerate(per_request):
             if wrong := [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]:
                 invalid[place] = InvalidTokenId(
-                    f"Step.{of}_token_ids: token id {wrong[0]}; ids must lie in [0, {vocab_size})"
+                    f"Step.{kind}_token_ids: token id {wrong[0]}; ids must lie in [0, {vocab_size})"
                 )
     return per_request
 
 
 def pack_int32(values: Iterable[int]) -> bytes:
-    """A column of int32."""
+    """Pack integers as a little-endian int32 column."""
     listed = list(values)
     return struct.pack(f"<{len(listed)}i", *listed)
 
 
 def unpack_int32(column: bytes, name: str, length: int | None = None) -> tuple[int, ...]:
-    """int32[length] from a column; any length if none is given. Raises InvalidArgument, which names the column."""
+    """Unpack a little-endian int32 column of this length, or of any. Raises InvalidArgument, which names the column."""
     return _column(column, name, "i", length)
 
 
 def _column(column: bytes, name: str, code: str, length: int | None) -> tuple[int, ...]:
     if len(column) % 4 or (length is not None and len(column) != 4 * length):
-        wanted = "a whole number of elements" if length is None else f"{length} elements"
-        raise InvalidArgument(f"{name}: {len(column)} bytes; {wanted} of 4 bytes each are wanted")
-    # For columns as short as these, struct is several times faster than numpy.
+        expected = "a whole number of elements" if length is None else f"{length} elements"
+        raise InvalidArgument(f"{name}: {len(column)} bytes; send {expected} of 4 bytes each")
+    # struct, not numpy: for columns as short as these, numpy is several times slower.
     return struct.unpack(f"<{len(column) // 4}{code}", column)
 
 
@@ -189,7 +188,7 @@ def write_outcome(
     outcome: StepOutcome,
     all_denied_rows: Sequence[int],
 ) -> None:
-    """Who failed, what was applied, which rows have no id left."""
+    """Write to a reply the failures, the rows by processor, and the rows in which no id is left allowed."""
     if outcome.failures:
         reply.failures.extend(
             common_pb2.Failure(slot=slot, error=to_proto(failed.error), skipped=failed.skipped)

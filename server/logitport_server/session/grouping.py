@@ -1,4 +1,4 @@
-"""Rows of a step, grouped by processor and place in the chain."""
+"""Groups the rows of a step by place in the chain and processor."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Row:
     """A row of the step's logits.
 
     Attributes:
-        index: which row.
-        request: whose.
-        draft_offset: how many draft tokens of the request come before it.
+        index: index of the row.
+        request: the request that the row belongs to.
+        draft_offset: number of the request's draft tokens that precede the row.
     """
 
     index: int
@@ -34,10 +34,10 @@ class Row:
 
 @dataclass(slots=True)
 class Group:
-    """Rows that one call of one processor serves (the batch mask, in index form), and the state of each.
+    """The rows of one call of one processor (the batch mask as indices), and the state of each row.
 
     Attributes:
-        selected: the logits of these rows, if a call was begun that reads them.
+        selected: the logits of these rows if they are selected before the call, which is done for calls in workers.
     """
 
     dialect: Dialect
@@ -47,7 +47,7 @@ class Group:
 
 
 class Rows(tuple[Row, ...]):
-    """Rows of a step in ascending order, and their groups, which are found once for as many steps as these serve.
+    """Rows of a step in ascending order, and their groups; the groups are cached for the steps that reuse the rows.
 
     Attributes:
         greedy: whether all requests of the step sample the largest logit.
@@ -62,20 +62,20 @@ class Rows(tuple[Row, ...]):
 
     @cached_property
     def groups(self) -> list[list[Group]]:
-        """By place in the chain, as long as no request has failed; else see `group`."""
+        """Groups by place in the chain, for steps without a failed request; for others use `group_rows`."""
         return [group_rows(self, place) for place in range(longest_chain(self))]
 
 
 def group_rows(rows: Rows, place: int) -> list[Group]:
-    """The rows whose chains reach `place` and have not failed, by the processor that stands there.
+    """Group rows by their processor at `place` of the chain.
 
-    Rows are in ascending order within each group, and each is in one group at most; in none if the processor would not
-    change what a greedy step samples.
+    Rows of failed requests and of shorter chains are left out. In a greedy step, so are rows where this processor and
+    all later ones are argmax-invariant. Rows are in ascending order within each group.
     """
     groups: dict[int, Group] = {}
     for row in rows:
         request = row.request
-        if request.failure is not None or place >= _places(request, greedy=rows.greedy):
+        if request.failure is not None or place >= _effective_length(request, greedy=rows.greedy):
             continue
         entry = request.chain[place]
         group = groups.get(id(entry.dialect))
@@ -87,21 +87,21 @@ def group_rows(rows: Rows, place: int) -> list[Group]:
 
 
 def needs_logits(request: ActiveRequest, *, greedy: bool) -> bool:
-    """Whether a processor is to be called that reads them, in a step whose requests all are greedy, or not."""
+    """Whether a logits-reading processor of the request is called; `greedy`: all requests of the step are greedy."""
     if not (request.reads_logits and greedy):
         return request.reads_logits
-    return any(entry.dialect.reads_logits for entry in request.chain[: _places(request, greedy=True)])
+    return any(entry.dialect.reads_logits for entry in request.chain[: _effective_length(request, greedy=True)])
 
 
-def _places(request: ActiveRequest, *, greedy: bool) -> int:
-    """How many places of the chain matter: behind them is nothing that would change what a greedy step samples."""
+def _effective_length(request: ActiveRequest, *, greedy: bool) -> int:
+    """Length of the chain. In a greedy step the argmax-invariant processors at its end do not count."""
     chain = request.chain
-    places = len(chain)
-    while greedy and places and chain[places - 1].dialect.argmax_invariant:
-        places -= 1
-    return places
+    length = len(chain)
+    while greedy and length and chain[length - 1].dialect.argmax_invariant:
+        length -= 1
+    return length
 
 
 def longest_chain(rows: Sequence[Row]) -> int:
-    """Number of places that a step has to visit."""
+    """Length of the longest chain of the rows' requests."""
     return max((len(row.request.chain) for row in rows), default=0)

@@ -1,4 +1,4 @@
-"""Regions that may be handed to a worker: those in which there is nobody else's row."""
+"""Which shared-memory regions may be lent to a worker: those with rows of a single trust domain."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ if TYPE_CHECKING:
     from logitport_server.session.grouping import Row
     from logitport_server.shared_memory.regions import Region
 
-# A batch in which one trust domain is alone by chance would have its regions retired at once again.
-_STEPS_ALONE = 8
+# A region is lent only after this many steps with a single trust domain. If it were lent at once, a request of another
+# domain would often retire it soon after.
+_MIN_EXCLUSIVE_STEPS = 8
 
 
 @dataclass(eq=False)
 class _Use:
-    """Who has had rows in a region.
+    """Use of one region.
 
     Attributes:
-        domains: the trust domain of every request since the region was opened; None for requests of several, or of
-            none, such as those with built-ins. Two are as good as many.
-        steps: steps with logits in it, with a single domain.
+        domains: the trust domains of the requests since the region was opened; None for a request with processors of
+            several domains, or of no domain, such as built-ins. At most two are kept: more make no difference.
+        steps: number of steps with logits in the region while it was exclusive.
         borrowers: the processors that it was lent to.
     """
 
@@ -34,32 +35,37 @@ class _Use:
     steps: int = 0
     borrowers: WeakSet[Dialect] = field(default_factory=WeakSet)
 
-    def share(self, domain: TrustDomain | None) -> None:
+    def add(self, domain: TrustDomain | None) -> None:
+        """Record the trust domain of a request."""
         if len(self.domains) < 2:
             self.domains.add(domain)
 
     @property
     def exclusive(self) -> bool:
+        """Whether all requests belong to one trust domain."""
         return len(self.domains) == 1 and None not in self.domains
 
 
 class Lending:
-    """What of one session's regions was lent: where a worker keeps what it has, nobody else's row may come."""
+    """Lends one session's regions to workers.
+
+    A worker can keep its mapping of a region. So a region that was lent must never hold a row of another trust domain.
+    """
 
     def __init__(self) -> None:
         self._uses: WeakKeyDictionary[Region, _Use] = WeakKeyDictionary()
 
     def opened(self, region: Region, requests: Iterable[ActiveRequest]) -> None:
-        """A region is there, for these requests."""
+        """Record a new region, which may have rows of all these requests."""
         use = self._uses[region] = _Use()
         for request in requests:
-            use.share(_domain_of(request))
+            use.add(_domain_of(request))
 
     def admitted(self, request: ActiveRequest) -> bool:
-        """A request has joined; whether the regions must be retired, for one of them was lent, and not for this one."""
+        """Record a new request. Returns whether to retire all regions: one was lent to another trust domain."""
         domain, retire = _domain_of(request), False
         for use in self._uses.values():
-            use.share(domain)
+            use.add(domain)
             retire = retire or (bool(use.borrowers) and not use.exclusive)
         if retire:
             for use in self._uses.values():
@@ -69,12 +75,12 @@ class Lending:
         return retire
 
     def step(self, region: Region, rows: Iterable[Row]) -> None:
-        """The logits of a step lie in this region: lend it, if that may be."""
+        """Record a step with logits in this region, and lend it to the processors of the rows if that is allowed."""
         use = self._uses.get(region)
         if use is None or not use.exclusive:
             return
         use.steps += 1
-        if use.steps > _STEPS_ALONE:
+        if use.steps > _MIN_EXCLUSIVE_STEPS:
             for dialect in {entry.dialect for row in rows for entry in row.request.chain}:
                 dialect.borrow(region)
                 use.borrowers.add(dialect)

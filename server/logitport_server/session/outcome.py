@@ -1,4 +1,4 @@
-"""What a step came to."""
+"""The outcome of a step: edits, failures, and which processor was applied to how many rows."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from logitport_server.session.active_request import ActiveRequest
     from logitport_server.session.grouping import Group, Row
 
-# How many calls of one trust domain may run out of time in one step: each keeps all others waiting.
+# Calls of one trust domain that may time out in one step. The limit exists because each makes the whole step wait.
 _MAX_TIMEOUTS = 2
 
 
 class Failed(NamedTuple):
-    """Why a request failed in a step, and whether it goes on without its processors."""
+    """The error of a request in a step, and whether the request continues without its processors."""
 
     error: LogitportError
     skipped: bool
@@ -34,63 +34,63 @@ class Failed(NamedTuple):
 
 @dataclass
 class StepOutcome:
-    """What a step came to. A request that failed has no part in what was said and applied before it did.
+    """The outcome of a step. Excludes failed requests, also from what was applied before they failed.
 
     Attributes:
-        served: the groups that went well, in order, and what each one's processor said of its rows, if it says edits.
+        succeeded: the groups with successful calls, in order, with the edits of their rows (none if logits-reading).
         failures: the requests that failed in this step, by slot.
-        timeouts: how often a worker of a trust domain has not answered in time.
+        timeouts: number of calls that timed out, by trust domain.
     """
 
-    served: list[tuple[Group, EditsResult]] = field(default_factory=list)
+    succeeded: list[tuple[Group, EditsResult]] = field(default_factory=list)
     failures: dict[int, Failed] = field(default_factory=dict)
     timeouts: Counter[TrustDomain | None] = field(default_factory=Counter)
 
     def fail(self, request: ActiveRequest, error: LogitportError) -> None:
-        """The request goes no further in this step."""
+        """Record a failure, and exclude the request from the rest of the step."""
         request.fail(error)
         self.failures[request.slot] = Failed(error, request.skip)
         self.__dict__.pop("edits", None)
 
     def out_of_time(self, group: Group) -> bool:
-        """Whether the group's trust domain has kept the others of this step waiting long enough."""
+        """Whether the group's trust domain has had all the timeouts that one step allows."""
         return bool(self.timeouts) and self.timeouts[group.dialect.domain] >= _MAX_TIMEOUTS
 
     @property
     def applied(self) -> Counter[str]:
-        """Rows by processor, each by its key."""
+        """Number of rows by processor key."""
         applied: Counter[str] = Counter()
-        for group, _ in self.served:
-            rows = sum(self._alive(group)) if self.failures else len(group.rows)
+        for group, _ in self.succeeded:
+            rows = sum(self._not_failed(group)) if self.failures else len(group.rows)
             if rows:
                 applied[group.dialect.key] += rows
         return applied
 
     @property
     def names(self) -> dict[str, str]:
-        """What processors are called that were served, by their keys."""
-        return {group.dialect.key: group.dialect.name for group, _ in self.served}
+        """Display names of the processors that were applied, by key."""
+        return {group.dialect.key: group.dialect.name for group, _ in self.succeeded}
 
     @cached_property
     def edits(self) -> dict[int, RowEdits]:
-        """What the processors said, of each row of which they said anything; not to be asked before all were served."""
+        """The edits of each row that has any. Read it only after all groups were called: the value is cached."""
         edits: dict[int, RowEdits] = {}
-        for group, said in self.served:
-            for row, row_edits in self._by_row(group, said):
+        for group, group_edits in self.succeeded:
+            for row, row_edits in self._by_row(group, group_edits):
                 if row_edits:
-                    before = edits.get(row.index)
-                    edits[row.index] = row_edits if before is None else _joined(before, row_edits)
+                    earlier = edits.get(row.index)
+                    edits[row.index] = row_edits if earlier is None else _joined(earlier, row_edits)
         return edits
 
     def pack(self, vocab_size: int) -> Edits:
-        """The edits of all rows. A request whose processors said what cannot be fails; the others go on."""
+        """Pack the edits of all rows. A request with invalid edits fails; the others continue."""
         if (packed := self._packed()) is not None:
             return packed
         try:
             return Edits.pack(sorted(self.edits.items()), vocab_size)
-        except Exception:  # noqa: BLE001 - what was said is somebody else's
-            for group, said in self.served:
-                for row, edits in self._by_row(group, said):
+        except Exception:  # noqa: BLE001 - a processor's edits may raise anything
+            for group, group_edits in self.succeeded:
+                for row, edits in self._by_row(group, group_edits):
                     try:
                         edits.check(vocab_size)
                     except Exception as error:  # noqa: BLE001 - as above
@@ -98,23 +98,23 @@ class StepOutcome:
             return Edits.pack(sorted(self.edits.items()), vocab_size)
 
     def all_denied(self, vocab_size: int) -> list[int]:
-        """Rows in which edits left no id allowed, ascending."""
-        return sorted(row for row, said in self.edits.items() if said.denies_all(vocab_size))
+        """Indices of the rows in which the edits left no id allowed, ascending."""
+        return sorted(row for row, edits in self.edits.items() if edits.denies_all(vocab_size))
 
     def _packed(self) -> Edits | None:
-        """The edits of all rows, if one processor has said them all, and in columns."""
-        speaking = [(group, said) for group, said in self.served if len(said)]
-        if self.failures or len(speaking) != 1:
+        """The edits of all rows, if they all come from one group, packed; else None."""
+        with_edits = [(group, edits) for group, edits in self.succeeded if len(edits)]
+        if self.failures or len(with_edits) != 1:
             return None
-        ((group, said),) = speaking
-        return said.moved([row.index for row in group.rows]) if isinstance(said, Edits) else None
+        ((group, edits),) = with_edits
+        return edits.moved([row.index for row in group.rows]) if isinstance(edits, Edits) else None
 
-    def _by_row(self, group: Group, said: EditsResult) -> Iterator[tuple[Row, RowEdits]]:
-        """The rows of requests that have not failed, and what was said of each; a reader of logits says nothing."""
-        pairs = zip(group.rows, by_row(said, len(group.rows)), strict=False)
-        return compress(pairs, self._alive(group)) if self.failures else pairs
+    def _by_row(self, group: Group, edits: EditsResult) -> Iterator[tuple[Row, RowEdits]]:
+        """The rows of requests that have not failed, with their edits; no rows if the processor reads logits."""
+        pairs = zip(group.rows, by_row(edits, len(group.rows)), strict=False)
+        return compress(pairs, self._not_failed(group)) if self.failures else pairs
 
-    def _alive(self, group: Group) -> Sequence[bool]:
+    def _not_failed(self, group: Group) -> Sequence[bool]:
         return [row.request.failure is None for row in group.rows]
 
 

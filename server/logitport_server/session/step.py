@@ -1,4 +1,4 @@
-"""The heartbeat: run the chains of all rows of a step, place by place."""
+"""Runs the chains of all rows of a step, one place of the chains after the other."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ def run(
     logits: torch.Tensor | None,
     outcome: StepOutcome,
 ) -> None:
-    """Run every row's chain, and add to the outcome.
+    """Run the chain of every row, and record the results in the outcome.
 
     Args:
-        rows: the rows; with logits, row.index is a row of them, and indices are ascending.
+        rows: the rows in ascending order; if there are logits, row.index is a row of them.
         drafts: draft tokens of the requests that have any.
         vocab_size: width of the logits.
         logits: float[rows, vocab_size], edited in place; None if no chain reads logits.
-        outcome: collects what comes of it.
+        outcome: collects edits, failures and counts.
     """
-    originals = _copy_rows_of_skippers(rows, logits)
+    originals = _copy_skippable_rows(rows, logits)
     for current in in_order(rows, drafts, outcome):
         isolated = [group for group in current if group.dialect.isolated]
-        with _execution_order(current, isolated, logits, outcome) if isolated else nullcontext(current) as in_turn:
-            for group in in_turn:
-                _serve(group, vocab_size, logits, outcome)
+        with _execution_order(current, isolated, logits, outcome) if isolated else nullcontext(current) as ordered:
+            for group in ordered:
+                _call(group, vocab_size, logits, outcome)
         if logits is not None:
-            _refuse_nan(current, logits, outcome)
+            _fail_nan_rows(current, logits, outcome)
     for row in rows if originals else ():
         if logits is not None and row.request.failure is not None and row.index in originals:
             logits[row.index].copy_(originals[row.index])
@@ -55,7 +55,7 @@ def run(
 
 @PipelineStage.register("run_chains")
 class RunChains(PipelineStage):
-    """`run`, as a stage that an installed package may replace."""
+    """`run` as a pipeline stage, which an installed package can replace."""
 
     __call__ = staticmethod(run)
 
@@ -64,15 +64,17 @@ class RunChains(PipelineStage):
 def _execution_order(
     groups: Sequence[Group], isolated: Sequence[Group], logits: torch.Tensor | None, outcome: StepOutcome
 ) -> Iterator[Sequence[Group]]:
-    """The groups in the order in which to serve them: those whose workers were begun work while others are served.
+    """Start the groups that run in workers, and yield all groups in the order in which to call them.
 
-    Who must wait for a worker comes last: whoever holds it may in turn be waiting for one that was begun here.
+    The workers compute while the server calls the other groups. Groups with a busy worker come last: the session that
+    holds that worker may itself be waiting for one that was started here. Waiting for a busy worker before the started
+    ones are released would deadlock.
     """
     begun: list[Group] = []
     try:
         begun += [group for group in isolated if not outcome.out_of_time(group) and _begin(group, logits)]
-        here = [group for group in groups if not group.dialect.isolated]
-        yield [*here, *begun, *(group for group in isolated if group not in begun)]
+        in_process = [group for group in groups if not group.dialect.isolated]
+        yield [*in_process, *begun, *(group for group in isolated if group not in begun)]
     finally:
         for group in isolated:
             group.dialect.abandon()
@@ -83,24 +85,25 @@ def _begin(group: Group, logits: torch.Tensor | None) -> bool:
     return group.dialect.begin(group.states, group.selected)
 
 
-def _serve(group: Group, vocab_size: int, logits: torch.Tensor | None, outcome: StepOutcome) -> None:
-    """One call. If it fails, it fails the requests that it served, and no other.
+def _call(group: Group, vocab_size: int, logits: torch.Tensor | None, outcome: StepOutcome) -> None:
+    """Call a group's processor. An exception fails the requests of this group only.
 
-    A logits-free processor is then called again for each row alone, which changes nothing: it follows from the history.
+    If a call of a logits-free processor fails, it is called again for each row alone, so that only the rows that cause
+    the failure fail. A repeated call has no effect on the result, which depends on the history alone.
     """
-    said: EditsResult = ()
+    edits: EditsResult = ()
     try:
         if outcome.out_of_time(group):
-            raise ProcessorTimedOut("processors of its trust domain have used up the time of this step; not called")
+            raise ProcessorTimedOut("not called: processors of its trust domain have used up the time of this step")
         if group.dialect.reads_logits:
-            assert logits is not None  # noqa: S101 - the session runs no such chain without its logits
+            assert logits is not None  # noqa: S101 - the session runs such a chain only with its logits
             _process(group, logits)
         else:
-            said = group.dialect.edit(group.states)
-    except BaseException as error:  # noqa: BLE001 - somebody else's code may raise anything
+            edits = group.dialect.edit(group.states)
+    except BaseException as error:  # noqa: BLE001 - a processor may raise anything
         if len(group.rows) > 1 and not group.dialect.reads_logits and not isinstance(error, NON_RETRYABLE):
             for row, state in zip(group.rows, group.states, strict=True):
-                _serve(Group(group.dialect, [row], States([state])), vocab_size, logits, outcome)
+                _call(Group(group.dialect, [row], States([state])), vocab_size, logits, outcome)
             return
         if isinstance(error, ProcessorTimedOut):
             outcome.timeouts[group.dialect.domain] += 1
@@ -108,16 +111,16 @@ def _serve(group: Group, vocab_size: int, logits: torch.Tensor | None, outcome: 
         for row in group.rows:
             outcome.fail(row.request, failure)
         return
-    for place, alone in group.dialect.failed.items():
-        failure = of_dialect(alone, group.dialect)
-        outcome.fail(group.rows[place].request, failure)
-    outcome.served.append((group, said))
-    if said and logits is not None:
-        apply_edits(StepOutcome([(group, said)], outcome.failures).pack(vocab_size), logits)
+    for index, row_error in group.dialect.failed.items():
+        failure = of_dialect(row_error, group.dialect)
+        outcome.fail(group.rows[index].request, failure)
+    outcome.succeeded.append((group, edits))
+    if edits and logits is not None:
+        apply_edits(StepOutcome([(group, edits)], outcome.failures).pack(vocab_size), logits)
 
 
 def _process(group: Group, logits: torch.Tensor) -> None:
-    """Hand a logits-reading processor its rows, and put back what it returns."""
+    """Call a logits-reading processor with its rows, and write its result back to the logits."""
     selected, group.selected = _select(group, logits) if group.selected is None else group.selected, None
     shape = selected.shape  # the processor may reshape its tensor in place
     with torch.no_grad():
@@ -128,10 +131,10 @@ def _process(group: Group, logits: torch.Tensor) -> None:
             put_rows(logits, indices, result)
 
 
-def _refuse_nan(groups: Sequence[Group], logits: torch.Tensor, outcome: StepOutcome) -> None:
-    """Fail the requests in whose rows a processor has left a NaN.
+def _fail_nan_rows(groups: Sequence[Group], logits: torch.Tensor, outcome: StepOutcome) -> None:
+    """Fail the requests with a NaN in one of their rows after a processor's call.
 
-    Looked at once for all groups of a place, and here, where no worker reaches.
+    Checked once for all groups of a place, and in the server process, where a worker cannot bypass the check.
     """
     read = {
         row.index: (row, group)
@@ -145,18 +148,18 @@ def _refuse_nan(groups: Sequence[Group], logits: torch.Tensor, outcome: StepOutc
     indices = sorted(read)
     span = even_span(indices) or slice(indices[0], indices[-1] + 1)
     searched = range(len(logits))[span]
-    for place in rows_with_nan(logits[span]):
-        if searched[place] in read:
-            row, group = read[searched[place]]
+    for offset in rows_with_nan(logits[span]):
+        if searched[offset] in read:
+            row, group = read[searched[offset]]
             name = group.dialect.name
-            message = f"processor {name} returned NaN in a row; return numbers, or -inf for what must not be sampled"
+            message = f"processor {name} returned NaN in a row; return numbers, or -inf for ids not to be sampled"
             outcome.fail(row.request, ProcessorFailed(message, processor=name))
 
 
 def _select(group: Group, logits: torch.Tensor) -> torch.Tensor:
-    """The rows of a group: a view if they lie together.
+    """The rows of a group: a view if they are adjacent, else a copy.
 
-    Else a copy in the processor's scratch memory: to find new costs more.
+    The copy goes to the processor's scratch memory, because allocating new memory takes longer.
     """
     indices = [row.index for row in group.rows]
     span = even_span(indices)
@@ -166,8 +169,8 @@ def _select(group: Group, logits: torch.Tensor) -> torch.Tensor:
     return copied
 
 
-def _copy_rows_of_skippers(rows: Sequence[Row], logits: torch.Tensor | None) -> dict[int, torch.Tensor]:
-    """The rows that must be put back if their request fails."""
+def _copy_skippable_rows(rows: Sequence[Row], logits: torch.Tensor | None) -> dict[int, torch.Tensor]:
+    """Copies, by index, of the rows to restore if their request fails: those of requests with `on_error` skip."""
     if logits is None:
         return {}
     return {row.index: logits[row.index].clone() for row in rows if row.request.skip}

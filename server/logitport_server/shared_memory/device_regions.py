@@ -1,4 +1,4 @@
-"""Memory of an engine's GPU, which this process has open and edits where it lies."""
+"""GPU memory that an engine shares, opened in this process and edited in place."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Of what kernels load at once, at most.
+# Bytes; the largest load of the kernels.
 _ALIGNMENT = 16
 
-_QUIET_SECONDS = 5.0
+_IDLE_SECONDS = 5.0
 _POLL_SECONDS = 0.001
 
-# Memory on which work never ended, and its events. Closing it would end this process's use of the GPU; who waits for an
-# event that is destroyed might wait for ever.
-_kept: list[object] = []
+# Memory with work that never ended, and its events; kept open until the process exits. Closing such memory is a fatal
+# CUDA error for this process. Destroying such an event could block its waiters without end.
+_kept_open: list[object] = []
 
 
 class DeviceRegion:
-    """A part of an allocation of another process, and the two events that order who uses it.
+    """A part of an allocation of another process, and the two events that order its use by both processes.
 
     Args:
         cuda: the server's GPU.
-        message: what the engine says; nothing of it is believed that CUDA does not confirm.
+        message: the engine's message. It is not trusted: sizes and handles are checked with CUDA.
 
     Attributes:
-        size_bytes: of the part.
+        size_bytes: size of the part.
 
     Raises:
-        InvalidArgument: fields that cannot be, or another GPU.
-        CudaError: CUDA does not open a handle.
-        InvalidLogits: the allocation is smaller than was said.
+        InvalidArgument: a field is invalid, or the memory is on another GPU.
+        CudaError: CUDA cannot open a handle.
+        InvalidLogits: the allocation is smaller than the message says.
     """
 
     def __init__(self, cuda: Cuda, message: processing_pb2.ShareDeviceMemory) -> None:
@@ -56,60 +56,62 @@ class DeviceRegion:
         allocation = cuda.open_memory(message.memory_handle)
         if end > allocation.numel():
             raise InvalidLogits(
-                f"ShareDeviceMemory: {message.size_bytes} bytes at offset {message.byte_offset} do not lie inside the "
-                f"allocation's {allocation.numel()}"
+                f"ShareDeviceMemory: {message.size_bytes} bytes at offset {message.byte_offset} are not inside the "
+                f"allocation's {allocation.numel()} bytes"
             )
-        self._octets = allocation[message.byte_offset : end]
+        self._memory = allocation[message.byte_offset : end]
 
     def tensor(self, byte_offset: int, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
-        """A view; the caller has checked that it lies inside."""
+        """A view of part of the region. The caller has checked that it is inside."""
         size_bytes = shape[0] * shape[1] * dtype.itemsize
-        return self._octets[byte_offset : byte_offset + size_bytes].view(dtype).view(shape)
+        return self._memory[byte_offset : byte_offset + size_bytes].view(dtype).view(shape)
 
     @contextmanager
     def lent(self, stream: torch.cuda.Stream) -> Iterator[None]:
-        """What the stream is told inside comes after what the engine did, and before what it does next.
+        """Order the work that is queued on the stream inside this context with the engine's work on the memory.
+
+        It runs after the engine's earlier work and before the engine's later work.
 
         Raises:
-            InvalidLogits: CUDA does not order it; nothing was done.
+            InvalidLogits: CUDA cannot order the work; nothing was changed.
         """
         try:
             stream.wait_event(self._ready)
         except RuntimeError as error:
-            raise InvalidLogits(f"the GPU cannot wait for the engine: {error}; share memory of the host") from error
+            raise InvalidLogits(f"the GPU cannot wait for the engine's event: {error}; share host memory") from error
         try:
             yield
         finally:
             try:
                 self._edited.record(stream)
             except RuntimeError:
-                # The engine will wait for what was recorded before, so the work must be done when it is answered.
-                logger.warning("an event could not be recorded; the GPU was waited for", exc_info=True)
+                # The engine will wait for the event's earlier record. So the work must end before the reply is sent.
+                logger.warning("cannot record an event; waiting for the GPU instead", exc_info=True)
                 stream.synchronize()
 
-    def close(self, *, quiet: bool) -> None:
-        """Give up the memory, which is closed with the last tensor that is a view of it; never, if not `quiet`."""
-        if not quiet:
-            keep((self._octets, self._ready, self._edited), self.size_bytes, "an engine's GPU memory")
-        self._octets = torch.empty(0, dtype=torch.uint8)
+    def close(self, *, idle: bool) -> None:
+        """Release the memory, which closes it with the last tensor that is a view. If not `idle`, it stays open."""
+        if not idle:
+            keep((self._memory, self._ready, self._edited), self.size_bytes, "an engine's GPU memory")
+        self._memory = torch.empty(0, dtype=torch.uint8)
 
 
 def keep(memory: object, size_bytes: int, what: str) -> None:
-    """Hold for good what work that never ended is on."""
-    logger.warning("work on %d bytes of %s never ended; they stay open", size_bytes, what)
-    _kept.append(memory)
+    """Keep memory open until the process exits, because work on it has not ended."""
+    logger.warning("work on %d bytes of %s has not ended; the memory stays open until exit", size_bytes, what)
+    _kept_open.append(memory)
 
 
 def wait_until_idle(stream: torch.cuda.Stream) -> bool:
-    """Whether the stream comes to an end of its work; an engine that never records its event is not waited for long."""
-    deadline = time.monotonic() + _QUIET_SECONDS
+    """Wait until the stream has no work left; False after a timeout, as when an engine never records its event."""
+    deadline = time.monotonic() + _IDLE_SECONDS
     try:
         while not stream.query():
             if time.monotonic() > deadline:
                 return False
             time.sleep(_POLL_SECONDS)
     except RuntimeError:
-        logger.exception("the GPU failed")
+        logger.exception("cannot query a stream of the GPU")
         return False
     return True
 
@@ -124,11 +126,11 @@ def _check(cuda: Cuda, message: processing_pb2.ShareDeviceMemory) -> None:
         raise InvalidArgument("ShareDeviceMemory: ready_event and edited_event are the same; send two events")
     if message.device_uuid != cuda.uuid:
         raise InvalidArgument(
-            f"ShareDeviceMemory: the memory is on the GPU {message.device_uuid.hex()}, and the server on "
-            f"{cuda.uuid.hex()}; share memory of the host"
+            f"ShareDeviceMemory: the memory is on GPU {message.device_uuid.hex()}, but the server uses GPU "
+            f"{cuda.uuid.hex()}; share host memory"
         )
     if message.size_bytes < 1 or message.byte_offset < 0 or message.byte_offset % _ALIGNMENT:
         raise InvalidArgument(
-            f"ShareDeviceMemory: {message.size_bytes} bytes at offset {message.byte_offset}; send 1 or more, at a "
+            f"ShareDeviceMemory: {message.size_bytes} bytes at offset {message.byte_offset}; send 1 byte or more, at a "
             f"multiple of {_ALIGNMENT}"
         )

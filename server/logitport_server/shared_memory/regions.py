@@ -25,15 +25,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Each takes two of the server's descriptors. An engine's client opens three at most.
+# Each region uses two of the server's file descriptors. An engine's client opens three regions at most.
 _MAX_REGIONS = 16
 
 
 class Region:
-    """A memfd that the server made and sealed: nobody can shrink it under the server's feet, or let it grow.
+    """A memfd that the server created and sealed: no process can shrink or grow it while the server uses it.
 
     Attributes:
-        fd: its descriptor, to be passed to the engine.
+        size_bytes: its size.
+        fd: its file descriptor, to be passed to the engine; -1 once closed.
     """
 
     def __init__(self, size_bytes: int) -> None:
@@ -49,40 +50,40 @@ class Region:
             raise
 
     def pin(self, cuda: Cuda) -> None:
-        """Let a GPU copy from and to it by itself, if that can be."""
+        """Pin the memory, so that a GPU copies from and to it directly. If that fails, it stays unpinned."""
         try:
             self._memory = cuda.pin(self._memory)
         except CudaError as error:
-            logger.info("shared memory is not pinned, and copies of it are slower: %s", error)
+            logger.info("cannot pin shared memory; copies between it and the GPU are slower: %s", error)
 
     def tensor(self, byte_offset: int, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
-        """A view; the caller has checked that it lies inside."""
+        """A view of part of the region. The caller has checked that it is inside."""
         if not math.prod(shape):
             return torch.empty(shape, dtype=dtype)
         return torch.frombuffer(self._memory, dtype=dtype, count=math.prod(shape), offset=byte_offset).view(shape)
 
     def offset_of(self, logits: torch.Tensor) -> int | None:
-        """Where a dense tensor lies in the region, in bytes; None if it lies elsewhere."""
+        """Byte offset of a contiguous tensor in the region; None if it is outside, or not contiguous."""
         offset: int = logits.data_ptr() - self._address
         inside = 0 <= offset <= self.size_bytes - logits.numel() * logits.element_size()
         return offset if inside and logits.is_contiguous() else None
 
     def close(self) -> None:
-        """Give up the descriptor; the memory goes with the last tensor that is a view of it."""
+        """Close the file descriptor. The memory is released with the last tensor that is a view of it."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 class Regions:
-    """The regions of one session, up to a limit of bytes and of number.
+    """The regions of one session, with a limit on their number and total size.
 
     Args:
-        max_bytes: the limit.
-        cuda: the server's GPU, if it can share memory of that.
+        max_bytes: the limit on the total size.
+        cuda: the server's GPU, if its memory can be shared.
 
     Attributes:
-        device_uuid: of that GPU; empty if there is none.
+        device_uuid: UUID of that GPU; empty if there is none.
     """
 
     def __init__(self, max_bytes: int, cuda: Cuda | None = None) -> None:
@@ -95,73 +96,80 @@ class Regions:
         self.device_uuid = b"" if cuda is None else cuda.uuid
 
     def open(self, size_bytes: int, replaces: int) -> tuple[int, Region]:
-        """A new region and its id. Raises InvalidArgument, LimitExceeded."""
+        """Create a region, and close the one that it replaces. Returns its id and the region.
+
+        Raises:
+            InvalidArgument: the size is below 1.
+            LimitExceeded: the session's regions would be too many or too large.
+        """
         if size_bytes < 1:
-            raise InvalidArgument(f"OpenRegion.size_bytes is {size_bytes}; ask for 1 or more")
-        self._check_room(size_bytes, replaces)
+            raise InvalidArgument(f"OpenRegion.size_bytes is {size_bytes}; send 1 or more")
+        self._check_limits(size_bytes, replaces)
         region = Region(size_bytes)
         if self._cuda is not None:
             region.pin(self._cuda)
-        self.give_up(replaces)
-        return self._keep(region), region
+        self.close_region(replaces)
+        return self._add(region), region
 
     def share(self, message: processing_pb2.ShareDeviceMemory) -> int:
-        """Open memory of the engine's GPU; returns its id.
+        """Open memory that the engine shares from its GPU; returns the region's id.
 
         Raises:
             InvalidArgument: as `DeviceRegion`.
-            InvalidLogits: CUDA does not open what is named, or it is smaller than was said.
-            LimitExceeded: more than a session may hold.
+            InvalidLogits: CUDA cannot open the handles, or the allocation is smaller than the message says.
+            LimitExceeded: the session's regions would be too many or too large.
         """
         if self._cuda is None:
-            raise InvalidArgument("ShareDeviceMemory: this server shares no memory of a GPU; share memory of the host")
-        self._check_room(message.size_bytes, 0)
+            raise InvalidArgument("ShareDeviceMemory: this server shares no GPU memory; share host memory")
+        self._check_limits(message.size_bytes, 0)
         try:
             self._stream = self._stream or self._cuda.stream()
-            return self._keep(DeviceRegion(self._cuda, message))
+            return self._add(DeviceRegion(self._cuda, message))
         except CudaError as error:
-            raise InvalidLogits(f"ShareDeviceMemory: {error}; share memory of the host") from error
+            raise InvalidLogits(f"ShareDeviceMemory: {error}; share host memory") from error
 
     def retire(self) -> None:
-        """Close every region of the host's memory: a worker that was lent one may write there for ever."""
+        """Close every region in host memory, because a worker that was lent one may write to it at any later time."""
         self._retired = self._last_id
         for region_id in [number for number, region in self._regions.items() if isinstance(region, Region)]:
-            self.give_up(region_id)
+            self.close_region(region_id)
 
     def region(self, message: common_pb2.Tensor) -> Region | None:
-        """The region of the host's memory in which logits are; None if they are elsewhere."""
+        """The region in host memory that the logits are in; None if they are elsewhere."""
         found = self._regions.get(message.region.region_id) if message.HasField("region") else None
         return found if isinstance(found, Region) else None
 
-    def give_up(self, region_id: int) -> None:
-        """Close a region, if there is one of this id; on a GPU, when its work has ended.
+    def close_region(self, region_id: int) -> None:
+        """Close the region of this id, if there is one. A region on a GPU is closed when its work has ended.
 
         Raises:
-            InvalidLogits: its work does not end, and so it stays open.
+            InvalidLogits: its work has not ended in time; the memory stays open.
         """
         region = self._regions.pop(region_id, None)
         if isinstance(region, DeviceRegion):
-            quiet = self._stream is None or wait_until_idle(self._stream)
-            region.close(quiet=quiet)
-            if not quiet:
+            idle = self._stream is None or wait_until_idle(self._stream)
+            region.close(idle=idle)
+            if not idle:
                 raise InvalidLogits(
-                    f"region {region_id} stays open, for work on it does not end; do not free its memory"
+                    f"region {region_id} stays open, because work on it has not ended; do not free its memory"
                 )
         elif region is not None:
             region.close()
 
     def memory(self, message: common_pb2.Tensor) -> str:
-        """Where logits are: "inline", "host" or "device"."""
+        """The kind of memory that the logits are in: "inline", "host" or "device"."""
         if not message.HasField("region"):
             return "inline"
         return "device" if isinstance(self._regions.get(message.region.region_id), DeviceRegion) else "host"
 
     @contextmanager
     def lent(self, message: common_pb2.Tensor) -> Iterator[None]:
-        """Work on these logits; on a GPU that the session shares, on a stream of its own, in order with the engine's.
+        """Context for work on these logits.
+
+        On a GPU with shared memory, the work runs on the session's own stream, ordered with the engine's work.
 
         Raises:
-            InvalidLogits: CUDA does not order it; nothing was done.
+            InvalidLogits: CUDA cannot order the work; nothing was changed.
         """
         with ExitStack() as stack:
             if self._stream is not None and self._cuda is not None:
@@ -171,14 +179,14 @@ class Regions:
                     stack.enter_context(region.lent(self._stream))
             yield
 
-    def _keep(self, region: Region | DeviceRegion) -> int:
+    def _add(self, region: Region | DeviceRegion) -> int:
         self._last_id += 1
         self._regions[self._last_id] = region
         return self._last_id
 
-    def _check_room(self, size_bytes: int, replaces: int) -> None:
+    def _check_limits(self, size_bytes: int, replaces: int) -> None:
         if len(self._regions) - (replaces in self._regions) >= _MAX_REGIONS:
-            raise LimitExceeded(f"the session holds {_MAX_REGIONS} regions, the most there can be; replace one")
+            raise LimitExceeded(f"the session has {_MAX_REGIONS} regions, its limit; replace one")
         held = sum(region.size_bytes for number, region in self._regions.items() if number != replaces)
         if held + size_bytes > self._max_bytes:
             raise LimitExceeded(
@@ -187,11 +195,11 @@ class Regions:
             )
 
     def tensor(self, message: common_pb2.Tensor) -> torch.Tensor:
-        """The view that a message names. Raises InvalidLogits."""
+        """A view of the logits that a message refers to. Raises InvalidLogits."""
         region = self._regions.get(message.region.region_id)
         if region is None and 0 < message.region.region_id <= self._retired:
             raise InvalidLogits(
-                f"region {message.region.region_id} was retired, for a worker may still write to it; open another one"
+                f"region {message.region.region_id} was retired, because a worker may still write to it; open a new one"
             )
         if region is None:
             raise InvalidLogits(f"this session has no region {message.region.region_id}; open one first")
@@ -200,25 +208,25 @@ class Regions:
         byte_offset, size_bytes = message.region.byte_offset, rows * width * dtype.itemsize
         if byte_offset % dtype.itemsize or byte_offset + size_bytes > region.size_bytes:
             raise InvalidLogits(
-                f"{size_bytes} bytes at offset {byte_offset} do not lie inside the region's {region.size_bytes}, "
-                f"or are not aligned to {dtype.itemsize}"
+                f"{size_bytes} bytes at offset {byte_offset} are not inside the region's {region.size_bytes} bytes, "
+                f"or not aligned to {dtype.itemsize}"
             )
         return region.tensor(byte_offset, (rows, width), dtype)
 
     def close(self) -> None:
-        """Give up every region."""
+        """Close every region."""
         for region_id in list(self._regions):
             with suppress(InvalidLogits):
-                self.give_up(region_id)
+                self.close_region(region_id)
         stream, self._stream = self._stream, None
         if stream is not None and self._cuda is not None and wait_until_idle(stream):
             self._cuda.give_back(stream)
 
 
-def put_back(here: torch.Tensor, logits: torch.Tensor, rows: Sequence[int]) -> None:
-    """Copy rows from a GPU into shared memory of the host, and wait until they are there."""
-    if len(rows) == len(here):
-        here.copy_(logits, non_blocking=True)
+def write_back(target: torch.Tensor, logits: torch.Tensor, rows: Sequence[int]) -> None:
+    """Copy rows of logits from a GPU to shared host memory, and wait until they have arrived."""
+    if len(rows) == len(target):
+        target.copy_(logits, non_blocking=True)
         torch.cuda.current_stream(logits.device).synchronize()
     else:
-        here[list(rows)] = tensors.take_rows(logits, rows).cpu()
+        target[list(rows)] = tensors.take_rows(logits, rows).cpu()

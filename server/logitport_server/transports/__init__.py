@@ -1,1 +1,1 @@
-"""Frames and calls in and out: gRPC, the local socket, and the addresses they listen on."""
+"""Transports of frames and calls: gRPC, the local socket, and the addresses they listen on."""

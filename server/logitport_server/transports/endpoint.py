@@ -1,4 +1,4 @@
-"""Where the server listens, how that is protected, and what it refuses to expose."""
+"""The server's addresses: binding, TLS, and the check that no open server is exposed to a network."""
 
 from __future__ import annotations
 
@@ -28,58 +28,62 @@ _UNIX = "unix:"
 
 
 def options(config: ServerConfig) -> list[tuple[str, int]]:
-    """Options of the gRPC server: limits on messages, and pings that find connections whose other end is gone."""
+    """Options of the gRPC server: message limits, and keepalive pings that detect dead connections."""
     milliseconds = int(config.keepalive_seconds * 1000)
     return [
         ("grpc.max_receive_message_length", config.max_message_bytes),
         ("grpc.max_send_message_length", config.max_message_bytes),
         ("grpc.so_reuseport", 0),
         ("grpc.max_allowed_incoming_connections", config.max_connections),
-        # Logits hardly compress, and a few bytes could stand for a message of the greatest size.
+        # Compression is off: logits hardly compress, and a few bytes could expand to a message of the maximum size.
         ("grpc.compression_enabled_algorithms_bitset", 1 << grpc.Compression.NoCompression),
         ("grpc.keepalive_time_ms", milliseconds),
         ("grpc.keepalive_timeout_ms", milliseconds),
-        ("grpc.http2.ping_timeout_ms", milliseconds),  # it bounds the same wait; a minute by default
+        ("grpc.http2.ping_timeout_ms", milliseconds),  # limits the same wait; the default is a minute
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        # What clients may ping; more often is taken for an attack, and ends their connection.
+        # Minimum interval of clients' pings. gRPC closes the connection of a client that pings more often.
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ]
 
 
 def check_exposure(config: ServerConfig) -> None:
-    """Raises StartupError if whoever reaches this machine could call; tells what those may do who can."""
+    """Log how exposed the server's addresses are.
+
+    Raises:
+        StartupError: other machines could call the server without authentication.
+    """
     if not _is_local(config.listen):
         if not config.asks:
             raise StartupError(
-                f"--listen {config.listen} can be reached from other machines, and nobody would be asked who they are: "
-                "give --tokens FILE or --tls-client-ca FILE, or listen on 127.0.0.1 or unix:PATH"
+                f"--listen {config.listen} can be reached from other machines, but authentication is off: give "
+                "--tokens FILE or --tls-client-ca FILE, or listen on 127.0.0.1 or unix:PATH"
             )
         if config.tls_cert is None:
             logger.warning(
-                "tokens reach --listen %s unencrypted, and who reads one can use it: give --tls-cert and --tls-key, "
-                "unless a proxy before this server does TLS",
+                "tokens are sent to --listen %s unencrypted, and can be read and reused on the network: give "
+                "--tls-cert and --tls-key, unless a proxy in front of this server terminates TLS",
                 config.listen,
             )
     if not config.asks:
         logger.info(
-            "nobody is asked who they are, so that whoever reaches %s has every scope: %s",
+            "authentication is off: any client that can reach %s has all scopes: %s",
             config.listen,
             ", ".join(SCOPES),
         )
     if config.metrics_listen is not None and not _is_local(config.metrics_listen):
         logger.warning(
-            "--metrics-listen %s tells whoever can reach it the names and digests of all principals' processors, and "
-            "how much they are used",
+            "--metrics-listen %s shows any client that can reach it the names and digests of all principals' "
+            "processors, and how much they are used",
             config.metrics_listen,
         )
 
 
 def listen(server: grpc.aio.Server, config: ServerConfig) -> str:
-    """Bind `--listen`; the address that clients connect to.
+    """Bind `--listen`. Returns the address that clients connect to.
 
     Raises:
-        StartupError: it cannot be had, or a file of TLS is wrong.
+        StartupError: the address cannot be bound, or a TLS file is invalid.
     """
     credentials = _credentials(config)
     with binding("--listen", config.listen), _private_socket(config):
@@ -92,13 +96,13 @@ def listen(server: grpc.aio.Server, config: ServerConfig) -> str:
 
 @contextmanager
 def binding(option: str, address: str) -> Iterator[None]:
-    """Raises StartupError where binding the address of this option fails."""
+    """Convert errors of binding the address of this option to StartupError."""
     try:
         yield
     except (RuntimeError, OSError) as error:
         raise StartupError(
-            f"cannot listen on {address}, which is taken or not of this machine: {error}; "
-            f"choose another address with {option}"
+            f"cannot listen on {address}, which is in use or not an address of this machine: {error}; "
+            f"choose another one with {option}"
         ) from error
 
 
@@ -113,12 +117,15 @@ def _is_local(address: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False  # a name may stand for any address
+        return False  # a host name may resolve to any address
 
 
 @contextmanager
 def _private_socket(config: ServerConfig) -> Iterator[None]:
-    """A Unix socket that nobody else serves; only its owner may connect where nobody is asked who they are."""
+    """Context for binding a Unix socket.
+
+    Checks that no other server listens on it. If authentication is off, only the socket's owner may connect.
+    """
     if not _is_unix(config.listen):
         yield
         return
@@ -127,17 +134,17 @@ def _private_socket(config: ServerConfig) -> Iterator[None]:
     if config.asks:
         yield
         return
-    before = os.umask(0o177)
+    previous = os.umask(0o177)
     try:
         yield
     finally:
-        os.umask(before)
+        os.umask(previous)
 
 
 def _check_free(path: Path) -> None:
-    """Raises FileExistsError if somebody listens there; gRPC takes over a socket that a killed server left."""
+    """Raise FileExistsError if a server listens on the path. gRPC replaces a socket that a killed server left."""
     if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
-        raise FileExistsError(f"{path} is no socket")
+        raise FileExistsError(f"{path} is not a socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         if probe.connect_ex(str(path)) == 0:
             raise FileExistsError(f"another server listens on {path}")
@@ -149,38 +156,38 @@ def _credentials(config: ServerConfig) -> grpc.ServerCredentials | None:
     certificates = _Certificates(config.tls_cert, config.tls_key, config.tls_client_ca)
     return grpc.dynamic_ssl_server_credentials(
         certificates.current,
-        certificates.fetch,  # type: ignore[arg-type] # the stubs leave out None
+        certificates.fetch,  # type: ignore[arg-type] # the stubs omit None
         require_client_authentication=config.tls_client_ca is not None,
     )
 
 
 class _Certificates:
-    """The files of TLS, read again when they change: certificates are renewed more often than servers are restarted.
+    """The TLS files, reloaded when they change: certificates are renewed more often than servers are restarted.
 
     Raises:
-        StartupError: a file cannot be read.
+        StartupError: a file cannot be read, or is invalid.
     """
 
     def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
         self._cert, self._key, self._client_ca = cert, key, client_ca
-        self._seen = self._look()
+        self._modified = self._modification_times()
         self.current = self._read()
 
     def fetch(self) -> grpc.ServerCertificateConfiguration | None:
-        """What gRPC asks before each handshake: the files if they are others now, else None."""
+        """The certificates if the files have changed, else None. gRPC calls this before each handshake."""
         try:
-            seen = self._look()
-            if seen == self._seen:
+            modified = self._modification_times()
+            if modified == self._modified:
                 return None
-            self._seen = seen
+            self._modified = modified
             self.current = self._read()
         except StartupError as error:
-            logger.error("TLS is as it was: %s", error)
+            logger.error("cannot reload the TLS files; the previous ones stay in use: %s", error)
             return None
-        logger.info("read the files of TLS again")
+        logger.info("reloaded the TLS files")
         return self.current
 
-    def _look(self) -> list[int]:
+    def _modification_times(self) -> list[int]:
         try:
             return [path.stat().st_mtime_ns for path in (self._cert, self._key, self._client_ca) if path is not None]
         except OSError as error:
@@ -197,16 +204,16 @@ class _Certificates:
             raise StartupError(f"cannot read {error.filename}: {error.strerror}") from error
 
     def _check(self) -> None:
-        """What gRPC would find wrong at each handshake, and not tell."""
+        """Raise StartupError for invalid files. gRPC would fail each handshake instead, without an error message."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
             context.load_cert_chain(self._cert, self._key, password="")
         except OSError as error:
             raise StartupError(
-                f"--tls-cert {self._cert} and --tls-key {self._key} are no PEM certificate and the key of it: {error}"
+                f"--tls-cert {self._cert} and --tls-key {self._key} are not a PEM certificate and its key: {error}"
             ) from error
         if self._client_ca is not None:
             try:
                 context.load_verify_locations(self._client_ca)
             except OSError as error:
-                raise StartupError(f"--tls-client-ca {self._client_ca} has no PEM certificate: {error}") from error
+                raise StartupError(f"--tls-client-ca {self._client_ca} contains no PEM certificate: {error}") from error

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Unix sockets pass descriptors wherever there are any; sealed memory is Linux's.
+# Shared memory needs sealed memfds, which only Linux has.
 LOCAL_TRANSPORT_AVAILABLE = hasattr(os, "memfd_create")
 
 _TOKEN_BYTES = 32
@@ -44,28 +44,31 @@ class FrameHandler(Protocol):
     def record(self) -> None:
         """Update the metrics of the last reply, after it was sent."""
 
-    def attach(self, local: LocalConnection) -> bool:
-        """Attach a connection; False if the session has ended."""
+    def attach(self, connection: LocalConnection) -> bool:
+        """Attach a connection. Returns False if the session has ended."""
 
     def detach(self) -> None:
         """Detach the connection, and release the memory that the session shares."""
 
 
 class LocalSocketListener:
-    """Accepts connections that bring the token of a session, and serves each on a thread of its own.
+    """Accepts connections that present a session's token, and serves each on its own thread.
 
     Args:
-        max_message_bytes: the largest frame.
-        stall_seconds: how long an engine may take to take a reply.
+        max_message_bytes: the size limit of a frame.
+        stall_seconds: the time limit for an engine to receive a reply.
+
+    Attributes:
+        path: path of the socket.
 
     Raises:
-        OSError: there can be no socket in the folder for temporary files.
+        OSError: the socket cannot be created in the folder for temporary files.
     """
 
     def __init__(self, max_message_bytes: int, stall_seconds: float) -> None:
         self._max_message_bytes = max_message_bytes
-        # The kernel keeps the deadline: Python's own timeouts cost a second system call at each read.
-        self._send_limit = struct.pack("ll", int(stall_seconds), int(stall_seconds % 1 * 1e6))
+        # The kernel enforces the timeout. Python's own timeouts take an additional system call at each read.
+        self._send_timeout = struct.pack("ll", int(stall_seconds), int(stall_seconds % 1 * 1e6))
         self._folder = RuntimeFolder()
         self.path = str(self._folder.path / "session.sock")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -77,29 +80,30 @@ class LocalSocketListener:
             raise
         self._socket.listen()
         self._closed = False
-        self._invited: dict[bytes, FrameHandler] = {}
+        self._handlers: dict[bytes, FrameHandler] = {}
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
         threading.Thread(target=self._accept, name="logitport-local-transport-accept", daemon=True).start()
 
-    def invite(self, stream: FrameHandler) -> processing_pb2.LocalTransport:
-        """A token for this stream's engine; `withdraw` it when the stream ends."""
+    def issue_token(self, handler: FrameHandler) -> processing_pb2.LocalTransport:
+        """Issue a token for one connection to this handler; `revoke_token` it when the session ends."""
         token = secrets.token_bytes(_TOKEN_BYTES)
         with self._lock:
-            self._invited[token] = stream
+            self._handlers[token] = handler
         return processing_pb2.LocalTransport(
             socket_path=self.path, access_token=token, max_message_bytes=self._max_message_bytes
         )
 
-    def withdraw(self, token: bytes) -> None:
-        """The token admits nobody any more."""
+    def revoke_token(self, token: bytes) -> None:
+        """Revoke a token. It is no error if it was used, or never issued."""
         with self._lock:
-            self._invited.pop(token, None)
+            self._handlers.pop(token, None)
 
     def close(self, seconds: float) -> int:
         """Accept no more connections, and wait for the frames that are being processed.
 
-        Returns the number of connections that are still running after `seconds`.
+        Returns:
+            The number of connections that are still running after `seconds`.
         """
         self._closed = True
         self._socket.shutdown(socket.SHUT_RDWR)
@@ -117,7 +121,7 @@ class LocalSocketListener:
                 connection, _ = self._socket.accept()
             except OSError:
                 if not self._closed:
-                    logger.exception("a local transport could not be accepted")
+                    logger.exception("cannot accept a connection of the local transport")
                     time.sleep(_PAUSE_SECONDS)
                 continue
             threading.Thread(
@@ -128,68 +132,74 @@ class LocalSocketListener:
         thread = threading.current_thread()
         self._threads.add(thread)
         try:
-            self._welcome(connection)
+            self._handshake_and_run(connection)
         finally:
             self._threads.discard(thread)
 
-    def _welcome(self, connection: socket.socket) -> None:
-        with connection:
-            connection.settimeout(_HANDSHAKE_SECONDS)
+    def _handshake_and_run(self, peer: socket.socket) -> None:
+        with peer:
+            peer.settimeout(_HANDSHAKE_SECONDS)
             try:
-                token = connection.recv(_TOKEN_BYTES, socket.MSG_WAITALL)
+                token = peer.recv(_TOKEN_BYTES, socket.MSG_WAITALL)
                 with self._lock:
-                    stream = self._invited.pop(token, None)
-                if stream is None:
+                    handler = self._handlers.pop(token, None)
+                if handler is None:
                     return
-                local = LocalConnection(connection, stream, self._max_message_bytes)
-                if stream.attach(local):
+                connection = LocalConnection(peer, handler, self._max_message_bytes)
+                if handler.attach(connection):
                     try:
-                        connection.sendall(_WELCOME)
-                        connection.settimeout(None)
-                        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, self._send_limit)
-                        local.run()
+                        peer.sendall(_WELCOME)
+                        peer.settimeout(None)
+                        peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, self._send_timeout)
+                        connection.run()
                     finally:
-                        stream.detach()
+                        handler.detach()
             except BlockingIOError:
-                logger.warning("a local transport's engine does not take its replies: closed")
+                logger.warning("closed a local connection: its engine does not receive its replies")
             except (OSError, struct.error, DecodeError):
-                logger.debug("a local transport ended", exc_info=True)
+                logger.debug("a local connection ended", exc_info=True)
 
 
 class LocalConnection:
-    """One engine's connection."""
+    """One engine's connection by the local transport.
 
-    def __init__(self, connection: socket.socket, stream: FrameHandler, max_message_bytes: int) -> None:
-        self._connection = connection
-        self._stream = stream
+    Args:
+        peer: the connected socket.
+        handler: processes the frames.
+        max_message_bytes: the size limit of a frame.
+    """
+
+    def __init__(self, peer: socket.socket, handler: FrameHandler, max_message_bytes: int) -> None:
+        self._peer = peer
+        self._handler = handler
         self._max_message_bytes = max_message_bytes
 
     def run(self) -> None:
-        """Answer frame after frame until either end closes."""
-        with self._connection.makefile("rb") as incoming:
+        """Receive frames and reply to each, until either end closes the connection."""
+        with self._peer.makefile("rb") as incoming:
             while header := incoming.read(_LENGTH.size):
                 (length,) = _LENGTH.unpack(header)
                 if length > self._max_message_bytes:
-                    logger.warning("a local transport sent a frame of %d bytes, over max_message_bytes: closed", length)
+                    logger.warning("closed a local connection: a frame of %d bytes is over max_message_bytes", length)
                     return
-                octets = incoming.read(length)
-                if len(octets) < length:
+                data = incoming.read(length)
+                if len(data) < length:
                     return
-                self._reply(self._stream.answer(processing_pb2.SessionRequest.FromString(octets), "local"))
-                self._stream.record()
+                self._send(self._handler.answer(processing_pb2.SessionRequest.FromString(data), "local"))
+                self._handler.record()
 
-    def _reply(self, reply: processing_pb2.SessionResponse) -> None:
-        octets = reply.SerializeToString()
-        message = _LENGTH.pack(len(octets)) + octets
-        if self._stream.descriptors:
-            # Descriptors ride on the first byte; the rest follows as usual.
-            sent = socket.send_fds(self._connection, [message], self._stream.descriptors)
+    def _send(self, reply: processing_pb2.SessionResponse) -> None:
+        data = reply.SerializeToString()
+        message = _LENGTH.pack(len(data)) + data
+        if self._handler.descriptors:
+            # File descriptors are sent with the first byte of the message, which may be sent in part only.
+            sent = socket.send_fds(self._peer, [message], self._handler.descriptors)
             message = message[sent:]
-        self._connection.sendall(message)
+        self._peer.sendall(message)
 
     def close(self) -> None:
-        """Read no more frames; the one in hand is still answered."""
+        """Receive no more frames; the frame that is being processed still gets its reply."""
         try:
-            self._connection.shutdown(socket.SHUT_RD)
+            self._peer.shutdown(socket.SHUT_RD)
         except OSError:
-            logger.debug("the engine had closed the local transport already")
+            logger.debug("the engine has closed its local connection already")

@@ -1,4 +1,4 @@
-"""A server's folder for its socket, and those that dead servers have left."""
+"""A server's temporary folder for its socket, and the removal of folders that killed servers left behind."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ _LOCK = "lock"
 
 
 class RuntimeFolder:
-    """A folder (0700) among the temporary ones, there as long as the server is.
+    """A folder (mode 0700) in the system's folder for temporary files, removed when the server stops.
 
-    A server that is killed leaves it behind; the next one clears it away. Whoever holds the lock in a folder lives,
-    whatever process ids mean where it runs.
+    A killed server leaves its folder behind, and the next server removes it. A server holds a file lock in its folder
+    while it runs. Process ids are not used instead: they differ between containers that share the temporary folder.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be created.
     """
 
     def __init__(self) -> None:
-        _clear_away_those_of_the_dead()
+        _remove_abandoned_folders()
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
         unlocked = self.path / "unlocked"
         self._lock = os.open(unlocked, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        unlocked.rename(self.path / _LOCK)  # only now may others try it
+        unlocked.rename(self.path / _LOCK)  # after it is locked, so that no other server finds it unlocked
 
     def close(self) -> None:
-        """Remove it."""
+        """Remove the folder, and release its lock."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
 
-def _clear_away_those_of_the_dead() -> None:
+def _remove_abandoned_folders() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
             if folder.lstat().st_uid == os.geteuid():
-                _clear_away(folder)
-        except OSError as error:  # it has no lock, so it is no server's; or it went by itself
-            logger.debug("%s is left alone: %s", folder, error)
+                _remove_if_abandoned(folder)
+        except OSError as error:  # it has no lock file, its lock is held, or another server has just removed it
+            logger.debug("%s is not removed: %s", folder, error)
 
 
-def _clear_away(folder: Path) -> None:
-    """Remove the folder if nobody holds its lock. Raises OSError if somebody does, or if it has none."""
+def _remove_if_abandoned(folder: Path) -> None:
+    """Remove the folder of a killed server. Raises OSError if its lock is held, or if it has no lock file."""
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder)
-        logger.info("cleared away %s, which a server left that was killed", folder)
+        logger.info("removed %s, which a killed server had left behind", folder)
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""gRPC in and out: what is asked goes to the registry or to a session, for the principal that asks."""
+"""The gRPC services: pass calls to the registry or to a session, together with the calling principal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import grpc
 
 from logitport.errors import LogitportError
 from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
-from logitport_server.access import current_call, stalling
+from logitport_server.access import current_call, stall_limit
 from logitport_server.session.apply import apply
 from logitport_server.transports.stream import SessionStream
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from logitport_server.transports.threads import Threads
 
     class OpenSession(Protocol):
-        """Opens a session for the principal that asks."""
+        """Opens a session for the calling principal."""
 
         def __call__(self, opening: processing_pb2.OpenSession, principal: Principal) -> Session: ...
 
@@ -37,12 +37,12 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# What the log says of a refusal, which quotes what the caller sent.
+# Characters of an error in the log; errors quote what the caller sent.
 _MAX_REASON_LENGTH = 500
 
 
 class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
-    """The calls of ProcessorRegistry. Made on threads: the registry may wait for its store."""
+    """The calls of ProcessorRegistry. They run on threads, because the registry may wait for its store."""
 
     def __init__(self, registry: Registry, threads: Threads) -> None:
         self._registry = registry
@@ -62,7 +62,7 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
             info = await _on_thread(self._threads, register)
         except LogitportError as error:
             kind, message = type(error).__name__, error.message[:_MAX_REASON_LENGTH]
-            logger.info("%s was refused a registration: %s: %r", principal.display_name, kind, message)
+            logger.info("refused a registration by %s: %s: %r", principal.display_name, kind, message)
             raise
         logger.info(
             "%s registered %s, digest %s, named %s",
@@ -95,7 +95,7 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
 
 
 class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
-    """Apply, and the sessions of all engines."""
+    """The calls of LogitProcessing: Apply, and the sessions of all engines."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
                     reply = await _on_thread(self._threads, partial(stream.answer, frame, "grpc"))
                 else:
                     reply = stream.answer(frame, "grpc")
-                with stalling(self._stall_seconds, "a reply was not taken"):
+                with stall_limit(self._stall_seconds, "a reply was not received"):
                     await context.write(reply)
                 stream.record()
         except asyncio.CancelledError:
@@ -146,18 +146,18 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
             self._idle.discard(task)
             if call.work is None:
                 stream.close()
-            else:  # a frame that was given up may still be answered
+            else:  # the frame's work on a thread continues after the call was cancelled
                 call.work.add_done_callback(lambda _: stream.close())
-        await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down; open a session with another")
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down; open a session on another one")
 
     def drain(self) -> None:
-        """Let the frames in hand be answered, then end every session."""
+        """Finish the frames that are being processed, then end every session."""
         self._draining = True
         for task in list(self._idle):
             task.cancel()
 
 
 async def _on_thread(threads: Threads, work: Callable[[], T]) -> T:
-    """Run on a thread what may take long; it counts as the call's until it ends, though the call may be given up."""
+    """Run slow work on a thread. It counts as the call's work until it ends, even if the call is cancelled before."""
     future = current_call.get().work = threads.submit(work)
     return await asyncio.wrap_future(future)

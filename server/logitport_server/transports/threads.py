@@ -1,4 +1,4 @@
-"""Threads for what may take long, so that the event loop goes on serving the others."""
+"""A thread pool for slow calls, so that they do not block the event loop."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A call may wait for somebody else's slow code, and must not hold up the next one for want of a thread.
-# A thread is made only when all others are busy.
-_MOST = 256
+# A call may run slow code of a processor. The pool is large so that such calls do not delay the others.
+# Threads are started only when all existing ones are busy.
+_MAX_THREADS = 256
 
 
 class Threads:
-    """Runs calls, and knows which are still running."""
+    """Runs calls on threads, and keeps track of those that are running."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_MOST, "logitport-call")
+        self._pool = ThreadPoolExecutor(_MAX_THREADS, "logitport-call")
         self._running: set[Future[Any]] = set()
 
     def submit(self, call: Callable[..., T], *args: Any) -> Future[T]:
@@ -31,6 +31,6 @@ class Threads:
         return future
 
     def close(self) -> int:
-        """Begin no more calls; how many are still running."""
+        """Start no more calls. Returns the number of calls that are still running."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         return len(self._running)

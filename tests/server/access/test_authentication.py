@@ -44,7 +44,7 @@ def certificate(*alternatives: str, common: str = "") -> dict[str, list[bytes]]:
 
 def test_nobody_is_asked_where_nothing_is_configured() -> None:
     authenticator = Authenticator(None, certificates=False)
-    assert not authenticator.asks
+    assert not authenticator.required
     assert authenticator.authenticate(shows("x"), {}) is ANONYMOUS
 
 
@@ -78,7 +78,7 @@ def test_what_an_author_is_granted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
 def test_a_token(tokens: TokenFile, scheme: str) -> None:
     authenticator = Authenticator(tokens, certificates=False)
-    assert authenticator.asks
+    assert authenticator.required
     assert authenticator.authenticate(shows(TOKEN, scheme), {}) == Principal("alice", frozenset({"apply", "admin"}))
 
 
@@ -101,12 +101,12 @@ def test_a_wrong_token_is_never_left_for_a_certificate(
     with pytest.raises(NotAuthenticated) as refused:
         authenticator.authenticate(metadata, certificate("engine.example"))
     assert str(refused.value) == (
-        "the server does not know this token, or it has expired or was revoked; ask the server's operator for one"
+        "this token is unknown, expired or revoked; ask the server's operator for a valid one"
     )
 
 
 def test_no_token(tokens: TokenFile) -> None:
-    with pytest.raises(NotAuthenticated, match=r"brings no token; pass one as Client\(token=...\)"):
+    with pytest.raises(NotAuthenticated, match=r"has no token; pass one as Client\(token=...\)"):
         Authenticator(tokens, certificates=False).authenticate([], certificate("engine.example"))
 
 
@@ -126,7 +126,7 @@ def test_a_token_decides_over_a_certificate(tokens: TokenFile) -> None:
 
 
 def test_a_certificate_that_may_do_nothing(tokens: TokenFile) -> None:
-    with pytest.raises(NotAuthenticated, match="does not know this certificate, or it has expired or was revoked"):
+    with pytest.raises(NotAuthenticated, match="this certificate is unknown, expired or revoked"):
         Authenticator(tokens, certificates=True).authenticate([], certificate("banned.example"))
 
 

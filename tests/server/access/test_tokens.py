@@ -82,9 +82,9 @@ def test_a_principal_may_have_two_tokens(path: Path) -> None:
     [
         ("not JSON", "Invalid JSON"),
         ("[]", "valid dictionary|object"),
-        (line(name=""), "name: '' cannot be a principal's name"),
-        (line(name="certificate:x"), "name: .* cannot be"),
-        (line(name="a b"), "name: .* cannot be"),
+        (line(name=""), "name: '' is not a valid principal name"),
+        (line(name="certificate:x"), "name: .* is not a valid principal name"),
+        (line(name="a b"), "name: .* is not a valid principal name"),
         (line(scopes=["root"]), "scopes.*'apply', 'register', 'admin' or 'cuda'"),
         (line(scopes="apply"), "scopes: "),
         (line(sha256="00"), "sha256: "),
@@ -133,7 +133,7 @@ def test_a_file_that_cannot_be_read(path: Path) -> None:
 def test_a_file_that_everybody_may_write(path: Path) -> None:
     path.write_text(line())
     path.chmod(0o666)
-    with pytest.raises(StartupError, match=rf"everybody may write to it; run: chmod o-w {path}"):
+    with pytest.raises(StartupError, match=rf"is writable for all users; run: chmod o-w {path}"):
         TokenFile(path)
 
 

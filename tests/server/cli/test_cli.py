@@ -92,7 +92,7 @@ def test_a_folder_whose_path_is_too_long_for_a_socket(
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     message, _ = logitport("serve", "--device", "cpu", "--listen", "127.0.0.1:0")
-    assert message.startswith(f"logitport: no local transport below {folder}")
+    assert message.startswith(f"logitport: cannot create the socket of the local transport in {folder}")
     assert "TMPDIR" in message
     assert "--no-local-transport" in message
     assert not any(folder.iterdir())
@@ -112,7 +112,7 @@ def test_an_address_in_use(option: str) -> None:
         )
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert done.stderr.startswith(f"logitport: cannot listen on {address}")
-    assert f"choose another address with {option}" in done.stderr
+    assert f"choose another one with {option}" in done.stderr
 
 
 def test_an_unknown_variable_is_logged_at_start_up(logitport: Any, monkeypatch: Any) -> None:
@@ -174,7 +174,7 @@ def test_the_risk_of_the_scope_cuda_is_printed(
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["a b", "--scope", "apply"], "--name: 'a b' cannot be a principal's name"),
+        (["a b", "--scope", "apply"], "--name: 'a b' is not a valid principal name"),
         (["a", "--scope", "root"], "--scope: Input should be 'apply', 'register', 'admin' or 'cuda'"),
         (["a", "--scope", "apply", "--expires", "soon"], "--expires: "),
         (["a", "--scope", "apply", "--expires=-1d"], "--expires: Input should be greater than 0"),

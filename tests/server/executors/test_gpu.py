@@ -230,8 +230,8 @@ def test_memory_whose_work_never_ends_is_kept(
 ) -> None:
     from logitport_server.shared_memory import device_regions
 
-    monkeypatch.setattr(device_regions, "_QUIET_SECONDS", 0.01)
-    monkeypatch.setattr(device_regions, "_kept", kept := [])
+    monkeypatch.setattr(device_regions, "_IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(device_regions, "_kept_open", kept := [])
     dialect = gpu_server.dialect(ship(Double))
     process(dialect)
     gpu_server.server.idle = False

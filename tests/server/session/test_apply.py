@@ -86,8 +86,8 @@ def test_nothing(apply_with_toys: Apply) -> None:
         ([2], 2, 1, InvalidLogits, "send"),
         ([0, 0], 0, 1, InvalidArgument, "vocab_size is 0"),
         ([0, 2**40], 0, 1, InvalidLogits, "the width is 2147483647 at most"),
-        ([258, VOCAB], 1, 258, LimitExceeded, "258; the server takes 257 rows .* or raise --max-draft-tokens"),
-        ([5, VOCAB], 5, 1, LimitExceeded, "5 requests .* takes 4: send fewer, or raise --max-requests-per-session"),
+        ([258, VOCAB], 1, 258, LimitExceeded, "258; the server accepts 257 rows .* or raise --max-draft-tokens"),
+        ([5, VOCAB], 5, 1, LimitExceeded, "5 requests .* accepts 4: send fewer, or raise --max-requests-per-session"),
     ],
 )
 def test_messages_that_do_not_fit(

@@ -113,33 +113,33 @@ def test_a_layout_is_known_by_its_columns(column: str) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"slots": int32(3, 3)}, "slots: a slot stands twice"),
+        ({"slots": int32(3, 3)}, "slots: a slot is listed twice"),
         ({"slots": b"\0\0\0"}, "slots: 3 bytes"),
-        ({"slots": int32(3)}, "generations: 8 bytes; 1 elements"),
-        ({"generations": int32(0)}, "generations: 4 bytes; 2 elements"),
-        ({"base_lengths": b""}, "base_lengths: 0 bytes; 2 elements"),
-        ({"history_crcs": int32(0, 0, 0)}, "history_crcs: 12 bytes; 2 elements"),
-        ({"new_token_counts": int32(2)}, "new_token_counts: 4 bytes; 2 elements"),
-        ({"new_token_counts": b""}, "new_token_ids: the counts add up to 0, but 2 ids came"),
+        ({"slots": int32(3)}, "generations: 8 bytes; send 1 elements"),
+        ({"generations": int32(0)}, "generations: 4 bytes; send 2 elements"),
+        ({"base_lengths": b""}, "base_lengths: 0 bytes; send 2 elements"),
+        ({"history_crcs": int32(0, 0, 0)}, "history_crcs: 12 bytes; send 2 elements"),
+        ({"new_token_counts": int32(2)}, "new_token_counts: 4 bytes; send 2 elements"),
+        ({"new_token_counts": b""}, "new_token_ids: 2 ids, but the counts add up to 0"),
         ({"new_token_counts": int32(3, -1)}, "new_token_counts: a count is negative"),
-        ({"new_token_counts": int32(2, 1)}, "new_token_ids: the counts add up to 3, but 2 ids came"),
+        ({"new_token_counts": int32(2, 1)}, "new_token_ids: 2 ids, but the counts add up to 3"),
         (
             {"new_token_counts": int32(2**31 - 1, 2**31 - 1)},
-            f"new_token_ids: the counts add up to {2**32 - 2}",
+            f"new_token_ids: 2 ids, but the counts add up to {2**32 - 2}",
         ),
-        ({"new_token_ids": b""}, "new_token_ids: the counts add up to 2, but 0 ids came"),
-        ({"new_token_ids": int32(7, 8)[:-1]}, "new_token_ids: 7 bytes; a whole number"),
+        ({"new_token_ids": b""}, "new_token_ids: 0 ids, but the counts add up to 2"),
+        ({"new_token_ids": int32(7, 8)[:-1]}, "new_token_ids: 7 bytes; send a whole number"),
         ({"draft_counts": int32(1)}, "draft_counts: 4 bytes"),
-        ({"draft_counts": int32(1, 1)}, "draft_token_ids: the counts add up to 2, but 1 ids came"),
+        ({"draft_counts": int32(1, 1)}, "draft_token_ids: 1 ids, but the counts add up to 2"),
         (
             {"draft_counts": int32(0, 5), "draft_token_ids": int32(*[1] * 5)},
             r"draft_counts: 5 draft tokens; .* 4 at most; open it with max_draft_tokens=5 or more, as Client\.session",
         ),
-        ({"row_requests": int32(1, 2, 0)}, r"row_requests\[1\] is 2; 2 requests"),
+        ({"row_requests": int32(1, 2, 0)}, r"row_requests\[1\] is 2; the step has 2 requests"),
         ({"row_requests": int32(1, 0, -1)}, r"row_requests\[2\] is -1"),
         ({"row_requests": b"\0"}, "row_requests: 1 bytes"),
-        ({"row_requests": b""}, "row_draft_offsets: needs row_requests"),
-        ({"row_draft_offsets": int32(1, 0)}, "row_draft_offsets: 8 bytes; 3 elements"),
+        ({"row_requests": b""}, "row_draft_offsets: sent without row_requests"),
+        ({"row_draft_offsets": int32(1, 0)}, "row_draft_offsets: 8 bytes; send 3 elements"),
         ({"row_draft_offsets": int32(2, 0, 0)}, r"row_draft_offsets\[0\] is 2; its request has 1 draft"),
         ({"row_draft_offsets": int32(-1, 0, 0)}, r"row_draft_offsets\[0\] is -1"),
         ({"row_draft_offsets": int32(0, 1, 0)}, r"row_draft_offsets\[1\] is 1; its request has 0 draft"),
@@ -163,10 +163,10 @@ def test_ids_outside_the_vocabulary(column: str, token_id: int) -> None:
 
 
 @pytest.mark.parametrize("column", [f.name for f in processing_pb2.Step.DESCRIPTOR.fields])
-@given(octets=st.binary(max_size=12))
-def test_whatever_comes_is_read_or_refused(column: str, octets: bytes) -> None:
+@given(data=st.binary(max_size=12))
+def test_whatever_comes_is_read_or_refused(column: str, data: bytes) -> None:
     try:
-        layout, columns = read(frame(**{column: octets}))
+        layout, columns = read(frame(**{column: data}))
     except InvalidArgument:
         return
     n = len(layout.slots)
@@ -175,12 +175,12 @@ def test_whatever_comes_is_read_or_refused(column: str, octets: bytes) -> None:
 
 
 @given(st.binary(max_size=9), st.sampled_from([None, 0, 1, 2]))
-def test_unpack_int32(octets: bytes, length: int | None) -> None:
-    if len(octets) % 4 == 0 and length in (None, len(octets) // 4):
-        assert int32(*unpack_int32(octets, "Some.column", length)) == octets
+def test_unpack_int32(data: bytes, length: int | None) -> None:
+    if len(data) % 4 == 0 and length in (None, len(data) // 4):
+        assert int32(*unpack_int32(data, "Some.column", length)) == data
     else:
         with pytest.raises(InvalidArgument, match=r"^Some\.column: "):
-            unpack_int32(octets, "Some.column", length)
+            unpack_int32(data, "Some.column", length)
 
 
 @pytest.mark.parametrize(("base", "new", "drafts", "refused"), [(998, 1, 1, False), (998, 2, 1, True), (0, 0, 0, 0)])

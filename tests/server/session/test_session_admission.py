@@ -68,7 +68,7 @@ def test_a_request_that_is_refused_costs_only_itself(
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        (b"[1]", r"params of processor 0 \(DenyHistory\): a JSON object is wanted, not list"),
+        (b"[1]", r"params of processor 0 \(DenyHistory\): must be a JSON object, not list"),
         (b"{", "not JSON"),
         (b"\xff", "not JSON"),
     ],
@@ -153,7 +153,7 @@ def test_an_instance_lives_as_long_as_requests_use_it_and_is_the_sessions_own(op
         ({"max_requests": -1}, "max_requests is -1"),
         ({"max_draft_tokens": -1}, "max_draft_tokens -1"),
         ({"eos_token_ids": [3, VOCAB]}, r"eos_token_ids\[1\] is 10"),
-        ({"eos_token_ids": [3] * 1025}, "eos_token_ids holds 1025 ids"),
+        ({"eos_token_ids": [3] * 1025}, "eos_token_ids has 1025 ids"),
         ({"tokenizer_id": "x" * 4097}, "tokenizer_id 4097 characters"),
     ],
 )
@@ -168,16 +168,16 @@ def test_the_most_requests_are_what_both_sides_bear(open_engine: Any, asked: int
 
 
 def test_an_engine_that_drafts_more_than_the_server_takes(open_engine: Any) -> None:
-    with pytest.raises(LimitExceeded, match=r"257; the server takes 256 .* raise --max-draft-tokens"):
+    with pytest.raises(LimitExceeded, match=r"257; the server accepts 256 .* raise --max-draft-tokens"):
         open_engine(VOCAB, max_draft_tokens=257)
 
 
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"processors": DENY * 65}, r"65 processors .* takes 64: chain fewer, or raise --max-processors-per-request"),
+        ({"processors": DENY * 65}, r"65 processors .* accepts 64: chain fewer, or raise --max-processors-per-request"),
         ({"processors": [("DenyHistory", {"x": "y" * (1 << 20)})]}, r"1048\d+ bytes .* or raise --max-params-bytes"),
-        ({"sampling_params": {"x": "y" * (1 << 20)}}, "bytes of parameters in one request; the server takes 1048576"),
+        ({"sampling_params": {"x": "y" * (1 << 20)}}, "bytes of parameters in one request; the server accepts 1048576"),
     ],
 )
 def test_a_request_that_brings_too_much_costs_itself_alone(
@@ -200,7 +200,7 @@ def test_a_long_name_is_not_told_in_full(open_engine: Any) -> None:
 def test_columns_that_are_too_long_are_not_read(open_engine: Any, column: str) -> None:
     engine = open_engine(VOCAB)
     known = engine.add(0, [])
-    with pytest.raises(LimitExceeded, match=r"in one frame; the server takes 1048576: .* raise --max-step-bytes"):
+    with pytest.raises(LimitExceeded, match=r"in one frame; the server accepts 1048576: .* raise --max-step-bytes"):
         engine.step({known: []}, **{column: bytes(1 << 20)})
     with pytest.raises(LimitExceeded, match="in one frame"):
         engine.session.remove(processing_pb2.RemoveRequests(slots=bytes(1 << 20)))

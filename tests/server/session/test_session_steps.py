@@ -167,7 +167,7 @@ def test_logits_that_do_not_fit_can_be_sent_again(open_engine: Any, logits: torc
     engine.step({engine.add(0, ADD): [1], engine.add(1, ADD): [1]})
     message = processing_pb2.StepLogits()
     tensors.write(message.logits, logits)
-    with pytest.raises(InvalidLogits, match=r"FP32\[2, 10\] is wanted"):
+    with pytest.raises(InvalidLogits, match=r"send FP32\[2, 10\]"):
         engine.session.edit_logits(message, processing_pb2.StepLogitsEdited())
     assert engine.process(2)[0].tolist() == [[1.0] * VOCAB] * 2
 
@@ -206,16 +206,16 @@ def test_rows_of_a_region_that_no_chain_reads_are_not_written(
 
 def test_logits_that_nobody_asked_for(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
-    with pytest.raises(InvalidArgument, match="asked for no logits"):
+    with pytest.raises(InvalidArgument, match="requested no logits"):
         engine.process(1)
     known = engine.add(0, ADD)
     engine.step({known: [1]})
     engine.process(1)
-    with pytest.raises(InvalidArgument, match="got them already"):
+    with pytest.raises(InvalidArgument, match="were sent already"):
         engine.process(1)
     engine.step({known: [1]})
     engine.step({})
-    with pytest.raises(InvalidArgument, match="asked for no logits"):
+    with pytest.raises(InvalidArgument, match="requested no logits"):
         engine.process(1)
 
 

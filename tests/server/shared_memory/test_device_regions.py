@@ -65,22 +65,22 @@ def test_it_is_the_engines_memory(gpu: RecordedGpu, regions: Regions, message: A
     [
         ({"memory_handle": b""}, InvalidArgument, "memory_handle has 0 bytes; send CUDA's 64"),
         ({"memory_handle": bytes(65)}, InvalidArgument, "memory_handle has 65 bytes"),
-        ({"memory_handle": b"\xff" * 64}, InvalidLogits, "CUDA_ERROR_INVALID_VALUE; share memory of the host"),
+        ({"memory_handle": b"\xff" * 64}, InvalidLogits, "CUDA_ERROR_INVALID_VALUE; share host memory"),
         ({"ready_event": bytes(63)}, InvalidArgument, "ready_event has 63 bytes"),
         ({"ready_event": b"\xff" * 64}, InvalidLogits, "invalid resource handle"),
         ({"edited_event": b""}, InvalidArgument, "edited_event has 0 bytes"),
         ({"edited_event": b"\xff" * 64}, InvalidLogits, "invalid resource handle"),
-        ({"device_uuid": bytes(16)}, InvalidArgument, "is on the GPU 0{32}, and the server on (07){16}"),
-        ({"device_uuid": b""}, InvalidArgument, "share memory of the host"),
-        ({"size_bytes": 0}, InvalidArgument, "send 1 or more"),
-        ({"size_bytes": -1}, InvalidArgument, "send 1 or more"),
-        ({"size_bytes": -(1 << 63)}, InvalidArgument, "send 1 or more"),
-        ({"size_bytes": ALLOCATED + 1}, InvalidLogits, f"do not lie inside the allocation's {ALLOCATED}"),
+        ({"device_uuid": bytes(16)}, InvalidArgument, "is on GPU 0{32}, but the server uses GPU (07){16}"),
+        ({"device_uuid": b""}, InvalidArgument, "share host memory"),
+        ({"size_bytes": 0}, InvalidArgument, "send 1 byte or more"),
+        ({"size_bytes": -1}, InvalidArgument, "send 1 byte or more"),
+        ({"size_bytes": -(1 << 63)}, InvalidArgument, "send 1 byte or more"),
+        ({"size_bytes": ALLOCATED + 1}, InvalidLogits, f"are not inside the allocation's {ALLOCATED}"),
         ({"size_bytes": (1 << 63) - 1}, LimitExceeded, "max_region_bytes"),
-        ({"byte_offset": 16}, InvalidLogits, f"{ALLOCATED} bytes at offset 16 do not lie inside"),
+        ({"byte_offset": 16}, InvalidLogits, f"{ALLOCATED} bytes at offset 16 are not inside"),
         ({"byte_offset": 8, "size_bytes": 8}, InvalidArgument, "at a multiple of 16"),
         ({"byte_offset": -16}, InvalidArgument, "at offset -16"),
-        ({"byte_offset": ((1 << 63) - 1) & ~15}, InvalidLogits, "do not lie inside"),
+        ({"byte_offset": ((1 << 63) - 1) & ~15}, InvalidLogits, "are not inside"),
     ],
 )
 def test_a_lie_is_refused(
@@ -111,7 +111,7 @@ def test_one_event_for_both_ends(regions: Regions, message: Any) -> None:
 def test_a_server_without_a_gpu(message: Any) -> None:
     regions = Regions(LIMIT)
     assert regions.device_uuid == b""
-    with pytest.raises(InvalidArgument, match="shares no memory of a GPU"):
+    with pytest.raises(InvalidArgument, match="shares no GPU memory"):
         regions.share(message)
 
 
@@ -127,7 +127,7 @@ def test_one_limit_for_both_kinds_of_memory(regions: Regions, message: Any) -> N
 def test_a_view_lies_inside_or_is_refused(regions: Regions, message: Any, rows: int, byte_offset: int) -> None:
     region_id = regions.share(message)
     assert len(regions.tensor(named(region_id, ALLOCATED // 32))) == ALLOCATED // 32
-    with pytest.raises(InvalidLogits, match="do not lie inside"):
+    with pytest.raises(InvalidLogits, match="are not inside"):
         regions.tensor(named(region_id, rows, byte_offset=byte_offset))
 
 
@@ -141,7 +141,7 @@ def test_memory_stays_as_long_as_anyone_has_a_view(gpu: RecordedGpu, regions: Re
     """A processor may keep what it was given; closing the memory under it would cost everyone the GPU."""
     region_id = regions.share(message)
     kept = regions.tensor(named(region_id))
-    regions.give_up(region_id)
+    regions.close_region(region_id)
     assert "server: closes the memory" not in gpu.record
     kept.fill_(1.0)
     del kept
@@ -149,11 +149,11 @@ def test_memory_stays_as_long_as_anyone_has_a_view(gpu: RecordedGpu, regions: Re
 
 
 def test_what_is_not_there_is_given_up(regions: Regions) -> None:
-    regions.give_up(7)
+    regions.close_region(7)
 
 
 def test_memory_is_given_up_when_its_work_has_ended(gpu: RecordedGpu, regions: Regions, message: Any) -> None:
-    regions.give_up(regions.share(message))
+    regions.close_region(regions.share(message))
     assert gpu.record[-2:] == ["server: asks whether a stream is idle", "server: closes the memory"]
 
 
@@ -161,13 +161,13 @@ def test_memory_is_given_up_when_its_work_has_ended(gpu: RecordedGpu, regions: R
 def test_work_that_does_not_end(
     gpu: RecordedGpu, server: Any, regions: Regions, message: Any, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_regions, "_QUIET_SECONDS", 0.01)
-    monkeypatch.setattr(device_regions, "_kept", [])
+    monkeypatch.setattr(device_regions, "_IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(device_regions, "_kept_open", [])
     region_id = regions.share(message)
     server.idle = False
     server.fails = {"query"} if how == "fails" else set()
     with pytest.raises(InvalidLogits, match="do not free its memory"):
-        regions.give_up(region_id)
+        regions.close_region(region_id)
     regions.share(message)
     regions.close()
     assert not {"server: closes the memory", "server: gives a stream back"} & set(gpu.record)
@@ -188,7 +188,7 @@ def test_the_order_is_kept_when_work_raises(gpu: RecordedGpu, regions: Regions, 
 def test_nothing_is_done_out_of_order(gpu: RecordedGpu, server: Any, regions: Regions, message: Any) -> None:
     region_id = regions.share(message)
     server.fails = {"ready.wait"}
-    with pytest.raises(InvalidLogits, match="share memory of the host"), regions.lent(named(region_id)):
+    with pytest.raises(InvalidLogits, match="share host memory"), regions.lent(named(region_id)):
         pytest.fail("this must not run")
     assert "server: records edited on a stream" not in gpu.record
 

@@ -58,7 +58,7 @@ def test_a_view_lies_inside_or_is_refused(rows: int, width: int, byte_offset: in
     if fits:
         assert regions.tensor(message).shape == (rows, width)
     else:
-        with pytest.raises(InvalidLogits, match="do not lie inside"):
+        with pytest.raises(InvalidLogits, match="are not inside"):
             regions.tensor(message)
     regions.close()
 
@@ -79,7 +79,7 @@ def test_a_region_of_another_session_is_unknown(regions: Regions) -> None:
 
 @pytest.mark.parametrize("size", [0, -1, -(1 << 63)])
 def test_a_size_that_is_none(regions: Regions, size: int) -> None:
-    with pytest.raises(InvalidArgument, match="ask for 1 or more"):
+    with pytest.raises(InvalidArgument, match="send 1 or more"):
         regions.open(size, 0)
 
 
@@ -97,7 +97,7 @@ def test_a_session_holds_no_more_than_its_limit(regions: Regions) -> None:
 def test_a_session_holds_no_more_regions_than_there_can_be() -> None:
     regions = Regions(1 << 20)
     numbers = [regions.open(1, 0)[0] for _ in range(16)]
-    with pytest.raises(LimitExceeded, match="the session holds 16 regions"):
+    with pytest.raises(LimitExceeded, match="the session has 16 regions"):
         regions.open(1, 0)
     regions.open(1, numbers[0])
     regions.close()

@@ -129,7 +129,7 @@ def test_logits_that_come_twice_are_not_processed_twice(stream: SessionStream) -
     answer(stream, 2, **add("AddOutputs"))
     answer(stream, 3, **step(2))
     assert tensors.to_torch(answer(stream, 4, **logits()).logits.logits)[0, 0] == 1
-    assert "came twice" in str(refusal(answer(stream, 4, **logits())))
+    assert "was sent twice" in str(refusal(answer(stream, 4, **logits())))
     assert answer(stream, 5, **step(3, base=2)).edits.logits_rows == int32(0)
 
 
@@ -148,13 +148,13 @@ def test_numbers_grow_by_one(stream: SessionStream, seq: int) -> None:
     answer(stream, 1, **OPEN)
     answer(stream, 2, **add("DenyHistory"))
     for _ in range(2):
-        assert f"frame {seq} came after frame 2" in str(refusal(answer(stream, seq, **step(9))))
+        assert f"frame {seq} follows frame 2" in str(refusal(answer(stream, seq, **step(9))))
     assert answer(stream, 3, **step(2)).edits.edits.ids == int32(1, 2)
 
 
 def test_frames_without_a_number_are_refused(stream: SessionStream) -> None:
     for _ in range(2):
-        assert "frame 0 came after no frame" in str(refusal(answer(stream, 0, **OPEN)))
+        assert "frame 0 follows no frame" in str(refusal(answer(stream, 0, **OPEN)))
 
 
 def test_a_defect_costs_one_frame(stream: SessionStream, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +224,7 @@ def test_a_session_ends_with_its_stream(stream: SessionStream) -> None:
 def test_a_session_is_not_ended_under_the_feet_of_its_local_transport(stream: SessionStream) -> None:
     alive, local = opened(stream), LocalConnection()
     assert stream.attach(local)  # type: ignore[arg-type]
-    assert "on its local transport" in str(refusal(answer(stream, 2, **add("DenyHistory"))))
+    assert "uses its local transport" in str(refusal(answer(stream, 2, **add("DenyHistory"))))
     stream.close()
     assert local.closed
     assert alive()
