@@ -81,7 +81,11 @@ class AddTwo(AddOne):
 LABELLED = json.dumps({**json.loads(AddTwo.to_str()), "python": "3.9"})
 
 REFUSED: dict[str, tuple[dict[str, Any], type[LogitportError], str]] = {
-    "unknown built-in": ({"processors": [("nobody", {})]}, UnknownProcessor, "'nobody'; installed are .*thinking_budget"),
+    "unknown built-in": (
+        {"processors": [("nobody", {})]},
+        UnknownProcessor,
+        "'nobody'; installed are .*thinking_budget",
+    ),
     "unknown name": ({"processors": [("team/nobody", {})]}, UnknownProcessor, "'team/nobody'; register it first"),
     "unknown digest": ({"processors": [("0" * 64, {})]}, UnknownProcessor, "register it first"),
     "bad hex": ({"processors": [('{"callable": "zz"}', {})]}, MalformedPayload, '"callable" must hold hexadecimal'),
