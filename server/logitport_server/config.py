@@ -78,6 +78,12 @@ def _layer(value: str) -> str:
     return value
 
 
+def check_layers(without: list[str], required: list[str]) -> None:
+    """Raise ValueError if a layer is both waived and required."""
+    if both := sorted({*without} & {*required}):
+        raise ValueError(f"--without-layer {both[0]} and --require-layer {both[0]} contradict each other; give one")
+
+
 Address = Annotated[str, AfterValidator(_address)]
 LayerName = Annotated[str, AfterValidator(_layer)]
 
@@ -85,6 +91,13 @@ LayerName = Annotated[str, AfterValidator(_layer)]
 WITHOUT_LAYER: list[LayerName] = Field(
     default=[],
     description=f"layer of the sandbox to leave out ({', '.join(LAYER_NAMES)}); may be given more than once",
+)
+
+
+REQUIRE_LAYER: list[LayerName] = Field(
+    default=[],
+    description="a layer of the sandbox without which shipped processors are refused, although the other layers stop "
+    "every attempt; may be given more than once",
 )
 
 
@@ -207,6 +220,7 @@ class ServerConfig(BaseSettings):
         "server's own process: only for code that you would run yourself)",
     )
     without_layer: list[LayerName] = WITHOUT_LAYER
+    require_layer: list[LayerName] = REQUIRE_LAYER
     tokenizer: list[Annotated[str, AfterValidator(_tokenizer)]] = Field(
         default=[],
         description="NAME=PATH of a tokenizer.json for grammars, or of its folder; sessions select it by tokenizer_id, "
@@ -268,6 +282,11 @@ class ServerConfig(BaseSettings):
             names = [value.partition("=")[0] for value in given]
             if duplicates := sorted({name for name in names if names.count(name) > 1}):
                 raise ValueError(f"{option} {duplicates[0]}=... is given twice; give each name once")
+        return self
+
+    @model_validator(mode="after")
+    def _check_layers(self) -> ServerConfig:
+        check_layers(self.without_layer, self.require_layer)
         return self
 
     @model_validator(mode="after")

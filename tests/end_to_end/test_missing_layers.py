@@ -1,44 +1,124 @@
-"""A machine that lacks a layer of the sandbox: shipped processors are refused, unless the operator names the layer."""
+"""A machine that lacks a layer of the sandbox: what gets through decides whether shipped processors are accepted."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from logitport_server.sandbox import LAYERS
+from tests.missing_layers import without
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 COMMAND = str(Path(sys.executable).with_name("logitport"))
-SERVE = [COMMAND, "serve", "--listen", "127.0.0.1:0", "--device", "cpu"]
-# The folder of bwrap is not among these, so there is none.
-ENVIRONMENT = {"PATH": "/nowhere"}
+SHIPPED = ["--listen", "127.0.0.1:0", "--device", "cpu", "--enable-custom-logit-processor"]
+SECONDS = 200
+LACKING = {layer.name: reason for layer in LAYERS if (reason := layer.missing()) is not None}
+
+all_layers = pytest.mark.skipif(LACKING, reason=f"this machine lacks layers: {LACKING}")
 
 
-def test_shipped_processors_are_refused_and_it_is_told_how_to_go_on() -> None:
-    command = [*SERVE, "--enable-custom-logit-processor"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=ENVIRONMENT)
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert "bubblewrap: there is no bwrap; install the package bubblewrap" in ended.stderr
-    assert "--without-layer bubblewrap" in ended.stderr
-    assert "--isolation none" in ended.stderr
+class Tried(NamedTuple):
+    listening: bool
+    log: str
 
 
-@pytest.mark.parametrize("how", ["without the layer", "without isolation", "with built-ins alone"])
-def test_a_server_starts_all_the_same(how: str) -> None:
-    others = [layer.name for layer in LAYERS if layer.name != "bubblewrap" and layer.missing() is not None]
-    waived = [part for name in ("bubblewrap", *others) for part in ("--without-layer", name)]
-    options = {
-        "without the layer": ["--enable-custom-logit-processor", *waived],
-        "without isolation": ["--enable-custom-logit-processor", "--isolation", "none"],
-        "with built-ins alone": [],
-    }
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Without options of the server, and with an empty cache folder."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LOGITPORT_")}
+    return kept | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "COLUMNS": "200"}
+
+
+def serve(missing: str, environment: dict[str, str], *options: str) -> Tried:
+    """Start a server and end it as soon as it listens, or wait until it has refused to."""
+    command = without(missing, COMMAND, "serve", *SHIPPED, *options)
     with subprocess.Popen(
-        [*SERVE, *options[how]], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=ENVIRONMENT
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as server:
         try:
             assert server.stdout is not None
-            assert server.stdout.readline().startswith("logitport listening on ")
+            listening = server.stdout.readline().startswith("logitport listening on ")
+            server.terminate()
+            _, log = server.communicate(timeout=SECONDS)
         finally:
             server.kill()
+    assert listening or server.returncode == 1
+    return Tried(listening, log)
+
+
+def doctor(missing: str, environment: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:
+    command = without(missing, COMMAND, "doctor", *options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False, env=environment)
+
+
+def kept(environment: dict[str, str]) -> list[Path]:
+    return sorted(Path(environment["XDG_CACHE_HOME"]).rglob("*.json"))
+
+
+def waive(names: Iterable[str]) -> list[str]:
+    return [part for name in names for part in ("--without-layer", name)]
+
+
+@all_layers
+def test_a_layer_that_others_make_up_for_is_a_warning(environment: dict[str, str]) -> None:
+    first = serve("landlock", environment)
+    assert first.listening, first.log
+    assert "the sandbox has no layer landlock: Operation not supported; it needs Linux 5.13" in first.log
+    (result,) = kept(environment)
+    written = result.stat().st_mtime_ns
+    again = serve("landlock", environment)
+    assert again.listening, again.log
+    assert "the sandbox has no layer landlock" in again.log
+    assert result.stat().st_mtime_ns == written
+    assert doctor("landlock", environment).returncode == 0
+
+
+@all_layers
+def test_a_required_layer_is_insisted_on(environment: dict[str, str]) -> None:
+    refused = serve("landlock", environment, "--require-layer", "landlock")
+    assert not refused.listening
+    assert "lacks required layers:\n  landlock: Operation not supported" in refused.log
+    looked = doctor("landlock", environment, "--require-layer", "landlock")
+    assert (looked.returncode, "lacks required layers" in looked.stderr) == (1, True)
+
+
+@pytest.mark.skipif(LACKING.keys() - {"bubblewrap", "namespaces"}, reason=f"this machine lacks layers: {LACKING}")
+def test_what_gets_through_is_refused_until_it_is_waived(environment: dict[str, str]) -> None:
+    """Without user namespaces of any kind, no limit on threads is possible."""
+    missing = "bubblewrap,namespaces"
+    refused = serve(missing, environment)
+    assert not refused.listening
+    assert "these attempts got through:\n  Start threads without end: " in refused.log
+    assert "  bubblewrap: there is no bwrap; install the package bubblewrap\n" in refused.log
+    assert "accept these attempts with --without-layer bubblewrap --without-layer namespaces" in refused.log
+    assert "--isolation none" in refused.log
+    assert not kept(environment)
+    waived = serve(missing, environment, *waive(missing.split(",")))
+    assert waived.listening, waived.log
+    assert "without bubblewrap, namespaces, these attempts get through: Start threads without end" in waived.log
+
+
+@pytest.mark.skipif(LACKING.keys() - {"bubblewrap"}, reason=f"this machine lacks layers: {LACKING}")
+def test_without_bubblewrap_doctor_and_serve_agree(environment: dict[str, str]) -> None:
+    """Which way depends on the machine: workers of root stay root where only root can read their Python."""
+    looked = doctor("bubblewrap", environment)
+    tried = serve("bubblewrap", environment)
+    assert tried.listening == (looked.returncode == 0), looked.stdout + tried.log
+    assert "there is no bwrap; install the package bubblewrap" in looked.stdout
+    assert "there is no bwrap; install the package bubblewrap" in tried.log
+    if not tried.listening:
+        assert "Start threads without end" in tried.log
+
+
+@pytest.mark.parametrize("options", [["--isolation", "none"], ["--no-enable-custom-logit-processor"]])
+def test_a_server_without_workers_needs_no_layer(environment: dict[str, str], options: list[str]) -> None:
+    tried = serve("bubblewrap,namespaces,landlock", environment, *options)
+    assert tried.listening, tried.log
+    assert not kept(environment)

@@ -6,47 +6,47 @@ import platform
 import sys
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 from rich.console import Console
 from rich.table import Column, Table
 
-from logitport_server.config import WITHOUT_LAYER, LayerName
+from logitport_server.config import REQUIRE_LAYER, WITHOUT_LAYER, LayerName, check_layers
 from logitport_server.sandbox import LAYERS, SandboxError
-from logitport_server.sandbox.attempts import ATTEMPTS
+from logitport_server.sandbox.assessment import assess
 from logitport_server.sandbox.gpu import device_nodes
-from logitport_server.sandbox.probe import ProbeResult, probe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from logitport_server.sandbox.assessment import Assessment
 
 
 class Doctor(BaseModel):
-    """Tell what contains shipped processors on this machine, and try whether it does.
+    """Show which sandbox layers this machine has, and make every attempt inside real workers.
 
-    Ends with status 1 if a layer that is not waived is missing, or does not stop what it should.
+    Exits with status 1 where `logitport serve` would refuse shipped processors with the same options.
     """
 
     without_layer: list[LayerName] = WITHOUT_LAYER
+    require_layer: list[LayerName] = REQUIRE_LAYER
+
+    @model_validator(mode="after")
+    def _layers_agree(self) -> Doctor:
+        check_layers(self.without_layer, self.require_layer)
+        return self
 
     def cli_cmd(self) -> None:
-        """Look, try, print."""
+        """Print the machine, the layers and the attempts."""
         console = Console()
         console.print(_machine())
-        missing = {layer.name: reason for layer in LAYERS if (reason := layer.missing()) is not None}
-        waived = frozenset(self.without_layer)
-        console.print(_layers(missing, waived))
-        absent = waived | missing.keys()
         try:
-            outcomes = probe(without=absent)
-        except SandboxError as error:
+            assessment = assess(without=self.without_layer, required=self.require_layer, use_cache=False)
+        except (SandboxError, OSError) as error:
             sys.exit(f"logitport: {error}")
-        active = frozenset(layer.name for layer in LAYERS) - absent
-        failed = _leaks(outcomes, active)
-        console.print(_attempts(outcomes, failed))
-        if required := sorted(missing.keys() - waived):
-            sys.exit(f"logitport: serve refuses shipped processors without {', '.join(required)}, unless it is waived")
-        if failed:
-            sys.exit(f"logitport: {len(failed)} attempts got through that should not have")
+        console.print(_layers(assessment))
+        console.print(_attempts(assessment))
+        for warning in assessment.warnings():
+            console.print(f"warning: {warning}", markup=False, soft_wrap=True)
+        if (refusal := assessment.refusal()) is not None:
+            sys.exit(f"logitport: serve refuses shipped processors here: {refusal}")
 
 
 def _machine() -> Table:
@@ -65,23 +65,17 @@ def _machine() -> Table:
     return table
 
 
-def _layers(missing: Mapping[str, str], waived: frozenset[str]) -> Table:
+def _layers(found: Assessment) -> Table:
     table = Table("layer", "here", Column("what it does", overflow="fold"), Column("what it needs", overflow="fold"))
     for layer in LAYERS:
-        state = "waived" if layer.name in waived else "missing" if layer.name in missing else "active"
-        table.add_row(layer.name, state, layer.does, missing.get(layer.name, ""))
+        state = "waived" if layer.name in found.waived else "missing" if layer.name in found.missing else "active"
+        table.add_row(layer.name, state, layer.does, found.missing.get(layer.name, ""))
     return table
 
 
-def _leaks(outcomes: list[ProbeResult], active: frozenset[str]) -> frozenset[str]:
-    """The attempts that got through although the active layers should stop them."""
-    to_be_stopped = {attempt.what for attempt in ATTEMPTS if any(enough <= active for enough in attempt.stopped_by)}
-    return frozenset(outcome.what for outcome in outcomes if not outcome.stopped) & to_be_stopped
-
-
-def _attempts(outcomes: list[ProbeResult], failed: frozenset[str]) -> Table:
+def _attempts(found: Assessment) -> Table:
     table = Table("tried inside a worker", "stopped", Column("by, or what it got", overflow="fold"))
-    for outcome in outcomes:
-        verdict = "yes" if outcome.stopped else "NO, AND SHOULD BE" if outcome.what in failed else "no"
-        table.add_row(outcome.what, verdict, outcome.how)
+    for result in found.results:
+        verdict = "yes" if result.stopped else "NO, AND SHOULD BE" if result in found.leaks else "no"
+        table.add_row(result.what, verdict, result.how)
     return table

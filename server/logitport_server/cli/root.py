@@ -1,70 +1,88 @@
-"""`logitport`: its subcommands, and the messages for invalid options."""
+"""`logitport`: the table of its commands, and the options before a command.
+
+Importing pydantic and the commands takes a second. So argparse handles `--version`, `--help` and a wrong command, and
+only the command that runs is imported.
+"""
 
 from __future__ import annotations
 
-import json
+import argparse
+import importlib
 import sys
-
-from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, CliApp, CliSubCommand, SettingsConfigDict
-
-from logitport.errors import LogitportError
-from logitport.variables import PREFIX
-from logitport_server.cli.doctor import Doctor
-from logitport_server.cli.inspect import Inspect
-from logitport_server.cli.keygen import Keygen
-from logitport_server.cli.ops import Ops
-from logitport_server.cli.serve import Serve
-from logitport_server.cli.sign import Sign
-from logitport_server.cli.token import Token
-from logitport_server.cli.unquarantine import Unquarantine
-from logitport_server.config import StartupError
-from logitport_server.version import VERSION
+from typing import NamedTuple
 
 
-class Logitport(BaseSettings):
-    """A logit-processor service."""
+class Command(NamedTuple):
+    """One command.
 
-    model_config = SettingsConfigDict(
-        cli_prog_name="logitport",
-        cli_implicit_flags=True,
-        cli_kebab_case=True,
-        cli_enforce_required=True,
-        env_prefix="LOGITPORT_COMMAND_",  # without it, VERSION or OPS in the environment would be read as options
-    )
+    Attributes:
+        module: the module below `logitport_server.cli` that defines it.
+        model: name of the class whose fields are the command's options.
+        description: one line for `logitport --help`.
+    """
 
-    serve: CliSubCommand[Serve] = Field(description="run the service")
-    doctor: CliSubCommand[Doctor] = Field(description="show which sandbox layers this machine has, and test them")
-    ops: CliSubCommand[Ops] = Field(description="list the ops that apply edits, and their implementations")
-    unquarantine: CliSubCommand[Unquarantine] = Field(description="lift the quarantine of a processor")
-    keygen: CliSubCommand[Keygen] = Field(description="create a key pair for signing payloads")
-    sign: CliSubCommand[Sign] = Field(description="sign a payload")
-    inspect: CliSubCommand[Inspect] = Field(description="show what a payload would do, without running it")
-    token: CliSubCommand[Token] = Field(description="create a token for a caller")
-    version: bool = Field(False, description="print the version")
+    module: str
+    model: str
+    description: str
 
-    def cli_cmd(self) -> None:
-        """Run the subcommand."""
-        if self.version:
-            print(VERSION)  # noqa: T201
-        else:
-            CliApp.run_subcommand(self)
+
+COMMANDS = {
+    "serve": Command("serve", "Serve", "run the service"),
+    "doctor": Command("doctor", "Doctor", "show which sandbox layers this machine has, and test them"),
+    "ops": Command("ops", "Ops", "list the ops that apply edits, and their implementations"),
+    "unquarantine": Command("unquarantine", "Unquarantine", "lift the quarantine of a processor"),
+    "keygen": Command("keygen", "Keygen", "create a key pair for signing payloads"),
+    "sign": Command("sign", "Sign", "sign a payload"),
+    "inspect": Command("inspect", "Inspect", "show what a payload would do, without running it"),
+    "token": Command("token", "Token", "create a token for a caller"),
+}
 
 
 def run(arguments: list[str] | None = None) -> None:
-    """Parse the arguments and run. An invalid option ends the process with status 2 and one line for each option."""
+    """Run the command that the arguments name (default: those of the process).
+
+    An invalid option ends the process with status 2 and one line for each option.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] not in COMMANDS:
+        parser = _parser()
+        parser.parse_args(arguments or ["--help"])
+        parser.error("the first argument must be a command")
+    name, *options = arguments
+    command = COMMANDS[name]
     try:
-        CliApp.run(Logitport, cli_args=sys.argv[1:] if arguments is None else arguments)
-    except (LogitportError, StartupError) as error:
-        sys.exit(f"logitport: {error}")
-    except ValidationError as error:
-        for problem in error.errors():
-            path = [part for part in problem["loc"] if isinstance(part, str) and part not in Logitport.model_fields]
-            option = "--" + "-".join(path).replace("_", "-") + ": " if path else ""
-            message = option + problem["msg"].removeprefix("Value error, ")
-            # Only an environment variable can cause this type: the command line builds lists.
-            if problem["type"] == "list_type":
-                given = problem["input"] if isinstance(problem["input"], str) else "..."
-                message = f"{PREFIX}{path[-1].upper()}: write a JSON list, such as {json.dumps([given])}"
-            print(f"logitport: {message}", file=sys.stderr)  # noqa: T201
-        sys.exit(2)
+        from logitport_server.cli.options import run_command
+
+        module = importlib.import_module(f"logitport_server.cli.{command.module}")
+    except ModuleNotFoundError as error:
+        sys.exit(f"logitport: {error.name} is not installed; the command needs: pip install 'logitport[server]'")
+    run_command(name, command.description, getattr(module, command.model), options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Return a parser for arguments that do not begin with a command; it prints what they ask for, or an error."""
+    parser = argparse.ArgumentParser(
+        prog="logitport",
+        usage="logitport [-h] [--version] COMMAND ...",
+        description="A logit-processor service.",
+        epilog="`logitport COMMAND --help` shows the options of a command.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action=_PrintVersion, help="print the version")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    for name, command in COMMANDS.items():
+        commands.add_parser(name, help=command.description, add_help=False)
+    return parser
+
+
+class _PrintVersion(argparse.Action):
+    """Prints the version. argparse's own action needs the version beforehand, which takes 0.1 s to find."""
+
+    def __init__(self, option_strings: list[str], dest: str, help: str) -> None:  # noqa: A002 - argparse's name
+        super().__init__(option_strings, dest, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from logitport_server.version import VERSION
+
+        print(VERSION)  # noqa: T201
+        parser.exit()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import TYPE_CHECKING
 
 from logitport.core.cuda_ipc import open_cuda
@@ -10,7 +11,8 @@ from logitport_server.config import StartupError
 from logitport_server.executors import Deadlines, Gpu, InlineExecutor, ProcessExecutor
 from logitport_server.principals import CUDA
 from logitport_server.registry.loader import Loader
-from logitport_server.sandbox import LayersMissing, Limits, SandboxError
+from logitport_server.sandbox import Limits, NotContained, SandboxError
+from logitport_server.sandbox.assessment import contain
 from logitport_server.sandbox.gpu import device_nodes
 
 if TYPE_CHECKING:
@@ -61,18 +63,21 @@ def choose_executor(config: ServerConfig, gpu: Gpu | None = None) -> Executor:
     )
     pythons = dict(option.split("=", 1) for option in config.worker_python)
     try:
+        absent = contain(
+            (sys.executable, *pythons.values()), without=config.without_layer, required=config.require_layer
+        )
         return ProcessExecutor(
             deadlines,
             config.quarantine_after,
             max_workers=config.max_workers,
             pythons=pythons,
             limits=limits,
-            without=config.without_layer,
+            without=absent,
             gpu=gpu,
         )
     except (SandboxError, OSError) as error:
         message = f"shipped processors cannot be isolated on this machine: {error}"
-        if isinstance(error, LayersMissing):
+        if isinstance(error, NotContained):
             message += (
                 "\n--isolation none runs them in the server's own process: only for code that you would run yourself"
             )

@@ -6,8 +6,8 @@ workers, each behind walls of its own. `LAYERS` are the walls; `check` says whet
 
 from logitport_server.sandbox.forker import SandboxedProcess, WorkerForker
 from logitport_server.sandbox.launcher import launch
-from logitport_server.sandbox.layers import LAYER_NAMES, LAYERS, check
-from logitport_server.sandbox.plan import LayersMissing, Limits, SandboxError
+from logitport_server.sandbox.layers import LAYER_NAMES, LAYERS
+from logitport_server.sandbox.plan import Limits, NotContained, SandboxError
 
 __all__ = [
     "launch",
@@ -16,7 +16,6 @@ __all__ = [
     "Limits",
     "LAYERS",
     "LAYER_NAMES",
-    "check",
     "SandboxError",
-    "LayersMissing",
+    "NotContained",
 ]

@@ -6,13 +6,12 @@ import contextlib
 import os
 import signal
 import socket
-import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from logitport_server.sandbox import linux
 from logitport_server.sandbox.layers import LAYERS
-from logitport_server.sandbox.nobody import become_nobody
+from logitport_server.sandbox.nobody import become_nobody, is_open_to_nobody
 from logitport_server.sandbox.plan import Plan, SandboxError
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class WorkerForker:
         self._plan = Plan.received()
         self._layers = [layer for layer in LAYERS if layer.name not in self._plan.without]
         # Without bubblewrap, Python may lie in a folder that is closed to all but root; then root is what they stay.
-        if "bubblewrap" not in self._plan.without or all(map(_open_to_nobody, self._plan.readable)):
+        if "bubblewrap" not in self._plan.without or all(map(is_open_to_nobody, self._plan.readable)):
             become_nobody()
         if "namespaces" in self._plan.without:  # else that layer does it, once it needs them no more
             linux.drop_capabilities()
@@ -137,12 +136,3 @@ def _close_descriptors(kept: set[int], most: int) -> None:
         os.closerange(first, descriptor)
         first = descriptor + 1
     os.closerange(first, most)
-
-
-def _open_to_nobody(path: str) -> bool:
-    above = path
-    while above != "/":
-        above = os.path.dirname(above)
-        if not os.stat(above).st_mode & stat.S_IXOTH:
-            return False
-    return bool(os.stat(path).st_mode & stat.S_IROTH)

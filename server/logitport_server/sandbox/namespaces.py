@@ -25,7 +25,7 @@ Namespaces().split(Plan(frozenset(), (), (), b""))
 _PROBE_SECONDS = 20
 
 # Where kernels say that ordinary users may have no user namespaces, and what they say then.
-_SWITCHES = (
+SWITCHES = (
     ("/proc/sys/kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"),
     (
         "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
@@ -52,7 +52,7 @@ class Namespaces(Layer):
             return f"could not be tried: {error}"
         if tried.returncode == 0:
             return None
-        needs = [remedy for path, off, remedy in _SWITCHES if _read(path) == off]
+        needs = [remedy for path, off, remedy in SWITCHES if _read(path) == off]
         said = tried.stderr.strip().rpartition("\n")[2]
         return f"{said}; it needs {' and '.join(needs) or 'a kernel and a container that allow user namespaces'}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 
 # "nobody" on the systems that give that user a name.
 NOBODY = 65534
@@ -19,6 +20,16 @@ def become_nobody() -> None:
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+def is_open_to_nobody(path: str) -> bool:
+    """Whether the mode bits let every user read the path and search the folders above it."""
+    above = path
+    while above != "/":
+        above = os.path.dirname(above)
+        if not os.stat(above).st_mode & stat.S_IXOTH:
+            return False
+    return bool(os.stat(path).st_mode & stat.S_IROTH)
 
 
 def _is_known(user: int) -> bool:

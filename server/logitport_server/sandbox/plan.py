@@ -14,8 +14,8 @@ class SandboxError(Exception):
     """A wall could not be put up; the message says which, and what it needs."""
 
 
-class LayersMissing(SandboxError):
-    """The machine lacks layers that are required."""
+class NotContained(SandboxError):
+    """This machine does not contain shipped processors."""
 
 
 @dataclass(frozen=True)

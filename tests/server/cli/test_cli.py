@@ -71,7 +71,10 @@ def test_a_variable_that_is_not_a_list(logitport: Any, monkeypatch: Any, value: 
     assert logitport("serve") == (2, message)
 
 
-@pytest.mark.parametrize("arguments", [["serve", "--nonsense"], ["nonsense"], ["serve", "nonsense"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["serve", "--nonsense"], ["nonsense"], ["serve", "nonsense"], ["--nonsense", "serve"]],
+)
 def test_an_unknown_option(logitport: Any, arguments: list[str]) -> None:
     status, errors = logitport(*arguments)
     assert status == 2
@@ -138,14 +141,16 @@ def test_help_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_missing_library_is_reported_with_the_package_to_install() -> None:
     code = "import sys; sys.modules['pydantic'] = None; from logitport_server.cli.main import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=200)
+    done = subprocess.run([sys.executable, "-c", code, "ops"], check=False, capture_output=True, text=True, timeout=200)
     assert done.returncode == 1
     assert done.stderr == "logitport: pydantic is not installed; the command needs: pip install 'logitport[server]'\n"
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VERSION", "of something else")
-    run(["--version"])
+    with pytest.raises(SystemExit) as ended:
+        run(["--version"])
+    assert ended.value.code == 0
     assert capsys.readouterr().out == f"{version('logitport')}\n"
 
 

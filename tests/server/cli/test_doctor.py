@@ -1,32 +1,35 @@
-"""`logitport doctor` reports missing layers and tests the others."""
+"""`logitport doctor`: it shows which layers are missing, and tries those that are present."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport_server.cli.doctor import _leaks
+from logitport_server.cli import doctor as doctor_module
 from logitport_server.cli.root import run
 from logitport_server.sandbox import LAYER_NAMES, LAYERS
+from logitport_server.sandbox.assessment import Assessment
+from logitport_server.sandbox.attempts import ATTEMPTS
 from logitport_server.sandbox.probe import ProbeResult
+from tests.missing_layers import without
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 COMMAND = str(Path(sys.executable).with_name("logitport"))
 LACKING = {layer.name: reason for layer in LAYERS if (reason := layer.missing()) is not None}
 
 
-def doctor(*options, **environment):
-    command = [COMMAND, "doctor", *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env={"COLUMNS": "200", **environment})
-
-
 @pytest.mark.skipif(LACKING, reason=f"this machine lacks layers: {LACKING}")
-def test_a_machine_with_all_layers():
-    report = doctor()
-    assert report.returncode == 0, report.stderr
-    rows = [line.split("│") for line in report.stdout.splitlines() if line.startswith("│")]
+def test_a_machine_that_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    looked = subprocess.run([COMMAND, "doctor"], capture_output=True, text=True, check=False)
+    assert looked.returncode == 0, looked.stderr
+    rows = [line.split("│") for line in looked.stdout.splitlines() if line.startswith("│")]
     active = {row[1].strip() for row in rows if row[2].strip() == "active"}
     assert active == set(LAYER_NAMES)
     tried = {row[1].strip(): row[2].strip() for row in rows if row[2].strip() in ("yes", "no")}
@@ -35,28 +38,61 @@ def test_a_machine_with_all_layers():
     assert set(tried.values()) == {"yes"}
 
 
-@pytest.mark.skipif(LACKING.keys() - {"bubblewrap"}, reason=f"this machine lacks layers: {LACKING}")
-def test_a_machine_without_bubblewrap():
-    report = doctor(PATH="/nowhere")
-    assert report.returncode == 1
-    assert "there is no bwrap; install the package bubblewrap" in report.stdout
-    assert report.stderr == "logitport: serve refuses shipped processors without bubblewrap, unless it is waived\n"
-    waived = doctor("--without-layer", "bubblewrap", PATH="/nowhere")
+@pytest.mark.skipif(LACKING.keys() - {"bubblewrap", "namespaces"}, reason=f"this machine lacks layers: {LACKING}")
+def test_a_waiver_accepts_what_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    command = without("bubblewrap,namespaces", COMMAND, "doctor")
+    looked = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert looked.returncode == 1
+    assert "there is no bwrap; install the package bubblewrap" in looked.stdout
+    assert looked.stderr.startswith("logitport: serve refuses shipped processors here: these attempts got through:\n")
+    waivers = ["--without-layer", "bubblewrap", "--without-layer", "namespaces"]
+    waived = subprocess.run([*command, *waivers], capture_output=True, text=True, check=False)
     assert waived.returncode == 0, waived.stderr
     assert "waived" in waived.stdout
 
 
-def test_an_unknown_layer(capsys):
+@pytest.mark.parametrize("option", ["--without-layer", "--require-layer"])
+@pytest.mark.parametrize("command", ["doctor", "serve"])
+def test_a_layer_that_does_not_exist(capsys: pytest.CaptureFixture[str], command: str, option: str) -> None:
     with pytest.raises(SystemExit) as ended:
-        run(["doctor", "--without-layer", "moat"])
+        run([command, option, "moat"])
     assert ended.value.code == 2
     assert "'moat' is not a layer of the sandbox; write one of bubblewrap, limits" in capsys.readouterr().err
 
 
-def test_an_ineffective_layer_is_found():
-    results = [
-        ProbeResult("Start a process", stopped=False, how="7"),
-        ProbeResult("Mount a file system", stopped=True, how=""),
-    ]
-    assert _leaks(results, frozenset({"seccomp"})) == {"Start a process"}
-    assert _leaks(results, frozenset({"landlock"})) == frozenset()
+@pytest.mark.parametrize("command", ["doctor", "serve"])
+def test_a_layer_that_is_waived_and_required(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run([command, "--without-layer", "limits", "--require-layer", "limits"])
+    assert ended.value.code == 2
+    assert "--without-layer limits and --require-layer limits contradict each other" in capsys.readouterr().err
+
+
+@pytest.fixture
+def assessed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Has doctor find that only these attempts got through, on a machine that lacks these layers."""
+
+    def find(*through: str, missing: dict[str, str]) -> None:
+        results = tuple(ProbeResult(one.what, one.what not in through, "a reason") for one in ATTEMPTS)
+        found = Assessment(missing, frozenset(), frozenset(), results)
+        monkeypatch.setattr(doctor_module, "assess", lambda **_: found)
+
+    return find
+
+
+def test_an_attempt_that_gets_through_is_marked(
+    assessed: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assessed("Start a process", missing={})
+    with pytest.raises(SystemExit, match="serve refuses shipped processors here"):
+        run(["doctor"])
+    assert "NO, AND SHOULD BE" in capsys.readouterr().out
+
+
+def test_a_missing_layer_that_others_make_up_for_is_a_warning(
+    assessed: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assessed(missing={"bubblewrap": "there is no bwrap"})
+    run(["doctor"])
+    assert "warning: the sandbox has no layer bubblewrap: there is no bwrap; " in capsys.readouterr().out

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
-from logitport_server import sandbox
 from logitport_server.config import ServerConfig, StartupError
 from logitport_server.executors import InlineExecutor, factory
 from logitport_server.principals import TrustDomain
-from logitport_server.sandbox import LayersMissing
+from logitport_server.sandbox import NotContained, SandboxError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,15 +97,25 @@ def test_the_holders_of_the_gpu_are_logged(fake_cuda: Any, tmp_path: Path) -> No
     assert "processes of authors with the scope cuda hold cuda:0" in factory.announce(with_authentication, gpu)
 
 
-def test_a_missing_layer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(without: Any = ()) -> None:
-        raise LayersMissing("this machine lacks layers of the sandbox:\n  landlock: not here")
+def test_processors_that_are_not_contained_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def contain(pythons: Any, *, without: Any, required: Any) -> frozenset[str]:
+        assert (list(pythons), without, required) == ([sys.executable], ["limits"], ["seccomp"])
+        raise NotContained("these attempts got through:\n  Read the host's files")
 
-    monkeypatch.setattr(sandbox, "check", check)
-    with pytest.raises(
-        StartupError, match=r"(?s)landlock: not here.*--isolation none runs them in the server's own process"
-    ):
-        factory.choose_executor(ServerConfig(enable_custom_logit_processor=True))
+    monkeypatch.setattr(factory, "contain", contain)
+    config = ServerConfig(enable_custom_logit_processor=True, without_layer=["limits"], require_layer=["seccomp"])
+    with pytest.raises(StartupError, match=r"(?s)host's files.*--isolation none runs them in the server's own process"):
+        factory.choose_executor(config)
+
+
+def test_every_interpreter_of_workers_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def contain(pythons: Any, **_: Any) -> frozenset[str]:
+        raise SandboxError(" ".join(pythons))
+
+    monkeypatch.setattr(factory, "contain", contain)
+    config = ServerConfig(enable_custom_logit_processor=True, worker_python=["3.12=/a/python3.12"])
+    with pytest.raises(StartupError, match=f"{re.escape(sys.executable)} /a/python3.12$"):
+        factory.choose_executor(config)
 
 
 def test_a_python_that_cannot_run_workers(start_server: Callable[..., RunningServer]) -> None:

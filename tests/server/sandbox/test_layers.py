@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from logitport_server.sandbox import LAYER_NAMES, LAYERS, SandboxError, check
+from logitport_server.sandbox import LAYER_NAMES, LAYERS
 from logitport_server.sandbox import namespaces as namespaces_module
 from logitport_server.sandbox.bubblewrap import Bubblewrap
 from logitport_server.sandbox.landlock import Landlock
@@ -29,24 +29,6 @@ def test_what_landlock_does_is_the_same_in_the_documents():
     assert since in (Path(__file__).parents[3] / "docs" / "security.md").read_text()
 
 
-def test_the_check_lists_what_is_missing_and_how_to_do_without_it(monkeypatch):
-    for layer in LAYERS:
-        monkeypatch.setattr(layer, "missing", lambda: None)
-    check()
-    monkeypatch.setattr(LAYERS[0], "missing", lambda: "there is none; install it")
-    monkeypatch.setattr(LAYERS[2], "missing", lambda: "not in this kernel")
-    with pytest.raises(SandboxError) as raised:
-        check()
-    _, *lines = str(raised.value).splitlines()
-    assert lines == [
-        "  bubblewrap: there is none; install it (or do without it: --without-layer bubblewrap)",
-        "  namespaces: not in this kernel (or do without it: --without-layer namespaces)",
-    ]
-    with pytest.raises(SandboxError, match="namespaces: not in this kernel"):
-        check(["bubblewrap"])
-    check(["bubblewrap", "namespaces"])
-
-
 def test_no_bubblewrap(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     assert Bubblewrap().missing() == "there is no bwrap; install the package bubblewrap"
@@ -63,7 +45,7 @@ def test_a_bubblewrap_that_does_not_work(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("switch", "off", "remedy"), namespaces_module._SWITCHES, ids=lambda value: value.rpartition("/")[2]
+    ("switch", "off", "remedy"), namespaces_module.SWITCHES, ids=lambda value: value.rpartition("/")[2]
 )
 def test_namespaces_that_the_kernel_keeps_from_us(monkeypatch, switch, off, remedy):
     def refused(command, **options):

@@ -1,0 +1,58 @@
+"""What the command imports: `--version` and `--help` must not wait for libraries that only commands need."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+from pydantic import BaseModel
+
+from logitport_server.cli.root import COMMANDS, run
+
+SLOW = {"pydantic", "pydantic_settings", "torch", "numpy", "rich", "grpc", "limits", "asyncio", "logitport"}
+
+
+def imported_by(*arguments: str) -> set[str]:
+    """Top-level modules that the command has imported when it ends."""
+    code = """
+import sys
+from logitport_server.cli.main import main
+try:
+    main()
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
+    return {name.partition(".")[0] for name in done.stderr.splitlines()[-1].split()}
+
+
+@pytest.mark.parametrize("arguments", [[], ["--version"], ["--help"], ["nonsense"]])
+def test_nothing_slow_is_imported_before_a_command(arguments: list[str]) -> None:
+    imported = imported_by(*arguments)
+    assert "logitport_server" in imported
+    assert not imported & SLOW
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_options_of_a_command_need_no_torch(command: str) -> None:
+    imported = imported_by(command, "--help")
+    assert "pydantic" in imported
+    assert "torch" not in imported
+
+
+@pytest.mark.parametrize("command", COMMANDS.values())
+def test_every_command_of_the_table_can_be_imported(command: tuple[str, str, str]) -> None:
+    module, model, _ = command
+    assert issubclass(getattr(importlib.import_module(f"logitport_server.cli.{module}"), model), BaseModel)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(arguments)
+    assert ended.value.code == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert all(f"{name} {command.description}" in printed for name, command in COMMANDS.items())
