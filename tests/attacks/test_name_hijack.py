@@ -180,19 +180,11 @@ def test_a_deleted_name_can_be_taken_but_running_requests_keep_their_processor(a
         ("operator", lambda client: client.session(vocab_size=VOCAB)),
     ],
 )
-<<<<<<< HEAD
 def test_missing_scopes(clients: dict[str, Client], name: str, call: Any) -> None:
     clients["alice"].register(AddOne, name=NAME, shared=True)
-    with pytest.raises(NotPermitted, match="takes the scope"):
+    with pytest.raises(NotPermitted, match="needs the scope"):
         call(clients[name])
     assert added(clients["alice"], NAME) == 1
-=======
-def test_a_scope_that_one_lacks(people: dict[str, Client], name: str, call: Any) -> None:
-    people["alice"].register(AddOne, name=NAME, shared=True)
-    with pytest.raises(NotPermitted, match="needs the scope"):
-        call(people[name])
-    assert added(people["alice"], NAME) == 1
->>>>>>> 7bec4a7 (Reword sessions, transports, shared memory and access in plain terms)
 
 
 def test_payloads_in_requests_need_the_scope(clients: dict[str, Client]) -> None:
