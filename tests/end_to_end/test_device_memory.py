@@ -181,7 +181,7 @@ def run(session: Session, handles: list[Any], logits: Any) -> None:
 def test_the_stand_in_has_what_cuda_has() -> None:
     def signatures(cls: type) -> dict[str, list[str]]:
         calls = {name: call for name, call in vars(cls).items() if callable(call) and not name.startswith("_")}
-        return {name: list(inspect.signature(call).parameters) for name, call in calls.items() if name != "asked"}
+        return {name: list(inspect.signature(call).parameters) for name, call in calls.items() if name != "record_call"}
 
     assert signatures(RecordedCuda) == signatures(Cuda)
 
@@ -354,7 +354,7 @@ def test_work_that_never_ends_keeps_the_memory_open(house: House) -> None:
     gc.collect()
     assert "server: closes the memory" not in house.gpu.record
     assert "server: gives a stream back" not in house.gpu.record
-    device_regions._kept.clear()
+    device_regions._kept_open.clear()
 
 
 def test_what_a_local_transport_shared_goes_with_it(house: House) -> None:
