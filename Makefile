@@ -64,7 +64,7 @@ bench-cuda: $(VENV)/.bench .peers/sglang/.unpacked ## on a GPU: in place, pinned
 	$(BIN)/pip install -q -c constraints.txt -e '.[cuda]'
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m benchmarks.cuda
 
-bench-publish: $(VENV)/.bench ## write the latest results into README.md and docs/performance.md
+bench-publish: $(VENV)/.bench ## write the latest results into docs/performance.md, and their picture into README.md
 	$(BIN)/python -m benchmarks publish
 
 fuzz: $(VENV)/.fuzz ## decoders against made-up octets, led by coverage; FUZZ_SECONDS=60 each

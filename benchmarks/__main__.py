@@ -1,7 +1,7 @@
 """The command: `python -m benchmarks` runs everything.
 
 `python -m benchmarks bar` runs the bar alone and saves nothing; `python -m benchmarks publish` writes the latest
-results into README.md and docs/performance.md.
+results into docs/performance.md, and their picture into README.md.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The service. docs/structure.md walks a step through its rooms."""
+"""The service. docs/architecture.md shows the way of a step through its files."""

@@ -1,0 +1,30 @@
+"""README.md and docs/performance.md show the latest committed results."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from benchmarks import publish, report
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "performance.md").read_text()
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("page", "names"), [(PAGE, {"bench", "bench-cases"}), (README, {"bench-step"})])
+def test_each_page_has_its_part_of_the_latest_results(page: str, names: set[str]) -> None:
+    texts = publish.texts(report.load_latest(ROOT / "benchmarks" / "results"))
+    shown = dict(re.findall(r"<!-- ([\w-]+):begin -->\n(.*?)<!-- \1:end -->", page, re.DOTALL))
+    assert shown == {name: texts[name] for name in names}, "run `make bench-publish`"
+
+
+def test_the_picture_is_committed() -> None:
+    assert (ROOT / publish.PICTURE).read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_command_is_a_target_of_the_makefile() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"(?:^|`|\()make ([a-z][a-z-]+)", PAGE + README, re.MULTILINE):
+        assert f"\n{target}:" in makefile, target
