@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
-from logitport import LogitportError, errors
+import numpy as np
+
+from logitport import History, LogitportError, RowEdits, errors
+from logitport.core.edits import Edits
+from logitport.core.history import extend_crc
+from logitport.ops.apply_edits import naive
 from logitport_proto import common_pb2, processing_pb2
+from logitport_server.access import grpc_errors
+from logitport_server.transports import local_socket
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 
@@ -53,3 +61,46 @@ def test_the_columns_of_a_step_are_told() -> None:
 
 def test_the_key_of_the_metadata_is_told() -> None:
     assert f"`{errors.METADATA_KEY}`" in PAGE
+
+
+def test_the_checksums_of_the_example() -> None:
+    rows = rows_of("| ids | bytes in hexadecimal | checksum |")
+    crc = 0
+    history: list[int] = []
+    for ids, data, checksum in rows:
+        new = [int(one) for one in ids.split(",")][len(history) :]
+        history += new
+        crc = extend_crc(crc, new)
+        assert np.array(history, "<i4").tobytes().hex() == data
+        assert crc == History(history).crc() == int(checksum)
+        assert f"`history_crc` {checksum}" in PAGE
+    assert len(rows) == 2
+
+
+def test_the_example_of_bias() -> None:
+    row = RowEdits()
+    row.bias([1], [3e38])
+    row.bias([1], [3e38])
+    logits = np.zeros((1, 4), np.float32)
+    naive.apply_edits(Edits.pack([(0, row)], 4), logits)
+    assert logits.tolist() == [[0, float(np.float32(3.4028235e38)), 0, 0]]
+    assert "3.4028235e38, not infinity" in PAGE
+
+
+def test_the_handshake_of_the_local_transport() -> None:
+    seconds = f"at most {local_socket._HANDSHAKE_SECONDS:.0f} seconds"
+    assert f"the {local_socket._TOKEN_BYTES} bytes of `access_token`, {seconds}" in PAGE
+    assert local_socket._WELCOME == b"\1"
+    assert local_socket._LENGTH.format == "<I"
+
+
+def test_text_in_trailers_is_cut_as_described() -> None:
+    assert f"cut to\n  {grpc_errors._MAX_TEXT_LENGTH} bytes" in PAGE
+
+
+def test_the_golden_files_are_listed() -> None:
+    golden = Path(__file__).parents[1] / "proto" / "golden"
+    files = sorted(path.name for path in golden.glob("*.json"))
+    assert all(f"`{name}`" in PAGE for name in files)
+    keys = {key for name in files for entry in json.loads((golden / name).read_text()) for key in entry}
+    assert all(f"`{key}`" in PAGE for key in keys)
