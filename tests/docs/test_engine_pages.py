@@ -1,0 +1,77 @@
+"""docs/engines: their examples are valid, and the statements on mistyped keys are true."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from logitport import InvalidParams
+from logitport.integrations.common.chains import chain_of
+from logitport.variables import OF_THE_SDK
+from logitport_server.config import ServerConfig
+
+PAGES = sorted((Path(__file__).parents[2] / "docs" / "engines").glob("*.md"))
+WITH_VARIABLES = [page for page in PAGES if page.stem in ("vllm", "sglang")]
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@every_page
+def test_the_service_is_started_first(page: Path) -> None:
+    first = blocks(page, "sh")[0]
+    assert first.startswith("logitport serve")
+    if "127.0.0.1" in first:
+        assert ServerConfig().listen in first
+
+
+@every_page
+def test_the_examples_parse(page: Path) -> None:
+    for block in blocks(page, "python"):
+        ast.parse(block)
+    for block in blocks(page, "sh"):
+        shlex.split(block, comments=True)
+
+
+def test_the_body_of_the_curl_example() -> None:
+    (vllm,) = [page for page in PAGES if page.stem == "vllm"]
+    (command,) = [block for block in blocks(vllm, "sh") if block.startswith("curl")]
+    body = json.loads(shlex.split(command)[-1])
+    assert chain_of(body["vllm_xargs"]) == [("no_repeat_ngram", {"ngram_size": 3})]
+
+
+def test_both_commands_of_vllm_are_named() -> None:
+    (vllm,) = [page for page in PAGES if page.stem == "vllm"]
+    commands = "".join(blocks(vllm, "sh"))
+    for command in ("vllm serve MODEL", "python -m vllm.entrypoints.openai.api_server --model MODEL"):
+        assert command in commands
+
+
+@pytest.mark.parametrize("page", WITH_VARIABLES, ids=lambda page: page.stem)
+def test_the_openai_client_is_shown(page: Path) -> None:
+    assert any("extra_body=" in block and "from openai import OpenAI" in block for block in blocks(page, "python"))
+
+
+@pytest.mark.parametrize("page", WITH_VARIABLES, ids=lambda page: page.stem)
+def test_every_variable_is_one(page: Path) -> None:
+    named = set(re.findall(r"`(LOGITPORT_\w+)`", page.read_text()))
+    assert named
+    assert named <= set(OF_THE_SDK)
+
+
+def test_a_mistyped_key_is_no_error() -> None:
+    default = [("disallowed_tokens", {"token_ids": [1]})]
+    assert chain_of({"logitprot": [["no_repeat_ngram", {"ngram_size": 3}]]}, default) == default
+
+
+@pytest.mark.parametrize("value", ["no_repeat_ngram", {"no_repeat_ngram": {}}, [["no_repeat_ngram", 3]], [3]])
+def test_a_list_of_another_form_is_an_error_with_an_example(value: object) -> None:
+    with pytest.raises(InvalidParams, match=re.escape('[["disallowed_tokens", {"token_ids": [1]}]]')):
+        chain_of({"logitport": value})
