@@ -72,8 +72,11 @@ def test_the_processor_of_slots() -> None:
         banned = process(make_dialect(made["BanLast"], "its name", shipped=True), {"ban": True}, [3, 2])
         assert banned == [1, 2, -INF, 4]
         assert process(make_dialect(made["BanLast"], "its name", shipped=True), {}, [3, 2]) == [1, 2, 3, 4]
-    for told in (f"at first {v2._SLOTS} at most", f"({v2._SLOTS} and {v2._LONGEST} ids at first)"):
-        assert told in section("vLLM: slots (V2)")
+    for text in (
+        f"at first {v2._INITIAL_SLOTS} at most",
+        f"({v2._INITIAL_SLOTS} and {v2._INITIAL_LENGTH} ids at first)",
+    ):
+        assert text in section("vLLM: slots (V2)")
 
 
 def test_the_chain_of_transformers() -> None:

@@ -27,7 +27,7 @@ def defines(path: str, name: str) -> bool:
 
 
 def test_every_threat_names_tests_that_there_are() -> None:
-    table = rows_of("| who | what they try | what stops them | shown by |")
+    table = rows_of("| attacker | attempt | defence | tests |")
     assert len(table) > 20
     for *_, shown_by in table:
         named = re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", shown_by)
