@@ -152,7 +152,9 @@ def opens(client: Client) -> bool:
 def test_tokens_of_a_request(clients: dict[str, Client], transport: Any) -> None:
     ban = [("disallowed_tokens", {"token_ids": [3]})]
     with clients["alice"].session(vocab_size=VOCAB, dtype=torch.float32, transport=transport) as session:
-        with pytest.raises(LimitExceeded, match=r"5 token ids in one request, .* accepts 4: .* --max-tokens-per-request"):
+        with pytest.raises(
+            LimitExceeded, match=r"5 token ids in one request, .* accepts 4: .* --max-tokens-per-request"
+        ):
             session.add(Request([1, 2], [3, 4, 5], processors=ban))
         growing, other = session.add(Request([1, 2, 3], processors=ban)), session.add(Request([1], processors=ban))
         session.step({growing: [4], other: [2]}).apply(torch.zeros(2, VOCAB))
