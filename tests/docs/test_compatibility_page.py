@@ -1,4 +1,4 @@
-"""docs/compatibility.md tells of the tests that there are, and of no others."""
+"""docs/compatibility.md lists exactly the tests that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/dialects.md says what the code does."""
+"""docs/dialects.md matches the code."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def code(title: str) -> str:
     return str(block)
 
 
-def test_every_dialect_is_told() -> None:
+def test_every_dialect_is_listed() -> None:
     table = PAGE[PAGE.index("| dialect | written as |") :].partition("\n\n")[0]
-    told = re.findall(r"^\| \[`(\w+)`\]\(([^)]*)\)", table, re.MULTILINE)
-    assert [name for name, _ in told] == list(dialects.DIALECTS)
-    for _, link in told:
+    shown = re.findall(r"^\| \[`(\w+)`\]\(([^)]*)\)", table, re.MULTILINE)
+    assert [name for name, _ in shown] == list(dialects.DIALECTS)
+    for _, link in shown:
         file, _, anchor = link.partition("#")
         page = PAGE if not file else (Path(__file__).parents[2] / "docs" / file).read_text()
         titles = re.findall(r"^## (.*)$", page, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""docs/operating.md says what the code does."""
+"""docs/operating.md matches the code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def field_of(option: str) -> str:
 
 
 def limits() -> list[tuple[str, str]]:
-    """Options of the table of limits, and the defaults that it tells."""
+    """Options of the table of limits, with their defaults."""
     table = PAGE[PAGE.index("| option | default |") :].partition("\n\n")[0].splitlines()[2:]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
     return [
@@ -42,19 +42,19 @@ def _model(command: Command) -> Any:
     return getattr(import_module(f"logitport_server.cli.{command.module}"), command.model)
 
 
-def test_every_limit_is_told() -> None:
-    told = {field_of(option) for option, _ in limits()}
-    assert told >= {name for name in ServerConfig.model_fields if name.startswith("max_")}
+def test_every_limit_is_listed() -> None:
+    shown = {field_of(option) for option, _ in limits()}
+    assert shown >= {name for name in ServerConfig.model_fields if name.startswith("max_")}
 
 
-@pytest.mark.parametrize(("option", "told"), limits())
-def test_its_default_is_as_told(option: str, told: str) -> None:
+@pytest.mark.parametrize(("option", "shown"), limits())
+def test_its_default_is_the_default(option: str, shown: str) -> None:
     default = ServerConfig.model_fields[field_of(option)].default
-    number, _, unit = told.replace(",", "").partition(" ")
-    assert default == told or default == float(number) * UNITS.get(unit, 1)
+    number, _, unit = shown.replace(",", "").partition(" ")
+    assert default == shown or default == float(number) * UNITS.get(unit, 1)
 
 
-def test_every_scope_is_told() -> None:
+def test_every_scope_is_listed() -> None:
     table = PAGE[PAGE.index("| scope | allows |") :].partition("\n\n")[0]
     assert re.findall(r"^\| `(\w+)` \| ", table, re.MULTILINE) == list(SCOPES)
 

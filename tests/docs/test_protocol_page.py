@@ -1,4 +1,4 @@
-"""docs/protocol.md says what the code does."""
+"""docs/protocol.md matches the code."""
 
 from __future__ import annotations
 
@@ -27,39 +27,39 @@ def rows_of(header: str) -> list[list[str]]:
 
 
 def test_the_table_of_errors_is_the_table_of_errors() -> None:
-    told = [(code, status, exception) for _, code, status, exception, _ in rows_of("| what happened |")]
+    shown = [(code, status, exception) for _, code, status, exception, _ in rows_of("| what happened |")]
     table = [
         (common_pb2.ErrorCode.Name(code).removeprefix("ERROR_CODE_"), status, error.__name__)
         for error, code, status in errors._TABLE
     ]
-    assert told == table
+    assert shown == table
 
 
-def test_what_is_raised_without_a_code_is_told() -> None:
-    silent = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, LogitportError)]
-    leaves = {cls for cls in silent if not cls.__subclasses__()} - {error for error, _, _ in errors._TABLE}
+def test_errors_without_a_code_are_listed() -> None:
+    all_errors = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, LogitportError)]
+    leaves = {cls for cls in all_errors if not cls.__subclasses__()} - {error for error, _, _ in errors._TABLE}
     assert set(re.findall(r"`(\w+)`", PAGE[PAGE.index("The SDK raises") :])) == {cls.__name__ for cls in leaves}
 
 
-def test_every_frame_and_reply_is_told() -> None:
+def test_every_frame_and_reply_is_listed() -> None:
     frames = {tuple(row[:2]) for row in rows_of("| frame | reply |")}
-    asked = {field.name for field in processing_pb2.SessionRequest.DESCRIPTOR.oneofs_by_name["frame"].fields}
-    answered = {field.name for field in processing_pb2.SessionResponse.DESCRIPTOR.oneofs_by_name["frame"].fields}
-    assert {frame.strip("`") for frame, _ in frames} == asked | {"any"}
-    assert {reply.strip("`") for _, reply in frames} == answered
+    requests = {field.name for field in processing_pb2.SessionRequest.DESCRIPTOR.oneofs_by_name["frame"].fields}
+    replies = {field.name for field in processing_pb2.SessionResponse.DESCRIPTOR.oneofs_by_name["frame"].fields}
+    assert {frame.strip("`") for frame, _ in frames} == requests | {"any"}
+    assert {reply.strip("`") for _, reply in frames} == replies
 
 
-def test_every_kind_of_edit_is_told() -> None:
+def test_every_kind_of_edit_is_listed() -> None:
     kinds = {name.removeprefix("EDIT_KIND_") for name in common_pb2.EditKind.keys()} - {"UNSPECIFIED"}  # noqa: SIM118
     assert {row[0] for row in rows_of("| kind | effect on the row |")} == kinds
 
 
-def test_the_columns_of_a_step_are_told() -> None:
+def test_the_columns_of_a_step_are_listed() -> None:
     columns = {field.name for field in processing_pb2.Step.DESCRIPTOR.fields}
     assert all(f"`{column}`" in PAGE or f"`{column} " in PAGE for column in columns)
 
 
-def test_the_key_of_the_metadata_is_told() -> None:
+def test_the_key_of_the_metadata_is_listed() -> None:
     assert f"`{errors.METADATA_KEY}`" in PAGE
 
 

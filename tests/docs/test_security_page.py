@@ -1,4 +1,4 @@
-"""docs/security.md says what the walls are, and what stops what."""
+"""docs/security.md lists the layers of the sandbox and what each stops."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def defines(path: str, name: str) -> bool:
     return any(isinstance(node, ast.FunctionDef) and node.name == name for node in ast.walk(tree))
 
 
-def test_every_threat_names_tests_that_there_are() -> None:
+def test_every_threat_names_existing_tests() -> None:
     table = rows_of("| attacker | attempt | defence | tests |")
     assert len(table) > 20
     for *_, shown_by in table:
@@ -37,11 +37,11 @@ def test_every_threat_names_tests_that_there_are() -> None:
             assert not name or defines(path, name), f"{path}::{name}"
 
 
-def test_every_class_of_attack_is_told() -> None:
+def test_every_class_of_attack_is_listed() -> None:
     assert all(f"tests/attacks/{path.name}" in PAGE for path in (ROOT / "tests" / "attacks").glob("test_*.py"))
 
 
-def said_of(attempt: Attempt, layer: str) -> str:
+def cell_of(attempt: Attempt, layer: str) -> str:
     if frozenset() in attempt.stopped_by:
         return "always"
     if frozenset({layer}) in attempt.stopped_by:
@@ -49,19 +49,19 @@ def said_of(attempt: Attempt, layer: str) -> str:
     return "together" if any(layer in layers for layers in attempt.stopped_by) else ""
 
 
-def test_every_layer_is_told() -> None:
+def test_every_layer_is_listed() -> None:
     assert [row[0] for row in rows_of("| layer | what it does")] == list(LAYER_NAMES)
 
 
 def test_the_table_of_attempts_is_the_list_of_attempts() -> None:
     table = rows_of(f"| attempt | {' | '.join(LAYER_NAMES)} |")
-    assert table == [[attempt.what, *(said_of(attempt, layer) for layer in LAYER_NAMES)] for attempt in ATTEMPTS]
+    assert table == [[attempt.what, *(cell_of(attempt, layer) for layer in LAYER_NAMES)] for attempt in ATTEMPTS]
 
 
 def test_the_limits_are_the_limits() -> None:
-    told = {row[0].partition(",")[0]: row[1] for row in rows_of("| what | default | option |")}
+    shown = {row[0].partition(",")[0]: row[1] for row in rows_of("| what | default | option |")}
     limits, config = Limits(), ServerConfig()
-    assert told["memory of a worker"] == f"{config.worker_memory_bytes >> 30} GiB"
-    assert told["threads"] == str(config.worker_threads)
-    assert told["open files"] == str(limits.open_files)
-    assert told["temporary files"].startswith(f"{limits.temporary_bytes >> 20} MiB")
+    assert shown["memory of a worker"] == f"{config.worker_memory_bytes >> 30} GiB"
+    assert shown["threads"] == str(config.worker_threads)
+    assert shown["open files"] == str(limits.open_files)
+    assert shown["temporary files"].startswith(f"{limits.temporary_bytes >> 20} MiB")
