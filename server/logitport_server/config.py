@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path  # noqa: TC003 - pydantic reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -264,6 +265,15 @@ class ServerConfig(BaseSettings):
     def asks(self) -> bool:
         """Whether callers must authenticate."""
         return self.tokens is not None or self.tls_client_ca is not None
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether shipped processors run in sandboxed processes."""
+        return self.enable_custom_logit_processor and self.isolation == "process"
+
+    def start_logging(self) -> None:
+        """Log to stderr, unless the program has configured logging itself."""
+        logging.basicConfig(level=self.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     @classmethod
     def variables(cls) -> list[str]:

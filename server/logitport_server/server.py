@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from logitport_server.config import ServerConfig
     from logitport_server.principals import Principal
+    from logitport_server.worker.start import StartedZygote
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +64,12 @@ class Server:
     Args:
         config: the operator's configuration.
         processors: trusted processors that requests can name, in addition to those of the config; see `installed`.
+        first_zygote: the result of `start_first_zygote`, if it was called already.
     """
 
-    def __init__(self, config: ServerConfig, processors: Iterable[object] = ()) -> None:
+    def __init__(
+        self, config: ServerConfig, processors: Iterable[object] = (), first_zygote: StartedZygote | None = None
+    ) -> None:
         endpoint.check_exposure(config)
         ops.configure(config.custom_ops)
         logitport_builtins.configure(config)
@@ -75,7 +79,7 @@ class Server:
         tokens = TokenFile(config.tokens) if config.tokens is not None else None
         authenticator = Authenticator(tokens, certificates=config.tls_client_ca is not None)
         self.gpu = gpu_for_workers(config, self.device, authenticator.grants)
-        self._executor = choose_executor(config, self.gpu)
+        self._executor = choose_executor(config, self.gpu, first_zygote)
         self._store = open_store(config.store) if config.store is not None else NoStore()
         self._trusted_keys = TrustedKeys(config.trusted_keys) if config.trusted_keys is not None else None
         policy = PayloadPolicy(
@@ -189,18 +193,19 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def run(config: ServerConfig, processors: Iterable[object] = ()) -> None:
+def run(config: ServerConfig, processors: Iterable[object] = (), first_zygote: StartedZygote | None = None) -> None:
     """Serve until SIGTERM or SIGINT. A start-up error is printed in one line, and the process exits with status 1.
 
     Args:
         config: the options of `logitport serve`.
         processors: see `Server`.
+        first_zygote: see `Server`.
     """
-    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    config.start_logging()
     for variable in unread({*OF_THE_SDK, *config.variables()}):
         logger.warning("%s; logitport serve --help has all options", variable)
     try:
-        running = asyncio.run(_serve(config, processors))
+        running = asyncio.run(_serve(config, processors, first_zygote))
     except (StartupError, LogitportError) as error:
         sys.exit(f"logitport: {error}")
     if running:
@@ -209,8 +214,8 @@ def run(config: ServerConfig, processors: Iterable[object] = ()) -> None:
         os._exit(0)  # a normal exit would wait for the threads of these steps
 
 
-async def _serve(config: ServerConfig, processors: Iterable[object]) -> int:
-    server = Server(config, processors)
+async def _serve(config: ServerConfig, processors: Iterable[object], first_zygote: StartedZygote | None) -> int:
+    server = Server(config, processors, first_zygote)
     address = await server.start()
     gc.freeze()  # existing objects live as long as the server: collections during steps need not scan them
     gc.set_threshold(_GC_THRESHOLD)

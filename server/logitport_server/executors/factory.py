@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from typing import TYPE_CHECKING
 
 from logitport.core.cuda_ipc import open_cuda
@@ -11,9 +10,9 @@ from logitport_server.config import StartupError
 from logitport_server.executors import Deadlines, Gpu, InlineExecutor, ProcessExecutor
 from logitport_server.principals import CUDA
 from logitport_server.registry.loader import Loader
-from logitport_server.sandbox import Limits, NotContained, SandboxError
-from logitport_server.sandbox.assessment import contain
+from logitport_server.sandbox import Limits, SandboxError
 from logitport_server.sandbox.gpu import device_nodes
+from logitport_server.worker.start import start_first_zygote
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from logitport_server.config import ServerConfig
     from logitport_server.executors import Executor
+    from logitport_server.worker.start import StartedZygote
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def gpu_for_workers(config: ServerConfig, device: torch.device, grants: Callable
         device: the server's torch device for logits.
         grants: returns whether the principal of this name has this scope.
     """
-    if device.type != "cuda" or not _has_workers(config):
+    if device.type != "cuda" or not config.has_workers:
         return None
     cuda, nodes = open_cuda(device), device_nodes()
     if cuda is None or not nodes:
@@ -43,17 +43,19 @@ def gpu_for_workers(config: ServerConfig, device: torch.device, grants: Callable
     return None if cuda is None else Gpu(cuda, nodes, lambda name: grants(name, CUDA))
 
 
-def choose_executor(config: ServerConfig, gpu: Gpu | None = None) -> Executor:
+def choose_executor(config: ServerConfig, gpu: Gpu | None = None, first: StartedZygote | None = None) -> Executor:
     """Create the executor for these options. Its zygotes start in the background.
 
     Args:
         config: the server's options.
         gpu: the result of `gpu_for_workers`.
+        first: the result of `start_first_zygote`, if it was called already.
 
     Raises:
-        StartupError: the machine lacks a layer of the sandbox.
+        StartupError: shipped processors must be refused on this machine.
     """
-    if not _has_workers(config):
+    first = first or start_first_zygote(config)
+    if first is None:
         return InlineExecutor(Loader(config.loader_cache_size))
     deadlines = Deadlines(call=config.processor_timeout_seconds, load=config.load_timeout_seconds)
     limits = Limits(
@@ -63,42 +65,31 @@ def choose_executor(config: ServerConfig, gpu: Gpu | None = None) -> Executor:
     )
     pythons = dict(option.split("=", 1) for option in config.worker_python)
     try:
-        absent = contain(
-            (sys.executable, *pythons.values()), without=config.without_layer, required=config.require_layer
-        )
         return ProcessExecutor(
             deadlines,
             config.quarantine_after,
             max_workers=config.max_workers,
             pythons=pythons,
             limits=limits,
-            without=absent,
+            without=first.without,
             gpu=gpu,
+            first=first,
         )
     except (SandboxError, OSError) as error:
-        message = f"shipped processors cannot be isolated on this machine: {error}"
-        if isinstance(error, NotContained):
-            message += (
-                "\n--isolation none runs them in the server's own process: only for code that you would run yourself"
-            )
-        raise StartupError(message) from error
+        raise StartupError(f"shipped processors cannot be isolated on this machine: {error}") from error
 
 
 def announce(config: ServerConfig, gpu: Gpu | None = None) -> str:
     """Return how shipped processors are run, for the start-up log. Logs a warning for --isolation none."""
     if not config.enable_custom_logit_processor:
         return "refused"
-    if _has_workers(config):
+    if config.has_workers:
         return "accepted, and run in sandboxed processes" + (_gpu_holders(gpu, config) if gpu and gpu.nodes else "")
     logger.warning(
         "--isolation none: every client that may ship processors can run code as this server's user, with access to "
         "its files and network; a processor that hangs or crashes stops the server"
     )
     return "accepted, and run in this process"
-
-
-def _has_workers(config: ServerConfig) -> bool:
-    return config.enable_custom_logit_processor and config.isolation == "process"
 
 
 def _gpu_holders(gpu: Gpu, config: ServerConfig) -> str:

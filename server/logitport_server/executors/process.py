@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING
 from logitport import payload
 from logitport.errors import LimitExceeded, PythonMismatch
 from logitport.payload.bytecode import RUNNING
-from logitport_server import sandbox
 from logitport_server.executors.base import Executor
 from logitport_server.executors.remote import RemoteDialect
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.zygote import Zygote
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.sandbox import Limits
+from logitport_server.worker.start import start_zygote
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Iterable, Mapping
 
     from logitport.payload import Payload
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from logitport_server.executors.worker import Deadlines
     from logitport_server.principals import TrustDomain
     from logitport_server.registry.source import Source
+    from logitport_server.worker.start import StartedZygote
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +50,7 @@ class ProcessExecutor(Executor):
         limits: what one worker may use.
         without: names of the sandbox layers to leave out.
         gpu: the server's GPU. A worker holds it if its owner has the scope `cuda`.
+        first: a zygote of the server's own Python, started without the same layers.
 
     Raises:
         SandboxError: an interpreter cannot run workers.
@@ -65,6 +66,7 @@ class ProcessExecutor(Executor):
         limits: Limits | None = None,
         without: Iterable[str] = (),
         gpu: Gpu | None = None,
+        first: StartedZygote | None = None,
     ) -> None:
         self.hits = self.misses = 0
         self.quarantine = Quarantine(quarantine_after)
@@ -78,7 +80,10 @@ class ProcessExecutor(Executor):
         self._lock = threading.Lock()
         # By Python version, and whether the workers hold the GPU.
         kinds = (False, True) if gpu is not None and gpu.nodes else (False,)
-        self._zygotes = {kind: self._launch(*kind) for kind in product(self._paths, kinds)}
+        self._zygotes = {} if first is None else {(RUNNING, False): Zygote(RUNNING, first, self._limits)}
+        self._zygotes |= {
+            kind: self._launch(*kind) for kind in product(self._paths, kinds) if kind not in self._zygotes
+        }
         self._max_workers = max_workers
         self._workers: dict[tuple[TrustDomain | None, str], Worker] = {}
         self._closed = threading.Event()
@@ -200,18 +205,7 @@ class ProcessExecutor(Executor):
 
     def _launch(self, python: str, holds_gpu: bool) -> Zygote:
         nodes = self.gpu.nodes if self.gpu is not None and holds_gpu else ()
-
-        def launch(descriptor: int) -> subprocess.Popen[bytes]:
-            arguments = ["-m", "logitport_server.worker", str(descriptor)]
-            launched = self._launcher.submit(
-                sandbox.launch,
-                self._paths[python],
-                arguments,
-                pass_fds=[descriptor],
-                without=self._without,
-                devices=nodes,
-                threads=self._limits.threads // 2,  # for torch; the rest is for the processor's own threads
-            )
-            return launched.result()
-
-        return Zygote(python, launch, self._limits, holds_gpu=holds_gpu)
+        started = self._launcher.submit(
+            start_zygote, self._paths[python], without=self._without, threads=self._limits.threads, devices=nodes
+        )
+        return Zygote(python, started.result(), self._limits, holds_gpu=holds_gpu)

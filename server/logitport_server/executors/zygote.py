@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from logitport_server.worker import frames, messages
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from logitport_server.sandbox import Limits
+    from logitport_server.worker.start import StartedZygote
 
 logger = logging.getLogger(__name__)
 
@@ -138,11 +138,11 @@ class WorkerProcess:
 
 
 class Zygote:
-    """Launched by the constructor; `ready` waits until it can fork.
+    """Requests workers from a started zygote; `ready` waits until it can fork.
 
     Args:
         python: minor version of its Python.
-        launch: starts the process, given the descriptor of its control socket.
+        started: the process and its control socket, which this object then owns.
         limits: what each worker may use.
         holds_gpu: whether the workers have the device nodes of a GPU.
 
@@ -154,7 +154,7 @@ class Zygote:
     def __init__(
         self,
         python: str,
-        launch: Callable[[int], subprocess.Popen[bytes]],
+        started: StartedZygote,
         limits: Limits,
         *,
         holds_gpu: bool = False,
@@ -162,9 +162,7 @@ class Zygote:
         self.python = python
         self.holds_gpu = holds_gpu
         self._limits = limits
-        self._control, zygote_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with zygote_end:
-            self._process = launch(zygote_end.fileno())
+        self._control, self._process = started.control, started.process
         self._ready: Future[None] = Future()
         # By the number of the worker.
         self._forking: dict[int, tuple[socket.socket, Future[WorkerProcess]]] = {}

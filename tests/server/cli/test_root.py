@@ -43,6 +43,19 @@ def test_the_options_of_a_command_need_no_torch(command: str) -> None:
     assert "torch" not in imported
 
 
+def test_serve_starts_the_zygote_before_it_imports_torch() -> None:
+    code = """
+import sys
+from logitport_server.cli import root, serve
+def start(config):
+    sys.exit(f"torch imported: {'torch' in sys.modules}")
+serve.start_first_zygote = start
+root.run(["serve"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=200)
+    assert done.stderr == "torch imported: False\n"
+
+
 @pytest.mark.parametrize("command", COMMANDS.values())
 def test_every_command_of_the_table_can_be_imported(command: tuple[str, str, str]) -> None:
     module, model, _ = command

@@ -14,6 +14,7 @@ from logitport_server.config import ServerConfig, StartupError
 from logitport_server.executors import InlineExecutor, factory
 from logitport_server.principals import TrustDomain
 from logitport_server.sandbox import NotContained, SandboxError
+from logitport_server.worker import start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +103,7 @@ def test_processors_that_are_not_contained_are_refused(monkeypatch: pytest.Monke
         assert (list(pythons), without, required) == ([sys.executable], ["limits"], ["seccomp"])
         raise NotContained("these attempts got through:\n  Read the host's files")
 
-    monkeypatch.setattr(factory, "contain", contain)
+    monkeypatch.setattr(start, "contain", contain)
     config = ServerConfig(enable_custom_logit_processor=True, without_layer=["limits"], require_layer=["seccomp"])
     with pytest.raises(StartupError, match=r"(?s)host's files.*--isolation none runs them in the server's own process"):
         factory.choose_executor(config)
@@ -112,7 +113,7 @@ def test_every_interpreter_of_workers_is_probed(monkeypatch: pytest.MonkeyPatch)
     def contain(pythons: Any, **_: Any) -> frozenset[str]:
         raise SandboxError(" ".join(pythons))
 
-    monkeypatch.setattr(factory, "contain", contain)
+    monkeypatch.setattr(start, "contain", contain)
     config = ServerConfig(enable_custom_logit_processor=True, worker_python=["3.12=/a/python3.12"])
     with pytest.raises(StartupError, match=f"{re.escape(sys.executable)} /a/python3.12$"):
         factory.choose_executor(config)

@@ -1,0 +1,83 @@
+"""Starts zygotes from the server's process.
+
+This module needs no torch: `logitport serve` starts the first zygote before it imports torch itself, so that both
+import it at the same time.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+from logitport_server import sandbox
+from logitport_server.config import StartupError
+from logitport_server.sandbox import NotContained, SandboxError
+from logitport_server.sandbox.assessment import contain
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Collection, Sequence
+
+    from logitport_server.config import ServerConfig
+
+
+class StartedZygote(NamedTuple):
+    """A zygote whose imports may not be done.
+
+    Attributes:
+        control: the server's end of its control socket.
+        process: the process, or bubblewrap around it.
+        without: names of the sandbox layers that are left out.
+    """
+
+    control: socket.socket
+    process: subprocess.Popen[bytes]
+    without: frozenset[str]
+
+
+def start_zygote(python: str, *, without: Collection[str], threads: int, devices: Sequence[str] = ()) -> StartedZygote:
+    """Start a zygote. It dies with the calling thread, which must live as long as the server.
+
+    Args:
+        python: path of the interpreter.
+        without: names of the sandbox layers to leave out.
+        threads: maximum number of threads of one worker.
+        devices: device nodes for its workers.
+
+    Raises:
+        SandboxError: the interpreter cannot run workers.
+        OSError: the process cannot be started.
+    """
+    control, zygote_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with zygote_end:
+        process = sandbox.launch(
+            python,
+            ["-m", "logitport_server.worker", str(zygote_end.fileno())],
+            pass_fds=[zygote_end.fileno()],
+            without=without,
+            devices=devices,
+            threads=threads // 2,  # for torch; the rest is for the processor's own threads
+        )
+    return StartedZygote(control, process, frozenset(without))
+
+
+def start_first_zygote(config: ServerConfig) -> StartedZygote | None:
+    """Start the zygote of the server's own Python, if these options need workers and the machine contains them.
+
+    Raises:
+        StartupError: shipped processors must be refused on this machine.
+    """
+    if not config.has_workers:
+        return None
+    pythons = (sys.executable, *(option.split("=", 1)[1] for option in config.worker_python))
+    try:
+        without = contain(pythons, without=config.without_layer, required=config.require_layer)
+        return start_zygote(sys.executable, without=without, threads=config.worker_threads)
+    except (SandboxError, OSError) as error:
+        message = f"shipped processors cannot be isolated on this machine: {error}"
+        if isinstance(error, NotContained):
+            message += (
+                "\n--isolation none runs them in the server's own process: only for code that you would run yourself"
+            )
+        raise StartupError(message) from error
