@@ -1,7 +1,7 @@
-"""The walls around what clients ship: layers, and the two places where they are put up.
+"""The sandbox of shipped processors: its layers, and the two places where they are applied.
 
-The server calls `launch`, which starts a preloaded parent behind the outer wall. That one makes a `Parent` and forks
-workers, each behind walls of its own. `LAYERS` are the walls; `check` says whether this machine has them.
+The server calls `launch`, which starts a preloaded parent inside the outer layer. The parent creates a `WorkerForker`
+and forks workers, and applies the inner layers to each. `assessment` decides whether this machine contains workers.
 """
 
 from logitport_server.sandbox.forker import SandboxedProcess, WorkerForker

@@ -79,15 +79,15 @@ class Assessment:
 
     def warnings(self) -> list[str]:
         """Return what an operator should know although shipped processors may run."""
-        told = [
+        warnings = [
             f"the sandbox has no layer {name}: {reason}; the other layers stop every attempt, with less depth"
             for name, reason in self.missing.items()
             if name not in self.waived
         ]
         if accepted := self.accepted:
             names = ", ".join(sorted(self.waived))
-            told.append(f"without {names}, these attempts get through: {', '.join(one.what for one in accepted)}")
-        return told
+            warnings.append(f"without {names}, these attempts get through: {', '.join(one.what for one in accepted)}")
+        return warnings
 
 
 def assess(

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Verdicts. KILL ends the process: with one thread killed, the others would wait for its locks.
+# Verdicts. KILL ends the process: if only one thread ended, the others would wait for its locks.
 ALLOW = 0x7FFF_0000
 KILL = 0x8000_0000
 _ERRNO = 0x0005_0000
 
-# Operations of linux/bpf_common.h. AND and the comparisons use the word that was loaded last.
+# Operations of linux/bpf_common.h. AND and the comparisons use the last loaded word.
 _LOAD, _AND, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
 
 # Offsets in `struct seccomp_data`. An argument has 64 bits, of which BPF loads 32; the architectures are little-endian.

@@ -1,4 +1,4 @@
-"""The outer wall: the preloaded parent, and so every worker, sees a file system made for it and nothing else."""
+"""The outer layer: the preloaded parent, and so every worker, has a file system of its own with few files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _PROBE_SECONDS = 20
 
-# Folders that workers share only where the namespaces layer is waived; else each has its own above them.
+# Workers share these folders only without the namespaces layer, which mounts a private folder for each.
 _TEMPORARY_BYTES = str(64 << 20)
 
 _NAMESPACES = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
@@ -26,28 +26,28 @@ _SHARED_MEMORY = ["--perms", "1777", "--size", _TEMPORARY_BYTES, "--tmpfs", "/de
 _TEMPORARY = ["--perms", "1777", "--size", _TEMPORARY_BYTES, "--tmpfs", "/tmp"]  # noqa: S108
 _ROOT = [*_DEVICES, *_TEMPORARY, *_SHARED_MEMORY]
 
-# The preloaded parent of a server that runs as root becomes another user first of all, or maps root to one.
+# The preloaded parent of a root server first becomes another user, or maps root to one. Both need capabilities.
 _ROOTS_CAPABILITIES = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETFCAP"]
 
 
 class Bubblewrap(Layer):
-    """https://github.com/containers/bubblewrap, from 0.6 on."""
+    """bubblewrap, https://github.com/containers/bubblewrap, 0.6 or later."""
 
     name = "bubblewrap"
-    does = "no file but Python's own, no network, no sight of the host's processes"
+    does = "only Python's own files, no network, no view of the host's processes"
 
     def missing(self) -> str | None:
         found = shutil.which("bwrap")
         if found is None:
             return "there is no bwrap; install the package bubblewrap"
-        # All of the host's files are there but /dev: the interpreter may lie anywhere, below /tmp too.
+        # Bind all of the host's files except /dev: the interpreter may be in any folder, even below /tmp.
         root = ["--ro-bind", "/", "/", *_DEVICES, *_SHARED_MEMORY]
         probe = [found, *_NAMESPACES, *root, sys.executable, "-I", "-S", "-c", ""]
         try:
             subprocess.run(probe, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=True)  # noqa: S603
         except (OSError, subprocess.SubprocessError) as error:
-            said = (getattr(error, "stderr", None) or str(error)).strip()
-            return f"bwrap does not work here: {said}; it needs bubblewrap 0.6 and user namespaces, or root"
+            message = (getattr(error, "stderr", None) or str(error)).strip()
+            return f"bwrap does not work here: {message}; it needs bubblewrap 0.6 and user namespaces, or root"
         return None
 
     def wrap(self, command: list[str], plan: Plan) -> list[str]:
@@ -68,7 +68,7 @@ class Bubblewrap(Layer):
 
 
 def _parents(paths: Iterable[str]) -> list[str]:
-    """Folders above the paths: bubblewrap would make them for root alone."""
+    """Return arguments that create the folders above the paths. Bubblewrap itself creates them for root only."""
     folders = {parent for path in paths for parent in _above(path)}
     return [argument for folder in sorted(folders) for argument in ("--dir", folder)]
 

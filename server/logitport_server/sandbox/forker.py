@@ -1,4 +1,4 @@
-"""In the preloaded parent: fork workers, and put the inner walls around each."""
+"""In the preloaded parent: forks workers, and applies the inner layers to each."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _SETTING_UP_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class SandboxedProcess:
-    """A worker that stands behind its walls.
+    """A worker to which all layers have been applied.
 
     Attributes:
-        pid: its process id, for the parent's `os.waitpid`; processes outside the sandbox know it by another.
-        pidfd: a handle on it, the caller's to close. It means the same in every process: sent to the server over a
-            Unix socket, it can be waited for (readable once the worker has ended) and killed
+        pid: its process id in the parent, for `os.waitpid`; outside the sandbox the number is different.
+        pidfd: a descriptor of the process, which the caller closes. It is valid in every process: the server, which
+            receives it over a Unix socket, can wait for it (readable once the worker has ended) and kill the worker
             (`signal.pidfd_send_signal`).
     """
 
@@ -39,19 +39,19 @@ class SandboxedProcess:
 
 
 class WorkerForker:
-    """The preloaded parent, of which there is one in a process that `launch` started.
+    """Forks workers in a process that `launch` started; one for each such process.
 
-    Make it first of all: it gives up root. Then import what workers need, let that look up in /proc what it wants to
-    know of this machine, for workers have none, and fork. The process must have one thread.
+    Create it first: that drops root. Then import what workers need, and fork. Imports that read /proc must happen
+    before the fork, because workers have no /proc. The process must have one thread.
     """
 
     def __init__(self) -> None:
         self._plan = Plan.received()
         self._layers = [layer for layer in LAYERS if layer.name not in self._plan.without]
-        # Without bubblewrap, Python may lie in a folder that is closed to all but root; then root is what they stay.
+        # Without bubblewrap, Python may be in a folder that only root can read. Workers then stay root.
         if "bubblewrap" not in self._plan.without or all(map(is_open_to_nobody, self._plan.readable)):
             become_nobody()
-        if "namespaces" in self._plan.without:  # else that layer does it, once it needs them no more
+        if "namespaces" in self._plan.without:  # that layer needs them, and drops them itself
             linux.drop_capabilities()
         linux.no_new_privileges()
         linux.adopt_orphans()
@@ -59,39 +59,39 @@ class WorkerForker:
         linux.die_with_parent(signal.SIGKILL)
 
     def fork(self, child: Callable[[], object], limits: Limits, keep: Sequence[int] = ()) -> SandboxedProcess:
-        """Start a worker: a copy of this process that puts up its walls, and then calls `child`.
+        """Start a worker: a copy of this process that applies its layers, and then calls `child`.
 
         The worker has the descriptors in `keep`, and /dev/null as its standard streams; it ends when `child` returns
-        or raises. It dies with this process. Its exit status is this process's to collect (`os.waitpid`).
+        or raises. It dies with this process, which must collect its exit status (`os.waitpid`).
 
-        Raises SandboxError if a wall could not be put up; then `child` was not called.
+        Raises SandboxError if a layer could not be applied; then `child` was not called.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(_SETTING_UP_SECONDS)
         with ours:
-            between = os.fork()
-            if between == 0:
+            intermediate = os.fork()
+            if intermediate == 0:
                 _end_with(theirs, lambda: self._split(theirs, child, limits, keep))
             theirs.close()
             message, descriptors, _, _ = socket.recv_fds(ours, _MESSAGE_BYTES, 1)
-            os.waitpid(between, 0)
+            os.waitpid(intermediate, 0)
             if not descriptors:
-                raise SandboxError(message.decode() or "a worker ended before its walls stood")
+                raise SandboxError(message.decode() or "a worker ended before its layers were applied")
             pid, pidfd = int(message), descriptors[0]
             ours.send(b"go")
             try:
-                said = ours.recv(_MESSAGE_BYTES)
+                reply = ours.recv(_MESSAGE_BYTES)
             except TimeoutError:
-                said = f"its walls did not stand after {_SETTING_UP_SECONDS:.0f} s".encode()
-            if said == b"ready":
+                reply = f"its layers were not applied within {_SETTING_UP_SECONDS:.0f} s".encode()
+            if reply == b"ready":
                 return SandboxedProcess(pid, pidfd)
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             os.close(pidfd)
             os.waitpid(pid, 0)
-            raise SandboxError(said.decode() or "a worker ended while its walls were put up")
+            raise SandboxError(reply.decode() or "a worker ended while its layers were applied")
 
     def _split(self, channel: socket.socket, child: Callable[[], object], limits: Limits, keep: Sequence[int]) -> None:
-        """In between: a process enters a new pid namespace only by being born into it."""
+        """In an intermediate process: only a child of the process that unshares enters a new pid namespace."""
         for layer in self._layers:
             layer.split(self._plan)
         worker = os.fork()
@@ -102,32 +102,34 @@ class WorkerForker:
     def _become_worker(
         self, channel: socket.socket, child: Callable[[], object], limits: Limits, keep: Sequence[int]
     ) -> None:
-        channel.recv(_MESSAGE_BYTES)  # once the process in between has ended, the parent's death is the one to die of
+        channel.recv(
+            _MESSAGE_BYTES
+        )  # wait until the intermediate process has ended: the parent is then the preloaded one
         linux.die_with_parent(signal.SIGKILL)
-        most = os.sysconf("SC_OPEN_MAX")  # before there is a lower limit
+        max_descriptors = os.sysconf("SC_OPEN_MAX")  # before a layer lowers the limit
         for layer in self._layers:
             layer.apply(self._plan, limits)
-        _close_descriptors({*keep, channel.fileno()}, most)
+        _close_descriptors({*keep, channel.fileno()}, max_descriptors)
         channel.send(b"ready")
         channel.close()
         child()
 
 
 def _end_with(channel: socket.socket, call: Callable[[], None]) -> NoReturn:
-    """Run the call, tell the parent why it raised if it did, and end."""
+    """Run the call, send the parent the exception if there is one, and exit."""
     status = 1
     try:
         call()
         status = 0
-    except Exception as error:  # noqa: BLE001 - what fails here is told, whatever it is
+    except Exception as error:  # noqa: BLE001 - the parent reports any failure
         with contextlib.suppress(OSError):
             channel.send(f"{type(error).__name__}: {error}".encode()[:_MESSAGE_BYTES])
     finally:
         os._exit(status)
 
 
-def _close_descriptors(kept: set[int], most: int) -> None:
-    """Close all below `most` but these, with /dev/null as the three standard streams."""
+def _close_descriptors(kept: set[int], end: int) -> None:
+    """Close all descriptors below `end` except these, and use /dev/null for the three standard streams."""
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(null, stream)
@@ -135,4 +137,4 @@ def _close_descriptors(kept: set[int], most: int) -> None:
     for descriptor in sorted(descriptor for descriptor in kept if descriptor > 2):
         os.closerange(first, descriptor)
         first = descriptor + 1
-    os.closerange(first, most)
+    os.closerange(first, end)

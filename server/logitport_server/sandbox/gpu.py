@@ -1,8 +1,8 @@
-"""What a worker that holds a GPU must be let have: device nodes, the driver's libraries, and what the driver reads.
+"""What a worker that holds a GPU needs: device nodes, the driver's libraries, and the files that the driver reads.
 
-Nothing of this was tried with a GPU yet. What CUDA asks for is what people report who had it run behind bubblewrap,
-Landlock and seccomp: `/sys` and `/proc` to read, threads' names in `/proc` to write, `memfd_create`, Unix sockets and
-pipes of its own, address space without a limit.
+None of this has been tested with a GPU yet. The list follows reports of CUDA inside bubblewrap, Landlock and seccomp:
+read access to `/sys` and `/proc`, write access to thread names in `/proc`, `memfd_create`, its own Unix sockets and
+pipes, and unlimited address space.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ import glob
 import os
 import stat
 
-# NVIDIA's control node, its unified memory's, and one for each GPU.
+# NVIDIA's nodes: one for each GPU, one for control, and those of unified memory.
 _NODES = ("/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 _LIBRARIES = ("libcuda.so", "libnvidia-")
-_SYSTEM = "/sys"  # the driver does not start without
+_SYSTEM = "/sys"  # the driver does not start without it
 
-# Which GPUs there are, and in which order: a worker must count them as the server does.
+# Which GPUs are visible, and in which order: a worker must number them as the server does.
 _ORDER = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 
 def device_nodes() -> tuple[str, ...]:
-    """NVIDIA's device nodes on this machine; none where there is no driver."""
+    """Return NVIDIA's device nodes on this machine; none without a driver."""
     found = {path for pattern in _NODES for path in glob.glob(pattern)}
     return tuple(sorted(path for path in found if stat.S_ISCHR(os.stat(path).st_mode)))
 
 
 def readable_paths() -> tuple[str, ...]:
-    """What the driver reads, beside the system's libraries: its own, from where this process has loaded them."""
+    """Return what the driver reads besides the system's libraries: its own, from where this process loaded them."""
     return (*_library_folders(), _SYSTEM)
 
 
 def environment() -> dict[str, str]:
-    """What a process that uses the driver finds in its environment."""
+    """Return the environment variables of a process that uses the driver."""
     kept = {name: os.environ[name] for name in _ORDER if name in os.environ}
     folders = _library_folders()
-    # Torch is to look for GPUs without starting CUDA: a process that has started it cannot be forked.
+    # Torch must detect GPUs without initializing CUDA: a process that has initialized it cannot be forked.
     kept["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     return kept | ({"LD_LIBRARY_PATH": ":".join(folders)} if folders else {})
 
@@ -43,8 +43,8 @@ def environment() -> dict[str, str]:
 def _library_folders() -> tuple[str, ...]:
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         paths = {line.rstrip("\n").partition("/")[2] for line in maps}
-    return tuple(sorted({f"/{os.path.dirname(path)}" for path in paths if _is_drivers(path)}))
+    return tuple(sorted({f"/{os.path.dirname(path)}" for path in paths if _belongs_to_driver(path)}))
 
 
-def _is_drivers(path: str) -> bool:
+def _belongs_to_driver(path: str) -> bool:
     return os.path.basename(path).startswith(_LIBRARIES)

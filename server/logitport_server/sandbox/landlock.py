@@ -1,7 +1,8 @@
-"""A second list of files, enforced by the kernel, for what the layers before it let through.
+"""A second list of allowed files, which the kernel enforces if a layer before it fails.
 
-Landlock is three system calls, which `linux.py` makes. The packages lost, as each worker interpreter would need them:
-`landlock`, a pre-release from 2025, lacks TCP and scopes; `landlockpy` has both, in 850 lines that are months old.
+Landlock is three system calls, which `linux.py` makes. Packages were rejected, because each worker interpreter would
+need them: `landlock`, a pre-release from 2025, lacks TCP and scopes; `landlockpy` has both, in 850 lines that are
+months old.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from logitport_server.sandbox.layer import Layer
 if TYPE_CHECKING:
     from logitport_server.sandbox.plan import Limits, Plan
 
-_PRIVATE = ("/tmp", "/dev/shm")  # noqa: S108 - what the namespaces layer has made the worker's own
+_PRIVATE = ("/tmp", "/dev/shm")  # noqa: S108 - the namespaces layer makes them private
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 # Rights of linux/landlock.h: LANDLOCK_ACCESS_FS_*.
@@ -24,7 +25,7 @@ _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _MAKE_CHAR, _MAKE_BLOCK = 1 << 6, 1 << 11
 _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 
-# What Landlock can deny, by the version that brought it. A kernel refuses rights that it does not know.
+# What Landlock can deny, by the version that introduced it. A kernel refuses rights that it does not know.
 _FILES = {1: (1 << 13) - 1, 2: _REFER, 3: _TRUNCATE, 5: _IOCTL_DEV}
 _TCP = {4: 0b11}  # LANDLOCK_ACCESS_NET_BIND_TCP, _CONNECT_TCP
 _SCOPES = {6: 0b11}  # LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET, _SIGNAL
@@ -35,7 +36,7 @@ class Landlock(Layer):
 
     name = "landlock"
     does = (
-        "no file but Python's own; from Linux 6.7 on no TCP, "
+        "only Python's own files; from Linux 6.7 on no TCP, "
         "from 6.12 on no signal and no abstract socket beyond the worker"
     )
 
@@ -65,13 +66,13 @@ def _known(rights: dict[int, int], version: int) -> int:
 
 
 def _exceptions(plan: Plan) -> dict[str, int]:
-    """What a worker may do, by path."""
+    """Return the rights of a worker, by path."""
     read_folder, use_device = _READ_FILE | _READ_DIR, _READ_FILE | _WRITE_FILE
     allowed = {path: read_folder if os.path.isdir(path) else _READ_FILE for path in plan.readable}
     allowed |= dict.fromkeys(_DEVICES, use_device)
     if plan.devices:
         allowed |= dict.fromkeys(plan.devices, use_device | _IOCTL_DEV)
-        # The CUDA driver reads it, and ends if it cannot name its threads there.
+        # The CUDA driver reads it, and ends the process if it cannot name its threads there.
         allowed["/proc"] = read_folder | _WRITE_FILE
     if "namespaces" not in plan.without:
         allowed |= dict.fromkeys(_PRIVATE, ~(_EXECUTE | _MAKE_CHAR | _MAKE_BLOCK))

@@ -1,4 +1,4 @@
-"""In the server: start a preloaded parent behind the outer wall."""
+"""In the server: starts a preloaded parent inside the outer layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from logitport_server.sandbox.seccomp import compile_filter
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# What a worker finds in its environment. The BLAS of numpy has one thread: it would start more before the fork.
+# A worker's environment. numpy's BLAS gets one thread: otherwise it would start threads before the fork.
 _ENVIRONMENT = {
     "PATH": "",
     "HOME": "/tmp",  # noqa: S108 - the worker's own
@@ -36,19 +36,20 @@ def launch(
     devices: Sequence[str] = (),
     threads: int = Limits().threads // 2,
 ) -> subprocess.Popen[bytes]:
-    """Start `python -I -B ARGUMENTS` as the preloaded parent of workers, behind the outer wall.
+    """Start `python -I -B ARGUMENTS` as the preloaded parent of workers, inside the outer layer.
 
-    What runs there makes a `Parent`, which forks the workers. It dies with the thread that calls this, so that no
-    parent is left when a server is killed: call from a thread that lives as long as the server.
+    That process creates a `WorkerForker`, which forks the workers. It dies with the calling thread, so that no parent
+    remains when a server is killed: call this from a thread that lives as long as the server.
 
     Args:
         python: the interpreter, in which logitport[server] is installed.
         arguments: such as `["-m", "a.module"]`.
         pass_fds: descriptors that it inherits, under the same numbers.
-        without: names of the layers to do without.
-        devices: device nodes that workers may use, such as /dev/nvidia0 and its like, and with them what the driver of
-            a GPU needs; without any, workers have none.
-        threads: most that torch starts for one operation: fewer than a worker may have, or OpenMP ends it.
+        without: names of the layers to leave out.
+        devices: device nodes that workers may use, such as /dev/nvidia0. With any, workers also have the files that
+            the driver of a GPU needs.
+        threads: maximum number of threads that torch uses for one operation. It must be below the worker's limit on
+            threads, because OpenMP ends a process in which it cannot start one.
 
     Raises SandboxError if the interpreter cannot run workers, OSError if it cannot be started.
     """

@@ -1,4 +1,4 @@
-"""The seam: one layer of the sandbox."""
+"""The interface of one layer of the sandbox."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 class Layer(ABC):
-    """One wall. A layer that is not waived stands around every worker.
+    """One layer. Every worker has all layers that are present and not waived.
 
     Attributes:
-        name: what `--without-layer` calls it.
-        does: what it keeps a worker from, in one line.
+        name: the name for `--without-layer` and `--require-layer`.
+        does: what it prevents, in one line.
     """
 
     name: str
@@ -22,15 +22,15 @@ class Layer(ABC):
 
     @abstractmethod
     def missing(self) -> str | None:
-        """Why this machine lacks the layer, and what it would need; None if it is there."""
+        """Return why this machine lacks the layer, and what it needs; None if the layer is present."""
 
     def wrap(self, command: list[str], plan: Plan) -> list[str]:
-        """In the server: the command of the preloaded parent, with this wall around it."""
+        """In the server: return the command of the preloaded parent, wrapped in this layer."""
         del plan
         return command
 
     def split(self, plan: Plan) -> None:
-        """In the process that is about to fork a worker: what the worker must be born into."""
+        """In the process that will fork a worker: enter what only a child process can be created in."""
 
     def apply(self, plan: Plan, limits: Limits) -> None:
-        """In the worker, before it reads anything that a client sent. Raises OSError if the wall cannot be put up."""
+        """In the worker, before it reads client data: apply the layer. Raises OSError if that fails."""

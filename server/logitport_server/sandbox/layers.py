@@ -1,4 +1,4 @@
-"""All layers, in the order in which they are put up."""
+"""All layers, in the order in which they are applied."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ from logitport_server.sandbox.seccomp import Seccomp
 if TYPE_CHECKING:
     from logitport_server.sandbox.layer import Layer
 
-# Limits come before namespaces, which take /proc away; seccomp comes last, for it forbids what the others call.
+# Limits come before namespaces, which hide /proc. Seccomp comes last: it forbids the system calls of the others.
 LAYERS: tuple[Layer, ...] = (Bubblewrap(), ResourceLimits(), Namespaces(), Landlock(), Seccomp())
 LAYER_NAMES = tuple(layer.name for layer in LAYERS)

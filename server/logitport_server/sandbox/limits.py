@@ -1,4 +1,4 @@
-"""What a worker may use up."""
+"""Limits on the resources of a worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from logitport_server.sandbox.layer import Layer
 if TYPE_CHECKING:
     from logitport_server.sandbox.plan import Limits, Plan
 
-# What a thread takes without using it: its stack, which counts as memory, and an arena of malloc's, which does not.
+# Reserved for each thread, used or not: its stack, which counts as memory, and an arena of malloc, which does not.
 _STACK_BYTES = 8 << 20
 _ARENA_BYTES = 128 << 20
 
@@ -21,20 +21,20 @@ _DRIVERS_FILES = 1024
 class ResourceLimits(Layer):
     """setrlimit(2).
 
-    There is none on CPU time: a worker lives as long as the server. How many CPUs it can keep busy is bounded by its
-    threads, and for how long by the server's time for a call.
+    CPU time has no limit: a worker lives as long as the server. The number of its threads limits how many CPUs it can
+    keep busy, and the server's deadline for a call limits for how long.
     """
 
     name = "limits"
     does = "no more memory, threads, open files or file space than the operator allows; no core dumps"
 
     def missing(self) -> str | None:
-        return None if sys.platform == "linux" else "resource limits are those of Linux"
+        return None if sys.platform == "linux" else "these resource limits are a part of Linux"
 
     def apply(self, plan: Plan, limits: Limits) -> None:
         mapped, own = _memory_in_use()
         memory = limits.memory_bytes + limits.threads * _STACK_BYTES
-        most = {
+        values = {
             resource.RLIMIT_DATA: own + memory,
             resource.RLIMIT_AS: mapped + memory + limits.region_bytes + limits.threads * _ARENA_BYTES,
             resource.RLIMIT_NOFILE: limits.open_files,
@@ -44,19 +44,23 @@ class ResourceLimits(Layer):
             resource.RLIMIT_MSGQUEUE: 0,
             resource.RLIMIT_RTPRIO: 0,
         }
-        if plan.devices:  # CUDA reserves as much address space as there is memory, and opens its devices many times
-            del most[resource.RLIMIT_AS]
-            most[resource.RLIMIT_NOFILE] = max(limits.open_files, _DRIVERS_FILES)
-        if "namespaces" not in plan.without:  # else every process of the user's counts, and the next worker fails
-            most[resource.RLIMIT_NPROC] = limits.threads
-        for kind, value in most.items():
+        if (
+            plan.devices
+        ):  # CUDA reserves as much address space as the machine has memory, and opens its devices many times
+            del values[resource.RLIMIT_AS]
+            values[resource.RLIMIT_NOFILE] = max(limits.open_files, _DRIVERS_FILES)
+        if (
+            "namespaces" not in plan.without
+        ):  # without a user namespace, all processes of the user count, and later workers could not start
+            values[resource.RLIMIT_NPROC] = limits.threads
+        for kind, value in values.items():
             hard = resource.getrlimit(kind)[1]
             bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(kind, (bound, bound))
 
 
 def _memory_in_use() -> tuple[int, int]:
-    """Bytes of address space, and those of them that are private and written to; proc_pid_statm(5)."""
+    """Return the bytes of address space, and how many of them are private and written to; proc_pid_statm(5)."""
     with open("/proc/self/statm", encoding="ascii") as file:
         pages = [int(count) for count in file.read().split()]
     return pages[0] * resource.getpagesize(), pages[5] * resource.getpagesize()

@@ -1,4 +1,4 @@
-"""The calls of Linux that Python has no function for. Constants are those of the kernel's headers."""
+"""System calls of Linux that Python has no function for. Constants are from the kernel's headers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PR_SET_NO_NEW_PRIVS = 38
 _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION_3 = 0x2008_0522
 
-# Calls that libc has no function for. Their numbers are the same on every architecture.
+# System calls without a function in libc. Their numbers are the same on every architecture.
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
 _LANDLOCK_CREATE_RULESET_VERSION = 1
 _LANDLOCK_RULE_PATH_BENEATH = 1
@@ -68,7 +68,7 @@ def _system_call(what: str, number: int, *values: int | bytes | None) -> int:
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces that the flags name for new ones. Raises OSError."""
+    """Move this process into new namespaces of the kinds that the flags name. Raises OSError."""
     _checked(_libc.unshare(flags), "unshare")
 
 
@@ -79,40 +79,40 @@ def mount(source: str, target: str, kind: str, flags: int, options: str = "") ->
 
 
 def no_new_privileges() -> None:
-    """From here on no program gives this process privileges that it has not."""
+    """Prevent programs that this process executes from gaining privileges."""
     _prctl("no_new_privs", _PR_SET_NO_NEW_PRIVS, 1)
 
 
 def set_dumpable(dumpable: bool) -> None:
-    """Whether this process leaves core dumps, and others of its user may trace it."""
+    """Set whether this process leaves core dumps, and can be traced by processes of the same user."""
     _prctl("dumpable", _PR_SET_DUMPABLE, int(dumpable))
 
 
 def die_with_parent(signal_number: int) -> None:
-    """Have the kernel send this signal when the parent ends."""
+    """Let the kernel send this signal to the process when its parent ends."""
     _prctl("parent death signal", _PR_SET_PDEATHSIG, signal_number)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent ends."""
+    """Make this process the new parent of descendants whose parent has ended."""
     _prctl("child subreaper", _PR_SET_CHILD_SUBREAPER, 1)
 
 
 def filter_system_calls(instructions: bytes) -> None:
-    """Load a seccomp filter, which is BPF of eight bytes an instruction, for this thread and those it starts."""
+    """Load a seccomp filter (BPF, eight bytes for each instruction) for this thread and those that it starts."""
     program = _SocketFilterProgram(len(instructions) // 8, instructions)
     address = ctypes.cast(ctypes.pointer(program), ctypes.c_void_p)
     _prctl("seccomp", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, address)
 
 
 def landlock_version() -> int:
-    """The kernel's version of Landlock. Raises OSError if it has none."""
+    """Return the kernel's version of Landlock. Raises OSError if it has none."""
     return _system_call("landlock", _LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_CREATE_RULESET_VERSION)
 
 
 def landlock_ruleset(files: int, network: int, scopes: int) -> int:
     """Make a ruleset that denies these rights, and return its descriptor. Raises OSError."""
-    # Kernels that know a shorter structure accept this one if the fields that they lack are 0.
+    # Kernels with a shorter structure accept this one if the additional fields are 0.
     attributes = struct.pack("=QQQ", files, network, scopes)
     return _system_call("landlock ruleset", _LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
 
@@ -121,7 +121,7 @@ def landlock_allow(ruleset: int, path: str, rights: int) -> None:
     """Add an exception to a ruleset: these rights, on the path and all below it. Raises OSError."""
     parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        attributes = struct.pack("=Qi", rights, parent)  # the kernel's structure is packed, too
+        attributes = struct.pack("=Qi", rights, parent)  # the kernel's structure is packed as well
         _system_call(f"landlock {path}", _LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_RULE_PATH_BENEATH, attributes, 0)
     finally:
         os.close(parent)
@@ -133,9 +133,9 @@ def landlock_restrict(ruleset: int) -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up every capability, and the right to gain one."""
+    """Drop all capabilities, and prevent gaining any."""
     for capability in range(64):
         if _libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(capability), *[ctypes.c_ulong(0)] * 3) != 0:
-            break  # past the kernel's last one, or not ours to drop: then no_new_privs stands before it
+            break  # past the kernel's last capability, or not permitted: then no_new_privs prevents gaining it
     header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
     _checked(_libc.capset(ctypes.byref(header), (ctypes.c_uint32 * 6)()), "capset")

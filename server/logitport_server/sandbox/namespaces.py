@@ -1,4 +1,4 @@
-"""A worker's own view: no other process, no network, folders for temporary files that no other worker sees."""
+"""Separate namespaces for each worker: no other process, no network, and private temporary folders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from logitport_server.sandbox.nobody import NOBODY
 if TYPE_CHECKING:
     from logitport_server.sandbox.plan import Limits, Plan
 
-_PRIVATE = ("/tmp", "/dev/shm")  # noqa: S108 - each worker's own
+_PRIVATE = ("/tmp", "/dev/shm")  # noqa: S108 - private to each worker
 _PROBE = f"""
 from logitport_server.sandbox.nobody import become_nobody
 from logitport_server.sandbox.plan import Plan
@@ -24,7 +24,7 @@ Namespaces().split(Plan(frozenset(), (), (), b""))
 """
 _PROBE_SECONDS = 20
 
-# Where kernels say that ordinary users may have no user namespaces, and what they say then.
+# The settings by which kernels forbid user namespaces to ordinary users: path, value that forbids, remedy.
 SWITCHES = (
     ("/proc/sys/kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"),
     (
@@ -53,23 +53,23 @@ class Namespaces(Layer):
         if tried.returncode == 0:
             return None
         needs = [remedy for path, off, remedy in SWITCHES if _read(path) == off]
-        said = tried.stderr.strip().rpartition("\n")[2]
-        return f"{said}; it needs {' and '.join(needs) or 'a kernel and a container that allow user namespaces'}"
+        message = tried.stderr.strip().rpartition("\n")[2]
+        return f"{message}; it needs {' and '.join(needs) or 'a kernel and a container that allow user namespaces'}"
 
     def split(self, plan: Plan) -> None:
         user, group = os.geteuid(), os.getegid()
-        # The CUDA driver finds its threads in /proc, which is the parent's, and so must be the numbers.
-        numbers = 0 if plan.devices else linux.CLONE_NEWPID
+        # The CUDA driver looks up its threads in /proc. That is the parent's, so process ids must be the parent's too.
+        pid_namespace = 0 if plan.devices else linux.CLONE_NEWPID
         linux.unshare(
             linux.CLONE_NEWUSER
-            | numbers
+            | pid_namespace
             | linux.CLONE_NEWNS
             | linux.CLONE_NEWIPC
             | linux.CLONE_NEWNET
             | linux.CLONE_NEWUTS
             | linux.CLONE_NEWCGROUP
         )
-        linux.set_dumpable(True)  # a process that changed its user may not open its own files in /proc else
+        linux.set_dumpable(True)  # otherwise a process that changed its user cannot open its own files in /proc
         for name, line in (
             ("setgroups", "deny"),
             ("uid_map", f"{NOBODY} {user} 1"),
@@ -89,7 +89,7 @@ class Namespaces(Layer):
             _mount_again(path, handle)
         if not plan.devices:
             _mount_empty("/proc", "mode=0555,size=4k,nr_inodes=2", linux.MS_RDONLY)
-        os.chdir(_PRIVATE[0])  # the folder that it was in is the parent's, and may be below the covers
+        os.chdir(_PRIVATE[0])  # the previous working folder is the parent's, and may now be hidden by a mount
         linux.drop_capabilities()
         linux.set_dumpable(False)
 
@@ -104,7 +104,7 @@ def _handle(path: str) -> int:
 
 
 def _mount_again(path: str, handle: int) -> None:
-    """Show what lay at the path before its parent was covered, read-only: Python may be installed below /tmp."""
+    """Mount read-only what was at the path before its parent was hidden: Python may be installed below /tmp."""
     if os.path.isdir(f"/proc/self/fd/{handle}"):
         os.makedirs(path, exist_ok=True)
     else:

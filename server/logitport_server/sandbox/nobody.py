@@ -1,4 +1,4 @@
-"""The user that workers of a server that runs as root are, and that every worker is to itself."""
+"""The user of the workers of a root server. Inside its user namespace, every worker has this user id."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ NOBODY = 65534
 
 
 def become_nobody() -> None:
-    """Give up root for good; nothing is done by a process that is not root.
+    """Drop root for good. A process that is not root is not changed.
 
-    Nor where there is no such user: in the user namespace of a container that knows one user alone, which to the kernel
-    is not root.
+    A process whose user namespace has no such user is not changed either: a container with a single user, which is not
+    root outside.
     """
     if os.geteuid() != 0 or not _is_known(NOBODY):
         return

@@ -1,4 +1,4 @@
-"""What the walls are made from: told once by the server, and the same for all workers of one preloaded parent."""
+"""The parameters of the layers. The server sends them once; all workers of one preloaded parent share them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _VARIABLE = "LOGITPORT_SANDBOX"
 
 
 class SandboxError(Exception):
-    """A wall could not be put up; the message says which, and what it needs."""
+    """A layer could not be applied; the message says which one, and what it needs."""
 
 
 class NotContained(SandboxError):
@@ -20,14 +20,15 @@ class NotContained(SandboxError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What one worker may use.
+    """Resource limits of one worker.
 
     Attributes:
-        memory_bytes: memory on top of what its parent had loaded.
-        region_bytes: shared memory that it may map; not counted as its memory.
-        temporary_bytes: its private temporary folder; held in memory, and the largest file that it may write.
-        threads: threads at most, which bounds the CPUs that it can keep busy.
-        open_files: file descriptors at most.
+        memory_bytes: memory in addition to what its parent has loaded.
+        region_bytes: shared memory that it may map; not part of `memory_bytes`.
+        temporary_bytes: size of its private temporary folder, which is held in memory, and of the largest file
+            that it may write.
+        threads: maximum number of threads, which also limits how many CPUs it can keep busy.
+        open_files: maximum number of file descriptors.
     """
 
     memory_bytes: int = 2 << 30
@@ -39,11 +40,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Plan:
-    """How workers are contained.
+    """How workers are contained: the same for all workers of one preloaded parent.
 
     Attributes:
-        without: names of the layers to do without.
-        readable: absolute paths of what Python and torch are made of.
+        without: names of the layers to leave out.
+        readable: absolute paths of the files of Python and torch.
         devices: device nodes that workers may use, such as /dev/nvidia0.
         system_calls: the seccomp filter, as BPF.
     """
@@ -54,7 +55,7 @@ class Plan:
     system_calls: bytes
 
     def environment(self) -> dict[str, str]:
-        """The variable that carries the plan to the preloaded parent."""
+        """Return the environment variable that carries the plan to the preloaded parent."""
         fields = asdict(self) | {
             "without": sorted(self.without),
             "system_calls": base64.b64encode(self.system_calls).decode(),
@@ -63,7 +64,7 @@ class Plan:
 
     @classmethod
     def received(cls) -> Plan:
-        """The plan that the server gave to this process. Raises SandboxError if there is none."""
+        """Return the plan that the server sent to this process. Raises SandboxError if there is none."""
         try:
             fields = json.loads(os.environ.pop(_VARIABLE))
         except KeyError:

@@ -1,6 +1,6 @@
-"""Whether the walls stand: attempts are made from inside real workers.
+"""Tests the layers by attempts from inside real workers.
 
-As a program it is the preloaded parent of those workers, started by `probe`.
+Run as a program, it is the preloaded parent of those workers; `probe` starts it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from logitport_server.sandbox.plan import Limits, SandboxError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# Small, so that what exhausts them costs the machine nothing.
+# Small, so that the attempts that exhaust them do not load the machine.
 _LIMITS = Limits(memory_bytes=64 << 20, region_bytes=64 << 20, temporary_bytes=1 << 20, threads=8, open_files=64)
 _ATTEMPT_SECONDS = 10.0
 _PROBE_SECONDS = 120.0
@@ -34,12 +34,12 @@ _THROUGH, _STOPPED = "through: ", "stopped: "
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """How one attempt ended.
+    """The result of one attempt.
 
     Attributes:
-        what: what was tried.
+        what: what was attempted.
         stopped: whether it was stopped.
-        how: by what error, or what it got hold of.
+        how: the error that stopped it, or what it obtained.
     """
 
     what: str
@@ -48,7 +48,7 @@ class ProbeResult:
 
 
 def probe(python: str = sys.executable, without: Iterable[str] = (), devices: Sequence[str] = ()) -> list[ProbeResult]:
-    """Make every attempt, each in a worker of its own, with these layers waived, and these device nodes.
+    """Make every attempt, each in its own worker, without these layers and with these device nodes.
 
     Raises SandboxError if no worker can be started.
     """
@@ -71,28 +71,28 @@ def probe(python: str = sys.executable, without: Iterable[str] = (), devices: Se
             process.kill()
             process.wait()
     if isinstance(report, str):
-        raise SandboxError(f"no worker could be tried: {report}")
-    return [ProbeResult(**outcome) for outcome in report]
+        raise SandboxError(f"no worker could be started: {report}")
+    return [ProbeResult(**result) for result in report]
 
 
 def _main(report: socket.socket, port: int, abstract_socket: str) -> None:
     with report:
         try:
-            outcomes = _make_attempts(WorkerForker(), port, abstract_socket)
-            report.sendall(json.dumps([asdict(outcome) for outcome in outcomes]).encode())
+            results = _make_attempts(WorkerForker(), port, abstract_socket)
+            report.sendall(json.dumps([asdict(result) for result in results]).encode())
         except (SandboxError, OSError) as error:
             report.sendall(json.dumps(str(error)).encode())
 
 
-def _make_attempts(parent: WorkerForker, port: int, abstract_socket: str) -> list[ProbeResult]:
-    path = f"/tmp/logitport-sibling-{secrets.token_hex(8)}"  # noqa: S108 - in its own folder, where it has one
+def _make_attempts(forker: WorkerForker, port: int, abstract_socket: str) -> list[ProbeResult]:
+    path = f"/tmp/logitport-sibling-{secrets.token_hex(8)}"  # noqa: S108 - in its private folder, if it has one
     ours, theirs = socket.socketpair()
-    sibling = parent.fork(lambda: _be_sibling(theirs, path), _LIMITS, [theirs.fileno()])
+    sibling = forker.fork(lambda: _be_sibling(theirs, path), _LIMITS, [theirs.fileno()])
     theirs.close()
     ours.recv(1)
     targets = Targets(_LIMITS, -1, os.getpid(), sibling.pid, path, port, abstract_socket)
     try:
-        return [_make(attempt, parent, targets) for attempt in ATTEMPTS]
+        return [_make(attempt, forker, targets) for attempt in ATTEMPTS]
     finally:
         ours.close()
         os.waitpid(sibling.pid, 0)
@@ -100,8 +100,8 @@ def _make_attempts(parent: WorkerForker, port: int, abstract_socket: str) -> lis
 
 
 def _be_sibling(channel: socket.socket, path: str) -> None:
-    """What the others attack."""
-    with contextlib.suppress(OSError):  # it may have no folder to write to
+    """Be the worker that the attempts attack."""
+    with contextlib.suppress(OSError):  # without the namespaces layer it has no temporary folder
         Path(path).write_text("a secret", encoding="ascii")
     channel.send(b".")
     channel.recv(1)
@@ -109,30 +109,30 @@ def _be_sibling(channel: socket.socket, path: str) -> None:
         Path(path).unlink()
 
 
-def _make(attempt: Attempt, parent: WorkerForker, targets: Targets) -> ProbeResult:
+def _make(attempt: Attempt, forker: WorkerForker, targets: Targets) -> ProbeResult:
     ours, theirs = socket.socketpair()
     with ours:
-        attacker = parent.fork(
+        attacker = forker.fork(
             lambda: theirs.send(_try(attempt, replace(targets, result=theirs.fileno()))), _LIMITS, [theirs.fileno()]
         )
         theirs.close()
         ours.settimeout(_ATTEMPT_SECONDS)
         try:
-            said = ours.recv(_MESSAGE_BYTES).decode() or f"{_STOPPED}it was ended"
+            outcome = ours.recv(_MESSAGE_BYTES).decode() or f"{_STOPPED}its process was ended"
         except TimeoutError:
-            said = f"{_STOPPED}it did not come to an end"
+            outcome = f"{_STOPPED}it did not end"
         signal.pidfd_send_signal(attacker.pidfd, signal.SIGKILL)
         os.waitpid(attacker.pid, 0)
         os.close(attacker.pidfd)
-    return ProbeResult(attempt.what, said.startswith(_STOPPED), said.partition(": ")[2])
+    return ProbeResult(attempt.what, outcome.startswith(_STOPPED), outcome.partition(": ")[2])
 
 
 def _try(attempt: Attempt, targets: Targets) -> bytes:
     try:
-        said = f"{_THROUGH}{attempt.run(targets)}"
-    except Exception as error:  # noqa: BLE001 - whatever stopped it
-        said = f"{_STOPPED}{type(error).__name__}: {error}"
-    return said.encode()[:_MESSAGE_BYTES]
+        outcome = f"{_THROUGH}{attempt.run(targets)}"
+    except Exception as error:  # noqa: BLE001 - any error means that it was stopped
+        outcome = f"{_STOPPED}{type(error).__name__}: {error}"
+    return outcome.encode()[:_MESSAGE_BYTES]
 
 
 if __name__ == "__main__":

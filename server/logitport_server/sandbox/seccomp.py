@@ -60,9 +60,9 @@ _DRIVER = "bind memfd_create pipe pipe2 setsockopt"
 _AF_UNIX = 1
 
 _CLONE_THREAD = 0x0001_0000
-# PR_SET_NAME, PR_GET_NAME, PR_SET_VMA: what threads are called, and what their memory is.
+# PR_SET_NAME, PR_GET_NAME, PR_SET_VMA: names of threads and of memory.
 _PRCTL = (15, 16, 0x5356_4D41)
-# TCGETS, FIONREAD, FIONBIO, FIOCLEX, FIONCLEX, TIOCGWINSZ: what Python asks of any descriptor.
+# TCGETS, FIONREAD, FIONBIO, FIOCLEX, FIONCLEX, TIOCGWINSZ: what Python calls on any descriptor.
 _IOCTL = (0x5401, 0x541B, 0x5421, 0x5451, 0x5450, 0x5413)
 _WORD = 0xFFFF_FFFF
 
@@ -94,8 +94,9 @@ def compile_filter(*, in_pid_namespace: bool, devices: bool, machine: str | None
     """Return the filter as BPF, eight bytes an instruction.
 
     Args:
-        in_pid_namespace: a worker is process 1 of its own, and may signal that one; else it may signal none.
-        devices: it may make any ioctl, which is how device nodes are used, and what the CUDA driver calls.
+        in_pid_namespace: a worker is process 1 of its own namespace, and may signal
+            itself; otherwise it may signal no process.
+        devices: a worker may make any ioctl, which device nodes need, and the system calls of the CUDA driver.
         machine: architecture, as `platform.machine` names it; by default this machine's.
 
     Raises SandboxError for an architecture whose calls are not known.
@@ -114,7 +115,7 @@ def compile_filter(*, in_pid_namespace: bool, devices: bool, machine: str | None
 
 
 def _verdicts(in_pid_namespace: bool, devices: bool) -> dict[str, int | Match]:
-    """What becomes of each call that the filter names."""
+    """Return the verdict for each call that the filter names."""
     signals = Match(0, (1,), _DENIED) if in_pid_namespace else _DENIED
     verdicts: dict[str, int | Match] = dict.fromkeys(_ALLOWED_CALLS.split(), ALLOW)
     verdicts |= dict.fromkeys(_DENIED_CALLS.split(), _DENIED)

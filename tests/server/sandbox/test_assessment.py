@@ -162,7 +162,7 @@ def test_a_requirement_holds_for_a_kept_result_too(probes: Probes, lack: Callabl
 def test_a_machine_where_nothing_can_be_tried_lists_what_is_missing(
     probes: Probes, lack: Callable[[int], None]
 ) -> None:
-    probes.error = SandboxError("no worker could be tried: it ended early")
+    probes.error = SandboxError("no worker could be started: it ended early")
     with pytest.raises(SandboxError, match="ended early") as plain:
         assess()
     assert not isinstance(plain.value, NotContained)

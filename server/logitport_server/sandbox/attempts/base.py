@@ -1,4 +1,4 @@
-"""The seam: one attempt, and what there is to attack."""
+"""One attempt, and its targets."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Targets:
-    """What there is to attack.
+    """The targets of attempts.
 
     Attributes:
-        limits: those that the worker has.
-        result: the descriptor that an attempt's result goes to, for a program that it might start.
-        parent: process id of the preloaded parent, as that one knows it.
-        sibling: process id of another worker, as the parent knows it.
-        sibling_file: what that one has left in its temporary folder.
-        port: where the server's host listens, on 127.0.0.1.
-        abstract_socket: the name under which it does so in the abstract namespace, without the leading zero byte.
+        limits: those of the worker.
+        result: descriptor for an attempt's result, for a program that it may start.
+        parent: process id of the preloaded parent, in its own namespace.
+        sibling: process id of another worker, in the parent's namespace.
+        sibling_file: file in the temporary folder of that worker.
+        port: port of 127.0.0.1 on which the host listens.
+        abstract_socket: name of a listening abstract socket of the host, without the leading zero byte.
     """
 
     limits: Limits
@@ -36,13 +36,13 @@ class Targets:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What is tried inside a worker.
+    """One attempt, made inside a worker.
 
     Attributes:
-        what: what is tried, in a few words.
-        run: returns what it got hold of, or raises when it was stopped.
-        stopped_by: each of these sets of layers is enough to stop it; an empty one: it is stopped without any, for a
-            worker has no capabilities, cannot gain any, and is closed to tracing.
+        what: what is attempted, in a few words.
+        run: returns what it obtained, or raises if it was stopped.
+        stopped_by: each of these sets of layers is enough to stop it. An empty set means that no layer is needed: a
+            worker has no capabilities, cannot gain any, and cannot be traced.
     """
 
     what: str
@@ -66,7 +66,7 @@ def stopped_by(*enough: str) -> Callable[[Callable[[Targets], object]], Callable
 
 
 def first_that_works(call: Callable[..., object], *candidates: object) -> object:
-    """What the call gives for the first candidate that it does not fail for. Raises the last failure."""
+    """Return the first candidate for which the call does not fail. Raises the last failure."""
     failure: OSError | None = None
     for candidate in candidates:
         try:

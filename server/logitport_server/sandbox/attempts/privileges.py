@@ -1,4 +1,4 @@
-"""Attempts to gain rights, and to reach parts of the kernel that a processor has no use for."""
+"""Attempts to gain privileges, and to reach parts of the kernel that no processor needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from logitport_server.sandbox.attempts.base import first_that_works, stopped_by
 if TYPE_CHECKING:
     from logitport_server.sandbox.attempts.base import Targets
 
-# Numbered alike on every architecture, and of no use to a processor.
+# Their numbers are the same on every architecture. No processor needs them.
 _RARE_CALLS = {"io_uring_setup": 425, "fsopen": 430, "pidfd_open": 434}
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -49,7 +49,7 @@ def _rare_calls(targets: Targets) -> object:
 
 
 def _call(named: tuple[str, int]) -> str:
-    """Passes if the kernel looked at the arguments, which are wrong."""
+    """Return if the kernel checked the arguments, which are invalid; raise if it refused the call itself."""
     ctypes.set_errno(0)
     _libc.syscall(named[1], -1, None, -1)
     if ctypes.get_errno() in (errno.EPERM, errno.ENOSYS, errno.EACCES):

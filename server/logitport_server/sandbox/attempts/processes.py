@@ -1,4 +1,4 @@
-"""Attempts on other processes, and to start some."""
+"""Attempts to attack other processes, and to start new ones."""
 
 from __future__ import annotations
 

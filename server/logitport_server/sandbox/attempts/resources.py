@@ -1,4 +1,4 @@
-"""Attempts to use up what all share."""
+"""Attempts to exhaust shared resources."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 def _exhaust_memory(targets: Targets) -> object:
     """Take more memory than it may."""
     limits = targets.limits
-    most = (2 * limits.memory_bytes >> 20) + 8 * limits.threads  # threads that do not run leave theirs
-    taken = [bytearray(1 << 20) for _ in range(most)]
+    mebibytes = (
+        2 * limits.memory_bytes >> 20
+    ) + 8 * limits.threads  # the memory reserved for threads that do not run counts too
+    taken = [bytearray(1 << 20) for _ in range(mebibytes)]
     return f"{len(taken)} MiB"
 
 
 @stopped_by("limits")
 def _exhaust_shared_memory(targets: Targets) -> object:
     """Take more shared memory than it may map."""
-    # More than all that the limits add up to, whatever the threads would take of it.
+    # More than the sum of all limits, including what threads reserve.
     limits = targets.limits
     size = 2 * (limits.memory_bytes + limits.region_bytes + limits.threads * (128 << 20))
     with mmap.mmap(-1, size) as taken:
@@ -54,7 +56,7 @@ def _fork_bomb(targets: Targets) -> object:
 def _thread_bomb(targets: Targets) -> object:
     """Start threads without end."""
     done = threading.Event()
-    threading.stack_size(1 << 16)  # small ones, which no limit on memory stops
+    threading.stack_size(1 << 16)  # so small that no limit on memory stops them
     threads = [threading.Thread(target=done.wait) for _ in range(2 * targets.limits.threads)]
     try:
         for thread in threads:
