@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from logitport_server.cli.root import COMMANDS, Command
+from logitport_server.cli.root import COMMANDS
 from logitport_server.config import ServerConfig
 from logitport_server.principals import SCOPES
 
@@ -34,12 +32,8 @@ def limits() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("option", sorted(set(re.findall(r"--[a-z][a-z-]+", PAGE))))
 def test_every_option_is_one(option: str) -> None:
-    known = {name for command in COMMANDS.values() for name in _model(command).model_fields}
-    assert field_of(option.replace("--no-", "--")) in known | {"help", "version"}
-
-
-def _model(command: Command) -> Any:
-    return getattr(import_module(f"logitport_server.cli.{command.module}"), command.model)
+    known = {name for command in COMMANDS.values() for name in command.load().model_fields} | {"version"}
+    assert field_of(option.replace("--no-", "--")) in known | {"help"}
 
 
 def test_every_limit_is_listed() -> None:

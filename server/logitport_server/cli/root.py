@@ -9,7 +9,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 
 class Command(NamedTuple):
@@ -24,6 +27,12 @@ class Command(NamedTuple):
     module: str
     model: str
     description: str
+
+    def load(self) -> type[BaseModel]:
+        """Import the class of the command's options."""
+        module = importlib.import_module(f"logitport_server.cli.{self.module}")
+        model: type[BaseModel] = getattr(module, self.model)
+        return model
 
 
 COMMANDS = {
@@ -53,10 +62,10 @@ def run(arguments: list[str] | None = None) -> None:
     try:
         from logitport_server.cli.options import run_command
 
-        module = importlib.import_module(f"logitport_server.cli.{command.module}")
+        model = command.load()
     except ModuleNotFoundError as error:
         sys.exit(f"logitport: {error.name} is not installed; the command needs: pip install 'logitport[server]'")
-    run_command(name, command.description, getattr(module, command.model), options)
+    run_command(name, command.description, model, options)
 
 
 def _parser() -> argparse.ArgumentParser:

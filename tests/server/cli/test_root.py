@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 
 import pytest
 from pydantic import BaseModel
 
-from logitport_server.cli.root import COMMANDS, run
+from logitport_server.cli.root import COMMANDS, Command, run
 
 SLOW = {"pydantic", "pydantic_settings", "torch", "numpy", "rich", "grpc", "limits", "asyncio", "logitport"}
 
@@ -57,9 +56,8 @@ root.run(["serve"])
 
 
 @pytest.mark.parametrize("command", COMMANDS.values())
-def test_every_command_of_the_table_can_be_imported(command: tuple[str, str, str]) -> None:
-    module, model, _ = command
-    assert issubclass(getattr(importlib.import_module(f"logitport_server.cli.{module}"), model), BaseModel)
+def test_every_command_of_the_table_can_be_imported(command: Command) -> None:
+    assert issubclass(command.load(), BaseModel)
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 def _exhaust_memory(targets: Targets) -> object:
     """Take more memory than it may."""
     limits = targets.limits
-    mebibytes = (
-        2 * limits.memory_bytes >> 20
-    ) + 8 * limits.threads  # the memory reserved for threads that do not run counts too
+    # The memory reserved for threads that do not run is available too.
+    mebibytes = (2 * limits.memory_bytes >> 20) + 8 * limits.threads
     taken = [bytearray(1 << 20) for _ in range(mebibytes)]
     return f"{len(taken)} MiB"
 
