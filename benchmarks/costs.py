@@ -25,7 +25,7 @@ from logitport_server.metrics import Metrics
 from logitport_server.registry.loader import Loader
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
-from logitport_server.session.session import Session
+from logitport_server.session.session import EngineSession
 from logitport_server.transports.stream import SessionStream
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ def _stream_of(workload: Workload, steps: int) -> tuple[Callable[[SessionRequest
     loader = Loader(1)
     registry = Registry(PayloadPolicy(allow_shipped=False, max_bytes=0), max_registered=0, max_owned=0)
 
-    def open_session(opening: OpenSession) -> Session:
-        return Session(opening, registry, InlineExecutor(loader), torch.device("cpu"), ServerConfig())
+    def open_session(opening: OpenSession) -> EngineSession:
+        return EngineSession(opening, registry, InlineExecutor(loader), torch.device("cpu"), ServerConfig())
 
     stream = SessionStream(open_session, Metrics(loader), None)
     prompt = workload.history // 2

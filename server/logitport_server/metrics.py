@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from logitport.errors import LogitportError
     from logitport_server.executors import Gpu
     from logitport_server.registry.quarantine import Quarantine
-    from logitport_server.session.session import Session
+    from logitport_server.session.session import EngineSession
 
     StepReply = processing_pb2.StepEdits | processing_pb2.StepLogitsEdited | processing_pb2.ApplyResponse
 
@@ -67,7 +67,7 @@ class Metrics:
 
     def __init__(self, loads: Loads) -> None:
         self.registry = registry = CollectorRegistry()
-        self._sessions: set[Session] = set()
+        self._sessions: set[EngineSession] = set()
         sessions = Gauge("logitport_sessions", "Sessions that are open", registry=registry)
         sessions.set_function(lambda: len(self._sessions))
         requests = Gauge("logitport_requests", "Requests that open sessions hold", registry=registry)
@@ -150,11 +150,11 @@ class Metrics:
         """Count a call that was refused."""
         self._refused.labels(common_pb2.ErrorCode.Name(to_proto(error).code)).inc()
 
-    def session_opened(self, session: Session) -> None:
+    def session_opened(self, session: EngineSession) -> None:
         """Add an open session."""
         self._sessions.add(session)
 
-    def session_closed(self, session: Session) -> None:
+    def session_closed(self, session: EngineSession) -> None:
         """Remove a session that was closed."""
         self._sessions.discard(session)
 

@@ -32,7 +32,7 @@ from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
 from logitport_server.registry.store import NoStore, Store
 from logitport_server.registry.trusted_keys import TrustedKeys
-from logitport_server.session.session import Session
+from logitport_server.session.session import EngineSession
 from logitport_server.transports import endpoint
 from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
 from logitport_server.transports.service import ProcessingService, RegistryService
@@ -160,8 +160,8 @@ class Server:
         self._store.close()
         return running
 
-    def _open_session(self, opening: processing_pb2.OpenSession, principal: Principal) -> Session:
-        return Session(opening, self._registry, self._executor, self.device, self._config, principal)
+    def _open_session(self, opening: processing_pb2.OpenSession, principal: Principal) -> EngineSession:
+        return EngineSession(opening, self._registry, self._executor, self.device, self._config, principal)
 
 
 def open_local_socket(config: ServerConfig) -> LocalSocketListener:

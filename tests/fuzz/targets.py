@@ -29,7 +29,7 @@ from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.registry.registry import Registry
 from logitport_server.registry.source import Source
-from logitport_server.session.session import Session
+from logitport_server.session.session import EngineSession
 from logitport_server.transports.stream import SessionStream
 from logitport_server.worker import frames as worker_frames
 from logitport_server.worker import messages
@@ -50,7 +50,7 @@ _LENGTH = struct.Struct("<I")
 def frames(data: bytes) -> None:
     """Frames of a local transport: each reply has the number of its frame, and no frame reveals a defect."""
     stream = SessionStream(
-        lambda opening: Session(opening, _REGISTRY, _EXECUTOR, torch.device("cpu"), _CONFIG), _METRICS, None
+        lambda opening: EngineSession(opening, _REGISTRY, _EXECUTOR, torch.device("cpu"), _CONFIG), _METRICS, None
     )
     try:
         for frame in _frames_in(data):

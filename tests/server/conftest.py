@@ -31,7 +31,7 @@ from logitport_server.executors import InlineExecutor
 from logitport_server.registry.loader import Loader
 from logitport_server.registry.source import Source
 from logitport_server.session.active_request import ActiveRequest, ChainEntry
-from logitport_server.session.session import Session
+from logitport_server.session.session import EngineSession
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -147,7 +147,7 @@ class Engine:
     ) -> None:
         self.vocab_size = vocab_size
         self.registry = Toys(*(toys or (DenyHistory, AddOutputs, CountCalls)))
-        self.session = Session(
+        self.session = EngineSession(
             processing_pb2.OpenSession(**{"vocab_size": vocab_size, "datatype": "FP32", **opening}),
             self.registry,  # type: ignore[arg-type]
             InlineExecutor(Loader(4)),

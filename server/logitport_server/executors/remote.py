@@ -211,7 +211,7 @@ class RemoteDialect(Dialect):
     def _exchange(
         self,
         process: WorkerProcess,
-        call: messages.Call,
+        call: messages.WorkerCall,
         columns: Sequence[bytes],
         expected: type[_Reply],
         seconds: float,
@@ -220,7 +220,7 @@ class RemoteDialect(Dialect):
         self._worker.send(process, self._source, call, columns, descriptors, seconds=seconds)
         return self._worker.receive(process, self._source, expected, seconds=seconds)
 
-    def _open_on_gpu(self, process: WorkerProcess, memory: messages.Memory, descriptor: int) -> None:
+    def _open_on_gpu(self, process: WorkerProcess, memory: messages.WorkerMemory, descriptor: int) -> None:
         call = messages.OpenGpuMemory(processor=self._number, memory=memory)
         self._exchange(process, call, (), messages.EmptyReply, self._worker.deadlines.call, [descriptor])
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from logitport_server.principals import TrustDomain
 
     # Makes the worker open GPU memory, given its descriptor. Raises LogitportError.
-    OpenOnGpu = Callable[[messages.Memory, int], object]
+    OpenOnGpu = Callable[[messages.WorkerMemory, int], object]
 
 _numbers = count(1)
 
@@ -36,8 +36,8 @@ class _Mapping:
     region: Region | GpuMemory
 
     @property
-    def message(self) -> messages.Memory:
-        return messages.Memory(self.number, self.region.size_bytes)
+    def message(self) -> messages.WorkerMemory:
+        return messages.WorkerMemory(self.number, self.region.size_bytes)
 
 
 @dataclass(frozen=True)

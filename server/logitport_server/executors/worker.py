@@ -34,7 +34,7 @@ _Reply = TypeVar("_Reply", bound=messages.Reply)
 logger = logging.getLogger(__name__)
 
 # Names of calls that have the time of a load, for error messages.
-_LOADING_CALLS: dict[type[messages.Call], str] = {
+_LOADING_CALLS: dict[type[messages.WorkerCall], str] = {
     messages.Host: "loading it",
     messages.Validate: "checking its parameters",
     messages.Start: "its start",
@@ -89,7 +89,7 @@ class Worker:
         self._process: WorkerProcess | None = None
         # Objects that the process can drop: processors (state None), and states of processors.
         self._released: deque[tuple[int, int | None]] = deque()
-        self._last_call: type[messages.Call] = messages.Call
+        self._last_call: type[messages.WorkerCall] = messages.WorkerCall
 
     def reserve(self, source: Source, seconds: float) -> None:
         """Acquire the lock. Raises ProcessorTimedOut if other calls of the trust domain hold it for so long."""
@@ -128,7 +128,7 @@ class Worker:
         self,
         process: WorkerProcess,
         source: Source,
-        call: messages.Call,
+        call: messages.WorkerCall,
         columns: Sequence[bytes] = (),
         descriptors: Sequence[int] = (),
         *,

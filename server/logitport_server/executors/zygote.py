@@ -65,7 +65,9 @@ class WorkerProcess:
         """Whether the process has not ended, as far as is known."""
         return not self._ended.done()
 
-    def send(self, call: messages.Call, columns: Sequence[bytes], descriptors: Sequence[int], seconds: float) -> None:
+    def send(
+        self, call: messages.WorkerCall, columns: Sequence[bytes], descriptors: Sequence[int], seconds: float
+    ) -> None:
         """Begin a call. Raises WorkerGone, NoAnswer."""
         self._calls += 1
         self._deadline = time.monotonic() + seconds

@@ -10,13 +10,13 @@ from logitport_proto import common_pb2, processing_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport_server.session.session import Session
+    from logitport_server.session.session import EngineSession
 
 _MAX_WIDTH = (1 << 31) - 1
 
 
 def apply(
-    message: processing_pb2.ApplyRequest, open_session: Callable[[processing_pb2.OpenSession], Session]
+    message: processing_pb2.ApplyRequest, open_session: Callable[[processing_pb2.OpenSession], EngineSession]
 ) -> processing_pb2.ApplyResponse:
     """Admit the requests, process their rows, and return the response.
 

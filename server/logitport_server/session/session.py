@@ -51,7 +51,7 @@ _MAX_EOS_TOKEN_IDS = 1024
 _MAX_TOKENIZER_ID_LENGTH = 4096  # a path, perhaps
 
 
-class Session:
+class EngineSession:
     """Requests by slot, each with its history and state.
 
     Not thread-safe: an engine's frames are processed one at a time.

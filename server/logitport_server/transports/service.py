@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from logitport_server.metrics import Metrics
     from logitport_server.principals import Principal
     from logitport_server.registry.registry import Registry
-    from logitport_server.session.session import Session
+    from logitport_server.session.session import EngineSession
     from logitport_server.transports.local_socket import LocalSocketListener
     from logitport_server.transports.threads import Threads
 
     class OpenSession(Protocol):
         """Opens a session for the calling principal."""
 
-        def __call__(self, opening: processing_pb2.OpenSession, principal: Principal) -> Session: ...
+        def __call__(self, opening: processing_pb2.OpenSession, principal: Principal) -> EngineSession: ...
 
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport_server.metrics import Metrics
-    from logitport_server.session.session import Session
+    from logitport_server.session.session import EngineSession
     from logitport_server.transports.local_socket import LocalConnection, LocalSocketListener
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class SessionStream:
 
     def __init__(
         self,
-        open_session: Callable[[processing_pb2.OpenSession], Session],
+        open_session: Callable[[processing_pb2.OpenSession], EngineSession],
         metrics: Metrics,
         local_socket: LocalSocketListener | None,
     ) -> None:
@@ -47,7 +47,7 @@ class SessionStream:
         self._processing = threading.Lock()
         self._closed = False
         self._token = b""
-        self._session: Session | None = None
+        self._session: EngineSession | None = None
         self.descriptors: list[int] = []
         self._last = processing_pb2.SessionResponse()
         self._update_metrics: Callable[[], None] | None = None
@@ -186,7 +186,7 @@ class SessionStream:
         self._update_metrics = update
 
     def _share(
-        self, session: Session, frame: processing_pb2.SessionRequest, reply: processing_pb2.SessionResponse
+        self, session: EngineSession, frame: processing_pb2.SessionRequest, reply: processing_pb2.SessionResponse
     ) -> None:
         if frame.HasField("open_region"):
             reply.region_opened.region_id, region = session.open_region(frame.open_region)

@@ -26,7 +26,7 @@ class _Message(msgspec.Struct, tag=True, omit_defaults=True, forbid_unknown_fiel
 # Calls: server to worker.
 
 
-class Call(_Message, kw_only=True):
+class WorkerCall(_Message, kw_only=True):
     """A call of one processor.
 
     Attributes:
@@ -38,7 +38,7 @@ class Call(_Message, kw_only=True):
     released: list[tuple[int, int | None]] = []
 
 
-class Host(Call, kw_only=True):
+class Host(WorkerCall, kw_only=True):
     """Load a processor. The column is the pickle of its class.
 
     Attributes:
@@ -54,11 +54,11 @@ class Host(Call, kw_only=True):
     gpu: tuple[str, str] | None = None
 
 
-class Validate(Call, kw_only=True):
+class Validate(WorkerCall, kw_only=True):
     """Check parameters. The columns are the parameters and the sampling parameters, as JSON."""
 
 
-class Start(Call, kw_only=True):
+class Start(WorkerCall, kw_only=True):
     """Build the state of a request. The columns are those of `Validate`, and the token ids as int32.
 
     Attributes:
@@ -75,7 +75,7 @@ class Start(Call, kw_only=True):
     max_requests: int
 
 
-class Memory(msgspec.Struct, array_like=True):
+class WorkerMemory(msgspec.Struct, array_like=True):
     """Shared memory. Its descriptor is sent with the message.
 
     Attributes:
@@ -87,17 +87,17 @@ class Memory(msgspec.Struct, array_like=True):
     size_bytes: int
 
 
-class OpenGpuMemory(Call, kw_only=True):
+class OpenGpuMemory(WorkerCall, kw_only=True):
     """Open memory of the GPU.
 
     Attributes:
         memory: the memory to open.
     """
 
-    memory: Memory
+    memory: WorkerMemory
 
 
-class StepCall(Call, kw_only=True):
+class StepCall(WorkerCall, kw_only=True):
     """The part of a step's call that `Edit` and `Process` share. The column is the history events as int32.
 
     Attributes:
@@ -133,7 +133,7 @@ class LogitsPlacement(msgspec.Struct, omit_defaults=True, kw_only=True):
     rows: int
     vocab_size: int
     dtype: str
-    mapped: Memory | None = None
+    mapped: WorkerMemory | None = None
     unmapped: list[int] = []
 
 

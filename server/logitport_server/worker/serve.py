@@ -63,7 +63,7 @@ class _Worker:
         self._hosted: dict[int, HostedProcessor] = {}
         self._cuda: Cuda | None = None
 
-    def answer(self, call: messages.Call, columns: Columns, descriptors: Sequence[int]) -> Answer:
+    def answer(self, call: messages.WorkerCall, columns: Columns, descriptors: Sequence[int]) -> Answer:
         """Run a call. An error of a processor becomes an `ErrorReply`.
 
         Raises:
@@ -85,13 +85,13 @@ class _Worker:
             elif processor in self._hosted:
                 self._hosted[processor].drop(state)
 
-    def _name(self, call: messages.Call) -> str:
+    def _name(self, call: messages.WorkerCall) -> str:
         if isinstance(call, messages.Host):
             return call.name
         hosted = self._hosted.get(call.processor)
         return hosted.dialect.name if hosted is not None else ""
 
-    def _run(self, call: messages.Call, columns: Columns, descriptors: Sequence[int]) -> Answer:
+    def _run(self, call: messages.WorkerCall, columns: Columns, descriptors: Sequence[int]) -> Answer:
         if isinstance(call, messages.Host):
             return self._host(call, columns), ()
         hosted = self._hosted[call.processor]
@@ -135,7 +135,9 @@ class _Worker:
         self._cuda = self._cuda or open_gpu(device, bytes.fromhex(uuid))
         return str(self._cuda.device)
 
-    def _open_gpu_memory(self, hosted: HostedProcessor, memory: messages.Memory, descriptors: Sequence[int]) -> None:
+    def _open_gpu_memory(
+        self, hosted: HostedProcessor, memory: messages.WorkerMemory, descriptors: Sequence[int]
+    ) -> None:
         (descriptor,) = descriptors
         try:
             if self._cuda is None:

@@ -34,14 +34,14 @@ from logitport_server.config import ServerConfig
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
 from logitport_server.session.apply import apply
-from logitport_server.session.session import Session
+from logitport_server.session.session import EngineSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from logitport_server.executors import Executor
 
-    Open = Callable[[processing_pb2.OpenSession], Session]
+    Open = Callable[[processing_pb2.OpenSession], EngineSession]
 
 VOCAB = 32
 INF = float("inf")
@@ -149,7 +149,7 @@ def good_row(row: torch.Tensor) -> bool:
 def open_session(executor: Executor) -> Open:
     """Opens sessions of a server that accepts shipped processors."""
     registry = Registry(PayloadPolicy(allow_shipped=True, max_bytes=1 << 20), max_registered=8, max_owned=8)
-    return lambda opening: Session(opening, registry, executor, torch.device("cpu"), ServerConfig())
+    return lambda opening: EngineSession(opening, registry, executor, torch.device("cpu"), ServerConfig())
 
 
 def apply_requests(open_session: Open, *requests: Request) -> tuple[torch.Tensor, processing_pb2.ApplyResponse]:
@@ -160,7 +160,7 @@ def apply_requests(open_session: Open, *requests: Request) -> tuple[torch.Tensor
     return tensors.to_torch(response.logits), response
 
 
-def add(session: Session, *requests: Request) -> processing_pb2.RequestsAdded:
+def add(session: EngineSession, *requests: Request) -> processing_pb2.RequestsAdded:
     """The reply to the admission of requests, in slots 0, 1, ..."""
     reply = processing_pb2.RequestsAdded()
     additions = [
@@ -200,7 +200,9 @@ def int32(values: Iterable[int]) -> bytes:
     return np.fromiter(values, "<i4").tobytes()
 
 
-def run_step(session: Session, requests: list[Request]) -> tuple[torch.Tensor, list[processing_pb2.RequestFailure]]:
+def run_step(
+    session: EngineSession, requests: list[Request]
+) -> tuple[torch.Tensor, list[processing_pb2.RequestFailure]]:
     """The logits of a step without new ids, and its failures. The requests hold slots 0, 1, ..., and read logits."""
     frame = processing_pb2.Step(
         slots=int32(range(len(requests))),

@@ -155,7 +155,9 @@ def test_server_and_worker_wait_for_the_gpu_work_of_each_other(
 ) -> None:
     send, receive = Worker.send, Worker.receive
 
-    def sends(self: Worker, process: Any, source: Source, call: messages.Call, *rest: Any, **options: Any) -> None:
+    def sends(
+        self: Worker, process: Any, source: Source, call: messages.WorkerCall, *rest: Any, **options: Any
+    ) -> None:
         gpu_server.record.append(f"send {type(call).__name__}")
         send(self, process, source, call, *rest, **options)
 
@@ -317,7 +319,7 @@ def test_a_worker_without_a_gpu_refuses_gpu_memory(ship: Callable[..., Source]) 
     assert isinstance(reply, messages.HostReply)
     assert not reply.gpu_error
     descriptor = os.memfd_create("x")
-    call = messages.OpenGpuMemory(processor=1, memory=messages.Memory(1, 4096))
+    call = messages.OpenGpuMemory(processor=1, memory=messages.WorkerMemory(1, 4096))
     reply, _ = worker.answer(call, [], [descriptor])
     assert isinstance(reply, messages.ErrorReply)
     assert "this worker uses no GPU" in reply.error.message

@@ -346,7 +346,7 @@ def test_a_zygote_that_ends_is_launched_again(ship: Ship) -> None:
     ],
 )
 def test_the_error_of_a_deadline_names_the_call_and_the_option(
-    ship: Ship, call: messages.Call, seconds: float, message: str
+    ship: Ship, call: messages.WorkerCall, seconds: float, message: str
 ) -> None:
     worker = Worker(None, Mock(), Deadlines(2.0, 10.0), Mock())
     process = Mock(send=Mock(side_effect=NoAnswer))

@@ -14,7 +14,7 @@ from logitport_server.metrics import Metrics
 from logitport_server.registry.loader import Loader
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
-from logitport_server.session.session import Session
+from logitport_server.session.session import EngineSession
 from logitport_server.transports.stream import SessionStream
 from tests.smuggling import FRAMES, VOCAB, frame_places, frames_before, place_name, plant, set_traps
 
@@ -37,7 +37,7 @@ def open_stream() -> SessionStream:
     registry = Registry(policy, max_registered=8, max_owned=8)
     loader = Loader(4)
     stream = SessionStream(
-        lambda opening: Session(opening, registry, InlineExecutor(loader), torch.device("cpu"), ServerConfig()),
+        lambda opening: EngineSession(opening, registry, InlineExecutor(loader), torch.device("cpu"), ServerConfig()),
         Metrics(loader),
         None,
     )

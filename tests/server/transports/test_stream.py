@@ -17,7 +17,7 @@ from logitport.errors import from_proto
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.metrics import Metrics
 from logitport_server.registry.loader import Loader
-from logitport_server.session.session import Session
+from logitport_server.session.session import EngineSession
 from logitport_server.transports.stream import SessionStream
 
 if TYPE_CHECKING:
@@ -253,15 +253,15 @@ def test_a_frame_of_the_local_transport_waits_for_the_one_in_hand(
     answer(stream, 1, **OPEN)
     answer(stream, 2, **add("DenyHistory"))
     begun, finish, calls = threading.Event(), threading.Event(), []
-    real = Session.step
+    real = EngineSession.step
 
-    def slow(session: Session, frame: Any, reply: Any) -> None:
+    def slow(session: EngineSession, frame: Any, reply: Any) -> None:
         calls.append(threading.current_thread())
         begun.set()
         assert finish.wait(60)
         real(session, frame, reply)
 
-    monkeypatch.setattr(Session, "step", slow)
+    monkeypatch.setattr(EngineSession, "step", slow)
     frame = Frame(seq=3, **step(2))
     with ThreadPoolExecutor(2) as threads:
         by_grpc = threads.submit(stream.answer, frame, "grpc")

@@ -25,7 +25,7 @@ CALLS = [
         eos_token_ids=(1, 2),
         max_requests=4,
     ),
-    messages.OpenGpuMemory(processor=1, memory=messages.Memory(1, 1 << 40)),
+    messages.OpenGpuMemory(processor=1, memory=messages.WorkerMemory(1, 1 << 40)),
     messages.Edit(processor=1, vocab_size=8, states=[1, 0], counts=[2, 0], drafts=[1, 0]),
     messages.Process(
         processor=1,
@@ -35,7 +35,7 @@ CALLS = [
             rows=2,
             vocab_size=8,
             dtype="float32",
-            mapped=messages.Memory(1, 64),
+            mapped=messages.WorkerMemory(1, 64),
             unmapped=[2],
         ),
         drafts_before=[[], [5]],
@@ -53,7 +53,7 @@ EVENTS = [messages.Ready(), messages.Forked(1), messages.ForkFailed(1, "why"), m
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_calls(call: messages.Call) -> None:
+def test_calls(call: messages.WorkerCall) -> None:
     assert messages.decode_call(memoryview(messages.encode(call))) == call
 
 
