@@ -53,7 +53,7 @@ def derive(base: type[Any]) -> SimpleNamespace:
             slots = ctx.expanded_idx_mapping
             logits += self.bias[slots]
             short = ctx.pos + 1 < torch.from_numpy(self.min_len)[slots]
-            return logits.mparams_fill_(self.stop[slots] & short[:, None], -INF)
+            return logits.masked_fill_(self.stop[slots] & short[:, None], -INF)
 
     class BadWords(base):
         """Denies the last id of each of `bad_words`, lists of ids, where the output ends with the others."""

@@ -64,7 +64,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_where_nobody_is_asked_everyone_has_it_and_is_told(server: RunningServer) -> None:
-    assert f"whoever reaches 127.0.0.1:0 {EVERYONE}" in server.log.read_text()
+    assert f"any client that can reach 127.0.0.1:0 {EVERYONE}" in server.log.read_text()
 
 
 def test_where_somebody_is_asked_it_is_the_operators_to_grant(

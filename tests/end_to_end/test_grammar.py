@@ -201,7 +201,7 @@ def test_a_server_without_tokenizers_says_what_is_missing(server: RunningServer)
     with (
         Client(server.target) as client,
         client.session(vocab_size=VOCAB, eos_token_ids=[1]) as session,
-        pytest.raises(InvalidParams, match=r"which tokenizer. none is configured: .*--tokenizer NAME=PATH"),
+        pytest.raises(InvalidParams, match=r"no tokenizer is named .none is configured.: .*--tokenizer NAME=PATH"),
     ):
         session.add(request)
 

@@ -88,7 +88,7 @@ def test_a_client_without_tls_gets_nothing(encrypted: RunningServer) -> None:
     for call in (Client.processors, lambda client: client.session(vocab_size=VOCAB, reconnect_seconds=0)):
         with (
             Client(encrypted.target, timeout=30) as client,
-            pytest.raises(ServerUnavailable, match=r"If it speaks TLS, pass tls=Tls\(ca=\.\.\.\), with cert and key"),
+            pytest.raises(ServerUnavailable, match=r"If it uses TLS, pass tls=Tls\(ca=\.\.\.\), with cert and key"),
         ):
             call(client)
 
@@ -96,7 +96,7 @@ def test_a_client_without_tls_gets_nothing(encrypted: RunningServer) -> None:
         async with AsyncClient(encrypted.target, timeout=30) as client:
             return len(await client.processors())
 
-    with pytest.raises(ServerUnavailable, match="If it speaks TLS, pass tls="):
+    with pytest.raises(ServerUnavailable, match="If it uses TLS, pass tls="):
         asyncio.run(count())
 
 
@@ -112,7 +112,7 @@ def test_who_a_certificate_is(mutual: RunningServer, authority: Authority) -> No
         with pytest.raises(NotPermitted, match="'engine' may not call Register"):
             engine.register(Plain)
     banned = issued(authority, "x", "banned.example")
-    with Client(mutual.target, tls=banned) as client, pytest.raises(NotAuthenticated, match="know this certificate"):
+    with Client(mutual.target, tls=banned) as client, pytest.raises(NotAuthenticated, match="this certificate is unknown"):
         client.processors()
 
 
@@ -150,7 +150,7 @@ def test_certificates_that_are_refused(mutual: RunningServer, authority: Authori
     ):
         with (
             Client(mutual.target, tls=tls, token=TOKEN, timeout=30) as client,
-            pytest.raises(ServerUnavailable, match="with TLS\\? If it asks for certificates, pass") as refused,
+            pytest.raises(ServerUnavailable, match="with TLS\\? If it requires client certificates, pass") as refused,
         ):
             client.processors()
         assert "If it speaks TLS" not in str(refused.value)

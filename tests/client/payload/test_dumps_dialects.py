@@ -197,7 +197,7 @@ def test_an_author_s_own_classes_need_no_transformers_and_transformers_classes_a
     *results, refusal = finished.stdout.splitlines()
     assert [json.loads(result) for result in results] == [called(one).tolist() for one in shipped[:-1]]
     assert "refers to transformers.generation.logits_process.TopKLogitsWarper, which is not here" in refusal
-    assert "transformers itself, which is not installed here" in refusal
+    assert "a part of transformers, which is not installed here" in refusal
     assert "install it on the server" in refusal
 
 

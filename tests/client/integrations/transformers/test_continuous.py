@@ -243,7 +243,7 @@ def test_a_failure_ends_only_its_request(
     manager.add_request(PROMPTS[1], "other", NEW)
     outputs = results(manager, 2)
     assert "ProcessorFailed" in outputs["fails"].error
-    assert "enough of it" in outputs["fails"].error
+    assert "too many output ids" in outputs["fails"].error
     assert "in edit" in outputs["fails"].error
     assert outputs["fails"].generated_tokens == reference("nothing", 0)[:at]
     assert outputs["other"].error is None
