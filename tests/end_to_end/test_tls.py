@@ -112,7 +112,10 @@ def test_who_a_certificate_is(mutual: RunningServer, authority: Authority) -> No
         with pytest.raises(NotPermitted, match="'engine' may not call Register"):
             engine.register(Plain)
     banned = issued(authority, "x", "banned.example")
-    with Client(mutual.target, tls=banned) as client, pytest.raises(NotAuthenticated, match="this certificate is unknown"):
+    with (
+        Client(mutual.target, tls=banned) as client,
+        pytest.raises(NotAuthenticated, match="this certificate is unknown"),
+    ):
         client.processors()
 
 
