@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logitport.payload import wire_name
+from logitport.payload.wire_names import SGLANG_MODULE, wire_name
 from logitport_builtins.disallowed_tokens import DisallowedTokens
 from logitport_builtins.no_repeat_ngram import NGramRule, NoRepeatNGram
 from logitport_builtins.thinking_budget import NO_LIMIT, PRESETS, ThinkingBudget, ThinkingLimit, ThinkingTags
@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 
     from logitport.processors import EditRequest
 
-_MODULE = "sglang.srt.sampling.custom_logit_processor"
 _DENY_NOTHING = NGramRule(size=1, window=0, whitelist=frozenset())
 
 
-@wire_name(_MODULE, "DisallowedTokensLogitsProcessor")
+@wire_name(SGLANG_MODULE, "DisallowedTokensLogitsProcessor")
 class DisallowedTokensLogitsProcessor(DisallowedTokens):
     """`disallowed_tokens`. A request without `token_ids` is an error in SGLang, and here."""
 
@@ -36,7 +35,7 @@ class DisallowedTokensLogitsProcessor(DisallowedTokens):
         return super().token_ids({"token_ids": params.get("token_ids")})
 
 
-@wire_name(_MODULE, "ThinkingBudgetLogitProcessor")
+@wire_name(SGLANG_MODULE, "ThinkingBudgetLogitProcessor")
 class ThinkingBudgetLogitProcessor(ThinkingBudget):
     """`thinking_budget` for a model whose ids a subclass sets.
 
@@ -60,7 +59,7 @@ class ThinkingBudgetLogitProcessor(ThinkingBudget):
         return ThinkingLimit(budget, tags)
 
 
-@wire_name(_MODULE, "Glm4MoeThinkingBudgetLogitProcessor")
+@wire_name(SGLANG_MODULE, "Glm4MoeThinkingBudgetLogitProcessor")
 class Glm4MoeThinkingBudgetLogitProcessor(ThinkingBudgetLogitProcessor):
     """For GLM-4.5, GLM-4.6, GLM-4.5V and GLM-4.6V: the preset `glm4_moe`."""
 
@@ -69,7 +68,7 @@ class Glm4MoeThinkingBudgetLogitProcessor(ThinkingBudgetLogitProcessor):
     NEW_LINE_TOKEN_ID = PRESETS["glm4_moe"].newline
 
 
-@wire_name(_MODULE, "Qwen3ThinkingBudgetLogitProcessor")
+@wire_name(SGLANG_MODULE, "Qwen3ThinkingBudgetLogitProcessor")
 class Qwen3ThinkingBudgetLogitProcessor(ThinkingBudgetLogitProcessor):
     """For Qwen3: the preset `qwen3`."""
 
@@ -78,7 +77,7 @@ class Qwen3ThinkingBudgetLogitProcessor(ThinkingBudgetLogitProcessor):
     NEW_LINE_TOKEN_ID = PRESETS["qwen3"].newline
 
 
-@wire_name(_MODULE, "DeepSeekR1ThinkingBudgetLogitProcessor")
+@wire_name(SGLANG_MODULE, "DeepSeekR1ThinkingBudgetLogitProcessor")
 class DeepSeekR1ThinkingBudgetLogitProcessor(ThinkingBudgetLogitProcessor):
     """For DeepSeek-R1: the preset `deepseek_r1`."""
 
@@ -87,7 +86,7 @@ class DeepSeekR1ThinkingBudgetLogitProcessor(ThinkingBudgetLogitProcessor):
     NEW_LINE_TOKEN_ID = PRESETS["deepseek_r1"].newline
 
 
-@wire_name(_MODULE, "InklingThinkingBudgetLogitProcessor")
+@wire_name(SGLANG_MODULE, "InklingThinkingBudgetLogitProcessor")
 class InklingThinkingBudgetLogitProcessor(ThinkingBudgetLogitProcessor):
     """For Inkling: the preset `inkling`."""
 
@@ -96,7 +95,7 @@ class InklingThinkingBudgetLogitProcessor(ThinkingBudgetLogitProcessor):
     NEW_LINE_TOKEN_ID = PRESETS["inkling"].newline
 
 
-@wire_name(_MODULE, "DeepseekOCRNoRepeatNGramLogitProcessor")
+@wire_name(SGLANG_MODULE, "DeepseekOCRNoRepeatNGramLogitProcessor")
 class DeepseekOCRNoRepeatNGramLogitProcessor(NoRepeatNGram):
     """`no_repeat_ngram`, for numbers of any type that `int` converts.
 
