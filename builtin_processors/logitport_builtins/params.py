@@ -19,7 +19,7 @@ _MAX_ID = np.iinfo(np.int32).max  # token ids travel as int32
 class Params:
     """One request's parameters for the processor called `processor`.
 
-    A key whose value is None counts as absent. The key `__req__`, which is set when a processor is called with a
+    A key with the value None counts as absent. The key `__req__`, which is set when a processor is called with a
     tensor, is not a parameter.
 
     Raises:

@@ -37,7 +37,7 @@ class DisallowedTokensLogitsProcessor(DisallowedTokens):
 
 @wire_name(SGLANG_MODULE, "ThinkingBudgetLogitProcessor")
 class ThinkingBudgetLogitProcessor(ThinkingBudget):
-    """`thinking_budget` for a model whose ids a subclass sets.
+    """`thinking_budget` for a model; a subclass sets the model's ids.
 
     A `thinking_budget` that is absent, negative or not an integer means no limit.
     """

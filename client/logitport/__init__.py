@@ -107,7 +107,7 @@ __all__ = [
     "UnknownRequest",
 ]
 
-# Names whose modules import gRPC are imported at their first use: processors and their workers need no gRPC.
+# Imported at first use, because these modules import gRPC, which processors and their workers do not need.
 _LAZY = {
     "ApplyResult": "logitport.calls",
     "AsyncClient": "logitport.aio",

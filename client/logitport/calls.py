@@ -85,7 +85,7 @@ def message(kind: type[_Message], **fields: Any) -> _Message:
 
 
 def count(value: object, name: str, least: int) -> int:
-    """Return `value` as an int of at least `least`. Raises InvalidArgument, whose message names the argument."""
+    """Return `value` as an int of at least `least`. Raises InvalidArgument, which names the argument."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -96,7 +96,7 @@ def count(value: object, name: str, least: int) -> int:
 
 
 def seconds(value: object, name: str) -> float:
-    """Return `value` if it is a number of seconds above 0. Raises InvalidArgument, whose message names the argument."""
+    """Return `value` if it is a number of seconds above 0. Raises InvalidArgument, which names the argument."""
     if not (isinstance(value, int | float) and value > 0):
         raise InvalidArgument(f"{name} is {value!r}; pass seconds, more than 0")
     return value

@@ -38,7 +38,7 @@ class Client:
         max_message_bytes: the largest message in either direction; the server has a limit of its own.
 
     Raises:
-        InvalidArgument: an argument is invalid; the message says which and why.
+        InvalidArgument: an argument is invalid; the message names it and the reason.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ VLLM_V1, VLLM_REQUEST, VLLM_V2 = "vllm_v1", "vllm_request", "vllm_v2"
 DIALECTS = (EDITS, SGLANG, VLLM_V1, VLLM_REQUEST, VLLM_V2, TRANSFORMERS)
 # Dialects in which only a class is shipped, never an instance or a function: SGLang's strings hold a class.
 OF_CLASSES = frozenset({EDITS, SGLANG})
-# Stands for the one of vLLM's three dialects whose methods the processor has.
+# Selects the one of vLLM's three dialects that fits the processor's methods.
 VLLM = "vllm"
 
 # The base classes of logitport and SGLang, matched by name: a class of a real SGLang has SGLang's own base.
@@ -164,7 +164,7 @@ def _adapter_dialect(cls: type) -> str:
 
 
 def _by_methods(cls: Any) -> Iterator[str]:
-    """Dialects whose methods a class without a known base class has."""
+    """Find dialects by the methods of a class without a known base class."""
     has = functools.partial(hasattr, cls)
     if not isinstance(cls, type):
         return
@@ -228,5 +228,5 @@ def _call(cls: type) -> Any:
 _METHODS = {VLLM_V1: ("update_state", "apply"), VLLM_V2: ("add_request", "apply")}
 _REQUIREMENTS = {
     EDITS: "derive a class from EditProcessor",
-    SGLANG: "pass a class whose instances are called with (logits, custom_param_list)",
+    SGLANG: "pass a class with instances that are called with (logits, custom_param_list)",
 }

@@ -30,7 +30,7 @@ class CustomLogitProcessor(ABC):
 
     @abstractmethod
     def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
-        """Process the rows of one step whose requests chose this processor.
+        """Process the rows of one step that belong to requests with this processor.
 
         Args:
             logits: float[rows, vocab_size]. May be edited in place.
@@ -110,7 +110,7 @@ class EditRequest:
 
 
 class EditProcessor(CustomLogitProcessor):
-    """A processor whose effect follows from the token history alone. It receives no logits.
+    """A processor with an effect that follows from the token history alone. It receives no logits.
 
     Override `edit`. Also override `start` and `advance`, and keep state in `request.state`, where reading the whole
     history at every step would be slow. State must be a function of the history: `start` rebuilds it whenever the
@@ -160,7 +160,7 @@ class EditProcessor(CustomLogitProcessor):
         """Apply the edits to a tensor, in place, as an SGLang processor; for use without a service.
 
         The whole history is read from `__req__` at every call, so this is as slow as a processor without state.
-        Rows whose dict is None or empty, or has no `__req__`, are processed with an empty history.
+        A row with a dict that is None or empty, or that has no `__req__`, is processed with an empty history.
         """
         if not custom_param_list:
             return logits

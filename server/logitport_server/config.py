@@ -262,7 +262,7 @@ class ServerConfig(BaseSettings):
     )
 
     @property
-    def asks(self) -> bool:
+    def requires_authentication(self) -> bool:
         """Whether callers must authenticate."""
         return self.tokens is not None or self.tls_client_ca is not None
 

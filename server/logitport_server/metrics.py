@@ -51,7 +51,7 @@ class Workers(Protocol):
 
     @property
     def quarantine(self) -> Quarantine:
-        """The quarantine of processors whose failures terminated workers."""
+        """The quarantine of processors that terminated workers."""
 
     @property
     def gpu(self) -> Gpu | None:

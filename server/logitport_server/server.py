@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Number of allocations before a garbage collection: more than a large step makes, whose objects are freed at its end.
+# Number of allocations before a garbage collection: more than a large step makes; all are freed at the step's end.
 _GC_THRESHOLD = 20_000
 _SERVICES = (
     registry_pb2.DESCRIPTOR.services_by_name["ProcessorRegistry"].full_name,

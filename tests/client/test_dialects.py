@@ -166,7 +166,7 @@ def test_the_author_may_name_it(processor: Any, named: str, dialect: str) -> Non
         (InDialect(type("Nothing", (), {}), "vllm"), "Nothing has the methods of no vLLM contract"),
         (InDialect(two, "vllm_v1"), "two cannot be called as vllm_v1: define update_state, apply"),
         (InDialect(OfTheBatch, "vllm_v2"), "OfTheBatch cannot be called as vllm_v2: define add_request, apply"),
-        (InDialect(two, "sglang"), "cannot be called as sglang: pass a class whose instances"),
+        (InDialect(two, "sglang"), "cannot be called as sglang: pass a class with instances"),
         *(
             (InDialect(one, named), rf"{message}, and cannot be called as '{named}")
             for named in ("transformers", "vllm", "vllm_request")

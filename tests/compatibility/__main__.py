@@ -32,7 +32,7 @@ do:
 """
 
 
-# What an engine's own design rules out, in every dialect.
+# Cases that an engine's own design excludes, in every dialect.
 REFUSED = {
     "SGLang": (
         "speculative decoding, pipeline parallelism, the overlap schedule without delayed sampling",

@@ -127,7 +127,7 @@ def test_what_else_processors_import_of_vllm(client: Client, own: Any) -> None:
         assert [[at for at, value in enumerate(row) if value == -INF] for row in logits] == [[2, 3, 4], [5], []]
         drafted = np.zeros((2, VOCAB), np.float32)
         result = session.step({handles[0]: [7]}, drafts={handles[0]: [8]}).apply(drafted, check=False)
-        with pytest.raises(ProcessorFailed, match="cannot be used beside speculative decoding"):
+        with pytest.raises(ProcessorFailed, match="cannot be used with speculative decoding"):
             raise result.failures[handles[0]]
 
 

@@ -62,7 +62,7 @@ class FrozenIndex:
     def __init__(
         self, token_ids: NDArray[np.int32], positions: NDArray[np.int64], contexts: NDArray[np.uint64], size: int
     ) -> None:
-        """Index `positions`, int64[n], ascending, whose contexts are uint64[n]; n-grams have `size` ids."""
+        """Index `positions`, int64[n], ascending, with `contexts`, uint64[n]; n-grams have `size` ids."""
         bits = min(_MAX_BUCKET_BITS, max(1, len(positions).bit_length()))
         self._shift = 64 - bits
         buckets = (contexts >> np.uint64(self._shift)).astype(np.uint16)
@@ -91,7 +91,7 @@ class FrozenIndex:
 def _superseded(
     token_ids: NDArray[np.int32], positions: NDArray[np.int64], contexts: NDArray[np.uint64], size: int
 ) -> NDArray[np.int64]:
-    """Indices in `positions` whose successor has the same n-gram. Ids are compared, because hashes collide."""
+    """Indices in `positions` with a successor that has the same n-gram. Ids are compared, because hashes collide."""
     found = np.flatnonzero(contexts[:-1] == contexts[1:])
     for backwards in range(size):
         if not found.size:

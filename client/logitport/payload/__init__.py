@@ -1,8 +1,8 @@
 """The wire format of shipped processors.
 
-A payload is SGLang's string: JSON whose key "callable" holds the hexadecimal digits of a dill pickle of a processor (a
-class, in SGLang's dialect; see `logitport.dialects`). It also has the keys "python" and "dill", and, for display only,
-"class" and "dialect"; SGLang ignores all four.
+A payload is SGLang's string: JSON with a key "callable" that holds the hexadecimal digits of a dill pickle of a
+processor (a class, in SGLang's dialect; see `logitport.dialects`). It also has the keys "python" and
+"dill", and, for display only, "class" and "dialect"; SGLang ignores all four.
 The functions, in the order in which a payload passes through them:
 
     dumps         processor -> string      encode, pickler, reductions, portability

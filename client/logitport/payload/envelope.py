@@ -1,4 +1,4 @@
-"""The string around the pickle: JSON whose key "callable" holds the pickle's bytes as hexadecimal digits."""
+"""The string around the pickle: JSON with a key "callable" that holds the pickle's bytes as hexadecimal digits."""
 
 from __future__ import annotations
 

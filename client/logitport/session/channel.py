@@ -75,7 +75,7 @@ class FrameChannel:
 
     @property
     def device_uuid(self) -> bytes:
-        """UUID of the GPU whose memory the server can open; empty if it has none, or may be on another host."""
+        """UUID of the GPU with memory that the server can open; empty if it has none, or may be on another host."""
         return self.opened.local_transport.device_uuid if self._transport.name == "local" else b""
 
     def reopen(self, wait_seconds: float) -> None:

@@ -187,7 +187,7 @@ def add_frames(handles: Sequence[Handle]) -> Iterator[processing_pb2.AddRequests
 
 
 def wrong_ids(token_ids: Mapping[Handle, Sequence[int]], vocab_size: int) -> dict[Handle, InvalidTokenId]:
-    """Make an error for each request whose ids are not all integers in [0, vocab_size)."""
+    """Make an error for each request with an id that is not an integer in [0, vocab_size)."""
     wrong = {}
     for handle, ids in token_ids.items():
         try:

@@ -157,7 +157,7 @@ class SessionRequests:
         self._send(handles)
 
     def _recover(self, wait_seconds: float) -> None:
-        """Reconnect, and send again every request whose state follows from its history; the others become `lost`."""
+        """Reconnect, and send again every request with a state that follows from its history; others become `lost`."""
         if self._closed:
             raise SessionClosed("the session is closed; open another with Client.session")
         self._channel.reopen(wait_seconds)

@@ -26,8 +26,8 @@ class Session:
 
     Made by `Client.session`. Not safe to use from several threads. Close it, or use it in a `with` statement.
 
-    If the connection is lost, the session reconnects. Every request whose state follows from its history continues
-    unchanged; a request whose processors have read logits fails with StateLost.
+    If the connection is lost, the session reconnects. Every request with a state that follows from its history
+    continues unchanged; a request with a processor that has read logits fails with StateLost.
 
     Attributes:
         vocab_size: width of the logits.
@@ -140,7 +140,7 @@ class Session:
             drafts: draft tokens of requests that speculate. They are not added to the history.
 
         Returns:
-            The pending step; `apply(logits)` finishes it. A request whose ids or drafts are outside the vocabulary
+            The pending step; `apply(logits)` finishes it. A request with ids or drafts outside the vocabulary
             fails there with InvalidTokenId, and in every later step, because its history differs from the engine's.
 
         Raises:

@@ -48,7 +48,7 @@ class StepResult:
 
 
 class PendingStep:
-    """A step whose reply may or may not have arrived; returned by `Session.step`."""
+    """A step that was sent; its reply may or may not have arrived. Returned by `Session.step`."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class PendingStep:
 
         Args:
             logits: float[rows, vocab_size] of the session's dtype, a torch tensor on any device or a numpy array.
-                Only rows whose processors read logits are sent, and not if they are in `Session.logits_buffer`.
+                Only rows with processors that read logits are sent, and not if they are in `Session.logits_buffer`.
             check: raise if a request failed; with False, look at `failures` of the result.
 
         Raises:
@@ -108,7 +108,7 @@ class PendingStep:
 
         Raises:
             RequestsFailed: as `apply`.
-            InvalidArgument: there are rows whose processors read logits: finish the step with `apply`.
+            InvalidArgument: processors of some rows read logits: finish the step with `apply`.
         """
         answer = self._requests.with_reconnect(self._synchronized_answer)
         if answer.logits_rows:
@@ -265,10 +265,10 @@ class _Answer:
     """A StepEdits message, parsed and checked.
 
     Attributes:
-        edits: of the rows that no processor reads.
-        logits_rows: the rows whose logits the server needs, ascending.
-        out_of_sync: requests whose history at the server differs from the client's.
-        result: of the rows that no processor reads.
+        edits: edits of the rows with processors that do not read logits.
+        logits_rows: the rows of logits that the server needs, ascending.
+        out_of_sync: requests with a history at the server that differs from the client's.
+        result: result of the rows with processors that do not read logits.
     """
 
     edits: Edits

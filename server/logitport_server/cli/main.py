@@ -9,6 +9,6 @@ from logitport_server.cli.root import run
 
 def main() -> None:
     """Run the command line."""
-    # Without this, gRPC prints lines of its own beside our errors. An operator who needs them sets the variable.
+    # Without this, gRPC prints lines of its own next to our errors. Operators can still set the variable.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     run()

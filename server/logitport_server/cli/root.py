@@ -20,7 +20,7 @@ class Command(NamedTuple):
 
     Attributes:
         module: the module below `logitport_server.cli` that defines it.
-        model: name of the class whose fields are the command's options.
+        model: name of the class with the command's options as its fields.
         description: one line for `logitport --help`.
     """
 
@@ -69,7 +69,7 @@ def run(arguments: list[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Return a parser for arguments that do not begin with a command; it prints what they ask for, or an error."""
+    """Return a parser for arguments that do not begin with a command; it prints their output, or an error."""
     parser = argparse.ArgumentParser(
         prog="logitport",
         usage="logitport [-h] [--version] COMMAND ...",

@@ -89,7 +89,7 @@ class Dialect(ABC):
         key: the processor's identity: a built-in's name, or a digest.
         shipped: whether a client sent the processor's code.
         takes_long: whether a call may take milliseconds; its session then runs on a thread of its own.
-        domain: the trust domain whose worker runs the processor; None if it runs in this process.
+        domain: the trust domain of the worker that runs the processor; None if it runs in this process.
         failed: exceptions of single states in the last call, by their index in it; the other states were served.
     """
 

@@ -93,5 +93,5 @@ def announce(config: ServerConfig, gpu: Gpu | None = None) -> str:
 
 
 def _gpu_holders(gpu: Gpu, config: ServerConfig) -> str:
-    authors = "authors with the scope cuda" if config.asks else "all authors (authentication is off)"
+    authors = "authors with the scope cuda" if config.requires_authentication else "all authors (authentication is off)"
     return f"; processes of {authors} hold {gpu.cuda.device} and so cannot be fully contained"

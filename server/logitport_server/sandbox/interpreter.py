@@ -15,7 +15,8 @@ import sysconfig
 
 from logitport_server.sandbox.plan import SandboxError
 
-# What every worker imports. They are looked up by name: the folder of an editable install may not be on sys.path.
+# Packages that every worker imports. They are looked up by name: the folder of an editable install may not be on
+# sys.path.
 _PACKAGES = ("logitport_proto", "logitport", "logitport_builtins", "logitport_server", "dill", "numpy")
 
 # The dynamic linker, its cache, and the libraries that torch and Python's extension modules link to.

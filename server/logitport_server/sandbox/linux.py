@@ -94,7 +94,7 @@ def die_with_parent(signal_number: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Make this process the new parent of descendants whose parent has ended."""
+    """Make this process the new parent of descendants that lose their parent."""
     _prctl("child subreaper", _PR_SET_CHILD_SUBREAPER, 1)
 
 

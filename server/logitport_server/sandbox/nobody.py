@@ -12,8 +12,8 @@ NOBODY = 65534
 def become_nobody() -> None:
     """Drop root for good. A process that is not root is not changed.
 
-    A process whose user namespace has no such user is not changed either: a container with a single user, which is not
-    root outside.
+    A process is not changed either if its user namespace has no such user: a container with a single user, which is
+    not root outside.
     """
     if os.geteuid() != 0 or not _is_known(NOBODY):
         return

@@ -3,8 +3,8 @@
 A start with unchanged layers then needs no probe. A kept result is used only for exactly the same key: kernel,
 versions, user, capabilities, kernel settings, interpreter and layers. Every file and the folder must belong to this
 user and be writable by no other, or they are ignored: a result that another user wrote could claim containment that
-does not exist. A layer that a kept result relies on is still put up for every worker, and a worker whose layers cannot
-be put up does not start.
+does not exist. A layer that a kept result relies on is still applied to every worker, and a worker does not
+start if a layer cannot be applied.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Calls that the filter does not name fail as on a kernel that lacks them, so that libc takes others instead; those that
 authors know by name fail with EPERM.
 
-The filter is assembled by `bpf.py`. `pyseccomp` lost: it is from 2021, and libseccomp must be installed, whose version
-decides which calls are known. `seccompy` lost: it is months old, and 2,300 lines. A filter that is compiled ahead and
+The filter is assembled by `bpf.py`. `pyseccomp` lost: it is from 2021, and needs libseccomp, with a version that
+knows the calls. `seccompy` lost: it is months old, and 2,300 lines. A filter that is compiled ahead and
 committed lost: it cannot be reviewed.
 """
 
@@ -99,7 +99,7 @@ def compile_filter(*, in_pid_namespace: bool, devices: bool, machine: str | None
         devices: a worker may make any ioctl, which device nodes need, and the system calls of the CUDA driver.
         machine: architecture, as `platform.machine` names it; by default this machine's.
 
-    Raises SandboxError for an architecture whose calls are not known.
+    Raises SandboxError for an architecture with unknown system calls.
     """
     machine = machine or platform.machine()
     if machine not in AUDIT_ARCHITECTURES:

@@ -54,7 +54,7 @@ def check_exposure(config: ServerConfig) -> None:
         StartupError: other machines could call the server without authentication.
     """
     if not _is_local(config.listen):
-        if not config.asks:
+        if not config.requires_authentication:
             raise StartupError(
                 f"--listen {config.listen} can be reached from other machines, but authentication is off: give "
                 "--tokens FILE or --tls-client-ca FILE, or listen on 127.0.0.1 or unix:PATH"
@@ -65,7 +65,7 @@ def check_exposure(config: ServerConfig) -> None:
                 "--tls-cert and --tls-key, unless a proxy in front of this server terminates TLS",
                 config.listen,
             )
-    if not config.asks:
+    if not config.requires_authentication:
         logger.info(
             "authentication is off: any client that can reach %s has all scopes: %s",
             config.listen,
@@ -131,7 +131,7 @@ def _private_socket(config: ServerConfig) -> Iterator[None]:
         return
     path = Path(config.listen.removeprefix(_UNIX))
     _check_free(path)
-    if config.asks:
+    if config.requires_authentication:
         yield
         return
     previous = os.umask(0o177)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class StartedZygote(NamedTuple):
-    """A zygote whose imports may not be done.
+    """A zygote; its imports may still run.
 
     Attributes:
         control: the server's end of its control socket.

@@ -26,13 +26,13 @@ from logitport_server.dialects import RequestContext, make_dialect
 from logitport_server.dialects.vllm.persistent_batch import PersistentBatch
 from logitport_server.stubs.vllm import sampling_params as stand_in
 from tests.server.dialects.vllm.test_objects import (  # noqa: F401 - the same, with vLLM's own objects
-    test_a_temperature_is_as_vllm_takes_it,
+    test_a_temperature_is_adjusted_as_in_vllm,
     test_defaults_are_those_of_vllm,
+    test_names_of_other_engines,
     test_params_join_the_extra_args_of_the_engine,
+    test_types_that_json_lacks,
+    test_values_that_vllm_rejects,
     test_what_ends_a_sequence,
-    test_what_json_cannot_hold,
-    test_what_other_engines_tell,
-    test_what_vllm_would_not_take,
 )
 from tests.server.dialects.vllm.test_persistent_batch import Request, histories
 

@@ -43,7 +43,7 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
         pad_token_id: leading ids of a prompt that equal it are padding and stay out of the history. Without it and
             without attention_mask, no id is padding.
         attention_mask: [prompts, prompt_length], as passed to `generate`; 0 marks padding, whatever its id. For models
-            whose prompts may begin with the padding id. Limits the object to prompts of this shape.
+            with prompts that may begin with the padding id. Limits the object to prompts of this shape.
         eos_token_id: ids that end a row, as passed to `generate`; an ended row is left out of further steps. Without
             it ended rows are still processed, as transformers' own processors do, with `generate`'s padding in their
             history.

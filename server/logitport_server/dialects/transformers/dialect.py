@@ -97,7 +97,7 @@ class TransformersDialect(Dialect):
         return logits
 
     def _call(self, states: Sequence[_State], places: Sequence[int], logits: torch.Tensor) -> BaseException | None:
-        """Make one call for the rows at these places, whose states share a processor. Returns what it raised."""
+        """Make one call for the rows at these places; their states share a processor. Returns the exception, if any."""
         first, end = places[0], places[-1] + 1
         adjoining = end - first == len(places)
         rows = logits[first:end] if adjoining else logits[[*places]]
@@ -128,7 +128,7 @@ def _calls(states: Sequence[_State]) -> Iterable[list[int]]:
 
 
 def _input_ids(states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor | None:
-    """Return int64[rows, length]; None for several rows whose processor ignores the history: lengths may differ."""
+    """Return int64[rows, length]; None for several rows if the processor ignores the history: lengths may differ."""
     if len(states) > 1 and states[0].any_history:
         return None
     ids = [state.input_ids.on(logits.device) for state in states]

@@ -115,6 +115,6 @@ def _takes_tensor(parameter: inspect.Parameter) -> bool:
 
 
 def _moved(made: Any, device: torch.device) -> Any:
-    """Return the object itself, or a copy whose tensors are on the device."""
+    """Return the object itself, or a copy with its tensors on the device."""
     elsewhere = [] if device.type == "cpu" else [one for one in Snapshot(made).tensors if one.device != device]
     return copy.deepcopy(made, {id(one): one.to(device) for one in elsewhere}) if elsewhere else made

@@ -122,7 +122,7 @@ def _public(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if not name.startswith("_")}
 
 
-# Fields whose types JSON lacks.
+# Fields of types that JSON lacks.
 _CONVERTED: dict[str, Callable[[Any, Any], Any]] = {
     "logit_bias": lambda _, value: {int(token_id): bias for token_id, bias in value.items()},
     "output_kind": lambda types, value: types.RequestOutputKind(value),

@@ -16,7 +16,7 @@ class Changes(Generic[_T]):
     """Changes of a batch, to be processed in the order removed, added, moved.
 
     Attributes:
-        removed: indices whose request left, descending.
+        removed: indices of requests that left, descending.
         added: the initial index of each new request, and the request.
         moved: source index, target index, and whether the two were swapped; otherwise the move is one-way.
     """

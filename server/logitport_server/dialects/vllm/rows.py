@@ -35,7 +35,7 @@ def arrange(states: Sequence[Any], drafts: Sequence[Sequence[int]], excluded: Co
     Args:
         states: the state of each row.
         drafts: the draft tokens before each row; () if no row has any.
-        excluded: states whose rows are skipped.
+        excluded: states; their rows are skipped.
     """
     if not drafts:
         places = [place for place, state in enumerate(states) if state not in excluded]

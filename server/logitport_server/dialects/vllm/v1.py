@@ -85,7 +85,7 @@ class VllmV1Dialect(VllmDialect):
         self.processor = None
 
     def _error_of(self, request: VllmRequest) -> BaseException | None:
-        """The exception of a new instance whose batch is only this request; None if it raises none."""
+        """The exception of a new instance with a batch of only this request; None if it raises none."""
         try:
             self._update([request])
         except BaseException as error:  # noqa: BLE001 - third-party code may raise anything

@@ -9,7 +9,7 @@ And the form that was proposed first, recognized by an `apply` that takes only l
     add_request(index, sampling_params[, prompt_length]), remove_request(index)
     update_state(index_mapping, token_ids, seq_lens), apply(logits)
 
-A request whose history was cut back, and every request of a replaced instance, is added again with its current history,
+After its history was cut back, or its instance was replaced, a request is added again with its current history,
 as the model runner does with a request that was preempted.
 """
 
@@ -47,7 +47,7 @@ _INITIAL_LENGTH = 1 << 15
 
 @dataclass(eq=False, slots=True)
 class _Request(VllmRequest):
-    """A request whose tokens a processor reads from its slot; the two lists of ids are empty.
+    """A request with tokens that a processor reads from its slot; the two lists of ids are empty.
 
     Attributes:
         seat: the request's slot; None if it has none yet, or must be added again.

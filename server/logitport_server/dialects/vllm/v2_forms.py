@@ -49,7 +49,7 @@ class Form(ABC):
 
     @abstractmethod
     def add(self, slot: int, sampling_params: Any, prompt_length: int) -> bool:
-        """Add a request whose history is in the buffers. Returns whether the processor changes its logits."""
+        """Add a request; its history is in the buffers. Returns whether the processor changes its logits."""
 
     def remove(self, slot: int) -> None:
         """Remove the slot's request."""

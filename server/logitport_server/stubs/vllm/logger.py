@@ -7,7 +7,7 @@ from typing import Any
 
 
 class _Logger(logging.LoggerAdapter):  # type: ignore[type-arg] # generic for the checker alone, in Python 3.10
-    """A logger whose `*_once` methods log each message once."""
+    """A logger; its `*_once` methods log each message once."""
 
     def __init__(self, logger: logging.Logger) -> None:
         super().__init__(logger, {})

@@ -15,7 +15,7 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor
 
 from logitport_server.stubs.vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor, UvaBackedTensor
 from tests.server.conftest import AddOutputs, DenyHistory, Engine
-from tests.server.dialects.vllm.test_v2_model import REQUESTS, VOCAB, Life
+from tests.server.dialects.vllm.test_v2_model import REQUESTS, VOCAB, RandomEngine
 from tests.slot_processors import derive
 
 buffer_utils.StagedWriteTensor, buffer_utils.UvaBackedTensor = StagedWriteTensor, UvaBackedTensor
@@ -51,9 +51,11 @@ def main() -> None:
     assert HAS_TRITON
     classes = (Biases, BadWords, derive(LogitsProcessor).Counts, DenyHistory, AddOutputs)
     for seed in range(SEEDS):
-        life = Life(Engine(VOCAB, *classes, max_requests_per_session=REQUESTS, max_draft_tokens=3), random.Random(seed))
+        engine = RandomEngine(
+            Engine(VOCAB, *classes, max_requests_per_session=REQUESTS, max_draft_tokens=3), random.Random(seed)
+        )
         for _ in range(STEPS):
-            life.step()
+            engine.step()
 
 
 if __name__ == "__main__":

@@ -27,11 +27,11 @@ __all__ = [
     "process_dict_updates",
 ]
 
-STR_SPEC_DEC_REJECTS_LOGITSPROCS = "This logits processor cannot be used beside speculative decoding."
+STR_SPEC_DEC_REJECTS_LOGITSPROCS = "This logits processor cannot be used with speculative decoding."
 
 
 class AdapterLogitsProcessor(LogitsProcessor):
-    """Calls a processor for each row whose request has one.
+    """Calls a processor for each row of a request that has one.
 
     Attributes:
         req_info: the callable for the row's logits, by index in the batch.

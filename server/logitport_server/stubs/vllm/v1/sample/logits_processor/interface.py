@@ -36,7 +36,7 @@ class BatchUpdate:
 
     Attributes:
         batch_size: current number of requests.
-        removed: indices whose request left.
+        removed: indices of requests that left.
         added: for each new request its initial index, sampling parameters, prompt and output. The output list grows
             with the request.
         moved: source index, target index, and whether this is a one-way move or a swap.
