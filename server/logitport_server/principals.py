@@ -43,13 +43,28 @@ class Principal:
 ANONYMOUS = Principal("", frozenset(SCOPES))
 
 
+class Party(NamedTuple):
+    """The party that work, memory and failures are charged to.
+
+    Attributes:
+        principal: name of the calling principal.
+        tenant: the tenant that the principal names in the request; "" for none.
+    """
+
+    principal: str
+    tenant: str = ""
+
+
 class TrustDomain(NamedTuple):
     """A trust domain: code can read and disturb only the data and code of its own domain.
 
     Attributes:
         owner: name of the principal that registered the processor, or that sent it with a request.
-        tenant: for a processor that is sent with a request, the tenant that the engine names in the request.
+        party: the party that calls the processor.
+        digest: for a processor that is sent with a request, its digest: users of one engine may have no tenant, and
+            must not share a worker. "" for a registered processor.
     """
 
     owner: str
-    tenant: str = ""
+    party: Party
+    digest: str = ""

@@ -187,9 +187,11 @@ class Counts(CustomLogitProcessor):
 
 
 def test_other_state_of_a_worker_that_ended_is_rebuilt_or_known_to_be_lost(client: Client) -> None:
+    # Registered processors of one owner share a worker.
+    registered = {processor: client.register(processor).digest for processor in (Remembers, AddOne, Counts)}
     with client.session(vocab_size=VOCAB, dtype=torch.float32, max_draft_tokens=2) as session:
         rebuilt, leaves, stateless, counts = (
-            session.add(Request([1], processors=[(processor, params)], tenant="one"))
+            session.add(Request([1], processors=[(registered[processor], params)], tenant="one"))
             for processor, params in (
                 *((Remembers, {}), (Remembers, {"leave_at": 9})),
                 *((AddOne, {}), (Counts, {})),
@@ -203,7 +205,7 @@ def test_other_state_of_a_worker_that_ended_is_rebuilt_or_known_to_be_lost(clien
         assert result.failures.keys() == {rebuilt, leaves}
         session.remove(leaves)
         session.remove(rebuilt)
-        again = session.add(Request([1], [2, 3], processors=[(Remembers, {})], tenant="one"))
+        again = session.add(Request([1], [2, 3], processors=[(registered[Remembers], {})], tenant="one"))
         logits = torch.zeros(3, VOCAB)
         result = session.step({again: [4], stateless: [3], counts: [3]}).apply(logits, check=False)
         assert {handle: type(error) for handle, error in result.failures.items()} == {counts: StateLost}

@@ -19,7 +19,7 @@ from logitport.errors import (
 )
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2, registry_pb2
-from logitport_server.principals import ADMIN, ANONYMOUS, REGISTER, TrustDomain
+from logitport_server.principals import ADMIN, ANONYMOUS, REGISTER, Party, TrustDomain
 from logitport_server.registry.catalog import Catalog, Entry
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.registry.source import Source
@@ -72,7 +72,7 @@ class Registry:
         Args:
             processor: the processor, as named in the request.
             principal: the engine that sent the request.
-            tenant: the engine's tenant, which is the trust domain of a payload in the request; "" for none.
+            tenant: the tenant that the engine names in the request; "" for none.
 
         Raises:
             InvalidArgument, UnknownProcessor, NotPermitted, PayloadNotAllowed, LimitExceeded, MalformedPayload,
@@ -89,7 +89,8 @@ class Registry:
         if by == "payload":
             principal.check(REGISTER, "ship a processor with a request")
             shipped = self._policy.accept(processor.payload)
-            return Source(shipped.digest, payload=shipped, domain=TrustDomain(principal.name, tenant))
+            domain = TrustDomain(principal.name, Party(principal.name, tenant), shipped.digest)
+            return Source(shipped.digest, payload=shipped, domain=domain)
         if by is None:
             raise InvalidArgument("a ProcessorCall names no processor: set one of builtin, name, digest, payload")
         with self._lock:
@@ -97,7 +98,8 @@ class Registry:
                 getattr(processor, by), principal.name, names=by == "name", digests=by == "digest"
             )
         self._policy.check_current(entry.payload)
-        return Source(entry.payload.digest, payload=entry.payload, domain=TrustDomain(entry.owner))
+        domain = TrustDomain(entry.owner, Party(principal.name, tenant))
+        return Source(entry.payload.digest, payload=entry.payload, domain=domain)
 
     def register(
         self, serialized: str, name: str, principal: Principal = ANONYMOUS, *, replace: bool, shared: bool = False

@@ -17,7 +17,7 @@ from logitport.errors import (
 )
 from logitport.ops import PipelineStage
 from logitport_proto import common_pb2, processing_pb2
-from logitport_server.principals import ANONYMOUS, TrustDomain
+from logitport_server.principals import ANONYMOUS, Party
 from logitport_server.session.active_request import ActiveRequest, admit, check_token_ids
 from logitport_server.session.batch import StepBatch
 from logitport_server.session.columns import (
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from logitport_server.config import ServerConfig
     from logitport_server.dialects import Dialect
     from logitport_server.executors import Executor
-    from logitport_server.principals import Principal
+    from logitport_server.principals import Principal, TrustDomain
     from logitport_server.registry.registry import Registry
     from logitport_server.shared_memory.regions import Region
 
@@ -135,7 +135,7 @@ class EngineSession:
             try:
                 previous = self._request_at(addition.slot, addition.generation)
                 self._check_request(addition.request)
-                caller = TrustDomain(self._principal.name, addition.request.tenant)
+                caller = Party(self._principal.name, addition.request.tenant)
                 seconds = self._limits.load_timeout_seconds
                 request = admit(addition, self._engine, self._host, previous, str(self._device), seconds, caller)
             except LogitportError as error:

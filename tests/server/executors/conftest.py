@@ -8,7 +8,7 @@ import pytest
 
 from logitport import payload
 from logitport_server.executors import Deadlines, Executor, InlineExecutor, ProcessExecutor
-from logitport_server.principals import TrustDomain
+from logitport_server.principals import Party, TrustDomain
 from logitport_server.registry.loader import Loader
 from logitport_server.registry.source import Source
 from logitport_server.sandbox import LAYERS
@@ -40,6 +40,6 @@ def ship() -> Callable[..., Source]:
 
     def source(processor: Any, tenant: str = "a") -> Source:
         shipped = payload.parse(payload.dumps(processor))
-        return Source(shipped.digest, payload=shipped, domain=TrustDomain("engine", tenant))
+        return Source(shipped.digest, payload=shipped, domain=TrustDomain("engine", Party("engine", tenant)))
 
     return source

@@ -12,7 +12,7 @@ import torch
 
 from logitport_server.config import ServerConfig, StartupError
 from logitport_server.executors import InlineExecutor, factory
-from logitport_server.principals import TrustDomain
+from logitport_server.principals import Party, TrustDomain
 from logitport_server.sandbox import NotContained, SandboxError
 from logitport_server.worker import start
 
@@ -55,9 +55,9 @@ def test_the_scope_grants_the_gpu(fake_cuda: Any) -> None:
     gpu = factory.gpu_for_workers(SANDBOXED, CUDA_0, lambda name, scope: (name, scope) == ("alice", "cuda"))
     assert gpu is not None
     assert (gpu.cuda, gpu.nodes) == (fake_cuda, ("/dev/nvidia0", "/dev/nvidiactl"))
-    assert gpu.granted(TrustDomain("alice"))
-    assert gpu.granted(TrustDomain("alice", "a tenant"))
-    assert not gpu.granted(TrustDomain("bob"))
+    assert gpu.granted(TrustDomain("alice", Party("engine")))
+    assert gpu.granted(TrustDomain("alice", Party("engine", "a tenant")))
+    assert not gpu.granted(TrustDomain("bob", Party("engine")))
     assert not gpu.granted(None)
 
 

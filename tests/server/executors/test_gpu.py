@@ -24,7 +24,7 @@ from logitport_server.executors import Deadlines, Gpu, ProcessExecutor, remote
 from logitport_server.executors.shared_rows import SharedRows
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.zygote import WorkerProcess
-from logitport_server.principals import TrustDomain
+from logitport_server.principals import Party, TrustDomain
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.sandbox import LAYERS
 from logitport_server.worker import gpu as in_worker
@@ -75,7 +75,7 @@ class GpuServer:
         self.processes: list[OnThread] = []
 
     def dialect(self, source: Source, owner: str = "alice") -> Any:
-        domain = TrustDomain(owner)
+        domain = TrustDomain(owner, Party("engine"))
         worker = Worker(domain, lambda: self._zygote(domain), DEADLINES, Quarantine(3), self.gpu)
         return remote.RemoteDialect(source, worker)
 
@@ -271,7 +271,7 @@ def test_a_revoked_scope_ends_an_idle_worker(gpu_server: GpuServer, ship: Callab
 
 def test_text_of_a_worker_is_logged_in_one_line(gpu_server: GpuServer, caplog: pytest.LogCaptureFixture) -> None:
     holder: Any = type("Process", (), {"uses_gpu": True})()
-    gpu_server.gpu.disable(TrustDomain("alice"), holder, "\x1b[2J a forged\nline " + "x" * 10_000)
+    gpu_server.gpu.disable(TrustDomain("alice", Party("engine")), holder, "\x1b[2J a forged\nline " + "x" * 10_000)
     assert not holder.uses_gpu
     assert caplog.messages[0].isprintable()
     assert len(caplog.messages[0]) < 1000
@@ -329,7 +329,7 @@ def test_a_worker_without_a_gpu_refuses_gpu_memory(ship: Callable[..., Source]) 
 
 def test_logits_of_another_device_use_no_gpu_memory(gpu_server: GpuServer) -> None:
     gpu_server.server.device = torch.device("meta")
-    shared = SharedRows(gpu_server.gpu, TrustDomain("alice"))
+    shared = SharedRows(gpu_server.gpu, TrustDomain("alice", Party("engine")))
     holder: Any = type("Process", (), {"uses_gpu": True})()
     shared.share(torch.ones(1, VOCAB), holder, lambda *_: pytest.fail("GPU memory was opened"))
     assert gpu_server.gpu.calls == {"device": 0, "host": 0}
@@ -361,7 +361,9 @@ def test_only_workers_of_permitted_authors_have_the_device_nodes(
     try:
         executor.ready()
         source = ship(Touches)
-        without_scope = type(source)(source.key, payload=source.payload, domain=TrustDomain("another", "a"))
+        without_scope = type(source)(
+            source.key, payload=source.payload, domain=TrustDomain("another", Party("another", "a"))
+        )
         for shipped, added in ((source, 1.0), (without_scope, 0.0)):
             dialect = executor.host(shipped)
             state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})

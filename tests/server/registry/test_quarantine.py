@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from logitport import ProcessorQuarantined
-from logitport_server.principals import TrustDomain
+from logitport_server.principals import Party, TrustDomain
 from logitport_server.registry import quarantine
 from logitport_server.registry.quarantine import Quarantine
 
-ONE, OTHER = TrustDomain("one"), TrustDomain("engine", "other")
+ONE, OTHER = TrustDomain("one", Party("engine")), TrustDomain("engine", Party("engine", "other"))
 DIGEST = "0123456789abcdef" * 4
 
 

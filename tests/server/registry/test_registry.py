@@ -25,7 +25,7 @@ from logitport import (
 )
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2
-from logitport_server.principals import ADMIN, APPLY, REGISTER, Principal, TrustDomain
+from logitport_server.principals import ADMIN, APPLY, REGISTER, Party, Principal, TrustDomain
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
 from logitport_server.registry.store import Store
@@ -273,7 +273,7 @@ def test_unshared_processors_of_other_principals_are_invisible() -> None:
     registry = make_registry()
     digest = registry.register(ONE, "alice/x", ALICE, replace=False).digest
     for by in (named(name="alice/x"), named(digest=digest)):
-        assert registry.resolve(by, ALICE).domain == TrustDomain("alice")
+        assert registry.resolve(by, ALICE).domain == TrustDomain("alice", Party("alice"))
         with pytest.raises(UnknownProcessor):
             registry.resolve(by, BOB)
     for processor in ("alice/x", digest):
@@ -307,7 +307,7 @@ def test_the_same_payload_of_two_principals_is_two_registrations() -> None:
     registry = make_registry()
     digest = registry.register(ONE, "alice/x", ALICE, replace=False).digest
     assert list(registry.register(ONE, "bob/x", BOB, replace=False).names) == ["bob/x"]
-    assert registry.resolve(named(digest=digest), BOB).domain == TrustDomain("bob")
+    assert registry.resolve(named(digest=digest), BOB).domain == TrustDomain("bob", Party("bob"))
     assert registry.delete(digest, ALICE) == ["alice/x"]
     assert registry.resolve(named(name="bob/x"), BOB).key == digest
     with pytest.raises(UnknownProcessor):
@@ -318,7 +318,7 @@ def test_shared_processors_are_visible_to_all_but_deleted_by_their_owner_only() 
     registry = make_registry()
     digest = registry.register(ONE, "alice/x", ALICE, replace=False, shared=True).digest
     for by in (named(name="alice/x"), named(digest=digest)):
-        assert registry.resolve(by, BOB).domain == TrustDomain("alice")
+        assert registry.resolve(by, BOB).domain == TrustDomain("alice", Party("bob"))
     assert registry.describe("alice/x", BOB).shared
     assert registry.describe_all(BOB)[-1].digest == digest
     for processor in ("alice/x", digest):
@@ -333,8 +333,8 @@ def test_own_registrations_come_before_shared_ones() -> None:
     registry = make_registry()
     digest = registry.register(ONE, "alice/x", ALICE, replace=False, shared=True).digest
     registry.register(ONE, "", BOB, replace=False)
-    assert registry.resolve(named(digest=digest), BOB).domain == TrustDomain("bob")
-    assert registry.resolve(named(name="alice/x"), BOB).domain == TrustDomain("alice")
+    assert registry.resolve(named(digest=digest), BOB).domain == TrustDomain("bob", Party("bob"))
+    assert registry.resolve(named(name="alice/x"), BOB).domain == TrustDomain("alice", Party("bob"))
 
 
 def test_an_admin_can_see_and_delete_everything_but_not_use_it() -> None:
@@ -352,7 +352,8 @@ def test_an_admin_can_see_and_delete_everything_but_not_use_it() -> None:
 
 def test_payloads_in_requests_need_the_scope() -> None:
     registry = make_registry()
-    assert registry.resolve(named(payload=ONE), ALICE, "tenant").domain == TrustDomain("alice", "tenant")
+    source = registry.resolve(named(payload=ONE), ALICE, "tenant")
+    assert source.domain == TrustDomain("alice", Party("alice", "tenant"), source.key)
     with pytest.raises(NotPermitted, match=r"'engine' may not ship a processor .* scope 'register'"):
         registry.resolve(named(payload="not JSON"), ENGINE)
 
@@ -408,6 +409,6 @@ def test_a_name_stays_reserved_while_its_processor_is_refused(tmp_path: Path) ->
                 stricter.register(smaller, "team/x", BOB, replace=replace)
     with ExitStack() as stores:
         again = opened(1 << 20)
-        assert again.resolve(named(name="team/x"), BOB).domain == TrustDomain("alice")
+        assert again.resolve(named(name="team/x"), BOB).domain == TrustDomain("alice", Party("bob"))
         again.delete("team/x", ALICE)
         assert again.register(TWO, "team/x", BOB, replace=False).owner == "bob"

@@ -10,7 +10,7 @@ import pytest
 from logitport import CustomLogitProcessor, InternalError, UnknownProcessor
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2
-from logitport_server.principals import APPLY, REGISTER, Principal, TrustDomain
+from logitport_server.principals import APPLY, REGISTER, Party, Principal, TrustDomain
 from logitport_server.registry import store as store_module
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
@@ -65,7 +65,7 @@ def test_registrations_and_names_survive(restart: Restart) -> None:
         assert after.describe_all(principal) == before.describe_all(principal)
     source = after.resolve(common_pb2.Processor(name="team/x"), BOB)
     assert source == before.resolve(common_pb2.Processor(name="team/x"), BOB)
-    assert source.domain == TrustDomain("ann")
+    assert source.domain == TrustDomain("ann", Party("bob"))
     with pytest.raises(UnknownProcessor):
         after.describe("team/uno", ANN)
 
