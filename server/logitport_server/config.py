@@ -119,10 +119,20 @@ class _Variables(EnvSettingsSource):
             return value
 
 
-class ServerConfig(BaseSettings):
-    """The options of `logitport serve`; each can also be set as LOGITPORT_<NAME> in the environment."""
+class EnvironmentOptions(BaseSettings):
+    """Base of options that can also be set as LOGITPORT_<NAME> in the environment."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, _Variables(settings_cls)
+
+
+class ServerConfig(EnvironmentOptions):
+    """The options of `logitport serve`."""
 
     listen: Annotated[str, AfterValidator(_address_or_socket)] = Field(
         "127.0.0.1:50051", description="HOST:PORT of the gRPC service, or unix:PATH; port 0 selects a free port"
@@ -279,12 +289,6 @@ class ServerConfig(BaseSettings):
     def variables(cls) -> list[str]:
         """Return the names of the environment variables of all options."""
         return [PREFIX + name.upper() for name in cls.model_fields]
-
-    @classmethod
-    def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, _Variables(settings_cls)
 
     @model_validator(mode="after")
     def _check_unique_names(self) -> ServerConfig:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Column, Table
 
-from logitport_server.config import CUSTOM_OPS
+from logitport_server.config import CUSTOM_OPS, EnvironmentOptions
 
 
-class Ops(BaseModel):
+class Ops(EnvironmentOptions):
     """List the implementations of every op by platform, whether this machine has the platform, and the reason."""
 
     custom_ops: list[str] = CUSTOM_OPS

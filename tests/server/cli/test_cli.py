@@ -71,6 +71,20 @@ def test_a_variable_that_is_not_a_list(logitport: Any, monkeypatch: Any, value: 
     assert logitport("serve") == (2, message)
 
 
+def test_ops_reads_the_variable_of_serve(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", '["none"]')
+    monkeypatch.setenv("COLUMNS", "200")
+    run(["ops"])
+    assert "custom_ops has none" in capsys.readouterr().out
+    run(["ops", "--custom-ops", "all"])
+    assert "custom_ops has all" in capsys.readouterr().out
+
+
+def test_an_invalid_variable_of_ops(logitport: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", "none")
+    assert logitport("ops") == (2, 'logitport: LOGITPORT_CUSTOM_OPS: write a JSON list, such as ["none"]\n')
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["serve", "--nonsense"], ["nonsense"], ["serve", "nonsense"], ["--nonsense", "serve"]],
