@@ -36,6 +36,17 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("untimed")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the test run a cache folder of its own.
+
+    Servers keep the results of the sandbox probe there. The workers of pytest-xdist inherit the folder and share them.
+    """
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory(prefix="logitport-tests-")
+        os.environ["XDG_CACHE_HOME"] = folder.name
+        config.add_cleanup(folder.cleanup)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of slow files."""
     for item in items:
