@@ -39,8 +39,7 @@ def rows_of(title: str) -> list[list[str]]:
 
 @pytest.fixture(autouse=True)
 def restore(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for table in ("_replacements", "_instances"):
-        monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
+    monkeypatch.setattr(registry, "_replacements", dict(registry._replacements))
     yield
     ops.configure()
 

@@ -5,53 +5,44 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from logitport.errors import InvalidArgument, InvalidLogits
-from logitport.ops.registry import Replaceable, forget_instances, full_name, load_plugins
+from logitport.ops.registry import Replaceable, full_name, load_plugins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+# NVIDIA's GPUs are "cuda", AMD's "hip", Intel's "xpu"; devices whose torch backend is out of tree are "oot".
 PLATFORMS = ("cpu", "cuda", "hip", "xpu", "tpu", "oot")
-
-_Kernel = TypeVar("_Kernel", bound="Callable[..., Any]")
 
 
 @dataclass(frozen=True)
 class OpsConfig:
-    """The operator's choice between the kernels of each platform and native PyTorch.
+    """The operator's choice between the kernels of each platform and native PyTorch. Raises InvalidArgument.
 
     Attributes:
         custom_ops: at most one base, "all" or "none", and "+op" or "-op" for single ops. The default base is "all",
             or "none" with `compile_native`: inductor fuses PyTorch code, and cannot fuse custom kernels.
         compile_native: compile native implementations with inductor.
-
-    Raises:
-        InvalidArgument: two bases, both signs for one op, or an entry that is neither a base nor signed.
     """
 
     custom_ops: tuple[str, ...] = ()
     compile_native: bool = False
 
     def __post_init__(self) -> None:
-        shown = list(self.custom_ops)
-        if shown.count("all") + shown.count("none") > 1:
-            raise InvalidArgument(f"custom_ops {shown} has more than one base; keep one of 'all' and 'none'")
-        for entry in shown:
+        shown = f"custom_ops {list(self.custom_ops)}"
+        for entry in self.custom_ops:
             if not re.fullmatch("all|none|[+-].+", entry):
-                raise InvalidArgument(f"custom_ops {shown}: {entry!r} is none of 'all', 'none', '+op' and '-op'")
-        for op in sorted(self.names):
-            if {f"+{op}", f"-{op}"} <= set(shown):
-                raise InvalidArgument(f"custom_ops {shown} both enables and disables {op!r}; keep one sign")
-
-    @property
-    def names(self) -> set[str]:
-        """The ops that have a sign."""
-        return {entry[1:] for entry in self.custom_ops if entry[:1] in {"+", "-"}}
+                raise InvalidArgument(f"{shown}: {entry!r} is none of 'all', 'none', '+op' and '-op'")
+            if entry[0] == "+" and f"-{entry[1:]}" in self.custom_ops:
+                raise InvalidArgument(f"{shown} both enables and disables {entry[1:]!r}; keep one sign")
+        if self.custom_ops.count("all") + self.custom_ops.count("none") > 1:
+            raise InvalidArgument(f"{shown} has more than one base; keep one of 'all' and 'none'")
 
     def decide(self, op: str) -> tuple[bool, str]:
         """Return whether an op runs the kernel of its platform, and the reason."""
@@ -67,19 +58,14 @@ _config = OpsConfig()
 
 
 def configure(custom_ops: Sequence[str] = (), *, compile_native: bool = False) -> None:
-    """Set the configuration of this process, after which every op chooses again.
-
-    Raises:
-        InvalidArgument: as `OpsConfig`, or an op of that name is not registered.
-        LoadFailed: a plugin could not be imported.
-    """
+    """Set the `OpsConfig` of this process; every op chooses again. Raises InvalidArgument, LoadFailed."""
     global _config  # noqa: PLW0603 - one configuration for each process
     config = OpsConfig(tuple(custom_ops), compile_native)
     load_plugins()  # a plugin may register an op that `custom_ops` names
-    if unknown := sorted(config.names - set(LogitOp.names())):
+    if unknown := sorted({entry[1:] for entry in custom_ops if entry[0] in "+-"} - set(LogitOp.names())):
         raise InvalidArgument(f"custom_ops names {unknown}; the ops are: {', '.join(LogitOp.names())}")
     _config = config
-    forget_instances()
+    LogitOp.get.cache_clear()
 
 
 class LogitOp(Replaceable, ABC):
@@ -93,24 +79,23 @@ class LogitOp(Replaceable, ABC):
 
     Attributes:
         requires: the package that a platform's implementation needs; without it the native one runs.
+        compiled: takes a function of tensors, and compiles it with inductor if the configuration says so.
     """
 
     requires: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, *, enforce_enable: bool = False) -> None:
         self._enabled, self._reason = (True, "enforced") if enforce_enable else _config.decide(self.name)
-        self._compile_native = _config.compile_native
-        self._methods: dict[Any, Callable[..., Any]] = {}
-        self._compiled: dict[Any, Any] = {}
+        self._methods: dict[Any, Callable[..., Any]] = {}  # by device
+        self.compiled: Callable[[Any], Any] = cache(_compile) if _config.compile_native else lambda kernel: kernel
 
     def __call__(self, *args: Any) -> Any:
         """Run the implementation of the device on which the last argument, the logits, lies."""
         device = _device_of(args[-1])
-        method = self._methods.get(device)
-        if method is None:
+        if device not in self._methods:
             implementation, _ = self.choose(platform_of(device))
-            method = self._methods[device] = getattr(self, f"forward_{implementation}")
-        return method(*args)
+            self._methods[device] = getattr(self, f"forward_{implementation}")
+        return self._methods[device](*args)
 
     def choose(self, platform: str) -> tuple[str, str]:
         """Return the implementation that runs on a platform ("cuda", "native", …), and the reason."""
@@ -121,9 +106,8 @@ class LogitOp(Replaceable, ABC):
         package = self.requires.get(implementation)
         if package is not None and find_spec(package) is None:
             return "native", f"{package} is not installed"
-        if implementation != platform:
-            return implementation, f"{self._reason}; no implementation for {platform}"
-        return implementation, self._reason
+        fallback = "" if implementation == platform else f"; no implementation for {platform}"
+        return implementation, self._reason + fallback
 
     def _implements(self, platform: str) -> bool:
         method = f"forward_{platform}"
@@ -133,25 +117,13 @@ class LogitOp(Replaceable, ABC):
     def forward_native(self, *args: Any) -> Any:
         """Run in plain PyTorch, on any device."""
 
-    def _run_native(self, *args: Any) -> Any:
+    def forward_cpu(self, *args: Any) -> Any:
         return self.forward_native(*args)
 
-    # NVIDIA's GPUs are "cuda", AMD's "hip", Intel's "xpu"; devices whose torch backend is out of tree are "oot".
-    forward_cpu = forward_cuda = forward_xpu = forward_tpu = forward_oot = _run_native
+    forward_cuda = forward_xpu = forward_tpu = forward_oot = forward_cpu
 
     def forward_hip(self, *args: Any) -> Any:
         return self.forward_cuda(*args)
-
-    def compiled(self, kernel: _Kernel) -> _Kernel:
-        """Return a function of tensors, compiled by inductor if the configuration has `compile_native`."""
-        if not self._compile_native:
-            return kernel
-        if kernel not in self._compiled:
-            import torch
-
-            self._compiled[kernel] = torch.compile(kernel, dynamic=True)
-        compiled: _Kernel = self._compiled[kernel]
-        return compiled
 
 
 class OpRow(NamedTuple):
@@ -169,21 +141,13 @@ def list_ops() -> list[OpRow]:
     load_plugins()
     here = _platforms_here()
     rows = []
-    for name in LogitOp.names():
-        op = LogitOp.get(name)
+    for op in map(LogitOp.get, LogitOp.names()):
         for platform in PLATFORMS:
             implementation, why = op.choose(platform)
             method = f"{full_name(type(op))}.forward_{implementation}"
             absent = "" if platform in here else f"; no {platform} device here"
-            rows.append(OpRow(name, platform, method, platform in here, why + absent))
+            rows.append(OpRow(op.name, platform, method, platform in here, why + absent))
     return rows
-
-
-def _device_of(logits: Any) -> Any:
-    try:
-        return "cpu" if isinstance(logits, np.ndarray) else logits.device
-    except AttributeError:
-        raise InvalidLogits(f"logits are a {type(logits).__name__}; pass a torch tensor or a numpy array") from None
 
 
 def platform_of(device: Any) -> str:
@@ -202,11 +166,19 @@ def _platforms_here() -> set[str]:
     import torch
 
     out_of_tree = getattr(torch, torch._C._get_privateuse1_backend_name(), None)
-    present = {
-        "cpu": True,
-        platform_of("cuda"): torch.cuda.is_available(),
-        "xpu": torch.xpu.is_available(),
-        "tpu": find_spec("torch_xla") is not None,
-        "oot": out_of_tree is not None and out_of_tree.is_available(),
-    }
-    return {platform for platform in present if present[platform]}
+    backends = {"cpu": torch.cpu, platform_of("cuda"): torch.cuda, "xpu": torch.xpu, "oot": out_of_tree}
+    here = {platform for platform, backend in backends.items() if backend is not None and backend.is_available()}
+    return here | {"tpu"} if find_spec("torch_xla") is not None else here
+
+
+def _device_of(logits: Any) -> Any:
+    device = "cpu" if isinstance(logits, np.ndarray) else getattr(logits, "device", None)
+    if device is None:
+        raise InvalidLogits(f"logits are a {type(logits).__name__}; pass a torch tensor or a numpy array")
+    return device
+
+
+def _compile(kernel: Any) -> Any:
+    import torch
+
+    return torch.compile(kernel, dynamic=True)

@@ -17,11 +17,10 @@ _Class = TypeVar("_Class", bound="type[Replaceable]")
 
 _classes: dict[str, type[Replaceable]] = {}
 _replacements: dict[str, type[Replaceable]] = {}
-_instances: dict[str, Replaceable] = {}
 
 
 class Replaceable:
-    """Base of `LogitOp` and `PipelineStage`. A name is unique over both."""
+    """Base of `LogitOp` and `PipelineStage`. A name is unique over both. Wrong names and classes: InvalidArgument."""
 
     name: ClassVar[str] = ""  # set by registration
 
@@ -31,34 +30,23 @@ class Replaceable:
         return sorted(name for name, member in _classes.items() if issubclass(member, cls))
 
     @classmethod
+    @cache
     def get(cls, name: str) -> Any:
-        """Return the single instance of the class registered under `name`, or of its replacement.
-
-        Raises:
-            InvalidArgument: the name is not registered.
-            LoadFailed: a plugin could not be imported.
-        """
-        instance = _instances.get(name)
-        if not isinstance(instance, cls):
-            load_plugins()
-            cls._check_registered(name)
-            instance = _instances[name] = _replacements.get(name, _classes[name])()
-        return instance
+        """Return the single instance of a class or of its replacement. Raises LoadFailed for a broken plugin."""
+        load_plugins()
+        cls._check_registered(name)
+        return _replacements.get(name, _classes[name])()
 
     @classmethod
     def register(cls, name: str) -> Callable[[_Class], _Class]:
-        """Decorate a class to register it. Raises InvalidArgument if the name is taken."""
+        """Decorate a class to register it."""
         if name in _classes:
             raise InvalidArgument(f"{cls.__name__} {name!r} is registered already; to replace it, use register_oot")
         return cls._enter(_classes, name)
 
     @classmethod
     def register_oot(cls, name: str) -> Callable[[_Class], _Class]:
-        """Decorate a class to replace the registered one (oot: out of tree).
-
-        Raises:
-            InvalidArgument: the name is not registered, is replaced already, or belongs to another family.
-        """
+        """Decorate a class to replace the registered one (oot: out of tree)."""
         cls._check_registered(name)
         if name in _replacements:
             raise InvalidArgument(f"{name!r} is replaced already, by {full_name(_replacements[name])}")
@@ -66,10 +54,10 @@ class Replaceable:
 
     @classmethod
     def unregister_oot(cls, name: str) -> None:
-        """Remove a replacement. Raises InvalidArgument if there is none."""
+        """Remove a replacement."""
         if _replacements.pop(name, None) is None:
             raise InvalidArgument(f"{name!r} is not replaced")
-        _instances.pop(name, None)
+        cls.get.cache_clear()
 
     @classmethod
     def _enter(cls, table: dict[str, type[Replaceable]], name: str) -> Callable[[_Class], _Class]:
@@ -77,7 +65,7 @@ class Replaceable:
             if not issubclass(member, cls):
                 raise InvalidArgument(f"{member.__qualname__} cannot be {name!r}: derive it from {cls.__name__}")
             table[name], member.name = member, name
-            _instances.pop(name, None)
+            cls.get.cache_clear()
             return member
 
         return decorate
@@ -90,11 +78,6 @@ class Replaceable:
 
 class PipelineStage(Replaceable):
     """A stage of the server's step: a callable whose arguments the stage itself defines."""
-
-
-def forget_instances() -> None:
-    """Create instances again at the next `get`, so that they read the configuration again."""
-    _instances.clear()
 
 
 def full_name(member: type[Any]) -> str:

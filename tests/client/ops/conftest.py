@@ -101,7 +101,7 @@ def bits() -> Callable[[Any], np.ndarray]:
 @pytest.fixture
 def restore(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave the registries and the configuration as they were."""
-    for table in ("_classes", "_replacements", "_instances"):
+    for table in ("_classes", "_replacements"):
         monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
     monkeypatch.setattr(torch.version, "hip", None)
     yield
