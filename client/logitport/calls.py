@@ -164,32 +164,6 @@ def apply_result(response: processing_pb2.ApplyResponse, logits: Any, *, check: 
     return result
 
 
-def open_session(
-    vocab_size: int,
-    dtype: object,
-    device: str,
-    model_name: str,
-    tokenizer_id: str,
-    eos_token_ids: Sequence[int],
-    max_requests: int,
-    max_draft_tokens: int,
-    engine: str,
-) -> processing_pb2.OpenSession:
-    """Make the message for `Client.session`. Raises InvalidLogits for an unsupported dtype, InvalidArgument."""
-    return message(
-        processing_pb2.OpenSession,
-        vocab_size=vocab_size,
-        datatype=tensors.datatype_of(dtype),
-        device=device,
-        model_name=model_name,
-        tokenizer_id=tokenizer_id,
-        eos_token_ids=eos_token_ids,
-        max_requests=max_requests,
-        max_draft_tokens=max_draft_tokens,
-        engine=engine,
-    )
-
-
 def split_failures(
     failures: Iterable[common_pb2.Failure],
 ) -> tuple[dict[int, LogitportError], dict[int, LogitportError]]:
@@ -214,11 +188,6 @@ def unpack_int32(column: bytes) -> NDArray[np.int32]:
     if len(column) % 4:
         raise InvalidArgument(f"a column of int32 has {len(column)} bytes; send a multiple of 4 bytes")
     return np.frombuffer(column, "<i4")
-
-
-def refs(infos: Iterable[registry_pb2.ProcessorInfo]) -> list[ProcessorRef]:
-    """Convert the server's descriptions of processors."""
-    return [ProcessorRef.from_proto(info) for info in infos]
 
 
 def translate(error: grpc.RpcError, target: str, *, encrypted: bool) -> LogitportError:

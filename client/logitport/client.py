@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakSet
 
 import grpc
 
 from logitport import calls
-from logitport.connection import Connection
+from logitport.base_client import BaseClient
 from logitport.core import tensors
 from logitport.session.registrations import Registrations
 from logitport.session.session import Session
 from logitport.session.transports.stream import GrpcStream
-from logitport_proto import processing_pb2_grpc, registry_pb2, registry_pb2_grpc
+from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
+    from logitport.base_client import Call
     from logitport.calls import ApplyResult
     from logitport.connection import Tls
     from logitport.payload.signing import PathLike
     from logitport.request import ProcessorLike, ProcessorRef, Request
     from logitport.session.transports.base import Transport
 
+_Result = TypeVar("_Result")
 
-class Client:
+
+class Client(BaseClient):
     """A connection to one server. Safe to use from several threads; close it, or use it in a `with` statement.
 
     Args:
@@ -50,16 +53,9 @@ class Client:
         timeout: float = calls.DEFAULT_TIMEOUT,
         max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
-        self.target = target
-        self.timeout = calls.seconds(timeout, "timeout")
-        self._max_message_bytes = calls.count(max_message_bytes, "max_message_bytes", 1)
-        self._closed = False
+        super().__init__(grpc, target, token, tls, timeout, max_message_bytes)
         self._sessions: WeakSet[Session] = WeakSet()
-        self._connection = Connection.prepare(target, token, tls)
-        self._channel = self._connection.channel(max_message_bytes)
-        self._registry = registry_pb2_grpc.ProcessorRegistryStub(self._channel)
-        self._processing = processing_pb2_grpc.LogitProcessingStub(self._channel)
-        self._registrations = Registrations(self._registry, self._call)
+        self._registrations = Registrations(self._registry, self._send)
 
     def register(
         self,
@@ -91,28 +87,24 @@ class Client:
             InvalidName, NameTaken: the name cannot be bound.
             LimitExceeded: the registry is full, or the payload too large.
         """
-        message = calls.register_request(
-            processor, name, replace=replace, shared=shared, signing_key=signing_key, dialect=dialect
-        )
-        info = self._call(self._registry.Register, message).processor
-        self._registrations.remember(message, info)
-        return calls.refs([info])[0]
+        call = self._register(processor, name, replace=replace, shared=shared, signing_key=signing_key, dialect=dialect)
+        registered = self._call(call)
+        self._registrations.remember(call.message, registered)
+        return registered
 
     def processor(self, name: str) -> ProcessorRef:
         """Look up a built-in's name, a registered name or a digest. Raises UnknownProcessor."""
-        return calls.refs(
-            [self._call(self._registry.Get, calls.message(registry_pb2.GetRequest, processor=name)).processor]
-        )[0]
+        return self._call(self._get(name))
 
     def processors(self) -> list[ProcessorRef]:
         """List all built-ins, then all registered processors, by name."""
-        return calls.refs(self._call(self._registry.List, registry_pb2.ListRequest()).processors)
+        return self._call(self._list())
 
     def delete(self, name: str) -> tuple[str, ...]:
         """Delete a registered name, or a digest with all its names; returns those names. Raises UnknownProcessor."""
-        names = self._call(self._registry.Delete, calls.message(registry_pb2.DeleteRequest, processor=name)).names
+        names = self._call(self._delete(name))
         self._registrations.forget(name)
-        return tuple(names)
+        return names
 
     def unquarantine(self, name: str) -> ProcessorRef:
         """Lift the quarantine of a processor that failed too often, by registered name or digest.
@@ -121,8 +113,7 @@ class Client:
             NotPermitted: the caller lacks the scope "admin".
             UnknownProcessor: no processor has this name or digest.
         """
-        message = calls.message(registry_pb2.UnquarantineRequest, processor=name)
-        return calls.refs([self._call(self._registry.Unquarantine, message).processor])[0]
+        return self._call(self._unquarantine(name))
 
     def apply(
         self, logits: Any, requests: Sequence[Request], *, num_tokens_in_batch: int = 1, check: bool = True
@@ -139,8 +130,7 @@ class Client:
             RequestsFailed: requests with on_error="abort" failed; its `result` holds the rows of the others.
             InvalidArgument or a subclass: the call as a whole is invalid, and nothing was processed.
         """
-        message = calls.apply_request(logits, requests, num_tokens_in_batch)
-        return calls.apply_result(self._call(self._processing.Apply, message), logits, check=check)
+        return self._call(self._apply(logits, requests, num_tokens_in_batch, check=check))
 
     def session(
         self,
@@ -178,8 +168,17 @@ class Client:
             InvalidArgument, InvalidLogits: an argument is invalid.
             ServerUnavailable: there is no server, or transport is "local" and its local transport cannot be reached.
         """
-        opening = calls.open_session(
-            vocab_size, dtype, device, model_name, tokenizer_id, eos_token_ids, max_requests, max_draft_tokens, engine
+        opening = calls.message(
+            processing_pb2.OpenSession,
+            vocab_size=vocab_size,
+            datatype=tensors.datatype_of(dtype),
+            device=device,
+            model_name=model_name,
+            tokenizer_id=tokenizer_id,
+            eos_token_ids=eos_token_ids,
+            max_requests=max_requests,
+            max_draft_tokens=max_draft_tokens,
+            engine=engine,
         )
 
         def connect(wait_seconds: float) -> Transport:
@@ -222,10 +221,9 @@ class Client:
     ) -> None:
         self.close()
 
-    def _call(self, method: Any, message: Any) -> Any:
-        if self._closed:
-            raise calls.client_closed(self.target)
-        try:
+    def _call(self, call: Call[_Result]) -> _Result:
+        return call.decode(self._send(call.method, call.message))
+
+    def _send(self, method: Any, message: Any) -> Any:
+        with self._translated_errors():
             return method(message, timeout=self.timeout, metadata=self._connection.metadata)
-        except grpc.RpcError as error:
-            raise calls.translate(error, self.target, encrypted=self._connection.encrypted) from None

@@ -125,24 +125,15 @@ class Connection:
         """Whether the connection uses TLS."""
         return self.credentials is not None
 
-    def channel(self, max_message_bytes: int) -> grpc.Channel:
-        """Create a channel."""
-        options = self._options(max_message_bytes)
-        if self.credentials is None:
-            return grpc.insecure_channel(self.target, options=options)
-        return grpc.secure_channel(self.target, self.credentials, options=options)
-
-    def _options(self, max_message_bytes: int) -> list[tuple[str, Any]]:
+    def channel(self, library: Any, max_message_bytes: int) -> Any:
+        """Create a channel. `library` is `grpc`, or `grpc.aio` for asyncio."""
         options = channel_options(max_message_bytes)
-        # A connection to this machine may be unencrypted, so it must not go through a proxy on another machine.
-        return [*options, ("grpc.enable_http_proxy", 0)] if _is_local(self.target) else options
-
-    def aio_channel(self, max_message_bytes: int) -> grpc.aio.Channel:
-        """Create a channel for asyncio."""
-        options = self._options(max_message_bytes)
+        if _is_local(self.target):
+            # The connection may be unencrypted, so it must not go through a proxy on another machine.
+            options.append(("grpc.enable_http_proxy", 0))
         if self.credentials is None:
-            return grpc.aio.insecure_channel(self.target, options=options)
-        return grpc.aio.secure_channel(self.target, self.credentials, options=options)
+            return library.insecure_channel(self.target, options=options)
+        return library.secure_channel(self.target, self.credentials, options=options)
 
 
 def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:

@@ -11,6 +11,7 @@ from logitport_proto import registry_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from logitport.request import ProcessorRef
     from logitport_proto import registry_pb2_grpc
 
 
@@ -30,7 +31,7 @@ class Registrations:
         self._digests: dict[str, str] = {}  # by name
         self._lock = threading.Lock()
 
-    def remember(self, request: registry_pb2.RegisterRequest, info: registry_pb2.ProcessorInfo) -> None:
+    def remember(self, request: registry_pb2.RegisterRequest, info: registry_pb2.ProcessorInfo | ProcessorRef) -> None:
         """Record a registration that the server has accepted."""
         with self._lock:
             self._registered[info.digest] = request
