@@ -1,4 +1,4 @@
-"""Columns whose numbers are too large, negative, or too many for 32 bits: refused, and nothing is read beyond them."""
+"""Columns with numbers too large, negative, or too many for 32 bits: refused, and nothing is read beyond them."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ ONE_FAILS = {"slots": int32(LARGEST, 1)}
 
 @pytest.fixture(params=["grpc", "local"])
 def engine(raw_engine: Any, request: pytest.FixtureRequest) -> Any:
-    """With two requests."""
+    """A session with two requests."""
     opened = raw_engine(max_draft_tokens=4)
     if request.param == "local":
         opened.attach()
     message = Request(PROMPT, processors=[("no_repeat_ngram", {"ngram_size": 1})]).to_proto()
-    asked = [{"slot": slot, "request": message} for slot in range(2)]
-    assert not opened.send(add={"requests": asked}).added.failures
+    requests = [{"slot": slot, "request": message} for slot in range(2)]
+    assert not opened.send(add={"requests": requests}).added.failures
     return opened
 
 
@@ -63,7 +63,7 @@ def test_one_request_fails(engine: Any, code: Any) -> None:
     assert struct.unpack("<i", reply.edits.rows) == (1,)
 
 
-def test_rows_of_a_stateless_call_that_come_without_logits(attacked: Any, peak: Any) -> None:
+def test_rows_of_a_stateless_call_without_logits_are_limited(attacked: Any, peak: Any) -> None:
     shape = [2**31 - 1, 1]
     message = processing_pb2.ApplyRequest(
         logits={"datatype": "FP32", "shape": shape}, requests=[{}], num_tokens_in_batch=shape[0]

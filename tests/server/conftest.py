@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Admission:
-    """Makes requests out of instances of processors. Requests that are given the same instance share its dialect.
+    """Builds requests from instances of processors. Requests with the same instance share its dialect.
 
     Attributes:
         vocab_size: width of the logits.
@@ -60,18 +60,18 @@ class Admission:
     ) -> ActiveRequest:
         history = History(prompt, output)
         context = RequestContext(f"r{self._slots}", history, {}, self.vocab_size)
-        links = []
+        entries = []
         for processor, params in chain:
             dialect = self._dialects.setdefault(
                 id(processor), make_dialect(processor, type(processor).__name__, shipped=True)
             )
-            links.append(ChainEntry(dialect, dialect.start(context, params)))
+            entries.append(ChainEntry(dialect, dialect.start(context, params)))
         self._slots += 1
-        return ActiveRequest(self._slots - 1, 0, history, links, skip=skip)
+        return ActiveRequest(self._slots - 1, 0, history, entries, skip=skip)
 
 
 class DenyHistory(EditProcessor):
-    """Denies every id that its request has had. Keeps what it was told, and knows when that is not the history."""
+    """Denies every id of its request's history. Keeps a copy of the history, and asserts that they are equal."""
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
@@ -112,7 +112,7 @@ class CountCalls(CustomLogitProcessor):
 
 
 class Toys:
-    """A registry that knows the toys by the name of their class, and names that can be bound to another."""
+    """A registry of toy processors by the name of their class. A test can bind further names."""
 
     def __init__(self, *toys: type) -> None:
         self.toys: dict[str, Any] = {toy.__name__: toy for toy in toys}
@@ -125,22 +125,22 @@ class Toys:
 
 
 @dataclass(eq=False)
-class Known:
-    """What an engine knows of one of its requests."""
+class EngineRequest:
+    """An engine's record of one of its requests."""
 
     slot: int
     generation: int
     request: Request
     history: list[int] = field(default_factory=list)
 
-    def asked(self) -> processing_pb2.SlottedRequest:
+    def to_proto(self) -> processing_pb2.SlottedRequest:
         message = self.request.to_proto()
         message.output_token_ids[:] = self.history[len(self.request.prompt_token_ids) :]
         return processing_pb2.SlottedRequest(slot=self.slot, generation=self.generation, request=message)
 
 
 class Engine:
-    """Speaks to a server's session in frames."""
+    """Sends frames to a server's session, as an engine does."""
 
     def __init__(
         self, vocab_size: int, *toys: type, max_requests_per_session: int = 4, device: str = "cpu", **opening: Any
@@ -157,34 +157,37 @@ class Engine:
 
     def add(
         self, slot: int, processors: Any, prompt: Iterable[int] = (1,), generation: int = 0, **fields: Any
-    ) -> Known:
-        known = Known(slot, generation, Request(tuple(prompt), processors=processors, **fields), list(prompt))
+    ) -> EngineRequest:
+        known = EngineRequest(slot, generation, Request(tuple(prompt), processors=processors, **fields), list(prompt))
         self.add_again(known)
         return known
 
     @staticmethod
-    def stranger(slot: int, generation: int = 0) -> Known:
-        """A request that the session was never told of."""
-        return Known(slot, generation, Request())
+    def unknown(slot: int, generation: int = 0) -> EngineRequest:
+        """Return a request that was never added to the session."""
+        return EngineRequest(slot, generation, Request())
 
-    def add_again(self, *known: Known) -> list[list[str]]:
-        """The chains that the session tells of. Raises the first refusal."""
+    def add_again(self, *known: EngineRequest) -> list[list[str]]:
+        """Add requests again and return their chains as the session reports them. Raises the first refusal."""
         reply = processing_pb2.RequestsAdded()
-        self.session.add(processing_pb2.AddRequests(requests=[one.asked() for one in known]), reply)
+        self.session.add(processing_pb2.AddRequests(requests=[one.to_proto() for one in known]), reply)
         assert len(reply.reads_logits) == len(reply.chains) == len(known)
         for failure in reply.failures:
             raise from_proto(failure.error)
         return [list(chain.processors) for chain in reply.chains]
 
-    def remove(self, known: Known) -> None:
+    def remove(self, known: EngineRequest) -> None:
         self.session.remove(processing_pb2.RemoveRequests(slots=int32(known.slot), generations=int32(known.generation)))
 
     def step(
-        self, told: Mapping[Known, Iterable[int]], drafts: Mapping[Known, list[int]] | None = None, **columns: bytes
+        self,
+        sampled: Mapping[EngineRequest, Iterable[int]],
+        drafts: Mapping[EngineRequest, list[int]] | None = None,
+        **columns: bytes,
     ) -> processing_pb2.StepEdits:
-        """Tell what was sampled; the engine's histories grow, too."""
+        """Send the sampled ids, and append them to the engine's histories."""
         drafts = drafts or {}
-        new = {known: list(ids) for known, ids in told.items()}
+        new = {known: list(ids) for known, ids in sampled.items()}
         frame = processing_pb2.Step(
             slots=int32(*(known.slot for known in new)),
             generations=int32(*(known.generation for known in new)),
@@ -205,7 +208,7 @@ class Engine:
         return reply
 
     def process(self, rows: int) -> tuple[torch.Tensor, processing_pb2.StepLogitsEdited]:
-        """Hand over zeros for the rows that the last step wanted."""
+        """Send zeros for the rows whose logits the last step requested."""
         message = processing_pb2.StepLogits()
         tensors.write(message.logits, torch.zeros(rows, self.vocab_size))
         reply = processing_pb2.StepLogitsEdited()
@@ -213,14 +216,14 @@ class Engine:
         return tensors.to_torch(reply.logits), reply
 
     def denied(self, reply: processing_pb2.StepEdits, rows: int) -> list[list[int]]:
-        """The ids that the edits deny, row by row."""
+        """Return the ids that the edits deny, by row."""
         logits = np.zeros((rows, self.vocab_size), np.float32)
         apply_edits(Edits.from_proto(reply.edits, rows, self.vocab_size), logits)
         return [np.flatnonzero(row == -np.inf).tolist() for row in logits]
 
     @staticmethod
     def failures(reply: Any) -> dict[int, tuple[type[LogitportError], bool]]:
-        """The class of each failed request's error, and whether it was skipped."""
+        """Return the class of each failed request's error, and whether it was skipped, by slot."""
         return {failure.slot: (type(from_proto(failure.error)), failure.skipped) for failure in reply.failures}
 
 
@@ -230,11 +233,11 @@ def int32(*values: int) -> bytes:
 
 @pytest.fixture(scope="session")
 def admission() -> type[Admission]:
-    """The class: a property test needs a fresh one for each example."""
+    """The class, because a property test needs a new instance for each example."""
     return Admission
 
 
 @pytest.fixture(scope="session")
 def open_engine() -> type[Engine]:
-    """Opens a session on a server of its own."""
+    """Opens a session of a new server."""
     return Engine

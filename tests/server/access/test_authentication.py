@@ -1,4 +1,4 @@
-"""From what a caller shows to who that is."""
+"""Authentication: the principal of a token or certificate."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tokens(tmp_path: Path) -> TokenFile:
     return TokenFile(path)
 
 
-def shows(token: str, scheme: str = "Bearer") -> Metadata:
+def with_token(token: str, scheme: str = "Bearer") -> Metadata:
     return [("user-agent", "x"), ("authorization", f"{scheme} {token}")]
 
 
@@ -42,20 +42,20 @@ def certificate(*alternatives: str, common: str = "") -> dict[str, list[bytes]]:
     }
 
 
-def test_nobody_is_asked_where_nothing_is_configured() -> None:
+def test_without_configuration_callers_are_anonymous() -> None:
     authenticator = Authenticator(None, certificates=False)
     assert not authenticator.required
-    assert authenticator.authenticate(shows("x"), {}) is ANONYMOUS
+    assert authenticator.authenticate(with_token("x"), {}) is ANONYMOUS
 
 
-def test_everyone_has_every_scope_where_nobody_is_asked() -> None:
+def test_without_authentication_every_caller_has_all_scopes() -> None:
     authenticator = Authenticator(None, certificates=False)
     assert all(authenticator.grants("", scope) for scope in SCOPES)
-    assert not authenticator.grants("alice", CUDA)  # whose code lies in the store from the time when she was asked
+    assert not authenticator.grants("alice", CUDA)  # the store may have her code from a time with authentication
 
 
-def test_what_an_author_is_granted(tmp_path: Path) -> None:
-    """By any line of theirs that is of use, whoever calls; and nobody has what no line says."""
+def test_scopes_of_an_author(tmp_path: Path) -> None:
+    """Any valid line of the author grants its scopes, whichever client calls. Other authors get none."""
     path = tmp_path / "tokens"
     lines = [
         new_token("alice", ["apply"])[1],
@@ -66,7 +66,7 @@ def test_what_an_author_is_granted(tmp_path: Path) -> None:
     path.write_text("\n".join(grant.line for grant in lines))
     tokens = TokenFile(path)
     authenticator = Authenticator(tokens, certificates=True)
-    known = ("alice", "bob", "engine", "", "certificate:engine.example", "nobody")
+    known = ("alice", "bob", "engine", "", "certificate:engine.example", "unknown")
     assert [name for name in known if authenticator.grants(name, CUDA)] == ["alice"]
     path.write_text(lines[0].line)
     authenticator.refresh()
@@ -76,25 +76,27 @@ def test_what_an_author_is_granted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
-def test_a_token(tokens: TokenFile, scheme: str) -> None:
+def test_a_valid_token(tokens: TokenFile, scheme: str) -> None:
     authenticator = Authenticator(tokens, certificates=False)
     assert authenticator.required
-    assert authenticator.authenticate(shows(TOKEN, scheme), {}) == Principal("alice", frozenset({"apply", "admin"}))
+    assert authenticator.authenticate(with_token(TOKEN, scheme), {}) == Principal(
+        "alice", frozenset({"apply", "admin"})
+    )
 
 
 @pytest.mark.parametrize(
     "metadata",
     [
-        *(shows(wrong) for wrong in ("", "x", OLD, NOTHING, TOKEN[:-1], "*")),
-        shows(TOKEN, "Basic"),
+        *(with_token(wrong) for wrong in ("", "x", OLD, NOTHING, TOKEN[:-1], "*")),
+        with_token(TOKEN, "Basic"),
         [("authorization", TOKEN)],
         [("authorization", b"Bearer " + TOKEN.encode())],
-        [*shows("x"), *shows(TOKEN)],
-        [*shows(TOKEN), *shows(TOKEN)],
+        [*with_token("x"), *with_token(TOKEN)],
+        [*with_token(TOKEN), *with_token(TOKEN)],
     ],
 )
 @pytest.mark.parametrize("certificates", [False, True])
-def test_a_wrong_token_is_never_left_for_a_certificate(
+def test_a_wrong_token_is_refused_despite_a_valid_certificate(
     tokens: TokenFile, metadata: Metadata, certificates: bool
 ) -> None:
     authenticator = Authenticator(tokens, certificates=certificates)
@@ -105,32 +107,32 @@ def test_a_wrong_token_is_never_left_for_a_certificate(
     )
 
 
-def test_no_token(tokens: TokenFile) -> None:
+def test_a_call_without_a_token_is_refused(tokens: TokenFile) -> None:
     with pytest.raises(NotAuthenticated, match=r"has no token; pass one as Client\(token=...\)"):
         Authenticator(tokens, certificates=False).authenticate([], certificate("engine.example"))
 
 
-def test_a_certificate(tokens: TokenFile) -> None:
+def test_a_valid_certificate(tokens: TokenFile) -> None:
     for known in (tokens, None):
         authenticator = Authenticator(known, certificates=True)
         named = "engine" if known else "certificate:engine.example"
         assert authenticator.authenticate([], certificate("engine.example", "other", common="x")).name == named
         assert authenticator.authenticate([], certificate(common="engine.example")).name == named
-        stranger = authenticator.authenticate([], certificate("new.example"))
-        assert stranger == Principal("certificate:new.example", frozenset({"apply", "register"}))
+        unknown = authenticator.authenticate([], certificate("new.example"))
+        assert unknown == Principal("certificate:new.example", frozenset({"apply", "register"}))
 
 
-def test_a_token_decides_over_a_certificate(tokens: TokenFile) -> None:
+def test_a_token_takes_precedence_over_a_certificate(tokens: TokenFile) -> None:
     authenticator = Authenticator(tokens, certificates=True)
-    assert authenticator.authenticate(shows(TOKEN), certificate("engine.example")).name == "alice"
+    assert authenticator.authenticate(with_token(TOKEN), certificate("engine.example")).name == "alice"
 
 
-def test_a_certificate_that_may_do_nothing(tokens: TokenFile) -> None:
+def test_a_certificate_without_scopes_is_refused(tokens: TokenFile) -> None:
     with pytest.raises(NotAuthenticated, match="this certificate is unknown, expired or revoked"):
         Authenticator(tokens, certificates=True).authenticate([], certificate("banned.example"))
 
 
 @pytest.mark.parametrize("nameless", [{}, certificate(), certificate("")])
-def test_a_certificate_without_a_name(nameless: dict[str, list[bytes]]) -> None:
+def test_a_certificate_without_a_name_is_refused(nameless: dict[str, list[bytes]]) -> None:
     with pytest.raises(NotAuthenticated, match="neither a subject alternative name nor a common name"):
         Authenticator(None, certificates=True).authenticate([], nameless)

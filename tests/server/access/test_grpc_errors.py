@@ -1,4 +1,4 @@
-"""How a call ends: with a status, or with nobody there to take one."""
+"""How a call ends: with a status, or with its cancellation if the client is disconnected."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from logitport_server.access.grpc_errors import statuses
 
 
 class Call:
-    """What gRPC hands a handler; `gone` says whether its client has gone."""
+    """The context that gRPC passes to a handler; `gone` is true if its client is disconnected."""
 
     def __init__(self, *, gone: bool) -> None:
         self.gone = gone
-        self.told: list[tuple[grpc.StatusCode, str, Any]] = []
+        self.aborts: list[tuple[grpc.StatusCode, str, Any]] = []
 
     async def abort(self, code: grpc.StatusCode, details: str, metadata: Any = ()) -> None:
-        self.told.append((code, details, metadata))
+        self.aborts.append((code, details, metadata))
         raise grpc.aio.InternalError if self.gone else grpc.aio.AbortError
 
 
@@ -34,31 +34,31 @@ def end(call: Any, error: BaseException) -> None:
     asyncio.run(ending())
 
 
-def test_an_error_of_ours_is_told_whole() -> None:
+def test_a_logitport_error_is_sent_in_full() -> None:
     call = Call(gone=False)
     with pytest.raises(grpc.aio.AbortError):
         end(call, LimitExceeded("too much of it"))
-    ((code, details, ((key, value),)),) = call.told
+    ((code, details, ((key, value),)),) = call.aborts
     assert (code, details, key) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "too much of it", METADATA_KEY)
     assert isinstance(from_proto(common_pb2.Error.FromString(value)), LimitExceeded)
 
 
-def test_a_defect_is_told_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_defect_is_sent_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     call = Call(gone=False)
     with pytest.raises(grpc.aio.AbortError):
         end(call, ZeroDivisionError("by nought"))
-    assert [(code, details) for code, details, _ in call.told] == [
+    assert [(code, details) for code, details, _ in call.aborts] == [
         (grpc.StatusCode.INTERNAL, "a defect of the server: ZeroDivisionError('by nought')")
     ]
     assert "ZeroDivisionError" in caplog.text
 
 
 @pytest.mark.parametrize("error", [LimitExceeded("too much of it"), grpc.aio.InternalError()])
-def test_a_client_that_has_gone_is_no_defect(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither where a status, nor where a reply could not be sent."""
+def test_a_disconnected_client_is_not_logged_as_a_defect(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither if a status could not be sent, nor if a reply could not be sent."""
     caplog.set_level(logging.INFO)
     call = Call(gone=True)
     with pytest.raises(asyncio.CancelledError):
         end(call, error)
-    assert len(call.told) == isinstance(error, LimitExceeded)
+    assert len(call.aborts) == isinstance(error, LimitExceeded)
     assert not caplog.records

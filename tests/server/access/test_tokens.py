@@ -1,4 +1,4 @@
-"""The file of those who may call."""
+"""The file of tokens and certificates."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def line(**fields: Any) -> str:
     return json.dumps({key: value for key, value in content.items() if value is not None})
 
 
-def test_a_token_is_random_and_the_file_has_its_hash_alone() -> None:
+def test_a_token_is_random_and_the_file_has_only_its_hash() -> None:
     made = [new_token("alice", ["apply"]) for _ in range(8)]
     assert len({token for token, _ in made}) == 8
     for token, grant in made:
@@ -44,7 +44,7 @@ def test_a_token_is_random_and_the_file_has_its_hash_alone() -> None:
         }
 
 
-def test_who_a_token_is(path: Path) -> None:
+def test_a_token_identifies_its_principal(path: Path) -> None:
     made = {name: new_token(name, ["register", "apply"], NOW + timedelta(days=1)) for name in ("alice", "bob")}
     path.write_text("# of the team\n\n" + "\n".join(grant.line for _, grant in made.values()) + "\n")
     known = TokenFile(path)
@@ -57,7 +57,7 @@ def test_who_a_token_is(path: Path) -> None:
         assert known.by_token(wrong) is None
 
 
-def test_who_a_certificate_is(path: Path) -> None:
+def test_a_certificate_identifies_its_principal(path: Path) -> None:
     path.write_text(line() + "\n" + line(sha256=None, certificate="engine.example", name="engine"))
     known = TokenFile(path)
     grant = known.by_certificate("engine.example")
@@ -65,7 +65,7 @@ def test_who_a_certificate_is(path: Path) -> None:
     assert grant.name == "engine"
     assert known.by_certificate("engine") is None
     assert known.by_certificate("") is None
-    # A line without a hash is no line of whatever hashes to nothing.
+    # A line without a hash matches no token.
     assert known.by_token("") is None
 
 
@@ -78,7 +78,7 @@ def test_a_principal_may_have_two_tokens(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ("not JSON", "Invalid JSON"),
         ("[]", "valid dictionary|object"),
@@ -97,14 +97,14 @@ def test_a_principal_may_have_two_tokens(path: Path) -> None:
         ('{"name": "alice"}', "scopes: "),
     ],
 )
-def test_a_wrong_line_is_named(path: Path, wrong: str, told: str) -> None:
+def test_the_error_names_an_invalid_line(path: Path, wrong: str, message: str) -> None:
     path.write_text(f"# first\n{line(sha256='1' * 64)}\n{wrong}\n")
-    with pytest.raises(StartupError, match=rf"--tokens {path}, line 3: {told}"):
+    with pytest.raises(StartupError, match=rf"--tokens {path}, line 3: {message}"):
         TokenFile(path)
 
 
-def test_a_wrong_line_is_not_repeated(path: Path) -> None:
-    """It may hold a token that somebody put there in place of its hash."""
+def test_the_error_does_not_quote_an_invalid_line(path: Path) -> None:
+    """The line may hold a token by mistake, in place of its hash."""
     path.write_text(line(sha256="logitport_secret"))
     with pytest.raises(StartupError) as refused:
         TokenFile(path)
@@ -112,13 +112,13 @@ def test_a_wrong_line_is_not_repeated(path: Path) -> None:
 
 
 @pytest.mark.parametrize("twice", [line(), line(sha256=None, certificate="x")])
-def test_the_same_twice(path: Path, twice: str) -> None:
+def test_duplicate_lines_are_refused(path: Path, twice: str) -> None:
     path.write_text(f"{twice}\n\n{twice}")
     with pytest.raises(StartupError, match="line 3: the same token or certificate as in line 1"):
         TokenFile(path)
 
 
-def test_a_file_that_cannot_be_read(path: Path) -> None:
+def test_an_unreadable_file_is_refused(path: Path) -> None:
     with pytest.raises(StartupError, match=rf"--tokens {path}: No such file"):
         TokenFile(path)
     path.mkdir()
@@ -130,19 +130,19 @@ def test_a_file_that_cannot_be_read(path: Path) -> None:
         TokenFile(path)
 
 
-def test_a_file_that_everybody_may_write(path: Path) -> None:
+def test_a_file_that_all_users_can_write_is_refused(path: Path) -> None:
     path.write_text(line())
     path.chmod(0o666)
     with pytest.raises(StartupError, match=rf"is writable for all users; run: chmod o-w {path}"):
         TokenFile(path)
 
 
-def test_an_empty_file_knows_nobody(path: Path) -> None:
+def test_an_empty_file_accepts_no_token(path: Path) -> None:
     path.touch()
     assert TokenFile(path).by_token("x") is None
 
 
-def test_it_is_read_again_when_it_changes(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_changed_file_is_read_again(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (old, first), (new, second) = new_token("alice", ["apply"]), new_token("bob", ["apply"])
     path.write_text(first.line)
     known = TokenFile(path)
@@ -162,11 +162,11 @@ def test_it_is_read_again_when_it_changes(path: Path, caplog: pytest.LogCaptureF
     for _ in range(3):
         assert not known.refresh()
     assert known.by_token(new) == second
-    told = [record.message for record in caplog.records if record.levelname == "ERROR"]
-    assert [("line 1" in message, "No such file" in message) for message in told] == [(True, False), (False, True)]
+    logged = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert [("line 1" in message, "No such file" in message) for message in logged] == [(True, False), (False, True)]
 
 
-def test_a_line_whose_time_is_over_is_a_change(path: Path) -> None:
+def test_an_expired_line_counts_as_a_change(path: Path) -> None:
     _, grant = new_token("alice", ["apply"], NOW - timedelta(seconds=1))
     path.write_text(grant.line)
     known = TokenFile(path)
@@ -176,6 +176,6 @@ def test_a_line_whose_time_is_over_is_a_change(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "scopes"), [("a b", ["apply"]), ("", ["apply"]), ("a", ["root"])])
-def test_a_token_that_cannot_be(name: str, scopes: list[str]) -> None:
+def test_invalid_names_and_scopes_are_refused(name: str, scopes: list[str]) -> None:
     with pytest.raises(ValidationError):
         new_token(name, scopes)

@@ -33,7 +33,7 @@ DENY, ADD, COUNT = [("DenyHistory", {})], [("AddOutputs", {})], [("CountCalls", 
 
 @pytest.fixture(scope="session")
 def apply_with_toys(open_engine: Any) -> Apply:
-    """Answers a message with the toy processors; takes four requests at once."""
+    """Calls Apply with the toy processors and a limit of four requests."""
     return lambda message: apply(
         message, lambda opening: open_engine(opening.vocab_size, datatype=opening.datatype).session
     )
@@ -57,7 +57,7 @@ def test_rows_and_parameters_are_repeated(apply_with_toys: Apply) -> None:
 
 
 def test_one_request_is_refused_and_the_others_are_served(apply_with_toys: Apply, open_engine: Any) -> None:
-    requests = [Request(processors=[("Nobody", {})]), Request([3], processors=DENY), Request([-1], on_error="skip")]
+    requests = [Request(processors=[("Unknown", {})]), Request([3], processors=DENY), Request([-1], on_error="skip")]
     response = apply_with_toys(message_of(torch.zeros(3, VOCAB), requests))
     assert open_engine.failures(response) == {0: (UnknownProcessor, False), 2: (InvalidTokenId, True)}
     logits = tensors.to_torch(response.logits)
@@ -65,12 +65,12 @@ def test_one_request_is_refused_and_the_others_are_served(apply_with_toys: Apply
     assert not logits[2].any()
 
 
-def test_rows_without_an_id_left_are_told(apply_with_toys: Apply) -> None:
+def test_rows_with_all_ids_denied_are_reported(apply_with_toys: Apply) -> None:
     requests = [Request([1], processors=DENY), Request(range(VOCAB), processors=DENY)]
     assert apply_with_toys(message_of(torch.zeros(2, VOCAB), requests)).all_denied_rows == b"\1\0\0\0"
 
 
-def test_nothing(apply_with_toys: Apply) -> None:
+def test_an_empty_message(apply_with_toys: Apply) -> None:
     response = apply_with_toys(message_of(torch.zeros(0, VOCAB), []))
     assert list(response.logits.shape) == [0, VOCAB]
     assert not response.failures
@@ -90,12 +90,12 @@ def test_nothing(apply_with_toys: Apply) -> None:
         ([5, VOCAB], 5, 1, LimitExceeded, "5 requests .* accepts 4: send fewer, or raise --max-requests-per-session"),
     ],
 )
-def test_messages_that_do_not_fit(
+def test_invalid_messages_are_refused(
     apply_with_toys: Apply, shape: list[int], requests: int, each: int, error: type[LogitportError], message: str
 ) -> None:
-    octets = bytes(4 * math.prod(shape))
+    data = bytes(4 * math.prod(shape))
     request = processing_pb2.ApplyRequest(
-        logits=common_pb2.Tensor(datatype="FP32", shape=shape, raw=octets),
+        logits=common_pb2.Tensor(datatype="FP32", shape=shape, raw=data),
         requests=[common_pb2.Request()] * requests,
         num_tokens_in_batch=each,
     )
@@ -112,6 +112,8 @@ def test_messages_that_do_not_fit(
         (common_pb2.Tensor(datatype="FP32", shape=[1, 2], region=common_pb2.Region(region_id=1)), InvalidLogits),
     ],
 )
-def test_logits_that_are_none(apply_with_toys: Apply, tensor: common_pb2.Tensor, error: type[LogitportError]) -> None:
+def test_invalid_logits_are_refused(
+    apply_with_toys: Apply, tensor: common_pb2.Tensor, error: type[LogitportError]
+) -> None:
     with pytest.raises(error):
         apply_with_toys(processing_pb2.ApplyRequest(logits=tensor, requests=[common_pb2.Request()]))

@@ -1,4 +1,4 @@
-"""Columns whose numbers are too large, negative, or too many for 32 bits: refused, and nothing is read beyond them."""
+"""Columns with numbers too large, negative, or too many for 32 bits: refused, and nothing is read beyond them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def int32(*values: int) -> bytes:
     return struct.pack(f"<{len(values)}i", *values)
 
 
-SOUND = {
+VALID = {
     "slots": int32(0, 1),
     "generations": int32(0, 0),
     "base_lengths": int32(2, 2),
@@ -54,7 +54,7 @@ REFUSED: dict[str, dict[str, bytes]] = {
     "drafts: counts that add up to 2**32 - 2": {"draft_counts": int32(LARGEST, LARGEST)},
     "drafts: a negative count": {"draft_counts": int32(SMALLEST, SMALLEST)},
     "drafts: more than the session was opened for": {"draft_counts": int32(5, 0), "draft_token_ids": int32(*[1] * 5)},
-    "rows of a request that is not there": {"row_requests": int32(0, 2)},
+    "rows of a request that is not in the step": {"row_requests": int32(0, 2)},
     "rows of the largest request": {"row_requests": int32(LARGEST)},
     "rows of a request below 0": {"row_requests": int32(-1)},
     "rows of the smallest request": {"row_requests": int32(SMALLEST)},
@@ -67,7 +67,7 @@ REFUSED: dict[str, dict[str, bytes]] = {
     "a column that is too short": {"history_crcs": bytes(4)},
     "half an element": {"slots": bytes(7)},
 }
-# Frames that cost the first request, and not the second.
+# Frames that fail only the first request.
 ONE_FAILS: dict[str, dict[str, bytes]] = {
     "a negative length": {"base_lengths": int32(-1, 2)},
     "the smallest length": {"base_lengths": int32(SMALLEST, 2)},
@@ -87,7 +87,7 @@ ONE_FAILS: dict[str, dict[str, bytes]] = {
 
 @pytest.fixture
 def engine(open_engine: Any) -> Any:
-    """With two requests."""
+    """A session with two requests."""
     opened = open_engine(VOCAB, max_draft_tokens=4)
     for slot in range(2):
         opened.add(slot, [("DenyHistory", {})], PROMPT)
@@ -95,7 +95,7 @@ def engine(open_engine: Any) -> Any:
 
 
 def send(engine: Any, columns: dict[str, bytes]) -> processing_pb2.StepEdits:
-    """The reply to a step of these columns."""
+    """Send a step with these columns, and return the reply."""
     reply = processing_pb2.StepEdits()
     engine.session.step(processing_pb2.Step(**columns), reply)
     return reply
@@ -104,13 +104,13 @@ def send(engine: Any, columns: dict[str, bytes]) -> processing_pb2.StepEdits:
 @pytest.mark.parametrize("name", REFUSED)
 def test_the_frame_is_refused_and_changes_nothing(engine: Any, name: str) -> None:
     with pytest.raises(InvalidArgument):
-        send(engine, SOUND | REFUSED[name])
-    assert engine.denied(send(engine, SOUND), 2) == [list(PROMPT)] * 2
+        send(engine, VALID | REFUSED[name])
+    assert engine.denied(send(engine, VALID), 2) == [list(PROMPT)] * 2
 
 
 @pytest.mark.parametrize("name", ONE_FAILS)
 def test_one_request_fails(engine: Any, name: str) -> None:
-    reply = send(engine, SOUND | ONE_FAILS[name])
+    reply = send(engine, VALID | ONE_FAILS[name])
     (failure,) = reply.failures
     assert type(from_proto(failure.error)) in (NeedSync, UnknownRequest, InvalidTokenId, LimitExceeded)
     assert engine.denied(reply, 2) == [[], list(PROMPT)]
@@ -123,7 +123,7 @@ def test_slots_outside_the_session(engine: Any, slot: int) -> None:
     engine.session.add(processing_pb2.AddRequests(requests=[addition]), reply)
     assert [type(from_proto(failure.error)) for failure in reply.failures] == [InvalidArgument]
     engine.session.remove(processing_pb2.RemoveRequests(slots=int32(slot), generations=int32(0)))
-    assert engine.denied(send(engine, SOUND), 2) == [list(PROMPT)] * 2
+    assert engine.denied(send(engine, VALID), 2) == [list(PROMPT)] * 2
 
 
 @pytest.mark.parametrize(
@@ -138,14 +138,14 @@ def test_slots_outside_the_session(engine: Any, slot: int) -> None:
         {"eos_token_ids": [-1]},
     ],
 )
-def test_sessions_that_cannot_be(open_engine: Any, opening: dict[str, Any]) -> None:
+def test_invalid_sessions_are_refused(open_engine: Any, opening: dict[str, Any]) -> None:
     with pytest.raises(LogitportError) as raised:
         open_engine(**{"vocab_size": VOCAB, **opening})
     assert type(raised.value) in (InvalidArgument, InvalidTokenId, LimitExceeded)
 
 
 @pytest.mark.parametrize(("shape", "each"), [([2**31 - 1, 1], 2**31 - 1), ([2**28, 1], 2**28), ([2**20, VOCAB], 2**20)])
-def test_rows_of_a_stateless_call_that_come_without_logits(open_engine: Any, shape: list[int], each: int) -> None:
+def test_rows_of_a_stateless_call_without_logits_are_limited(open_engine: Any, shape: list[int], each: int) -> None:
     message = processing_pb2.ApplyRequest(
         logits={"datatype": "FP32", "shape": shape}, requests=[{}], num_tokens_in_batch=each
     )

@@ -1,4 +1,4 @@
-"""Step frames read, and every way in which they can be wrong."""
+"""Reading of step frames, and refusal of invalid ones."""
 
 from __future__ import annotations
 
@@ -33,36 +33,36 @@ def read(frame: processing_pb2.Step) -> tuple[StepLayout, StepColumns]:
 
 @st.composite
 def steps(draw: st.DrawFn) -> tuple[dict[Handle, list[int]], dict[Handle, list[int]], list[Any] | None]:
-    """What an engine may pass to Session.step."""
+    """Valid arguments of Session.step."""
     slots = draw(st.lists(st.integers(0, 2**31 - 1), unique=True, max_size=6))
     handles = [
         Handle(slot, draw(st.integers(0, 2**31 - 1)), Request(prompt_token_ids=draw(IDS), output_token_ids=draw(IDS)))
         for slot in slots
     ]
-    told = {handle: draw(IDS) for handle in handles}
+    new_ids = {handle: draw(IDS) for handle in handles}
     drafts = {handle: draw(IDS) for handle in handles if draw(st.booleans())}
     rows = None
     if handles and draw(st.booleans()):
         every = [(handle, offset) for handle in handles for offset in range(1 + len(drafts.get(handle, ())))]
         rows = draw(st.lists(st.sampled_from(every), min_size=1, max_size=8))
-    return told, drafts, rows
+    return new_ids, drafts, rows
 
 
 @given(steps())
-def test_what_the_client_writes_is_what_the_server_reads(
+def test_the_server_reads_the_columns_that_the_client_writes(
     step: tuple[dict[Handle, list[int]], dict[Handle, list[int]], list[Any] | None],
 ) -> None:
-    told, drafts, rows = step
-    placed = place_rows(told, drafts, rows)
-    layout, columns = read(step_frame(told, drafts, placed, VOCAB))
-    handles = list(told)
+    new_ids, drafts, rows = step
+    placed = place_rows(new_ids, drafts, rows)
+    layout, columns = read(step_frame(new_ids, drafts, placed, VOCAB))
+    handles = list(new_ids)
     assert layout.slots == tuple(handle.slot for handle in handles)
     assert layout.generations == tuple(handle.generation for handle in handles)
     assert layout.draft_counts == tuple(len(drafts.get(handle, ())) for handle in handles)
     assert [(handles[place], offset) for place, offset in layout.rows] == placed
     assert list(columns.base_lengths) == [len(handle.history) for handle in handles]
     assert list(columns.history_crcs) == [handle.history.crc() for handle in handles]
-    assert [list(ids) for ids in columns.new_token_ids] == list(told.values())
+    assert [list(ids) for ids in columns.new_token_ids] == list(new_ids.values())
     assert [list(ids) for ids in columns.draft_token_ids] == [drafts.get(handle, []) for handle in handles]
     assert not any(columns.invalid)
 
@@ -104,7 +104,7 @@ def test_optional_columns() -> None:
 
 
 @pytest.mark.parametrize("column", ["slots", "generations", "draft_counts", "row_requests", "row_draft_offsets"])
-def test_a_layout_is_known_by_its_columns(column: str) -> None:
+def test_a_layout_is_identified_by_its_columns(column: str) -> None:
     before = StepLayout.columns(frame())
     assert before == StepLayout.columns(frame(base_lengths=int32(9, 9), new_token_ids=int32(1, 1)))
     assert before != StepLayout.columns(frame(**{column: int32(1, 1, 1)}))
@@ -145,7 +145,7 @@ def test_a_layout_is_known_by_its_columns(column: str) -> None:
         ({"row_draft_offsets": int32(0, 1, 0)}, r"row_draft_offsets\[1\] is 1; its request has 0 draft"),
     ],
 )
-def test_columns_that_do_not_fit(columns: dict[str, bytes], message: str) -> None:
+def test_invalid_columns_are_refused(columns: dict[str, bytes], message: str) -> None:
     with pytest.raises(InvalidArgument, match=f"^Step.{message}"):
         read(frame(**columns))
 
@@ -164,7 +164,7 @@ def test_ids_outside_the_vocabulary(column: str, token_id: int) -> None:
 
 @pytest.mark.parametrize("column", [f.name for f in processing_pb2.Step.DESCRIPTOR.fields])
 @given(data=st.binary(max_size=12))
-def test_whatever_comes_is_read_or_refused(column: str, data: bytes) -> None:
+def test_arbitrary_columns_are_read_or_refused(column: str, data: bytes) -> None:
     try:
         layout, columns = read(frame(**{column: data}))
     except InvalidArgument:
@@ -184,7 +184,7 @@ def test_unpack_int32(data: bytes, length: int | None) -> None:
 
 
 @pytest.mark.parametrize(("base", "new", "drafts", "refused"), [(998, 1, 1, False), (998, 2, 1, True), (0, 0, 0, 0)])
-def test_a_history_that_gets_too_long_costs_its_own_request(base: int, new: int, drafts: int, refused: bool) -> None:
+def test_a_history_that_gets_too_long_fails_only_its_request(base: int, new: int, drafts: int, refused: bool) -> None:
     frame = processing_pb2.Step(
         slots=int32(0, 1),
         generations=int32(0, 0),

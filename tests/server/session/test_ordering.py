@@ -1,4 +1,4 @@
-"""The order of a step's calls where some processors take all draft offsets at once."""
+"""The order of a step's calls if some processors take all draft offsets at once."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ VOCAB = 4
 Calls = list[tuple[str, list[list[int]], list[tuple[int, ...]]]]
 
 
-class Notes(Dialect):
-    """Notes which histories it is called with, and which drafts before each row; doubles and adds what it is named."""
+class RecordsCalls(Dialect):
+    """Records its calls: histories, and drafts before each row. Doubles the logits and adds the number in its name."""
 
     reads_logits = True
 
@@ -52,17 +52,17 @@ class Notes(Dialect):
 
 
 def requests(chains: Sequence[str], calls: Calls) -> list[ActiveRequest]:
-    """Chains of processors by name: those whose name begins with "t" take drafts."""
+    """Requests with these chains of processor names. A processor takes drafts if its name begins with "t"."""
     dialects: dict[str, Dialect] = {}
     made = []
     for slot, chain in enumerate(chains):
-        links = []
+        entries = []
         history = History([slot])
         for name in chain.split():
             if name not in dialects:
-                dialects[name] = Notes(name, calls, takes_drafts=name[0] == "t")
-            links.append(ChainEntry(dialects[name], history))
-        made.append(ActiveRequest(slot, 0, history, links, skip=False))
+                dialects[name] = RecordsCalls(name, calls, takes_drafts=name[0] == "t")
+            entries.append(ChainEntry(dialects[name], history))
+        made.append(ActiveRequest(slot, 0, history, entries, skip=False))
     return made
 
 
@@ -74,22 +74,22 @@ def step(chains: Sequence[str], drafts: dict[int, list[int]]) -> tuple[Calls, to
     placed = Rows(Row(at, *row) for at, row in enumerate(rows))
     run(placed, {made[slot]: ids for slot, ids in drafts.items()}, VOCAB, logits, outcome)
     assert all(len(request.history) == 1 for request in made)
-    assert all(link.dialect.drafts == () for request in made for link in request.chain)
+    assert all(entry.dialect.drafts == () for request in made for entry in request.chain)
     return calls, logits[:, 0], outcome
 
 
-def test_one_that_takes_drafts_is_called_once_and_its_histories_hold_none() -> None:
+def test_a_processor_that_takes_drafts_is_called_once_with_histories_without_drafts() -> None:
     calls, _, outcome = step(["t1", "t1"], {0: [5, 6]})
     assert calls == [("t1", [[0], [0], [0], [1]], [(), (5,), (5, 6), ()])]
     assert outcome.applied == {"t1": 4}
 
 
-def test_without_drafts_nobody_is_told_of_any() -> None:
+def test_without_drafts_none_are_passed() -> None:
     calls, _, _ = step(["t1 p2", "p2 t1"], {})
     assert calls == [("t1", [[0]], []), ("p2", [[1]], []), ("p2", [[0]], []), ("t1", [[1]], [])]
 
 
-def test_the_others_around_it_are_called_a_draft_offset_at_a_time() -> None:
+def test_other_processors_are_called_once_per_draft_offset() -> None:
     calls, logits, _ = step(["p1 t2 p3"], {0: [5]})
     assert calls == [
         ("p1", [[0]], []),
@@ -111,7 +111,7 @@ def test_the_others_around_it_are_called_a_draft_offset_at_a_time() -> None:
     ],
 )
 @pytest.mark.parametrize("drafts", [{}, {0: [7]}, {1: [7]}, {0: [5, 6], 1: [7]}])
-def test_every_row_has_its_chain_in_its_order(chains: list[str], drafts: dict[int, list[int]]) -> None:
+def test_each_row_passes_through_its_chain_in_order(chains: list[str], drafts: dict[int, list[int]]) -> None:
     _, logits, outcome = step(chains, drafts)
     expected = []
     for slot, chain in enumerate(chains):
@@ -123,7 +123,7 @@ def test_every_row_has_its_chain_in_its_order(chains: list[str], drafts: dict[in
     assert not outcome.failures
 
 
-def test_who_failed_before_is_not_called() -> None:
+def test_a_failed_request_is_not_passed_to_later_processors() -> None:
     calls, _, outcome = step(["fails t1", "p1 t1"], {0: [5], 1: [6]})
     assert set(outcome.failures) == {0}
     assert [call for call in calls if call[0] == "t1"] == [("t1", [[1], [1]], [(), (6,)])]

@@ -1,4 +1,4 @@
-"""What groups said, of rows whose requests go on."""
+"""Edits of a step's groups. Rows of failed requests are left out."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 VOCAB = 400
 
-Say: TypeAlias = "Callable[[Sequence[RowEdits]], EditsResult]"
+Form: TypeAlias = "Callable[[Sequence[RowEdits]], EditsResult]"
 
 
-class Named:
-    """As much of a dialect as an outcome asks for."""
+class NamedDialect:
+    """The part of a dialect that `StepOutcome` uses."""
 
     shipped = True
     domain = None
@@ -34,13 +34,13 @@ class Named:
         self.key = f"key of {name}"
 
 
-def as_rows(said: Sequence[RowEdits]) -> EditsResult:
-    return said
+def as_rows(edits: Sequence[RowEdits]) -> EditsResult:
+    return edits
 
 
-def as_columns(said: Sequence[RowEdits]) -> EditsResult:
-    """As it comes from a worker."""
-    return Edits.pack(enumerate(said), VOCAB)
+def as_columns(edits: Sequence[RowEdits]) -> EditsResult:
+    """Return the form in which a worker sends edits."""
+    return Edits.pack(enumerate(edits), VOCAB)
 
 
 @pytest.fixture
@@ -48,64 +48,66 @@ def requests() -> list[ActiveRequest]:
     return [ActiveRequest(slot, 1, History([1]), [], skip=False) for slot in range(4)]
 
 
-def served(requests: list[ActiveRequest], name: str, rows: list[int], say: Say) -> tuple[Any, EditsResult]:
-    """Of row i the processor denies the ids from 0 to i."""
-    said = [RowEdits() for _ in rows]
-    for row, row_edits in zip(rows, said, strict=True):
+def group_result(requests: list[ActiveRequest], name: str, rows: list[int], form: Form) -> tuple[Any, EditsResult]:
+    """Return a group and its edits, which deny the ids from 0 to i in row i."""
+    edits = [RowEdits() for _ in rows]
+    for row, row_edits in zip(rows, edits, strict=True):
         row_edits.deny(range(row + 1))
-    dialect: Any = Named(name)
-    return Group(dialect, [Row(row, requests[row]) for row in rows]), say(said)
+    dialect: Any = NamedDialect(name)
+    return Group(dialect, [Row(row, requests[row]) for row in rows]), form(edits)
 
 
-def told(edits: Edits) -> list[tuple[int, list[int]]]:
+def denied_ids(edits: Edits) -> list[tuple[int, list[int]]]:
     offsets = edits.offsets.tolist()
     spans = zip(edits.rows.tolist(), offsets, offsets[1:], strict=False)
     return [(row, edits.ids[begin:end].tolist()) for row, begin, end in spans]
 
 
-@pytest.mark.parametrize("say", [as_rows, as_columns])
-def test_of_one_processor(requests: list[ActiveRequest], say: Say) -> None:
-    outcome = StepOutcome([served(requests, "one", [1, 3], say)])
-    assert told(outcome.pack(VOCAB)) == [(1, [0, 1]), (3, [0, 1, 2, 3])]
+@pytest.mark.parametrize("form", [as_rows, as_columns])
+def test_edits_of_one_processor(requests: list[ActiveRequest], form: Form) -> None:
+    outcome = StepOutcome([group_result(requests, "one", [1, 3], form)])
+    assert denied_ids(outcome.pack(VOCAB)) == [(1, [0, 1]), (3, [0, 1, 2, 3])]
     assert outcome.applied == {"key of one": 2}
     assert sorted(outcome.edits) == [1, 3]
 
 
 @pytest.mark.parametrize("first", [as_rows, as_columns])
 @pytest.mark.parametrize("later", [as_rows, as_columns])
-def test_of_several_in_order(requests: list[ActiveRequest], first: Say, later: Say) -> None:
-    both = [served(requests, "one", [1, 3], first), served(requests, "two", [0, 1], later)]
+def test_edits_of_several_processors_are_packed_in_order(
+    requests: list[ActiveRequest], first: Form, later: Form
+) -> None:
+    both = [group_result(requests, "one", [1, 3], first), group_result(requests, "two", [0, 1], later)]
     outcome = StepOutcome(both)
-    assert told(outcome.pack(VOCAB)) == [(0, [0]), (1, [0, 1]), (1, [0, 1]), (3, [0, 1, 2, 3])]
+    assert denied_ids(outcome.pack(VOCAB)) == [(0, [0]), (1, [0, 1]), (1, [0, 1]), (3, [0, 1, 2, 3])]
     assert outcome.applied == {"key of one": 2, "key of two": 2}
     assert outcome.names == {"key of one": "one", "key of two": "two"}
 
 
-@pytest.mark.parametrize("say", [as_rows, as_columns])
-def test_a_request_that_failed_takes_no_part(requests: list[ActiveRequest], say: Say) -> None:
-    outcome = StepOutcome([served(requests, "one", [1, 3], say), served(requests, "two", [1], say)])
+@pytest.mark.parametrize("form", [as_rows, as_columns])
+def test_a_failed_request_has_no_edits(requests: list[ActiveRequest], form: Form) -> None:
+    outcome = StepOutcome([group_result(requests, "one", [1, 3], form), group_result(requests, "two", [1], form)])
     outcome.fail(requests[1], ProcessorFailed("it did"))
-    assert told(outcome.pack(VOCAB)) == [(3, [0, 1, 2, 3])]
+    assert denied_ids(outcome.pack(VOCAB)) == [(3, [0, 1, 2, 3])]
     assert outcome.applied == {"key of one": 1}
 
 
-@pytest.mark.parametrize("say", [as_rows, as_columns])
-def test_rows_of_which_all_is_denied(requests: list[ActiveRequest], say: Say) -> None:
-    outcome = StepOutcome([served(requests, "one", [0, 2], say)])
+@pytest.mark.parametrize("form", [as_rows, as_columns])
+def test_rows_with_all_ids_denied(requests: list[ActiveRequest], form: Form) -> None:
+    outcome = StepOutcome([group_result(requests, "one", [0, 2], form)])
     assert outcome.all_denied(3) == [2]
     assert outcome.all_denied(VOCAB) == []
 
 
-def test_what_cannot_be_fails_its_request_alone(requests: list[ActiveRequest]) -> None:
-    members, said = served(requests, "one", [1, 3], as_rows)
-    list(by_row(said, 2))[1].deny([VOCAB])
-    outcome = StepOutcome([(members, said)])
-    assert told(outcome.pack(VOCAB)) == [(1, [0, 1])]
+def test_invalid_edits_fail_only_their_request(requests: list[ActiveRequest]) -> None:
+    group, edits = group_result(requests, "one", [1, 3], as_rows)
+    list(by_row(edits, 2))[1].deny([VOCAB])
+    outcome = StepOutcome([(group, edits)])
+    assert denied_ids(outcome.pack(VOCAB)) == [(1, [0, 1])]
     assert list(outcome.failures) == [3]
 
 
-def test_readers_of_logits_say_nothing(requests: list[ActiveRequest]) -> None:
-    members, _ = served(requests, "reader", [0, 1], as_rows)
-    outcome = StepOutcome([(members, ()), served(requests, "one", [1], as_columns)])
-    assert told(outcome.pack(VOCAB)) == [(1, [0, 1])]
+def test_a_processor_that_reads_logits_has_no_edits(requests: list[ActiveRequest]) -> None:
+    group, _ = group_result(requests, "reader", [0, 1], as_rows)
+    outcome = StepOutcome([(group, ()), group_result(requests, "one", [1], as_columns)])
+    assert denied_ids(outcome.pack(VOCAB)) == [(1, [0, 1])]
     assert outcome.applied == {"key of reader": 2, "key of one": 1}

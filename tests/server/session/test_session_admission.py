@@ -1,4 +1,4 @@
-"""Requests that join a session: admitted, refused, replaced."""
+"""Requests of a session: admitted, refused, replaced."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def int32(*values: int) -> bytes:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"processors": [("Nobody", {})]}, UnknownProcessor, "no Nobody"),
+        ({"processors": [("Unknown", {})]}, UnknownProcessor, "no Unknown"),
         ({"prompt_token_ids": [1, -1]}, InvalidTokenId, r"prompt_token_ids\[1\] is -1: .*\[0, 10\)"),
         ({"output_token_ids": [VOCAB]}, InvalidTokenId, r"output_token_ids\[0\] is 10"),
         ({"processors": [("DenyHistory", {"refuse": 1})]}, InvalidParams, "refuse is set"),
@@ -48,16 +48,16 @@ def int32(*values: int) -> bytes:
         ({"tenant": "é" * 129}, InvalidArgument, "tenant is longer than 256 bytes"),
     ],
 )
-def test_a_request_that_is_refused_costs_only_itself(
+def test_a_refused_request_does_not_affect_the_others(
     open_engine: Any, change: dict[str, Any], error: type[LogitportError], message: str
 ) -> None:
     engine = open_engine(VOCAB)
-    asked = [
+    requested = [
         processing_pb2.SlottedRequest(slot=slot, request=Request(**fields).to_proto())
         for slot, fields in enumerate([{"processors": DENY}, {"processors": DENY, **change}, {"processors": ADD}])
     ]
     reply = processing_pb2.RequestsAdded()
-    engine.session.add(processing_pb2.AddRequests(requests=asked), reply)
+    engine.session.add(processing_pb2.AddRequests(requests=requested), reply)
     assert [(failure.slot, failure.skipped) for failure in reply.failures] == [(1, False)]
     with pytest.raises(error, match=message):
         raise from_proto(reply.failures[0].error)
@@ -75,9 +75,9 @@ def test_a_request_that_is_refused_costs_only_itself(
 )
 def test_parameters_must_be_an_object(open_engine: Any, params: bytes, message: str) -> None:
     call = common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin="DenyHistory"), params=params)
-    asked = processing_pb2.SlottedRequest(request=common_pb2.Request(processors=[call]))
+    requested = processing_pb2.SlottedRequest(request=common_pb2.Request(processors=[call]))
     reply = processing_pb2.RequestsAdded()
-    open_engine(VOCAB).session.add(processing_pb2.AddRequests(requests=[asked]), reply)
+    open_engine(VOCAB).session.add(processing_pb2.AddRequests(requests=[requested]), reply)
     with pytest.raises(InvalidParams, match=message):
         raise from_proto(reply.failures[0].error)
 
@@ -96,14 +96,14 @@ def test_a_slot_outside_the_session(open_engine: Any, slot: int) -> None:
         open_engine(VOCAB).add(slot, DENY)
 
 
-def test_a_slot_that_is_taken(open_engine: Any) -> None:
+def test_an_occupied_slot_is_refused(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     engine.add(0, DENY)
     with pytest.raises(DuplicateRequest, match="slot 0 holds generation 0; remove that request first"):
         engine.add(0, DENY, generation=1)
 
 
-def test_a_slot_that_is_used_again_starts_clean(open_engine: Any) -> None:
+def test_a_reused_slot_starts_with_new_state(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     old = engine.add(0, DENY, [1, 2])
     engine.step({old: [3]})
@@ -114,16 +114,16 @@ def test_a_slot_that_is_used_again_starts_clean(open_engine: Any) -> None:
     assert engine.failures(engine.step({old: []})) == {0: (UnknownRequest, False)}
 
 
-def test_removing_what_is_not_there_is_let_be(open_engine: Any) -> None:
+def test_removing_unknown_requests_does_nothing(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     engine.add(0, DENY)
-    engine.remove(engine.stranger(0, 5))
-    engine.remove(engine.stranger(3))
-    engine.remove(engine.stranger(-7))
+    engine.remove(engine.unknown(0, 5))
+    engine.remove(engine.unknown(3))
+    engine.remove(engine.unknown(-7))
     assert len(engine.session) == 1
 
 
-def test_an_instance_lives_as_long_as_requests_use_it_and_is_the_sessions_own(open_engine: Any) -> None:
+def test_requests_of_one_session_share_an_instance_until_none_uses_it(open_engine: Any) -> None:
     made = []
 
     class Counted(EditProcessor):
@@ -131,7 +131,7 @@ def test_an_instance_lives_as_long_as_requests_use_it_and_is_the_sessions_own(op
             made.append(self)
 
         def edit(self, request: EditRequest, edits: RowEdits) -> None:
-            """Nothing."""
+            """Makes no edits."""
 
     first, second = open_engine(VOCAB, Counted), open_engine(VOCAB, Counted)
     known = [first.add(slot, [("Counted", {})]) for slot in range(3)]
@@ -157,40 +157,38 @@ def test_an_instance_lives_as_long_as_requests_use_it_and_is_the_sessions_own(op
         ({"tokenizer_id": "x" * 4097}, "tokenizer_id 4097 characters"),
     ],
 )
-def test_an_engine_that_says_what_cannot_be(open_engine: Any, change: dict[str, Any], message: str) -> None:
+def test_invalid_values_at_opening_are_refused(open_engine: Any, change: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         open_engine(**{"vocab_size": VOCAB, **change})
 
 
-@pytest.mark.parametrize(("asked", "granted"), [(0, 4), (3, 3), (9, 4)])
-def test_the_most_requests_are_what_both_sides_bear(open_engine: Any, asked: int, granted: int) -> None:
-    assert open_engine(VOCAB, max_requests=asked, max_requests_per_session=4).session.max_requests == granted
+@pytest.mark.parametrize(("requested", "granted"), [(0, 4), (3, 3), (9, 4)])
+def test_max_requests_is_the_smaller_of_both_limits(open_engine: Any, requested: int, granted: int) -> None:
+    assert open_engine(VOCAB, max_requests=requested, max_requests_per_session=4).session.max_requests == granted
 
 
-def test_an_engine_that_drafts_more_than_the_server_takes(open_engine: Any) -> None:
+def test_too_many_draft_tokens_are_refused(open_engine: Any) -> None:
     with pytest.raises(LimitExceeded, match=r"257; the server accepts 256 .* raise --max-draft-tokens"):
         open_engine(VOCAB, max_draft_tokens=257)
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("requested", "message"),
     [
         ({"processors": DENY * 65}, r"65 processors .* accepts 64: chain fewer, or raise --max-processors-per-request"),
         ({"processors": [("DenyHistory", {"x": "y" * (1 << 20)})]}, r"1048\d+ bytes .* or raise --max-params-bytes"),
         ({"sampling_params": {"x": "y" * (1 << 20)}}, "bytes of parameters in one request; the server accepts 1048576"),
     ],
 )
-def test_a_request_that_brings_too_much_costs_itself_alone(
-    open_engine: Any, asked: dict[str, Any], message: str
-) -> None:
+def test_a_request_over_a_limit_fails_alone(open_engine: Any, requested: dict[str, Any], message: str) -> None:
     engine = open_engine(VOCAB)
     known = engine.add(0, DENY * 64, [3])
     with pytest.raises(LimitExceeded, match=message):
-        engine.add(1, **{"processors": [], **asked})
+        engine.add(1, **{"processors": [], **requested})
     assert engine.denied(engine.step({known: []}), 1) == [[3]]
 
 
-def test_a_long_name_is_not_told_in_full(open_engine: Any) -> None:
+def test_an_error_abbreviates_a_long_name(open_engine: Any) -> None:
     with pytest.raises(UnknownProcessor) as raised:
         open_engine(VOCAB).add(0, [("x" * (1 << 20), {})])
     assert len(str(raised.value)) + len(raised.value.processor) < 5000
@@ -208,7 +206,7 @@ def test_columns_that_are_too_long_are_not_read(open_engine: Any, column: str) -
 
 
 class AddBy(CustomLogitProcessor):
-    """One for all rows, and what one row's parameters raise, all others meet, too."""
+    """Processes all rows in one call, so an exception for one row fails all rows of the call."""
 
     def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
         for row, params in enumerate(custom_param_list):
@@ -219,14 +217,14 @@ class AddBy(CustomLogitProcessor):
 def test_a_tenant_s_parameters_do_not_fail_another_tenant_s_request(open_engine: Any) -> None:
     engine = open_engine(VOCAB, AddBy)
     good, also_good = (engine.add(slot, [("AddBy", {"by": 1})], tenant="a") for slot in (0, 1))
-    bad, of_nobody = engine.add(2, [("AddBy", {})], tenant="b"), engine.add(3, [("AddBy", {"by": 2})])
-    engine.step({good: [], also_good: [], bad: [], of_nobody: []})
+    bad, without_tenant = engine.add(2, [("AddBy", {})], tenant="b"), engine.add(3, [("AddBy", {"by": 2})])
+    engine.step({good: [], also_good: [], bad: [], without_tenant: []})
     logits, reply = engine.process(4)
     assert list(engine.failures(reply)) == [2]
     assert logits[[0, 1, 3], 0].tolist() == [1, 1, 2]
 
 
-def test_tenants_share_what_is_logits_free(open_engine: Any) -> None:
+def test_tenants_share_a_logits_free_processor(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     requests = [engine.add(slot, DENY, tenant=tenant) for slot, tenant in enumerate("ab")]
     engine.step({request: [] for request in requests})
@@ -234,8 +232,8 @@ def test_tenants_share_what_is_logits_free(open_engine: Any) -> None:
     assert first is second
 
 
-def test_a_chain_is_loaded_for_so_long(open_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine waits for all of it, and each of its processors may take its time."""
+def test_the_load_timeout_covers_the_whole_chain(open_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine waits for the whole chain, although each processor alone is fast enough."""
     now = [0.0]
     monkeypatch.setattr("logitport_server.session.active_request.time", SimpleNamespace(monotonic=lambda: now[0]))
 

@@ -1,4 +1,4 @@
-"""A session through whatever an engine may do to it, against a model that keeps nothing but lists."""
+"""Random actions of an engine on a session, compared with a model that keeps only lists."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHAINS: list[list[tuple[str, dict[str, Any]]]] = [
 
 
 class Model:
-    """One request: what it should do next."""
+    """The expected state of one request."""
 
     def __init__(self, known: Any, chain: list[tuple[str, dict[str, Any]]]) -> None:
         self.known = known
@@ -39,7 +39,7 @@ class Model:
         return self.names != ["DenyHistory"]
 
     def row(self) -> list[float]:
-        """Zeros, after the chain."""
+        """Return a row of zeros after the chain."""
         outputs = len(self.known.history) - len(self.known.request.prompt_token_ids)
         value = outputs * ("AddOutputs" in self.names) + self.calls * ("CountCalls" in self.names)
         denied = set(self.known.history) if "DenyHistory" in self.names else set()
@@ -47,7 +47,7 @@ class Model:
 
 
 class Machine(RuleBasedStateMachine):
-    """All requests ask to be skipped, so that none ends of a failure."""
+    """All requests have on_error="skip", so that no failure ends them."""
 
     open_engine: Any
 
@@ -73,7 +73,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.models)
     @rule(data=st.data())
     def rewind(self, data: st.DataObject) -> None:
-        """The engine cuts a history back; the server hears of it with the next step."""
+        """Shorten a history in the engine. The server learns of it from the next step."""
         model = self.models[data.draw(st.sampled_from(sorted(self.models)))]
         prompt = len(model.known.request.prompt_token_ids)
         length = data.draw(st.integers(prompt, len(model.known.history)))
@@ -84,13 +84,13 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.models)
     @rule(data=st.data())
     def diverge(self, data: st.DataObject) -> None:
-        """A step that never arrived: the engine's history is longer, and must be sent again."""
+        """Extend a history as if a step was lost. The history must be sent again."""
         model = self.models[data.draw(st.sampled_from(sorted(self.models)))]
         if model.lost:
-            return  # it fails of that, whatever its history
+            return  # it fails with StateLost, whatever its history is
         model.known.history += [1, 2]
         if model.on_server[: len(model.known.history)] == model.known.history:
-            return  # after a rewind, these are the very ids that the server has
+            return  # after a rewind, the server may have exactly these ids
         failures = self.engine.failures(self.engine.step({model.known: []}))
         assert failures == {model.known.slot: (NeedSync, True)}
         model.on_server = list(model.known.history)
@@ -106,45 +106,45 @@ class Machine(RuleBasedStateMachine):
     def step(self, data: st.DataObject) -> None:
         part = data.draw(st.permutations(sorted(self.models)))[: data.draw(st.integers(0, 4))]
         models = [self.models[slot] for slot in part]
-        told = {model.known: data.draw(st.one_of(IDS, st.just([5, BOMB, 6]), st.just([BOMB]))) for model in models}
-        reply = self.engine.step(told)
+        sampled = {model.known: data.draw(st.one_of(IDS, st.just([5, BOMB, 6]), st.just([BOMB]))) for model in models}
+        reply = self.engine.step(sampled)
         failures = self.engine.failures(reply)
         for model in models:
             model.on_server = list(model.known.history)
             if model.lost:
                 # STATE_LOST where the cut was; a length that the server cannot cut back to is NEED_SYNC.
                 assert failures.pop(model.known.slot)[0] in (StateLost, NeedSync)
-            elif "DenyHistory" in model.names and BOMB in told[model.known]:
+            elif "DenyHistory" in model.names and BOMB in sampled[model.known]:
                 assert failures.pop(model.known.slot) == (ProcessorFailed, True)
             else:
                 self.check_row(models, model, reply)
         assert failures == {}
-        self.process(models, told, reply)
+        self.process(models, sampled, reply)
 
     def check_row(self, models: list[Model], model: Model, reply: Any) -> None:
         if not model.reads_logits:
             denied = self.engine.denied(reply, len(models))[models.index(model)]
             assert denied == sorted(set(model.known.history))
 
-    def process(self, models: list[Model], told: dict[Any, list[int]], reply: Any) -> None:
-        """Hand over the logits that were asked for, and compare what comes."""
-        wanted = memoryview(reply.logits_rows).cast("i").tolist() if reply.logits_rows else []
-        well = [
+    def process(self, models: list[Model], sampled: dict[Any, list[int]], reply: Any) -> None:
+        """Send the requested logits, and compare the result."""
+        requested = memoryview(reply.logits_rows).cast("i").tolist() if reply.logits_rows else []
+        served = [
             model
             for model in models
-            if not model.lost and not ("DenyHistory" in model.names and BOMB in told[model.known])
+            if not model.lost and not ("DenyHistory" in model.names and BOMB in sampled[model.known])
         ]
-        assert [models[row] for row in wanted] == [model for model in well if model.reads_logits]
-        if wanted:
-            logits, edited = self.engine.process(len(wanted))
+        assert [models[row] for row in requested] == [model for model in served if model.reads_logits]
+        if requested:
+            logits, edited = self.engine.process(len(requested))
             assert not edited.failures
-            for row, at in zip(logits.tolist(), wanted, strict=True):
+            for row, at in zip(logits.tolist(), requested, strict=True):
                 models[at].calls += "CountCalls" in models[at].names
                 assert row == models[at].row()
 
 
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
-def test_whatever_an_engine_does(open_engine: Any) -> None:
+def test_random_actions_agree_with_the_model(open_engine: Any) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
     machine = type("Bound", (Machine,), {"open_engine": staticmethod(open_engine)})

@@ -1,4 +1,4 @@
-"""State that falls behind, is rebuilt, or is lost: never a guess."""
+"""State that is stale, rebuilt, or lost. It is never guessed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def int32(*values: int) -> bytes:
 
 
 @pytest.mark.parametrize("new", [[3], [2, 3], [3, 4], [2, 3, 4, 5]])
-@pytest.mark.parametrize("chain", [DENY, [*COUNT, *DENY]], ids=["logits-free", "behind one with state"])
-def test_a_request_that_skips_goes_on_after_a_token_that_fails(open_engine: Any, new: list[int], chain: Any) -> None:
-    """Only the processor that failed is behind; it starts anew, and the others lose nothing."""
+@pytest.mark.parametrize("chain", [DENY, [*COUNT, *DENY]], ids=["logits-free", "after one with state"])
+def test_a_skipping_request_continues_after_a_token_that_fails(open_engine: Any, new: list[int], chain: Any) -> None:
+    """Only the state of the processor that failed is rebuilt. The other processors keep theirs."""
     engine = open_engine(VOCAB)
     counting = len(chain) == 2
     wrong = engine.add(0, [*chain[:-1], ("DenyHistory", {"bomb": 3})], [1], on_error="skip")
@@ -44,7 +44,7 @@ def test_a_request_that_skips_goes_on_after_a_token_that_fails(open_engine: Any,
         assert engine.denied(reply, 2)[0] == sorted(expected)
 
 
-def test_a_request_that_aborts_stays_failed(open_engine: Any) -> None:
+def test_an_aborting_request_stays_failed(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     wrong = engine.add(0, [("DenyHistory", {"bomb": 3})])
     engine.step({wrong: [3]})
@@ -54,7 +54,7 @@ def test_a_request_that_aborts_stays_failed(open_engine: Any) -> None:
 
 
 @pytest.mark.parametrize("on_error", ["abort", "skip"])
-def test_state_that_no_history_gives_back_is_lost_with_a_rewind(open_engine: Any, on_error: Any) -> None:
+def test_state_that_cannot_be_rebuilt_is_lost_by_a_rewind(open_engine: Any, on_error: Any) -> None:
     engine = open_engine(VOCAB)
     known, other = engine.add(0, COUNT, on_error=on_error), engine.add(1, COUNT)
     engine.step({known: [2], other: [2]})
@@ -64,10 +64,10 @@ def test_state_that_no_history_gives_back_is_lost_with_a_rewind(open_engine: Any
     assert engine.failures(reply) == {0: (StateLost, on_error == "skip")}
     assert engine.process(1)[0][0, 0] == 2
     reply = engine.step({known: [4], other: [4]})
-    assert engine.failures(reply) == {0: (StateLost, on_error == "skip")}, "never a guess"
+    assert engine.failures(reply) == {0: (StateLost, on_error == "skip")}, "the state was guessed"
 
 
-def test_state_that_no_history_gives_back_is_not_made_up_when_a_history_is_replaced(open_engine: Any) -> None:
+def test_state_that_cannot_be_rebuilt_is_lost_when_a_history_is_replaced(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     known = engine.add(0, COUNT)
     engine.step({known: [2]})
@@ -82,16 +82,16 @@ def test_state_that_no_history_gives_back_is_not_made_up_when_a_history_is_repla
     assert engine.process(1)[0][0, 0] == 1
 
 
-def test_state_that_was_never_kept_is_rebuilt(open_engine: Any) -> None:
+def test_state_can_be_rebuilt_before_the_first_call(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     known = engine.add(0, [*ADD, *COUNT], [1])
-    engine.step({known: [2, 3]})  # nobody has been called yet
+    engine.step({known: [2, 3]})  # no processor has been called yet
     known.history.pop()
     assert engine.failures(engine.step({known: []})) == {}
     assert engine.process(1)[0][0, 0] == 2
 
 
-def test_a_name_stays_what_it_was_when_the_request_was_admitted(open_engine: Any) -> None:
+def test_a_request_keeps_the_processor_that_its_name_had_at_admission(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     toys = engine.registry.toys
     toys["team/x"] = toys["AddOutputs"]
@@ -107,8 +107,8 @@ def test_a_name_stays_what_it_was_when_the_request_was_admitted(open_engine: Any
     assert engine.step({known: []}).logits_rows == int32(0)
 
 
-def test_admission_tells_what_a_name_stood_for_and_takes_that_in_its_place(open_engine: Any) -> None:
-    """Toys have no digests: their class's name is what a digest is elsewhere."""
+def test_admission_returns_the_digest_of_a_name_and_accepts_it_instead(open_engine: Any) -> None:
+    """Toys have no digests. The name of the class takes the place of the digest."""
     engine = open_engine(VOCAB)
     toys = engine.registry.toys
     toys["team/x"] = toys["AddOutputs"]
@@ -120,11 +120,11 @@ def test_admission_tells_what_a_name_stood_for_and_takes_that_in_its_place(open_
     assert engine.step({known: []}).logits_rows == int32(0)
 
 
-def test_a_request_that_is_refused_has_no_chain(open_engine: Any) -> None:
+def test_a_refused_request_has_no_chain(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
-    right, wrong = engine.stranger(0), engine.stranger(1)
+    right, wrong = engine.unknown(0), engine.unknown(1)
     wrong.request = Request(processors=[*DENY, ("team/y", {})])
     right.request = Request(processors=DENY)
     reply = processing_pb2.RequestsAdded()
-    engine.session.add(processing_pb2.AddRequests(requests=[wrong.asked(), right.asked()]), reply)
+    engine.session.add(processing_pb2.AddRequests(requests=[wrong.to_proto(), right.to_proto()]), reply)
     assert [list(chain.processors) for chain in reply.chains] == [[], ["DenyHistory"]]

@@ -1,4 +1,4 @@
-"""The frames of a session: histories that grow and are cut back, and logits for chains that read them."""
+"""The frames of a session: histories that grow and are rewound, and logits for chains that read them."""
 
 from __future__ import annotations
 
@@ -52,36 +52,36 @@ def test_a_request_without_processors(open_engine: Any) -> None:
     assert engine.denied(engine.step({engine.add(0, []): [1]}), 1) == [[]]
 
 
-def test_rows_without_an_id_left_are_told(open_engine: Any) -> None:
+def test_rows_with_all_ids_denied_are_reported(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     full, other = engine.add(0, DENY, range(VOCAB)), engine.add(1, DENY, range(VOCAB - 1))
     assert engine.step({other: [], full: []}).all_denied_rows == int32(1)
 
 
-def test_an_unknown_slot_costs_only_itself(open_engine: Any) -> None:
+def test_an_unknown_slot_does_not_affect_other_requests(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
-    here, stranger = engine.add(0, DENY, [1]), engine.stranger(2)
-    reply = engine.step({stranger: [], here: [2]})
+    here, unknown = engine.add(0, DENY, [1]), engine.unknown(2)
+    reply = engine.step({unknown: [], here: [2]})
     assert engine.failures(reply) == {2: (UnknownRequest, False)}
     assert engine.denied(reply, 2) == [[], [1, 2]]
 
 
 @pytest.mark.parametrize("wrong", [-1, VOCAB, 2**31 - 1])
 @pytest.mark.parametrize("drafted", [False, True])
-def test_an_id_that_is_none_costs_its_request(open_engine: Any, wrong: int, drafted: bool) -> None:
+def test_an_invalid_id_fails_only_its_request(open_engine: Any, wrong: int, drafted: bool) -> None:
     engine = open_engine(VOCAB, max_draft_tokens=1)
-    guilty, other = engine.add(0, DENY, [1]), engine.add(1, DENY, [2])
-    engine.step({guilty: [3], other: [4]})
+    failing, other = engine.add(0, DENY, [1]), engine.add(1, DENY, [2])
+    engine.step({failing: [3], other: [4]})
     reply = engine.step(
-        {guilty: [5], other: [6]},
-        {guilty: [wrong]} if drafted else {},
+        {failing: [5], other: [6]},
+        {failing: [wrong]} if drafted else {},
         **({} if drafted else {"new_token_ids": int32(wrong, 6)}),
     )
     assert engine.failures(reply) == {0: (InvalidTokenId, False)}
     assert engine.denied(reply, 2) == [[], [2, 4, 6]]
 
 
-def test_a_batch_that_stays_the_same_and_then_does_not(open_engine: Any) -> None:
+def test_a_batch_that_changes_after_equal_steps(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     first, second = engine.add(0, DENY, [1]), engine.add(1, DENY, [2])
     for token_id in (3, 4):
@@ -105,21 +105,23 @@ def test_a_batch_that_stays_the_same_and_then_does_not(open_engine: Any) -> None
     ids=["longer", "shorter than the prompt", "other ids"],
 )
 @pytest.mark.parametrize("on_error", ["abort", "skip"])
-def test_histories_that_differ_need_sync_and_are_healed(open_engine: Any, break_it: Any, on_error: Any) -> None:
+def test_a_history_that_differs_needs_sync_and_can_be_sent_again(
+    open_engine: Any, break_it: Any, on_error: Any
+) -> None:
     engine = open_engine(VOCAB)
     known, other = engine.add(0, DENY, [1, 2], on_error=on_error), engine.add(1, DENY, [5])
     engine.step({known: [3], other: []})
-    honest = list(known.history)
+    correct = list(known.history)
     break_it(known)
     reply = engine.step({known: [4], other: [6]})
     assert engine.failures(reply) == {0: (NeedSync, on_error == "skip")}
     assert engine.denied(reply, 2) == [[], [5, 6]]
-    known.history = [*honest, 4]
+    known.history = [*correct, 4]
     engine.add_again(known)
     assert engine.denied(engine.step({known: [7]}), 1) == [[1, 2, 3, 4, 7]]
 
 
-def test_a_history_that_was_cut_back(open_engine: Any) -> None:
+def test_a_rewound_history(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     known = engine.add(0, DENY, [1, 2])
     engine.step({known: [3, 4, 5]})
@@ -137,12 +139,12 @@ def test_a_rewind_to_other_ids_needs_sync(open_engine: Any) -> None:
     assert engine.failures(engine.step({known: []})) == {0: (NeedSync, False)}
 
 
-def test_logits_are_asked_for_where_a_chain_reads_them(open_engine: Any) -> None:
+def test_logits_are_requested_for_chains_that_read_them(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     reads, free = engine.add(0, ADD), engine.add(1, DENY, [2])
     both = engine.add(2, [*DENY, *ADD], [3, 4])
-    told = {reads: [1], free: [], both: [1]}
-    reply = engine.step(told)
+    sampled = {reads: [1], free: [], both: [1]}
+    reply = engine.step(sampled)
     assert reply.logits_rows == int32(0, 2)
     assert engine.denied(reply, 3) == [[], [2], []]
     assert [(applied.processor, applied.rows) for applied in reply.applied] == [("DenyHistory", 1)]
@@ -151,7 +153,7 @@ def test_logits_are_asked_for_where_a_chain_reads_them(open_engine: Any) -> None
     assert {applied.processor: applied.rows for applied in edited.applied} == {"DenyHistory": 1, "AddOutputs": 2}
 
 
-def test_rows_keep_their_number_in_the_step(open_engine: Any) -> None:
+def test_row_numbers_are_those_of_the_step(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     free, full = engine.add(0, DENY), engine.add(1, [*ADD, *DENY], range(VOCAB))
     assert engine.step({free: [], full: []}).all_denied_rows == b""
@@ -172,8 +174,8 @@ def test_logits_that_do_not_fit_can_be_sent_again(open_engine: Any, logits: torc
     assert engine.process(2)[0].tolist() == [[1.0] * VOCAB] * 2
 
 
-class Meddler(CustomLogitProcessor):
-    """Adds 1, while the engine is at work on row 1 of the region."""
+class WritesRegion(CustomLogitProcessor):
+    """Adds 1. Writes to row 1 of the region during the call, as the engine could."""
 
     region: Any = None
 
@@ -194,17 +196,17 @@ class Meddler(CustomLogitProcessor):
 def test_rows_of_a_region_that_no_chain_reads_are_not_written(
     open_engine: Any, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
-    engine = open_engine(VOCAB, Meddler, device=device)
-    engine.step({engine.add(0, [("Meddler", {})]): [], engine.add(1, []): []})
+    engine = open_engine(VOCAB, WritesRegion, device=device)
+    engine.step({engine.add(0, [("WritesRegion", {})]): [], engine.add(1, []): []})
     number, region = engine.session.regions.open(2 * VOCAB * 4, 0)
     rows = region.tensor(0, (2, VOCAB), torch.float32)
-    monkeypatch.setattr(Meddler, "region", rows)
+    monkeypatch.setattr(WritesRegion, "region", rows)
     tensor = common_pb2.Tensor(datatype="FP32", shape=[2, VOCAB], region={"region_id": number})
     engine.session.edit_logits(processing_pb2.StepLogits(logits=tensor), processing_pb2.StepLogitsEdited())
     assert rows.tolist() == [[1.0] * VOCAB, [7.0] * VOCAB]
 
 
-def test_logits_that_nobody_asked_for(open_engine: Any) -> None:
+def test_logits_that_were_not_requested_are_refused(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     with pytest.raises(InvalidArgument, match="requested no logits"):
         engine.process(1)
@@ -219,7 +221,7 @@ def test_logits_that_nobody_asked_for(open_engine: Any) -> None:
         engine.process(1)
 
 
-def test_a_request_that_failed_before_its_logits_came_is_not_asked_for_them(open_engine: Any) -> None:
+def test_no_logits_are_requested_for_a_failed_request(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     wrong = engine.add(0, [("DenyHistory", {"bomb": 3}), *ADD])
     right = engine.add(1, ADD)

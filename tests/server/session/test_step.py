@@ -1,4 +1,4 @@
-"""The heartbeat: chains of a step, in their order, on views or copies, with drafts."""
+"""Steps: order of chains, views and copies of rows, and drafts."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ VOCAB = 8
 INF = float("inf")
 
 
-class Reads(CustomLogitProcessor):
-    """Does to the logits what a function does."""
+class LogitsAction(CustomLogitProcessor):
+    """Runs a function on the logits."""
 
-    __slots__ = ("act",)  # an attribute would pass for state
+    __slots__ = ("act",)  # an attribute would count as state
 
     def __init__(self, act: Callable[[torch.Tensor, list[dict[str, Any]]], Any]) -> None:
         self.act = act
@@ -41,8 +41,8 @@ class Reads(CustomLogitProcessor):
         return self.act(logits, custom_param_list)
 
 
-class Says(EditProcessor):
-    """Says of each row what a function says."""
+class EditsAction(EditProcessor):
+    """Runs a function on the edits of each row."""
 
     def __init__(self, act: Callable[[EditRequest, RowEdits], Any]) -> None:
         self.act = act
@@ -51,12 +51,12 @@ class Says(EditProcessor):
         self.act(request, edits)
 
 
-def add(amount: float) -> Reads:
-    return Reads(lambda logits, _: logits.add_(amount))
+def add(amount: float) -> LogitsAction:
+    return LogitsAction(lambda logits, _: logits.add_(amount))
 
 
-def deny(*token_ids: int) -> Says:
-    return Says(lambda _, edits: edits.deny(token_ids))
+def deny(*token_ids: int) -> EditsAction:
+    return EditsAction(lambda _, edits: edits.deny(token_ids))
 
 
 def logits_of(rows: int) -> torch.Tensor:
@@ -68,7 +68,7 @@ def process(
     logits: torch.Tensor | None = None,
     drafts: Mapping[ActiveRequest, Sequence[int]] | None = None,
 ) -> tuple[torch.Tensor, StepOutcome]:
-    """Run a step whose logits are here."""
+    """Run a step with its logits."""
     if logits is None:
         logits = logits_of(len(rows))
     placed = [Row(at, *(row if isinstance(row, tuple) else (row,))) for at, row in enumerate(rows)]
@@ -84,44 +84,46 @@ def failed(outcome: StepOutcome) -> dict[int, tuple[type[LogitportError], bool]]
 # Chains
 
 
-def test_a_chain_runs_in_its_order(admission: Any) -> None:
+def test_a_chain_runs_in_order(admission: Any) -> None:
     admit = admission(VOCAB)
-    add_one, double = add(1), Reads(lambda logits, _: logits * 2)
+    add_one, double = add(1), LogitsAction(lambda logits, _: logits * 2)
     first, second, none = admit((add_one, {}), (double, {})), admit((double, {}), (add_one, {})), admit()
     logits, outcome = process([first, second, none])
     assert torch.equal(logits[0], (logits_of(3)[0] + 1) * 2)
     assert torch.equal(logits[1], logits_of(3)[1] * 2 + 1)
     assert torch.equal(logits[2], logits_of(3)[2])
-    assert outcome.applied == {"Reads": 4}
+    assert outcome.applied == {"LogitsAction": 4}
 
 
-def test_edits_and_logits_take_turns_in_order(admission: Any) -> None:
-    """What reads logits sees what logits-free processors before it did, and they may void what it did."""
+def test_edits_and_logits_are_processed_in_chain_order(admission: Any) -> None:
+    """A processor that reads logits sees earlier edits. Later edits apply to its result."""
     seen = []
-    look = Reads(lambda logits, _: seen.append(logits.clone()) or logits.fill_(3))
-    force = Says(lambda request, edits: edits.force(request.params["id"]))
+    look = LogitsAction(lambda logits, _: seen.append(logits.clone()) or logits.fill_(3))
+    force = EditsAction(lambda request, edits: edits.force(request.params["id"]))
     logits, outcome = process([admission(VOCAB)((deny(1), {}), (look, {}), (force, {"id": 5}))])
     assert seen[0][0].tolist() == [0, -INF, 2, 3, 4, 5, 6, 7]
     assert logits.tolist() == [[*[-INF] * 5, 0, *[-INF] * 2]]
-    assert outcome.applied == {"Says": 2, "Reads": 1}
+    assert outcome.applied == {"EditsAction": 2, "LogitsAction": 1}
 
 
-def test_parameters_go_with_their_rows(admission: Any) -> None:
+def test_parameters_are_passed_with_their_rows(admission: Any) -> None:
     admit = admission(VOCAB)
 
     def multiply(logits: torch.Tensor, params: list[dict[str, Any]]) -> torch.Tensor:
         return logits * torch.tensor([row["by"] for row in params])[:, None]
 
-    by = Reads(multiply)
+    by = LogitsAction(multiply)
     requests = [admit((by, {"by": 2.0})), admit(), admit((by, {"by": 3.0})), admit((by, {"by": 5.0}))]
     logits, _ = process(requests)
     assert torch.equal(logits, logits_of(4) * torch.tensor([[2.0], [1.0], [3.0], [5.0]]))
 
 
 def test_rows_of_one_request_share_its_parameters_and_its_state(admission: Any) -> None:
-    """As SGLang's num_tokens_in_batch does: the same dict, once for each row."""
+    """The same dict is passed once for each row, as with SGLang's num_tokens_in_batch."""
     given: list[list[dict[str, Any]]] = []
-    request = admission(VOCAB)((Reads(lambda logits, params: given.append(params) or logits), {"a": 1}), prompt=[4])
+    request = admission(VOCAB)(
+        (LogitsAction(lambda logits, params: given.append(params) or logits), {"a": 1}), prompt=[4]
+    )
     process([request, request])
     assert given[0][0] is given[0][1]
     assert given[0][0]["a"] == 1
@@ -132,10 +134,10 @@ def test_rows_of_one_request_share_its_parameters_and_its_state(admission: Any) 
 
 
 @pytest.mark.parametrize("rows", [(0, 1, 2, 3), (1, 2), (3,)])
-def test_adjacent_rows_are_a_view(admission: Any, rows: tuple[int, ...]) -> None:
+def test_adjacent_rows_are_passed_as_a_view(admission: Any, rows: tuple[int, ...]) -> None:
     admit = admission(VOCAB)
     seen = []
-    look = Reads(lambda logits, _: seen.append((logits.data_ptr(), logits.shape[0])) or logits)
+    look = LogitsAction(lambda logits, _: seen.append((logits.data_ptr(), logits.shape[0])) or logits)
     chosen, other = admit((look, {})), admit()
     logits, _ = process([chosen if row in rows else other for row in range(4)])
     assert seen == [(logits[rows[0]].data_ptr(), len(rows))]
@@ -145,7 +147,7 @@ def test_adjacent_rows_are_a_view(admission: Any, rows: tuple[int, ...]) -> None
 @pytest.mark.parametrize("in_place", [True, False])
 def test_scattered_rows_are_gathered_and_put_back(admission: Any, rows: tuple[int, ...], in_place: bool) -> None:
     admit = admission(VOCAB)
-    act = Reads(lambda logits, _: logits.mul_(-1) if in_place else -logits)
+    act = LogitsAction(lambda logits, _: logits.mul_(-1) if in_place else -logits)
     chosen, other = admit((act, {})), admit()
     logits, _ = process([chosen if row in rows else other for row in range(4)])
     assert torch.equal(logits, logits_of(4) * torch.tensor([[-1.0] if row in rows else [1.0] for row in range(4)]))
@@ -158,7 +160,7 @@ def test_another_floating_dtype_is_cast_back(
     admission: Any, dtype: torch.dtype, returned: torch.dtype, scattered: bool
 ) -> None:
     admit = admission(VOCAB)
-    chosen = admit((Reads(lambda logits, _: (logits * 2).to(returned)), {}))
+    chosen = admit((LogitsAction(lambda logits, _: (logits * 2).to(returned)), {}))
     before = (logits_of(3) / 4).to(dtype)
     logits, _ = process([chosen, admit() if scattered else chosen, chosen], before.clone())
     assert logits.dtype == dtype
@@ -181,9 +183,9 @@ def swap_storage(logits: torch.Tensor, _: Any) -> torch.Tensor:
     ],
     ids=["requires_grad", "parameter", "strided", "swapped storage"],
 )
-def test_unusual_results_are_taken(admission: Any, act: Callable[..., Any], scattered: bool) -> None:
+def test_unusual_results_are_accepted(admission: Any, act: Callable[..., Any], scattered: bool) -> None:
     admit = admission(VOCAB)
-    chosen = admit((Reads(act), {}))
+    chosen = admit((LogitsAction(act), {}))
     logits, outcome = process([chosen, admit() if scattered else chosen, chosen])
     assert outcome.failures == {}
     assert torch.equal(logits[[0, 2]], logits_of(3)[[0, 2]] + 1)
@@ -196,10 +198,12 @@ def test_unusual_results_are_taken(admission: Any, act: Callable[..., Any], scat
 def test_each_draft_row_sees_the_drafts_before_it(admission: Any) -> None:
     admit = admission(VOCAB)
     seen = []
-    look = Reads(lambda logits, params: seen.append([list(row["__req__"].output_ids) for row in params]) or logits)
-    tell = Says(lambda request, edits: edits.force(request.history.last_output))
-    speculating = admit((look, {}), (tell, {}), prompt=[1], output=[2])
-    single = admit((look, {}), (tell, {}), prompt=[7], output=[3])
+    look = LogitsAction(
+        lambda logits, params: seen.append([list(row["__req__"].output_ids) for row in params]) or logits
+    )
+    force = EditsAction(lambda request, edits: edits.force(request.history.last_output))
+    speculating = admit((look, {}), (force, {}), prompt=[1], output=[2])
+    single = admit((look, {}), (force, {}), prompt=[7], output=[3])
     rows = [(speculating, 1), single, (speculating, 0), (speculating, 2)]
     logits, outcome = process(rows, drafts={speculating: [4, 5]})
     assert seen == [[[3], [2]], [[2, 4]], [[2, 4, 5]]]
@@ -209,14 +213,14 @@ def test_each_draft_row_sees_the_drafts_before_it(admission: Any) -> None:
     assert outcome.failures == {}
 
 
-def test_drafts_that_a_request_has_no_row_for_are_forgotten(admission: Any) -> None:
+def test_drafts_without_rows_are_ignored(admission: Any) -> None:
     request = admission(VOCAB)((deny(1), {}), prompt=[1])
     process([request], drafts={request: [4, 5]})
     assert request.history.token_ids.tolist() == [1]
 
 
 class Counts(EditProcessor):
-    """Raises once a history holds too many ids, in `advance`."""
+    """Raises in `advance` for the id `bomb`; denies the id that equals the length of the history."""
 
     def start(self, request: EditRequest) -> None:
         request.state = len(request.history)
@@ -231,7 +235,7 @@ class Counts(EditProcessor):
         edits.deny([request.state])
 
 
-def test_a_draft_token_that_fails_costs_its_request_alone(admission: Any) -> None:
+def test_a_draft_token_that_fails_affects_only_its_request(admission: Any) -> None:
     admit = admission(VOCAB)
     counts = Counts()
     wrong, right = admit((counts, {"bomb": 6}), skip=True), admit((counts, {}))
@@ -243,7 +247,7 @@ def test_a_draft_token_that_fails_costs_its_request_alone(admission: Any) -> Non
     assert len(wrong.history) == len(right.history) == 0
 
 
-def test_state_that_no_history_gives_back_is_lost_with_a_rejected_draft(admission: Any) -> None:
+def test_state_that_cannot_be_rebuilt_is_lost_by_a_rejected_draft(admission: Any) -> None:
     def remember(logits: torch.Tensor, params: list[dict[str, Any]]) -> torch.Tensor:
         for row in params:
             row["calls"] = row.get("calls", 0) + 1
@@ -260,8 +264,8 @@ def test_state_that_no_history_gives_back_is_lost_with_a_rejected_draft(admissio
     assert torch.equal(logits[2], logits_of(3)[2] + 1)
 
 
-def test_drafts_of_requests_that_have_no_rows_here_are_let_be(admission: Any) -> None:
-    """A step runs the rows without and with logits one after the other; each touches its own requests only."""
+def test_drafts_of_requests_without_rows_are_ignored(admission: Any) -> None:
+    """A step runs its rows without logits, then those with logits. Each run changes only its own requests."""
     admit = admission(VOCAB)
     here, elsewhere = admit((deny(1), {})), admit((add(1), {}))
     elsewhere.chain[0].state.custom_params["kept"] = True

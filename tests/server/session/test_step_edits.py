@@ -1,4 +1,4 @@
-"""The heartbeat: edits that cannot be, and processors that meddle with what they are handed."""
+"""Steps: invalid edits, and processors that change the lists that are passed to them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ VOCAB = 8
 INF = float("inf")
 
 
-class Says(EditProcessor):
-    """Says of each row what a function says."""
+class EditsAction(EditProcessor):
+    """Runs a function on the edits of each row."""
 
     def __init__(self, act: Callable[[EditRequest, RowEdits], Any]) -> None:
         self.act = act
@@ -39,8 +39,8 @@ class Says(EditProcessor):
         self.act(request, edits)
 
 
-def deny(*token_ids: int) -> Says:
-    return Says(lambda _, edits: edits.deny(token_ids))
+def deny(*token_ids: int) -> EditsAction:
+    return EditsAction(lambda _, edits: edits.deny(token_ids))
 
 
 def logits_of(rows: int) -> torch.Tensor:
@@ -66,11 +66,11 @@ def failed(outcome: StepOutcome) -> dict[int, tuple[type[LogitportError], bool]]
         (lambda _, edits: edits.nonsense(), ProcessorFailed),
     ],
 )
-def test_edits_that_cannot_be_cost_their_request_alone(
+def test_invalid_edits_fail_only_their_request(
     admission: Any, act: Callable[..., Any], error: type[LogitportError], here: bool
 ) -> None:
     admit = admission(VOCAB)
-    right, wrong = admit((deny(3), {})), admit((Says(act), {}))
+    right, wrong = admit((deny(3), {})), admit((EditsAction(act), {}))
     rows = [Row(0, wrong), Row(1, right)]
     logits = logits_of(2)
     outcome = StepOutcome()
@@ -80,12 +80,12 @@ def test_edits_that_cannot_be_cost_their_request_alone(
     assert logits[1].tolist() == [8, 9, 10, -INF, 12, 13, 14, 15]
     assert set(outcome.failures) == {wrong.slot}
     assert isinstance(outcome.failures[wrong.slot].error, error)
-    assert outcome.failures[wrong.slot].error.processor == "Says"
-    assert +outcome.applied == Counter(Says=1)
+    assert outcome.failures[wrong.slot].error.processor == "EditsAction"
+    assert +outcome.applied == Counter(EditsAction=1)
 
 
-def test_edits_that_cannot_be_are_told_of_their_own_processor(admission: Any) -> None:
-    request = admission(VOCAB)((deny(3), {}), (Says(lambda _, edits: edits.deny([99])), {}))
+def test_the_error_of_invalid_edits_names_their_processor(admission: Any) -> None:
+    request = admission(VOCAB)((deny(3), {}), (EditsAction(lambda _, edits: edits.deny([99])), {}))
     request.chain[1].dialect.name = "the wrong one"
     rows = [Row(0, request)]
     outcome = StepOutcome()
@@ -94,13 +94,13 @@ def test_edits_that_cannot_be_are_told_of_their_own_processor(admission: Any) ->
     assert outcome.failures[0].error.processor == "the wrong one"
 
 
-def test_a_request_that_skips_gets_no_edits_in_any_of_its_rows(admission: Any) -> None:
+def test_a_skipped_request_has_no_edits_in_any_row(admission: Any) -> None:
     admit = admission(VOCAB)
 
     def wrong_after_a_draft(request: EditRequest, edits: RowEdits) -> None:
         edits.deny([1 if len(request.history) < 2 else 99])
 
-    request = admit((Says(wrong_after_a_draft), {}), prompt=[5], skip=True)
+    request = admit((EditsAction(wrong_after_a_draft), {}), prompt=[5], skip=True)
     rows = [Row(0, request), Row(1, request, 1), Row(2, admit((deny(2), {})))]
     outcome = StepOutcome()
     run(Rows(rows), {request: [6]}, VOCAB, None, outcome)
@@ -109,8 +109,8 @@ def test_a_request_that_skips_gets_no_edits_in_any_of_its_rows(admission: Any) -
     assert failed(outcome) == {0: (InvalidTokenId, True)}
 
 
-class Meddles(EditProcessor):
-    """Does to the lists that it is handed what a function does."""
+class ChangesLists(EditProcessor):
+    """Runs a function on the lists that `edit_batch` gets."""
 
     def __init__(self, act: Callable[[Any, Any], Any]) -> None:
         self.act = act
@@ -135,11 +135,11 @@ class Meddles(EditProcessor):
     ],
     ids=["clear", "append", "set", "clear requests", "nonsense", "unset"],
 )
-def test_a_processor_that_meddles_costs_its_own_requests_alone(
+def test_a_processor_that_changes_its_lists_affects_only_its_requests(
     admission: Any, act: Callable[[Any, Any], Any], here: bool
 ) -> None:
     admit = admission(VOCAB)
-    rows = [Row(0, admit((Meddles(act), {}))), Row(1, admit((deny(3), {})))]
+    rows = [Row(0, admit((ChangesLists(act), {}))), Row(1, admit((deny(3), {})))]
     logits = logits_of(2)
     outcome = StepOutcome()
     run(Rows(rows), {}, VOCAB, logits if here else None, outcome)

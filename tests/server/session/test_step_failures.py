@@ -1,4 +1,4 @@
-"""The heartbeat: what fails, with whom, and what the others get."""
+"""Steps: failures, and the results of the other requests."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ VOCAB = 8
 INF = float("inf")
 
 
-class Reads(CustomLogitProcessor):
-    """Does to the logits what a function does."""
+class LogitsAction(CustomLogitProcessor):
+    """Runs a function on the logits."""
 
-    __slots__ = ("act",)  # an attribute would pass for state
+    __slots__ = ("act",)  # an attribute would count as state
 
     def __init__(self, act: Callable[[torch.Tensor, list[dict[str, Any]]], Any]) -> None:
         self.act = act
@@ -44,8 +44,8 @@ class Reads(CustomLogitProcessor):
         return self.act(logits, custom_param_list)
 
 
-class Says(EditProcessor):
-    """Says of each row what a function says."""
+class EditsAction(EditProcessor):
+    """Runs a function on the edits of each row."""
 
     def __init__(self, act: Callable[[EditRequest, RowEdits], Any]) -> None:
         self.act = act
@@ -54,12 +54,12 @@ class Says(EditProcessor):
         self.act(request, edits)
 
 
-def add(amount: float) -> Reads:
-    return Reads(lambda logits, _: logits.add_(amount))
+def add(amount: float) -> LogitsAction:
+    return LogitsAction(lambda logits, _: logits.add_(amount))
 
 
-def deny(*token_ids: int) -> Says:
-    return Says(lambda _, edits: edits.deny(token_ids))
+def deny(*token_ids: int) -> EditsAction:
+    return EditsAction(lambda _, edits: edits.deny(token_ids))
 
 
 def bomb(error: BaseException) -> Callable[..., Any]:
@@ -78,7 +78,7 @@ def process(
     logits: torch.Tensor | None = None,
     drafts: Mapping[ActiveRequest, Sequence[int]] | None = None,
 ) -> tuple[torch.Tensor, StepOutcome]:
-    """Run a step whose logits are here."""
+    """Run a step with its logits."""
     if logits is None:
         logits = logits_of(len(rows))
     placed = [Row(at, *(row if isinstance(row, tuple) else (row,))) for at, row in enumerate(rows)]
@@ -108,19 +108,21 @@ def failed(outcome: StepOutcome) -> dict[int, tuple[type[LogitportError], bool]]
         (lambda logits, _: logits.to("meta"), "returned a tensor of layout .* on device meta"),
     ],
 )
-def test_results_that_are_no_logits(admission: Any, act: Callable[..., Any], message: str, scattered: bool) -> None:
+def test_invalid_results_fail_their_request(
+    admission: Any, act: Callable[..., Any], message: str, scattered: bool
+) -> None:
     admit = admission(VOCAB)
-    wrong, right = admit((Reads(act), {})), admit((add(1), {}))
+    wrong, right = admit((LogitsAction(act), {})), admit((add(1), {}))
     logits, outcome = process([wrong, right, wrong] if scattered else [wrong, wrong, right])
     assert failed(outcome) == {0: (ProcessorFailed, False)}
-    with pytest.raises(ProcessorFailed, match=f"processor Reads {message}"):
+    with pytest.raises(ProcessorFailed, match=f"processor LogitsAction {message}"):
         raise outcome.failures[0].error
     at = 1 if scattered else 2
     assert torch.equal(logits[at], logits_of(3)[at] + 1)
-    assert outcome.applied == {"Reads": 1}
+    assert outcome.applied == {"LogitsAction": 1}
 
 
-class Mute(Exception):
+class Unprintable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
@@ -131,12 +133,12 @@ class Bare(InvalidParams):
 
 
 ERRORS = [
-    ValueError("why"),
+    ValueError("a reason"),
     KeyboardInterrupt(),
     SystemExit(3),
     GeneratorExit(),
     BaseException("bare"),
-    Mute(),
+    Unprintable(),
     ValueError("\ud800 a lone surrogate"),
     ValueError("long " * 100_000),
     ValueError(b"\xff", None),
@@ -146,8 +148,8 @@ ERRORS = [
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("kind", [Reads, Says])
-def test_whatever_is_raised_fails_its_requests_and_travels(admission: Any, kind: Any, error: BaseException) -> None:
+@pytest.mark.parametrize("kind", [LogitsAction, EditsAction])
+def test_any_exception_fails_its_requests_and_can_be_sent(admission: Any, kind: Any, error: BaseException) -> None:
     admit = admission(VOCAB)
     wrong, wrong_too, right = admit((kind(bomb(error)), {})), admit(), admit((add(1), {}), (deny(0), {}))
     wrong_too.chain.extend(wrong.chain)
@@ -155,21 +157,19 @@ def test_whatever_is_raised_fails_its_requests_and_travels(admission: Any, kind:
     assert set(outcome.failures) == {wrong.slot, wrong_too.slot}
     assert logits[1].tolist() == [-INF, *(logits_of(3)[1, 1:] + 1).tolist()]
     for failure in outcome.failures.values():
-        travels = to_proto(failure.error)
-        assert travels.processor == kind.__name__
-        assert 0 < len(travels.message) < 4096
-        assert len(travels.remote_traceback) < 8192
+        sent = to_proto(failure.error)
+        assert sent.processor == kind.__name__
+        assert 0 < len(sent.message) < 4096
+        assert len(sent.remote_traceback) < 8192
         if not isinstance(error, LogitportError):
             assert type(failure.error) is ProcessorFailed
-            assert type(error).__name__ in travels.message
-            assert "in explode" in travels.remote_traceback
-            assert "logitport_server" not in travels.remote_traceback
+            assert type(error).__name__ in sent.message
+            assert "in explode" in sent.remote_traceback
+            assert "logitport_server" not in sent.remote_traceback
 
 
 @pytest.mark.parametrize("here", [True, False])
-def test_what_one_history_makes_a_logits_free_processor_raise_costs_that_request_alone(
-    admission: Any, here: bool
-) -> None:
+def test_an_exception_of_a_logits_free_processor_fails_only_one_request(admission: Any, here: bool) -> None:
     admit = admission(VOCAB)
 
     def trip(request: EditRequest, edits: RowEdits) -> None:
@@ -177,7 +177,7 @@ def test_what_one_history_makes_a_logits_free_processor_raise_costs_that_request
         if request.history.last_output == 5:
             raise ValueError("five")
 
-    trips = Says(trip)
+    trips = EditsAction(trip)
     requests = [admit((trips, {}), output=[token_id]) for token_id in (4, 5, 6)]
     rows = [Row(at, request) for at, request in enumerate(requests)]
     logits, outcome = logits_of(3), StepOutcome()
@@ -186,25 +186,27 @@ def test_what_one_history_makes_a_logits_free_processor_raise_costs_that_request
         apply_edits(outcome.pack(VOCAB), logits)
     assert failed(outcome) == {1: (ProcessorFailed, False)}
     assert [row for row in (logits == -INF).nonzero().tolist() if row[0] != 1] == [[0, 4], [2, 6]]
-    assert outcome.applied == {"Says": 2}
+    assert outcome.applied == {"EditsAction": 2}
 
 
-def test_a_failed_request_goes_no_further(admission: Any) -> None:
+def test_a_failed_request_is_not_passed_to_later_processors(admission: Any) -> None:
     after = []
     request = admission(VOCAB)(
-        (add(1), {}), (Reads(bomb(ValueError())), {}), (Reads(lambda logits, _: after.append(1) or logits), {})
+        (add(1), {}),
+        (LogitsAction(bomb(ValueError())), {}),
+        (LogitsAction(lambda logits, _: after.append(1) or logits), {}),
     )
     _, outcome = process([request])
     assert after == []
     assert failed(outcome) == {0: (ProcessorFailed, False)}
 
 
-def test_what_a_failed_request_got_is_not_counted_as_applied(admission: Any) -> None:
+def test_rows_of_a_failed_request_are_not_counted_as_applied(admission: Any) -> None:
     admit = admission(VOCAB)
     add_one = add(1)
-    skipped, right = admit((add_one, {}), (Says(bomb(ValueError())), {}), skip=True), admit((add_one, {}))
+    skipped, right = admit((add_one, {}), (EditsAction(bomb(ValueError())), {}), skip=True), admit((add_one, {}))
     _, outcome = process([skipped, right, skipped])
-    assert +outcome.applied == Counter(Reads=1)
+    assert +outcome.applied == Counter(LogitsAction=1)
 
 
 def half_way(logits: torch.Tensor, _: Any) -> torch.Tensor:
@@ -216,7 +218,7 @@ def half_way(logits: torch.Tensor, _: Any) -> torch.Tensor:
 @pytest.mark.parametrize("scattered", [False, True])
 def test_skip_leaves_the_rows_bit_identical(admission: Any, place: int, scattered: bool) -> None:
     admit = admission(VOCAB)
-    chain = [(add(1), {}), (Says(lambda _, edits: edits.force(1)), {}), (Reads(half_way), {})]
+    chain = [(add(1), {}), (EditsAction(lambda _, edits: edits.force(1)), {}), (LogitsAction(half_way), {})]
     skipping, other = admit(*chain[-1 - place :], skip=True), admit((add(1), {}))
     rows = [skipping, other, skipping] if scattered else [skipping, skipping, other]
     before = torch.randn(3, VOCAB)
@@ -239,16 +241,16 @@ def nan_in(row: int) -> Callable[[torch.Tensor, Any], torch.Tensor]:
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("rows", [(0, 1, 2), (1, 3, 5), (0, 1, 3)])
-def test_a_nan_fails_the_row_that_it_is_in(admission: Any, rows: tuple[int, ...], place: int) -> None:
+def test_a_nan_fails_only_the_request_of_its_row(admission: Any, rows: tuple[int, ...], place: int) -> None:
     admit = admission(VOCAB)
-    broken, other = Reads(nan_in(place)), admit((deny(1), {}))
+    broken, other = LogitsAction(nan_in(place)), admit((deny(1), {}))
     served = {row: admit((broken, {})) for row in rows}
     requests = [served.get(row, other) for row in range(6)]
     _, outcome = process(requests)
     assert failed(outcome) == {served[rows[place]].slot: (ProcessorFailed, False)}
 
 
-def test_a_nan_of_the_engine_in_a_row_that_nobody_reads_fails_nobody(admission: Any) -> None:
+def test_a_nan_from_the_engine_in_an_unprocessed_row_fails_no_request(admission: Any) -> None:
     admit = admission(VOCAB)
     reads, other = admit((add(1), {})), admit()
     before = logits_of(4)
@@ -257,9 +259,9 @@ def test_a_nan_of_the_engine_in_a_row_that_nobody_reads_fails_nobody(admission: 
     assert failed(outcome) == {}
 
 
-def test_one_member_that_skips_and_one_that_aborts(admission: Any) -> None:
+def test_one_group_with_a_skipping_and_an_aborting_request(admission: Any) -> None:
     admit = admission(VOCAB)
-    broken = Reads(half_way)
+    broken = LogitsAction(half_way)
     skipping, aborting = admit((broken, {}), skip=True), admit((broken, {}))
     logits, outcome = process([skipping, aborting])
     assert failed(outcome) == {0: (ProcessorFailed, True), 1: (ProcessorFailed, False)}

@@ -1,4 +1,4 @@
-"""Random steps give what a naive model gives, which takes one row at a time."""
+"""Random steps give the results of a naive model that processes one row at a time."""
 
 from __future__ import annotations
 
@@ -57,34 +57,34 @@ class Edit(EditProcessor):
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         if request.params.get("boom"):
             raise ValueError
-        self.say(request.state, request.params["n"], edits)
+        self.add_edits(request.state, request.params["n"], edits)
 
-    def say(self, state: int, n: int, edits: RowEdits) -> None:
+    def add_edits(self, state: int, n: int, edits: RowEdits) -> None:
         raise NotImplementedError
 
 
 class Deny(Edit):
-    def say(self, state: int, n: int, edits: RowEdits) -> None:
+    def add_edits(self, state: int, n: int, edits: RowEdits) -> None:
         edits.deny([state, n])
 
 
 class Allow(Edit):
-    def say(self, state: int, n: int, edits: RowEdits) -> None:
+    def add_edits(self, state: int, n: int, edits: RowEdits) -> None:
         edits.allow([state, n])
 
 
 class Force(Edit):
-    def say(self, state: int, n: int, edits: RowEdits) -> None:
+    def add_edits(self, state: int, n: int, edits: RowEdits) -> None:
         edits.force(state)
 
 
 class Bias(Edit):
-    def say(self, state: int, n: int, edits: RowEdits) -> None:
+    def add_edits(self, state: int, n: int, edits: RowEdits) -> None:
         edits.bias([state, n], [n, 1])
 
 
 Values = list[float]
-# What each does to one row: (values, sum of output ids, sum of all ids modulo the vocabulary, n).
+# The effect of each on one row: (values, sum of output ids, sum of all ids modulo the vocabulary, n).
 MODEL: dict[type, Callable[[Values, int, int, int], Values]] = {
     AddInPlace: lambda row, out, state, n: [v + n for v in row],
     ScaleToNew: lambda row, out, state, n: [v * n for v in row],
@@ -99,7 +99,7 @@ IDS = st.lists(st.integers(0, VOCAB - 1), max_size=3)
 
 
 @dataclass
-class Asked:
+class RequestSpec:
     """One request of a random step."""
 
     chain: list[tuple[type, dict[str, Any]]]
@@ -110,13 +110,13 @@ class Asked:
 
 
 @st.composite
-def steps(draw: st.DrawFn, kinds: tuple[type, ...]) -> tuple[list[Asked], list[tuple[int, int]], list[Values]]:
-    """Requests, whose each row is, and logits."""
+def steps(draw: st.DrawFn, kinds: tuple[type, ...]) -> tuple[list[RequestSpec], list[tuple[int, int]], list[Values]]:
+    """Requests, the request and draft offset of each row, and logits."""
     params = st.fixed_dictionaries({"n": st.integers(1, 4)}, optional={"boom": st.sampled_from([False, False, True])})
-    asked = draw(
+    specs = draw(
         st.lists(
             st.builds(
-                Asked,
+                RequestSpec,
                 chain=st.lists(st.tuples(st.sampled_from(kinds), params), max_size=3),
                 prompt=IDS,
                 output=IDS,
@@ -127,39 +127,42 @@ def steps(draw: st.DrawFn, kinds: tuple[type, ...]) -> tuple[list[Asked], list[t
             max_size=4,
         )
     )
-    every = [(at, offset) for at, request in enumerate(asked) for offset in range(1 + len(request.drafts))]
+    every = [(at, offset) for at, request in enumerate(specs) for offset in range(1 + len(request.drafts))]
     rows = draw(st.lists(st.sampled_from(every), min_size=1, max_size=8))
     logits = draw(
         st.lists(st.lists(st.integers(-8, 8), min_size=VOCAB, max_size=VOCAB), min_size=len(rows), max_size=len(rows))
     )
-    return asked, rows, [[float(value) for value in row] for row in logits]
+    return specs, rows, [[float(value) for value in row] for row in logits]
 
 
-def naive(asked: list[Asked], rows: list[tuple[int, int]], logits: list[Values]) -> tuple[list[Values], set[int]]:
-    """The rows after their chains, and which requests failed: one row at a time, but for who fails together."""
+def naive(specs: list[RequestSpec], rows: list[tuple[int, int]], logits: list[Values]) -> tuple[list[Values], set[int]]:
+    """Return the rows after their chains, and the failed requests.
+
+    An exception of a logits-free processor fails one request; any other fails all requests of the call.
+    """
     result, failed = [list(row) for row in logits], set[int]()
-    for offset in range(1 + max(len(request.drafts) for request in asked)):
+    for offset in range(1 + max(len(request.drafts) for request in specs)):
         here = [(index, at) for index, (at, seen) in enumerate(rows) if seen == offset]
         for place in range(3):
             for kind, act in MODEL.items():
-                members = [
+                group = [
                     (index, at)
                     for index, at in here
-                    if at not in failed and place < len(asked[at].chain) and asked[at].chain[place][0] is kind
+                    if at not in failed and place < len(specs[at].chain) and specs[at].chain[place][0] is kind
                 ]
-                booms = {at for _, at in members if asked[at].chain[place][1].get("boom")}
-                failed |= booms if kind in LOGITS_FREE or not booms else {at for _, at in members}
-                for index, at in members:
-                    seen = asked[at].output + asked[at].drafts[:offset]
-                    state = (sum(asked[at].prompt) + sum(seen)) % VOCAB
-                    result[index] = act(result[index], sum(seen), state, asked[at].chain[place][1]["n"])
+                booms = {at for _, at in group if specs[at].chain[place][1].get("boom")}
+                failed |= booms if kind in LOGITS_FREE or not booms else {at for _, at in group}
+                for index, at in group:
+                    seen = specs[at].output + specs[at].drafts[:offset]
+                    state = (sum(specs[at].prompt) + sum(seen)) % VOCAB
+                    result[index] = act(result[index], sum(seen), state, specs[at].chain[place][1]["n"])
     return result, failed
 
 
 def check(
-    admission: Any, step: tuple[list[Asked], list[tuple[int, int]], list[Values]], *, logits_are_here: bool
+    admission: Any, step: tuple[list[RequestSpec], list[tuple[int, int]], list[Values]], *, logits_are_here: bool
 ) -> None:
-    asked, placed, before = step
+    specs, placed, before = step
     admit, processors = admission(VOCAB), {kind: kind() for kind in MODEL}
     requests: list[ActiveRequest] = [
         admit(
@@ -168,26 +171,26 @@ def check(
             output=request.output,
             skip=request.skip,
         )
-        for request in asked
+        for request in specs
     ]
     rows = [Row(index, requests[at], offset) for index, (at, offset) in enumerate(placed)]
-    drafts = {request: told.drafts for request, told in zip(requests, asked, strict=True) if told.drafts}
+    drafts = {request: spec.drafts for request, spec in zip(requests, specs, strict=True) if spec.drafts}
     logits, outcome = torch.tensor(before), StepOutcome()
     run(Rows(rows), drafts, VOCAB, logits if logits_are_here else None, outcome)
     if not logits_are_here:
         apply_edits(outcome.pack(VOCAB), logits)
 
-    expected, failed = naive(asked, placed, before)
+    expected, failed = naive(specs, placed, before)
     assert set(outcome.failures) == {requests[at].slot for at in failed}
     for index, (at, _) in enumerate(placed):
         if at not in failed:
             assert logits[index].tolist() == expected[index]
-        elif asked[at].skip:
+        elif specs[at].skip:
             assert logits[index].tolist() == before[index]
-    alive = [(at, kind) for at, _ in placed if at not in failed for kind, _ in asked[at].chain]
+    alive = [(at, kind) for at, _ in placed if at not in failed for kind, _ in specs[at].chain]
     assert sum(outcome.applied.values()) == len(alive)
-    for request, told in zip(requests, asked, strict=True):
-        assert request.history.token_ids.tolist() == told.prompt + told.output
+    for request, spec in zip(requests, specs, strict=True):
+        assert request.history.token_ids.tolist() == spec.prompt + spec.output
 
 
 @given(step=steps(tuple(MODEL)))
