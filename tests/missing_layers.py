@@ -1,4 +1,4 @@
-"""Commands on a machine that really lacks layers of the sandbox: as a program it takes them away, and runs another one.
+"""Commands on a machine that really lacks layers of the sandbox. As a program, it removes them and runs a command.
 
 python tests/missing_layers.py NAME,NAME COMMAND ARGUMENT...
 """
@@ -18,12 +18,12 @@ LANDLOCK_CREATE_RULESET = 444
 
 
 def without(layers: str, *command: str) -> list[str]:
-    """The command, on a machine that lacks these layers: any of bubblewrap, namespaces and landlock."""
+    """Return the command for a machine without these layers: any of bubblewrap, namespaces and landlock."""
     return [sys.executable, __file__, layers, *command]
 
 
-def take_away(layers: set[str]) -> None:
-    """Hide bwrap, and have the kernel refuse the system calls that the other layers are made of."""
+def remove_layers(layers: set[str]) -> None:
+    """Hide bwrap, and make the kernel refuse the system calls that the other layers use."""
     if "bubblewrap" in layers:
         folders = os.environ["PATH"].split(":")
         os.environ["PATH"] = ":".join(folder for folder in folders if not Path(folder, "bwrap").exists())
@@ -41,5 +41,5 @@ def take_away(layers: set[str]) -> None:
 
 
 if __name__ == "__main__":
-    take_away(set(sys.argv[1].split(",")))
+    remove_layers(set(sys.argv[1].split(",")))
     os.execv(sys.argv[2], sys.argv[2:])

@@ -174,7 +174,7 @@ class RecordedStream:
         return RecordedEvent(self.cuda, "copied")
 
     def query(self) -> bool:
-        self.cuda.record_call("query", f"asks whether {self.name} is idle")
+        self.cuda.record_call("query", f"queries whether {self.name} is idle")
         return self.cuda.idle
 
     def synchronize(self) -> None:

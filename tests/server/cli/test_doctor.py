@@ -90,7 +90,7 @@ def test_an_attempt_that_gets_through_is_marked(
     assert "NO, AND SHOULD BE" in capsys.readouterr().out
 
 
-def test_a_missing_layer_that_others_make_up_for_is_a_warning(
+def test_a_missing_layer_that_others_compensate_for_is_a_warning(
     assessed: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assessed(missing={"bubblewrap": "there is no bwrap"})

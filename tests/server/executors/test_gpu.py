@@ -220,7 +220,7 @@ def test_more_rows_than_before(gpu_server: GpuServer, ship: Callable[..., Source
     process(dialect, rows=2)
     assert gpu_server.gpu.calls["device"] == 6
     assert gpu_server.record.count("worker: open_shared") == 2
-    assert gpu_server.record.count("server: asks whether its stream is idle") == 1
+    assert gpu_server.record.count("server: queries whether its stream is idle") == 1
     assert (gpu_server.record.count("server: unmap"), gpu_server.record.count("worker: unmap")) == (1, 1)
     del dialect
     gc.collect()

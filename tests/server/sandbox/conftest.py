@@ -1,4 +1,4 @@
-"""Programs that run as the preloaded parent, behind real walls."""
+"""Programs that run as the preloaded parent of workers, in a real sandbox."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SECONDS = 60.0
 _MESSAGE_BYTES = 1 << 16
 
-# What each of them begins with. `fork` starts a worker that sends what `inside` returns, or what it raises.
+# The start of each program. `fork` starts a worker that sends the result of `inside`, or its exception.
 _PRELUDE = """
 import json, os, signal, socket, sys
 from logitport_server.sandbox import Limits, WorkerForker
@@ -27,37 +27,37 @@ from logitport_server.sandbox import Limits, WorkerForker
 server = socket.socket(fileno=int(sys.argv[1]))
 parent = WorkerForker()
 
-def say(said, *descriptors):
-    socket.send_fds(server, [json.dumps(said).encode()], descriptors)
+def send(message, *descriptors):
+    socket.send_fds(server, [json.dumps(message).encode()], descriptors)
 
 def fork(inside, limits=Limits(), keep=()):
     def child():
         try:
-            say(inside())
+            send(inside())
         except Exception as error:
-            say(f"{type(error).__name__}: {error}")
+            send(f"{type(error).__name__}: {error}")
     return parent.fork(child, limits, [server.fileno(), *keep])
 """
 
 
 class Program:
-    """A preloaded parent that is running.
+    """A running preloaded parent.
 
     Attributes:
         process: bubblewrap, or the parent itself.
-        channel: what the program calls `server`.
+        channel: the other end of the program's socket `server`.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
         self.process = process
         self.channel = channel
 
-    def hear(self) -> Any:
-        """What it says next; None once it has ended."""
-        return self.hear_and_take()[0]
+    def receive(self) -> Any:
+        """Return the program's next message, or None once it has ended."""
+        return self.receive_with_descriptors()[0]
 
-    def hear_and_take(self) -> tuple[Any, list[int]]:
-        """What it says next, and the descriptors that come with it."""
+    def receive_with_descriptors(self) -> tuple[Any, list[int]]:
+        """Return the program's next message, and the descriptors that are sent with it."""
         message, descriptors, _, _ = socket.recv_fds(self.channel, _MESSAGE_BYTES, 4)
         return (json.loads(message) if message else None), descriptors
 
@@ -89,11 +89,11 @@ def _run(code: str, *, without: tuple[str, ...] = (), **options: Any) -> Iterato
 
 @pytest.fixture
 def need_layers() -> Callable[..., None]:
-    """Skip the test where the machine lacks one of these layers."""
+    """Skip the test if the machine lacks one of these layers."""
     return _need_layers
 
 
 @pytest.fixture
 def run() -> Callable[..., Any]:
-    """Run this as the program of a preloaded parent, for as long as the context lasts."""
+    """Run this code as the program of a preloaded parent while the context lasts."""
     return _run

@@ -1,4 +1,4 @@
-"""The decision whether shipped processors are contained: by what gets through, not by which layers there are."""
+"""The decision whether shipped processors are contained: by the attempts that get through, not by the layers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_machine_with_all_layers_is_accepted_without_a_warning() -> None:
     assert (found.refusal(), found.warnings(), found.absent) == (None, [], frozenset())
 
 
-def test_a_missing_layer_that_others_make_up_for_is_a_warning() -> None:
+def test_a_missing_layer_that_others_compensate_for_is_a_warning() -> None:
     found = assessed(missing=NO_BWRAP)
     assert found.refusal() is None
     assert found.absent == {"bubblewrap"}
@@ -46,7 +46,7 @@ def test_a_missing_layer_that_others_make_up_for_is_a_warning() -> None:
     ]
 
 
-def test_an_attempt_that_gets_through_is_a_refusal_that_names_it_and_the_remedy() -> None:
+def test_a_refusal_names_the_attempt_that_gets_through_and_the_remedy() -> None:
     found = assessed(FILES, missing={**NO_BWRAP, "landlock": "not in this kernel", "seccomp": "not here"})
     assert found.refusal() == (
         "these attempts got through:\n"
@@ -79,13 +79,13 @@ def test_no_waiver_accepts_what_is_stopped_without_any_layer() -> None:
     assert MOUNT in (assessed(MOUNT, waived=LAYER_NAMES).refusal() or "")
 
 
-def test_a_required_layer_is_not_made_up_for() -> None:
+def test_other_layers_do_not_compensate_for_a_required_layer() -> None:
     found = assessed(missing={**NO_BWRAP, "namespaces": "not in this kernel"}, required={"bubblewrap", "seccomp"})
     assert found.refusal() == "this machine lacks required layers:\n  bubblewrap: there is no bwrap; install it"
 
 
 class Probes:
-    """Replaces real probes, and counts them."""
+    """Replaces real probes, and records their calls."""
 
     def __init__(self) -> None:
         self.calls: list[frozenset[str]] = []
@@ -101,7 +101,7 @@ class Probes:
 
 @pytest.fixture
 def probes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Probes:
-    """No real probe, a machine with all layers, and an empty cache folder."""
+    """Replaced probes, a machine with all layers, and an empty cache folder."""
     for layer in LAYERS:
         monkeypatch.setattr(layer, "missing", lambda: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -112,11 +112,11 @@ def probes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Probes:
 
 @pytest.fixture
 def lack(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Takes a layer away from the machine, by its index."""
+    """Removes a layer from the machine, by its index."""
     return lambda index: monkeypatch.setattr(LAYERS[index], "missing", lambda: "not here")
 
 
-def test_an_accepted_result_is_kept_for_the_same_layers(probes: Probes) -> None:
+def test_an_accepted_result_is_cached_for_the_same_layers(probes: Probes) -> None:
     first = assess()
     assert assess() == first
     assert probes.calls == [frozenset()]
@@ -124,20 +124,20 @@ def test_an_accepted_result_is_kept_for_the_same_layers(probes: Probes) -> None:
     assert probes.calls == [frozenset(), {"bubblewrap"}]
 
 
-def test_a_kept_result_is_not_used_where_a_layer_has_gone(probes: Probes, lack: Callable[[int], None]) -> None:
+def test_a_cached_result_is_not_used_if_a_layer_is_missing_now(probes: Probes, lack: Callable[[int], None]) -> None:
     assess()
     lack(0)
     assert assess().absent == {"bubblewrap"}
     assert len(probes.calls) == 2
 
 
-def test_doctor_can_ask_for_a_new_probe(probes: Probes) -> None:
+def test_the_cache_can_be_skipped(probes: Probes) -> None:
     assess()
     assess(use_cache=False)
     assert len(probes.calls) == 2
 
 
-def test_a_refusal_is_not_kept(probes: Probes) -> None:
+def test_a_refusal_is_not_cached(probes: Probes) -> None:
     probes.through = (PROCESS,)
     assert assess().refusal() is not None
     probes.through = ()
@@ -146,22 +146,20 @@ def test_a_refusal_is_not_kept(probes: Probes) -> None:
 
 
 def test_a_result_accepted_by_a_waiver_is_refused_without_it(probes: Probes, lack: Callable[[int], None]) -> None:
-    """Both have the same layers, and so the same kept result."""
+    """Both have the same layers, and therefore the same cached result."""
     lack(4)
     probes.through = (PROCESS,)
     assert assess(without=["seccomp"]).refusal() is None
     assert assess().refusal() is not None
 
 
-def test_a_requirement_holds_for_a_kept_result_too(probes: Probes, lack: Callable[[int], None]) -> None:
+def test_a_requirement_holds_for_a_cached_result_too(probes: Probes, lack: Callable[[int], None]) -> None:
     lack(0)
     assert assess().refusal() is None
     assert assess(required=["bubblewrap"]).refusal() is not None
 
 
-def test_a_machine_where_nothing_can_be_tried_lists_what_is_missing(
-    probes: Probes, lack: Callable[[int], None]
-) -> None:
+def test_a_failed_probe_lists_the_missing_layers(probes: Probes, lack: Callable[[int], None]) -> None:
     probes.error = SandboxError("no worker could be started: it ended early")
     with pytest.raises(SandboxError, match="ended early") as plain:
         assess()
@@ -171,7 +169,7 @@ def test_a_machine_where_nothing_can_be_tried_lists_what_is_missing(
         assess()
 
 
-def test_what_is_missing_is_logged_once_for_all_interpreters(
+def test_missing_layers_are_logged_once_for_all_interpreters(
     probes: Probes, lack: Callable[[int], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     lack(0)
@@ -180,7 +178,7 @@ def test_what_is_missing_is_logged_once_for_all_interpreters(
     assert [record.message.partition(":")[0] for record in caplog.records] == ["the sandbox has no layer bubblewrap"]
 
 
-def test_what_gets_through_is_an_error(probes: Probes) -> None:
+def test_an_attempt_that_gets_through_is_an_error(probes: Probes) -> None:
     probes.through = (PROCESS,)
     with pytest.raises(NotContained, match="Start a process"):
         contain([sys.executable], without=[], required=[])

@@ -1,4 +1,4 @@
-"""Each wall alone, all together, and all but one: what they are said to stop, they stop; and nothing else would."""
+"""Each layer alone, all of them, and all but one stop exactly the attempts that `stopped_by` lists."""
 
 import pytest
 
@@ -11,8 +11,8 @@ ALL = frozenset(LAYER_NAMES)
 NONE: frozenset[str] = frozenset()
 SCOPES = 6
 
-# The machine's own permissions may stop these where no wall does: they depend on whose Python it is, and on what the
-# machine's container allows.
+# The machine itself may stop these attempts where no layer does. That depends on the owner of Python, and on the
+# permissions of the machine's container.
 MAY_BE_STOPPED_ANYWAY = {
     "Write to the folders that all workers read",
     "Change the kernel's settings",
@@ -31,10 +31,10 @@ _ACTIVE = [
 
 
 @pytest.mark.parametrize("active", _ACTIVE)
-def test_what_the_walls_stop(need_layers, active):
+def test_active_layers_stop_exactly_their_attempts(need_layers, active):
     need_layers(*active)
     if active == {"landlock"} and landlock_version() < SCOPES:
-        pytest.skip("what Landlock stops alone, it stops from Linux 6.12 on")
+        pytest.skip("Landlock alone stops all of its attempts from Linux 6.12 on")
     outcomes = {outcome.what: outcome for outcome in probe(without=ALL - active)}
     assert len(outcomes) == len(ATTEMPTS)
     wrong = []

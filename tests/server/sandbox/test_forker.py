@@ -1,4 +1,4 @@
-"""The preloaded parent and its workers: what a worker is born with, that it works, and how it ends."""
+"""The preloaded parent and its workers: how a worker starts, works and ends."""
 
 import ctypes
 import errno
@@ -20,7 +20,7 @@ from logitport_server.sandbox.interpreter import readable_paths
 
 SECONDS = 60.0
 
-BORN_WITH = """
+AT_START = """
 def inside():
     descriptors = []
     for descriptor in range(256):
@@ -44,17 +44,17 @@ fork(inside)
 """
 
 
-def test_what_a_worker_is_born_with(run, monkeypatch):
+def test_a_worker_inherits_no_secrets_and_no_descriptors(run, monkeypatch):
     monkeypatch.setenv("A_SECRET", "of the server")
-    with run(BORN_WITH) as program:
-        born = program.hear()
-    assert "A_SECRET" not in born["environment"]
-    assert not [name for name in born["environment"] if name.startswith(("LOGITPORT", "PYTHONPATH", "LD_"))]
-    assert born["others"] == []
-    assert born["streams"] == [True, True, True]
-    assert 0 not in born["user"]
-    assert born["folder"]
-    assert set(born["left"]) == {Path(path).parts[2] for path in readable_paths(sys.executable) if path[:5] == "/tmp/"}
+    with run(AT_START) as program:
+        state = program.receive()
+    assert "A_SECRET" not in state["environment"]
+    assert not [name for name in state["environment"] if name.startswith(("LOGITPORT", "PYTHONPATH", "LD_"))]
+    assert state["others"] == []
+    assert state["streams"] == [True, True, True]
+    assert 0 not in state["user"]
+    assert state["folder"]
+    assert set(state["left"]) == {Path(path).parts[2] for path in readable_paths(sys.executable) if path[:5] == "/tmp/"}
 
 
 WORKS = """
@@ -82,7 +82,7 @@ def test_torch_numpy_dill_and_shared_memory_work_inside(run):
         os.ftruncate(memory, 4 * 1000)
         os.pwrite(memory, b"\x00\x00\x80\x3f", 0)  # 1.0
         socket.send_fds(program.channel, [b"."], [memory])
-        assert program.hear() == [2, 45, "Local"]
+        assert program.receive() == [2, 45, "Local"]
         assert os.pread(memory, 4 * 1000, 0) == b"\x00\x00\x80\x3f" * 1000
         os.close(memory)
 
@@ -93,9 +93,9 @@ fork(torch.get_num_threads)
 """
 
 
-def test_torch_starts_no_more_threads_than_it_is_told(run):
+def test_torch_uses_the_given_number_of_threads(run):
     with run(THREADS, threads=1) as program:
-        assert program.hear() == 1
+        assert program.receive() == 1
 
 
 KERNELS = """
@@ -106,9 +106,9 @@ fork(torch.backends.cpu.get_cpu_capability)
 """
 
 
-def test_torch_knows_what_this_cpu_can_do(run):
+def test_torch_detects_the_capabilities_of_this_cpu(run):
     with run(KERNELS) as program:
-        assert program.hear() == torch.backends.cpu.get_cpu_capability()
+        assert program.receive() == torch.backends.cpu.get_cpu_capability()
 
 
 CLOSED = """
@@ -121,39 +121,39 @@ fork(lambda: ctypes.CDLL(None).prctl(PR_GET_DUMPABLE))
 @pytest.mark.parametrize("without", [("seccomp",), LAYER_NAMES], ids=["all but seccomp", "none"])
 def test_a_worker_is_closed_to_tracing(run, without):
     with run(CLOSED, without=without) as program:
-        assert program.hear() == 0
+        assert program.receive() == 0
 
 
 ENDLESS = """
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
 
 def inside():
-    say("up")
+    send("up")
     while True:
         pass
 
 worker = fork(inside)
-say(worker.pid, worker.pidfd)
-say(os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]))
+send(worker.pid, worker.pidfd)
+send(os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]))
 """
 
 
-def test_the_server_ends_a_worker_by_the_handle_that_it_is_sent(run):
+def test_the_server_ends_a_worker_by_its_pidfd(run):
     with run(ENDLESS) as program:
-        said = [program.hear_and_take() for _ in range(2)]
-        (pidfd,) = next(descriptors for _, descriptors in said if descriptors)
+        messages = [program.receive_with_descriptors() for _ in range(2)]
+        (pidfd,) = next(descriptors for _, descriptors in messages if descriptors)
         assert not select.select([pidfd], [], [], 0)[0]
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         assert select.select([pidfd], [], [], SECONDS)[0] == [pidfd]
-        assert program.hear() == -signal.SIGKILL
+        assert program.receive() == -signal.SIGKILL
         os.close(pidfd)
 
 
 @pytest.mark.parametrize("without", [(), ("bubblewrap",), LAYER_NAMES], ids=["all", "no bubblewrap", "none"])
 def test_a_worker_ends_with_its_parent(run, without):
     with run(ENDLESS, without=without) as program:
-        said = [program.hear_and_take() for _ in range(2)]
-        (pidfd,) = next(descriptors for _, descriptors in said if descriptors)
+        messages = [program.receive_with_descriptors() for _ in range(2)]
+        (pidfd,) = next(descriptors for _, descriptors in messages if descriptors)
         program.process.kill()
         assert select.select([pidfd], [], [], SECONDS)[0] == [pidfd]
         os.close(pidfd)
@@ -175,10 +175,10 @@ os.kill(os.getpid(), 9)
 
 def test_a_parent_ends_with_its_server(need_layers, tmp_path):
     need_layers(*LAYER_NAMES)
-    told = tmp_path / "told"
-    with told.open("w") as file:
+    output = tmp_path / "output"
+    with output.open("w") as file:
         assert subprocess.run([sys.executable, "-c", SERVER], stdout=file, check=False).returncode == -signal.SIGKILL
-    parent = int(told.read_text())
+    parent = int(output.read_text())
     deadline = time.monotonic() + SECONDS
     while _is_running(parent):
         assert time.monotonic() < deadline
@@ -196,26 +196,26 @@ DEVICE = """
 import fcntl
 
 def inside():
-    said = [os.path.exists("/proc/self/maps")]
+    found = [os.path.exists("/proc/self/maps")]
     with open("/dev/full", "rb", buffering=0) as device:
         try:
             fcntl.ioctl(device, 0x1234)
         except OSError as error:
-            return [*said, error.strerror]
+            return [*found, error.strerror]
 
 fork(inside)
 """
 
 
 @pytest.mark.parametrize(
-    ("devices", "said"),
+    ("devices", "expected"),
     [(("/dev/full",), [True, os.strerror(errno.ENOTTY)]), ((), "PermissionError: [Errno 13]")],
     ids=["given", "not given"],
 )
-def test_a_device_that_workers_are_given(run, devices, said):
+def test_workers_can_use_only_given_devices(run, devices, expected):
     with run(DEVICE, devices=devices) as program:
-        heard = program.hear()
-    assert heard == said or heard.startswith(said)
+        received = program.receive()
+    assert received == expected or received.startswith(expected)
 
 
 RAISES = """
@@ -223,41 +223,41 @@ def inside():
     raise SystemExit("no")
 
 worker = parent.fork(inside, Limits())
-say(os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]))
+send(os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]))
 worker = parent.fork(lambda: None, Limits())
-say(os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]))
+send(os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]))
 """
 
 
-def test_what_a_worker_raises_ends_it_alone(run):
+def test_an_exception_in_a_worker_ends_only_that_worker(run):
     with run(RAISES) as program:
-        assert program.hear() == 1
-        assert program.hear() == 0
+        assert program.receive() == 1
+        assert program.receive() == 0
 
 
-NO_WALL = """
+BROKEN_LAYER = """
 from logitport_server.sandbox import SandboxError
 from logitport_server.sandbox.layers import LAYERS
 
 def broken(plan, limits):
-    raise OSError(28, "no space for a wall")
+    raise OSError(28, "no space for a layer")
 
 LAYERS[-1].apply = broken
 try:
     fork(lambda: "was called")
 except SandboxError as error:
-    say(str(error))
+    send(str(error))
 try:
     os.waitpid(-1, os.WNOHANG)
 except ChildProcessError:
-    say("nothing is left")
+    send("nothing is left")
 """
 
 
-def test_a_wall_that_cannot_be_put_up_is_told_and_nothing_runs(run):
-    with run(NO_WALL) as program:
-        assert "no space for a wall" in program.hear()
-        assert program.hear() == "nothing is left"
+def test_a_layer_that_fails_is_reported_and_nothing_runs(run):
+    with run(BROKEN_LAYER) as program:
+        assert "no space for a layer" in program.receive()
+        assert program.receive() == "nothing is left"
 
 
 BELOW_TMP = """
@@ -275,7 +275,7 @@ fork(inside)
 """
 
 
-def test_a_python_below_tmp_is_seen_and_cannot_be_written(run, monkeypatch):
+def test_a_python_below_tmp_is_readable_and_not_writable(run, monkeypatch):
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         Path(folder).chmod(0o755)
         Path(folder, "installed.txt").write_text("here")
@@ -283,12 +283,12 @@ def test_a_python_below_tmp_is_seen_and_cannot_be_written(run, monkeypatch):
             "logitport_server.sandbox.launcher.readable_paths", lambda python: (*readable_paths(python), folder)
         )
         with run(BELOW_TMP) as program:
-            found, number = program.hear()
+            found, number = program.receive()
     assert found == "here"
     assert number in (13, 30)  # EACCES, EROFS
 
 
-def test_a_parent_that_nobody_launched(monkeypatch):
+def test_a_parent_must_be_started_by_launch(monkeypatch):
     monkeypatch.delenv("LOGITPORT_SANDBOX", raising=False)
     code = "from logitport_server.sandbox import WorkerForker; WorkerForker()"
     failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=SECONDS)
@@ -305,7 +305,7 @@ def test_a_python_that_cannot_run_workers(tmp_path):
 
 
 def test_a_worker_that_crashes_in_c(run):
-    code = "import ctypes\nworker = fork(lambda: ctypes.string_at(0))\nsay(os.waitpid(worker.pid, 0)[1])"
+    code = "import ctypes\nworker = fork(lambda: ctypes.string_at(0))\nsend(os.waitpid(worker.pid, 0)[1])"
     with run(code) as program:
-        assert program.hear() == signal.SIGSEGV
+        assert program.receive() == signal.SIGSEGV
     assert ctypes.string_at(b"here") == b"here"

@@ -1,4 +1,4 @@
-"""What a worker that holds a GPU is let have beside it. There is none here: a node that no worker has stands for it."""
+"""Additional access of a worker that holds a GPU. No GPU is needed: another device node takes its place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 NODES = ("/dev/full",)
 
-# What stands in docs/security.md.
+# As listed in docs/security.md.
 LET_THROUGH = {
     "Look around in /proc",
     "Open a socket of any kind",
@@ -30,8 +30,8 @@ def all_layers(need_layers: Callable[..., None]) -> None:
     need_layers(*(layer.name for layer in LAYERS))
 
 
-def test_the_walls_around_a_gpu(all_layers: None) -> None:
-    """All that stops others stops it, but for what is said."""
+def test_attempts_that_a_worker_with_a_gpu_gets_through(all_layers: None) -> None:
+    """All other attempts are stopped, as in other workers."""
     assert {outcome.what for outcome in probe(devices=NODES) if not outcome.stopped} == LET_THROUGH
 
 
@@ -68,12 +68,12 @@ fork(inside)
 """
 
 
-def test_what_the_driver_is_known_to_need(
+def test_a_worker_has_what_the_driver_needs(
     run: Callable[..., Any], all_layers: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     with run(INSIDE, devices=NODES) as program:
-        assert program.hear() == {
+        assert program.receive() == {
             "name": "of CUDA",
             "memory": True,
             "reserved": 1,
@@ -92,21 +92,23 @@ fork(inside)
 """
 
 
-def test_others_have_nothing_of_it(run: Callable[..., Any], all_layers: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_workers_have_none_of_it(
+    run: Callable[..., Any], all_layers: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     with run(WITHOUT) as program:
-        heard = program.hear()
-    assert heard == [False, [], []] or heard.startswith("PermissionError"), heard
+        received = program.receive()
+    assert received == [False, [], []] or received.startswith("PermissionError"), received
 
 
-def test_the_nodes_are_nvidias(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_device_nodes_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     with socket.socket(socket.AF_UNIX) as no_node:
         no_node.bind(str(tmp_path / "socket"))
         monkeypatch.setattr(gpu, "_NODES", (f"{tmp_path}/*", "/dev/nul[l]", "/dev/zero", "/dev/nowhere*"))
         assert gpu.device_nodes() == ("/dev/null", "/dev/zero")
 
 
-def test_libraries_are_where_this_process_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries_are_found_where_this_process_loads_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "_LIBRARIES", ("libc.so",))
     folders = gpu.readable_paths()[:-1]
     assert len(folders) == 1

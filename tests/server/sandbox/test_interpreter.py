@@ -1,4 +1,4 @@
-"""What an interpreter is made of."""
+"""The paths that an interpreter needs."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ def covers(paths, wanted):
     return any(Path(wanted).is_relative_to(path) for path in paths)
 
 
-def test_python_its_packages_and_the_linker_are_there():
+def test_python_its_packages_and_the_linker_are_included():
     paths = readable_paths(sys.executable)
     for wanted in (
         sys.executable,
@@ -29,12 +29,12 @@ def test_python_its_packages_and_the_linker_are_there():
         assert covers(paths, wanted), wanted
 
 
-def test_nothing_else_is_there():
+def test_nothing_else_is_included():
     paths = readable_paths(sys.executable)
     for unwanted in ("/etc/passwd", "/home", "/var", "/run", "/proc", "/usr/bin/env", str(Path.home())):
         assert not covers(paths, unwanted), unwanted
 
 
-def test_no_path_lies_below_another():
+def test_no_path_is_below_another():
     paths = readable_paths(sys.executable)
     assert not [path for path in paths for other in paths if path != other and Path(path).is_relative_to(other)]

@@ -1,4 +1,4 @@
-"""What each version of Landlock is given to deny: no kernel is given a right that it does not know."""
+"""The rights that are denied with each version of Landlock: only rights that the version has."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ EXECUTE_AND_NODES = 0x1 | 0x40 | 0x800
 
 
 class Kernel:
-    """Stands for a kernel of this version: keeps what it was called with, and checks it as the kernel does."""
+    """Replaces a kernel of this version. Records the calls, and checks them as the kernel does."""
 
     def __init__(self, monkeypatch, version):
         self.denied = ()
@@ -54,7 +54,7 @@ class Kernel:
 
 
 @pytest.mark.parametrize("version", DENIED)
-def test_what_a_kernel_is_given(monkeypatch, version):
+def test_the_rules_for_each_version(monkeypatch, version):
     kernel = Kernel(monkeypatch, version)
     Landlock().apply(Plan(frozenset(), ("/usr/lib", "/etc/passwd"), (), b""), Limits())
     assert kernel.denied == DENIED[version]
@@ -68,7 +68,7 @@ def test_what_a_kernel_is_given(monkeypatch, version):
 
 
 @pytest.mark.parametrize("version", DENIED)
-def test_what_a_kernel_is_given_with_devices_and_without_namespaces(monkeypatch, version):
+def test_the_rules_with_devices_and_without_namespaces(monkeypatch, version):
     kernel = Kernel(monkeypatch, version)
     Landlock().apply(Plan(frozenset({"namespaces"}), (), ("/dev/full",), b""), Limits())
     assert kernel.allowed["/dev/full"] == READ_AND_WRITE | (IOCTL_DEV & DENIED[version][0])
@@ -76,7 +76,7 @@ def test_what_a_kernel_is_given_with_devices_and_without_namespaces(monkeypatch,
     assert "/tmp" not in kernel.allowed
 
 
-# A worker behind Landlock alone, on a kernel that is taken for one of an older version.
+# A worker with Landlock as its only layer, and a simulated older version of Landlock.
 INSIDE = """
 import fcntl, tempfile
 from logitport_server.sandbox import linux
@@ -111,20 +111,20 @@ def inside():
 worker = fork(inside)
 os.waitpid(worker.pid, 0)
 os.unlink(path)
-say("cleaned up")
+send("cleaned up")
 """
 REFUSED, NOT_PERMITTED, NO_TERMINAL = (os.strerror(number) for number in (errno.EACCES, errno.EPERM, errno.ENOTTY))
 
 
 @pytest.mark.parametrize("version", [version for version in DENIED if version < 99])
-def test_what_each_version_stops(run, need_layers, version):
+def test_each_version_stops_its_attempts(run, need_layers, version):
     need_layers("landlock")
     if linux.landlock_version() < version:
         pytest.skip(f"this kernel has version {linux.landlock_version()}")
     with run(INSIDE.format(version=version), without=tuple(set(LAYER_NAMES) - {"landlock"})) as program:
-        heard = program.hear()
-        assert program.hear() == "cleaned up"
-    assert heard == {
+        received = program.receive()
+        assert program.receive() == "cleaned up"
+    assert received == {
         "read": REFUSED,
         "truncate": REFUSED if version >= 3 else None,
         "listen": REFUSED if version >= 4 else None,

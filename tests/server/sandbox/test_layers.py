@@ -1,4 +1,4 @@
-"""What is said of a layer that a machine lacks."""
+"""Descriptions of layers, and the reasons why a machine lacks one."""
 
 import errno
 import os
@@ -23,18 +23,18 @@ def test_every_layer_is_described():
     assert all(layer.does for layer in LAYERS)
 
 
-def test_what_landlock_does_is_the_same_in_the_documents():
+def test_docs_describe_landlock_as_the_code_does():
     _, since = Landlock().does.split("; ")
     assert since.startswith("from Linux 6.7 on no TCP, from 6.12 on no signal")
     assert since in (Path(__file__).parents[3] / "docs" / "security.md").read_text()
 
 
-def test_no_bubblewrap(monkeypatch):
+def test_bubblewrap_is_not_installed(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     assert Bubblewrap().missing() == "there is no bwrap; install the package bubblewrap"
 
 
-def test_a_bubblewrap_that_does_not_work(monkeypatch, tmp_path):
+def test_bubblewrap_does_not_work(monkeypatch, tmp_path):
     bwrap = tmp_path / "bwrap"
     bwrap.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('bwrap: Unknown option --size')\n")
     bwrap.chmod(0o755)
@@ -47,7 +47,7 @@ def test_a_bubblewrap_that_does_not_work(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("switch", "off", "remedy"), namespaces_module.SWITCHES, ids=lambda value: value.rpartition("/")[2]
 )
-def test_namespaces_that_the_kernel_keeps_from_us(monkeypatch, switch, off, remedy):
+def test_namespaces_that_the_kernel_denies(monkeypatch, switch, off, remedy):
     def refused(command, **options):
         return subprocess.CompletedProcess(command, 1, "", "PermissionError: [Errno 1] unshare: not permitted\n")
 
@@ -79,7 +79,7 @@ def test_no_filter_for_the_architecture(monkeypatch, machine):
     assert Seccomp().missing() == f"there is no filter for {named}; it needs x86_64 or aarch64"
 
 
-def test_a_filter_is_whole_instructions():
+def test_a_filter_consists_of_whole_instructions():
     filters = [
         compile_filter(in_pid_namespace=own, devices=devices, machine=machine)
         for own in (True, False)

@@ -1,4 +1,4 @@
-"""Kept results of probes: used for the same key alone, and only from files that no other user could have written."""
+"""Cached results of probes: used only for the same key, and only from files that no other user can write."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_saved_result_is_loaded_for_its_key(saved: Path) -> None:
     assert probe_cache.load({**KEY, "kernel": "6.2"}) is None
 
 
-def test_only_this_user_can_read_and_write_it(saved: Path) -> None:
+def test_only_this_user_can_read_and_write_the_file(saved: Path) -> None:
     assert stat.S_IMODE(saved.stat().st_mode) == 0o600
     assert stat.S_IMODE(saved.parent.stat().st_mode) == 0o700
 
@@ -55,7 +55,7 @@ def replace_with_pipe(path: Path) -> None:
     os.mkfifo(path, 0o600)
 
 
-POISONS: dict[str, Callable[[Path], object]] = {
+CHANGES: dict[str, Callable[[Path], object]] = {
     "writable by its group": lambda path: path.chmod(0o620),
     "writable by all": lambda path: path.chmod(0o602),
     "in a folder writable by others": lambda path: path.parent.chmod(0o777),
@@ -74,15 +74,15 @@ POISONS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("poison", POISONS)
-def test_a_file_that_cannot_be_trusted_is_ignored(saved: Path, poison: str) -> None:
-    POISONS[poison](saved)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_that_cannot_be_trusted_is_ignored(saved: Path, change: str) -> None:
+    CHANGES[change](saved)
     assert probe_cache.load(KEY) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("which", ["file", "folder"])
-def test_what_belongs_to_another_user_is_ignored_and_not_written_to(
+def test_a_cache_of_another_user_is_ignored_and_not_written_to(
     saved: Path, which: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     os.chown(saved if which == "file" else saved.parent, 65534, 65534)
@@ -94,14 +94,14 @@ def test_what_belongs_to_another_user_is_ignored_and_not_written_to(
         assert list(saved.parent.iterdir()) == [saved]
 
 
-def test_without_a_folder_to_write_to_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_writable_folder_nothing_is_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     probe_cache.save(KEY, RESULTS)
     assert probe_cache.load(KEY) is None
 
 
-def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_home_nothing_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     probe_cache.save(KEY, RESULTS)
@@ -118,7 +118,7 @@ def test_the_key_of_one_machine_stays_the_same() -> None:
     assert describe() == describe()
 
 
-def test_the_key_follows_what_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_key_changes_with_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     keys = [describe()]
     assert keys[0]["status"][0].startswith("Cap")
     (tmp_path / "bwrap").write_text("#!/bin/sh\n")

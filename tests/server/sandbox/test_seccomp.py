@@ -13,8 +13,8 @@ from logitport_server.sandbox.system_calls import AUDIT_ARCHITECTURES, numbers
 ALLOW, KILL = 0x7FFF_0000, 0x8000_0000
 EPERM, ENOSYS = 0x0005_0000 | errno.EPERM, 0x0005_0000 | errno.ENOSYS
 
-# Taken from the filter that libseccomp 2.5.4 makes of the same rules, for arguments of 0 and workers without devices:
-# so they check both the table of numbers and the assembler.
+# From the filter that libseccomp 2.5.4 makes of the same rules, for arguments of 0 and workers without devices. They
+# check both the table of numbers and the assembler.
 ALLOWED = {
     "x86_64": """
         0-15 17-21 23-28 32-33 35 39 44-48 51-52 55 60 63 72-75 77 79 82-84 87 89 91 95-100 102 104 107-108 110-111 115
@@ -70,7 +70,7 @@ def calls(ranges: str) -> set[int]:
 @pytest.mark.parametrize("devices", [False, True], ids=["no devices", "devices"])
 @pytest.mark.parametrize("in_pid_namespace", [False, True], ids=["shared pids", "own pids"])
 @pytest.mark.parametrize("machine", AUDIT_ARCHITECTURES)
-def test_every_call_is_answered_as_by_the_filter_of_libseccomp(machine, in_pid_namespace, devices):
+def test_every_call_gets_the_verdict_of_libseccomp(machine, in_pid_namespace, devices):
     program = compile_filter(in_pid_namespace=in_pid_namespace, devices=devices, machine=machine)
     driver = ALLOWED_WITH_DEVICES[machine] if devices else set()
     allowed, denied = calls(ALLOWED[machine]) | driver, calls(DENIED[machine]) - driver
@@ -79,7 +79,7 @@ def test_every_call_is_answered_as_by_the_filter_of_libseccomp(machine, in_pid_n
 
 
 @pytest.mark.parametrize("machine", AUDIT_ARCHITECTURES)
-def test_calls_by_another_abi_end_the_process(machine):
+def test_calls_of_another_abi_end_the_process(machine):
     program = compile_filter(in_pid_namespace=True, devices=True, machine=machine)
     i386, arm = 0x4000_0003, 0x4000_0028
     for architecture in {i386, arm, 0, *AUDIT_ARCHITECTURES.values()} - {AUDIT_ARCHITECTURES[machine]}:
@@ -108,7 +108,7 @@ BY_ARGUMENT = [
 
 @pytest.mark.parametrize("machine", AUDIT_ARCHITECTURES)
 @pytest.mark.parametrize(("name", "options", "cases"), BY_ARGUMENT)
-def test_what_depends_on_an_argument(machine, name, options, cases):
+def test_verdicts_that_depend_on_an_argument(machine, name, options, cases):
     program = compile_filter(**{"in_pid_namespace": False, "devices": False} | options, machine=machine)
     call = numbers(machine)[name]
     assert call is not None
@@ -120,13 +120,13 @@ X32_CALL = """
 import ctypes
 
 worker = fork(lambda: ctypes.CDLL(None).syscall(0x4000_0000 | 39))
-say(os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]))
+send(os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]))
 """
 
 
-def test_a_worker_that_calls_by_x32s_numbers_ends(run):
+def test_a_worker_that_uses_x32_numbers_is_killed(run):
     with run(X32_CALL) as program:
-        assert program.hear() == -signal.SIGSYS
+        assert program.receive() == -signal.SIGSYS
 
 
 I386_CALL = """
@@ -138,11 +138,11 @@ def inside():
     return ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
 
 worker = fork(inside)
-say(os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]))
+send(os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]))
 """
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the machine code is x86's")
-def test_a_worker_that_calls_as_a_32_bit_program_ends(run):
+def test_a_worker_that_makes_32_bit_calls_is_killed(run):
     with run(I386_CALL) as program:
-        assert program.hear() in (-signal.SIGSYS, -signal.SIGSEGV)  # the latter: the kernel has no such calls
+        assert program.receive() in (-signal.SIGSYS, -signal.SIGSEGV)  # SIGSEGV if the kernel has no 32-bit calls

@@ -1,4 +1,4 @@
-"""What a server believes of an engine that says where its GPU memory is: nothing that CUDA does not confirm."""
+"""Regions of GPU memory: the server accepts only what CUDA confirms."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def regions(server: Any) -> Regions:
 
 @pytest.fixture
 def message(gpu: RecordedGpu) -> processing_pb2.ShareDeviceMemory:
-    """What an honest engine says."""
+    """A valid message of an engine."""
     engine = RecordedCuda(gpu, "engine")
     (_, ready), (_, edited) = engine.event(), engine.event()
     return processing_pb2.ShareDeviceMemory(
@@ -46,22 +46,22 @@ def message(gpu: RecordedGpu) -> processing_pb2.ShareDeviceMemory:
     )
 
 
-def named(region_id: int, rows: int = 1, width: int = 8, byte_offset: int = 0) -> common_pb2.Tensor:
+def tensor_in(region_id: int, rows: int = 1, width: int = 8, byte_offset: int = 0) -> common_pb2.Tensor:
     place = common_pb2.Region(region_id=region_id, byte_offset=byte_offset)
     return common_pb2.Tensor(datatype="FP32", shape=[rows, width], region=place)
 
 
-def test_it_is_the_engines_memory(gpu: RecordedGpu, regions: Regions, message: Any) -> None:
+def test_a_region_is_the_memory_of_the_engine(gpu: RecordedGpu, regions: Regions, message: Any) -> None:
     message.byte_offset, message.size_bytes = 16, 64
     region_id = regions.share(message)
-    regions.tensor(named(region_id, byte_offset=32)).fill_(1.0)
+    regions.tensor(tensor_in(region_id, byte_offset=32)).fill_(1.0)
     floats = torch.frombuffer(gpu.memory[message.memory_handle], dtype=torch.float32)
     assert floats.nonzero().flatten().tolist() == list(range(12, 20))
-    assert regions.memory(named(region_id)) == "device"
+    assert regions.memory(tensor_in(region_id)) == "device"
 
 
 @pytest.mark.parametrize(
-    ("fields", "error", "says"),
+    ("fields", "error", "expected"),
     [
         ({"memory_handle": b""}, InvalidArgument, "memory_handle has 0 bytes; send CUDA's 64"),
         ({"memory_handle": bytes(65)}, InvalidArgument, "memory_handle has 65 bytes"),
@@ -83,16 +83,16 @@ def test_it_is_the_engines_memory(gpu: RecordedGpu, regions: Regions, message: A
         ({"byte_offset": ((1 << 63) - 1) & ~15}, InvalidLogits, "are not inside"),
     ],
 )
-def test_a_lie_is_refused(
-    gpu: RecordedGpu, regions: Regions, message: Any, fields: dict[str, Any], error: type[LogitportError], says: str
+def test_invalid_fields_are_refused(
+    gpu: RecordedGpu, regions: Regions, message: Any, fields: dict[str, Any], error: type[LogitportError], expected: str
 ) -> None:
     for name, value in fields.items():
         setattr(message, name, value)
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=expected):
         regions.share(message)
     assert gpu.record.count("server: open_memory") <= gpu.record.count("server: closes the memory") + 1
     with pytest.raises(InvalidLogits, match="no region 1"):
-        regions.tensor(named(1))
+        regions.tensor(tensor_in(1))
 
 
 def test_an_allocation_that_is_too_small_is_closed_again(gpu: RecordedGpu, regions: Regions, message: Any) -> None:
@@ -102,13 +102,13 @@ def test_an_allocation_that_is_too_small_is_closed_again(gpu: RecordedGpu, regio
     assert gpu.record[-1] == "server: closes the memory"
 
 
-def test_one_event_for_both_ends(regions: Regions, message: Any) -> None:
+def test_one_event_for_both_ends_is_refused(regions: Regions, message: Any) -> None:
     message.edited_event = message.ready_event
     with pytest.raises(InvalidArgument, match="send two events"):
         regions.share(message)
 
 
-def test_a_server_without_a_gpu(message: Any) -> None:
+def test_a_server_without_a_gpu_refuses_gpu_memory(message: Any) -> None:
     regions = Regions(LIMIT)
     assert regions.device_uuid == b""
     with pytest.raises(InvalidArgument, match="shares no GPU memory"):
@@ -124,23 +124,23 @@ def test_one_limit_for_both_kinds_of_memory(regions: Regions, message: Any) -> N
 @pytest.mark.parametrize(
     ("rows", "byte_offset"), [(ALLOCATED // 32 + 1, 0), (1, ALLOCATED), (1, 2), (1, (1 << 64) - 4)]
 )
-def test_a_view_lies_inside_or_is_refused(regions: Regions, message: Any, rows: int, byte_offset: int) -> None:
+def test_a_view_outside_its_region_is_refused(regions: Regions, message: Any, rows: int, byte_offset: int) -> None:
     region_id = regions.share(message)
-    assert len(regions.tensor(named(region_id, ALLOCATED // 32))) == ALLOCATED // 32
+    assert len(regions.tensor(tensor_in(region_id, ALLOCATED // 32))) == ALLOCATED // 32
     with pytest.raises(InvalidLogits, match="are not inside"):
-        regions.tensor(named(region_id, rows, byte_offset=byte_offset))
+        regions.tensor(tensor_in(region_id, rows, byte_offset=byte_offset))
 
 
 def test_a_region_of_another_session_is_unknown(server: Any, regions: Regions, message: Any) -> None:
     region_id = regions.share(message)
     with pytest.raises(InvalidLogits, match=f"no region {region_id}"):
-        Regions(LIMIT, server).tensor(named(region_id))
+        Regions(LIMIT, server).tensor(tensor_in(region_id))
 
 
-def test_memory_stays_as_long_as_anyone_has_a_view(gpu: RecordedGpu, regions: Regions, message: Any) -> None:
-    """A processor may keep what it was given; closing the memory under it would cost everyone the GPU."""
+def test_memory_stays_open_while_a_view_exists(gpu: RecordedGpu, regions: Regions, message: Any) -> None:
+    """A processor may keep its logits. Access to closed memory would make the GPU unusable for the whole server."""
     region_id = regions.share(message)
-    kept = regions.tensor(named(region_id))
+    kept = regions.tensor(tensor_in(region_id))
     regions.close_region(region_id)
     assert "server: closes the memory" not in gpu.record
     kept.fill_(1.0)
@@ -148,17 +148,17 @@ def test_memory_stays_as_long_as_anyone_has_a_view(gpu: RecordedGpu, regions: Re
     assert gpu.record[-1] == "server: closes the memory"
 
 
-def test_what_is_not_there_is_given_up(regions: Regions) -> None:
+def test_closing_an_unknown_region_does_nothing(regions: Regions) -> None:
     regions.close_region(7)
 
 
-def test_memory_is_given_up_when_its_work_has_ended(gpu: RecordedGpu, regions: Regions, message: Any) -> None:
+def test_memory_is_closed_when_its_work_has_ended(gpu: RecordedGpu, regions: Regions, message: Any) -> None:
     regions.close_region(regions.share(message))
-    assert gpu.record[-2:] == ["server: asks whether a stream is idle", "server: closes the memory"]
+    assert gpu.record[-2:] == ["server: queries whether a stream is idle", "server: closes the memory"]
 
 
 @pytest.mark.parametrize("how", ["never", "fails"])
-def test_work_that_does_not_end(
+def test_memory_stays_open_if_its_work_does_not_end(
     gpu: RecordedGpu, server: Any, regions: Regions, message: Any, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_regions, "_IDLE_SECONDS", 0.01)
@@ -173,10 +173,10 @@ def test_work_that_does_not_end(
     assert not {"server: closes the memory", "server: gives a stream back"} & set(gpu.record)
 
 
-def test_the_order_is_kept_when_work_raises(gpu: RecordedGpu, regions: Regions, message: Any) -> None:
+def test_events_keep_their_order_if_processing_raises(gpu: RecordedGpu, regions: Regions, message: Any) -> None:
     region_id = regions.share(message)
     gpu.record.clear()
-    with pytest.raises(KeyError), regions.lent(named(region_id)):
+    with pytest.raises(KeyError), regions.lent(tensor_in(region_id)):
         raise KeyError
     assert gpu.record == [
         "server: works on a stream",
@@ -185,21 +185,21 @@ def test_the_order_is_kept_when_work_raises(gpu: RecordedGpu, regions: Regions, 
     ]
 
 
-def test_nothing_is_done_out_of_order(gpu: RecordedGpu, server: Any, regions: Regions, message: Any) -> None:
+def test_nothing_runs_if_waiting_for_the_event_fails(
+    gpu: RecordedGpu, server: Any, regions: Regions, message: Any
+) -> None:
     region_id = regions.share(message)
     server.fails = {"ready.wait"}
-    with pytest.raises(InvalidLogits, match="share host memory"), regions.lent(named(region_id)):
+    with pytest.raises(InvalidLogits, match="share host memory"), regions.lent(tensor_in(region_id)):
         pytest.fail("this must not run")
     assert "server: records edited on a stream" not in gpu.record
 
 
-def test_host_memory_of_the_session_is_worked_on_by_the_same_stream(
-    gpu: RecordedGpu, regions: Regions, message: Any
-) -> None:
+def test_host_memory_of_the_session_uses_the_same_stream(gpu: RecordedGpu, regions: Regions, message: Any) -> None:
     """A processor has scratch memory that two streams must not share."""
     regions.share(message)
     host, _ = regions.open(64, 0)
     gpu.record.clear()
-    with regions.lent(named(host)):
+    with regions.lent(tensor_in(host)):
         pass
     assert gpu.record == ["server: works on a stream"]
