@@ -28,7 +28,7 @@ REQUEST: dict[str, Any] = {
     "tenant": "t",
 }
 LOGITS = {"datatype": "FP32", "shape": [1, VOCAB], "raw": bytes(4 * VOCAB)}
-# Sound frames, in which a payload is planted.
+# Valid frames, in which a payload is planted.
 FRAMES: dict[str, dict[str, Any]] = {
     "open": {"vocab_size": VOCAB, "datatype": "FP32"},
     "add": {"requests": [{"request": REQUEST}]},
@@ -40,7 +40,7 @@ FRAMES: dict[str, dict[str, Any]] = {
 
 
 class Touch:
-    """Unpickling it makes a file."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -51,9 +51,9 @@ class Touch:
 
 @contextmanager
 def set_traps(folder: Path) -> Iterator[list[bytes]]:
-    """A pickle that leaves a trace where it is loaded, in each form in which it could travel.
+    """Yield a pickle that creates a file when it is loaded, in each form in which it can be sent.
 
-    Fails at the end of the context if the trace is there.
+    Fails at the end of the context if the file exists.
     """
     trace = folder / "unpickled"
     ascii_pickle, binary_pickle = pickle.dumps(Touch(trace), 0), pickle.dumps(Touch(trace), 4)
@@ -67,11 +67,11 @@ def set_traps(folder: Path) -> Iterator[list[bytes]]:
         ascii_pickle,
         binary_pickle,
     ]
-    assert not trace.exists(), "the server has unpickled a payload that it must not even look at"
+    assert not trace.exists(), "the server unpickled a payload that it must not read"
 
 
 def places(descriptor: Descriptor) -> Iterator[tuple[FieldDescriptor, ...]]:
-    """The way to every field of text or bytes."""
+    """Yield the path of every text or bytes field."""
     for field in descriptor.fields:
         if field.message_type is not None:
             yield from ((field, *rest) for rest in places(field.message_type))
@@ -80,7 +80,7 @@ def places(descriptor: Descriptor) -> Iterator[tuple[FieldDescriptor, ...]]:
 
 
 def plant(message: Message, place: tuple[FieldDescriptor, ...], trap: bytes) -> bool:
-    """Put the trap there; False if it is no text, and the field takes only that."""
+    """Set the field to the trap. Returns False if the field is text and the trap is not."""
     value: Any = trap
     if place[-1].type == TEXT:
         try:
@@ -101,15 +101,15 @@ def plant(message: Message, place: tuple[FieldDescriptor, ...], trap: bytes) -> 
 
 
 def frame_places() -> list[tuple[FieldDescriptor, ...]]:
-    """The way to every field of text or bytes of a frame."""
+    """Return the path of every text or bytes field of a frame."""
     return list(places(processing_pb2.SessionRequest.DESCRIPTOR))
 
 
 def place_name(place: tuple[FieldDescriptor, ...]) -> str:
-    """The way to a field, as text."""
+    """Return the path of a field as text."""
     return ".".join(field.name for field in place)
 
 
 def frames_before(kind: str) -> list[str]:
-    """The frames that must come before one of this kind, so that it is read."""
+    """Return the frames that must precede one of this kind, so that the server reads it."""
     return [name for name in ("add", "step") if kind in ("step", "logits", "remove") and name != kind]

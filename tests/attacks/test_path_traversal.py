@@ -33,7 +33,7 @@ def client(attacked: Any) -> Iterator[Client]:
 
 @pytest.fixture(autouse=True)
 def untouched(attacked: Any) -> Iterator[None]:
-    """The server's own folders are as they were."""
+    """Check that the server's own folders are unchanged."""
     folder = Path(f"/proc/{attacked.process.pid}/cwd")
     before = sorted(os.listdir(folder))
     yield
@@ -61,7 +61,7 @@ def test_no_such_name_is_looked_up(client: Client, name: str) -> None:
         assert isinstance(error, UnknownProcessor)
 
 
-def test_nothing_is_written_or_read_beside_the_store(start_server: Any, tmp_path: Path) -> None:
+def test_nothing_is_written_or_read_outside_the_store(start_server: Any, tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "store"
     options = ("--enable-custom-logit-processor", "--store", str(folder))
     server = start_server(*options)
@@ -75,7 +75,7 @@ def test_nothing_is_written_or_read_beside_the_store(start_server: Any, tmp_path
     assert [path.name for path in folder.parent.iterdir()] == ["store"]
     kept = sorted(folder.rglob("*.json"))
     assert len(kept) == 2  # the registration, and the name
-    assert all(path.stem.isalnum() for path in kept), "named by what a client chose"
+    assert all(path.stem.isalnum() for path in kept), "a client chose the name of a file"
     for path in kept:
         moved = tmp_path / path.name
         path.rename(moved)
@@ -85,7 +85,7 @@ def test_nothing_is_written_or_read_beside_the_store(start_server: Any, tmp_path
 
 
 class _AsIs(Request):
-    """A request that is a message already."""
+    """A request that is already a message."""
 
     def __init__(self, message: common_pb2.Request) -> None:
         super().__init__()

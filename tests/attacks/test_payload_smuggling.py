@@ -24,7 +24,7 @@ METHODS = [
     for service in module.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 ]
-# What surrounds the planted field, so that it is reached.
+# Other fields of the message, without which the planted field is not read.
 AROUND: dict[str, dict[str, Any]] = {
     "ApplyRequest": {"logits": LOGITS, "requests": [REQUEST]},
     "RegisterRequest": {"payload": '{"callable": ""}', "name": "team/x"},
@@ -47,16 +47,16 @@ def traps(tmp_path: Path) -> Iterator[list[bytes]]:
         yield planted
 
 
-def call(channel: grpc.Channel, method: MethodDescriptor, octets: bytes, **options: Any) -> grpc.StatusCode:
-    """Send octets as a message, whatever they are."""
+def call(channel: grpc.Channel, method: MethodDescriptor, data: bytes, **options: Any) -> grpc.StatusCode:
+    """Send any bytes as a message, and return the status."""
     path = f"/{method.containing_service.full_name}/{method.name}"
     try:
         if method.client_streaming:
-            list(channel.stream_stream(path)(iter([octets]), timeout=200, **options))
+            list(channel.stream_stream(path)(iter([data]), timeout=200, **options))
         elif method.server_streaming:
-            next(iter(channel.unary_stream(path)(octets, timeout=200, **options)))
+            next(iter(channel.unary_stream(path)(data, timeout=200, **options)))
         else:
-            channel.unary_unary(path)(octets, timeout=200, **options)
+            channel.unary_unary(path)(data, timeout=200, **options)
     except grpc.RpcError as error:
         return error.code()
     return grpc.StatusCode.OK
@@ -66,7 +66,7 @@ def name_of(method: MethodDescriptor) -> str:
     return f"{method.containing_service.name}.{method.name}"
 
 
-def test_in_any_field_of_any_call(attacked: Any, traps: list[bytes]) -> None:
+def test_payloads_in_any_field_of_any_call_are_not_unpickled(attacked: Any, traps: list[bytes]) -> None:
     with grpc.insecure_channel(attacked.target) as channel:
         for method in METHODS:
             kind = method.input_type
@@ -75,11 +75,11 @@ def test_in_any_field_of_any_call(attacked: Any, traps: list[bytes]) -> None:
                     message = kind._concrete_class(**AROUND.get(kind.name, {}))
                     if plant(message, place, trap):
                         status = call(channel, method, message.SerializeToString())
-                        told = f"{name_of(method)} {place_name(place)}: {status}"
-                        assert status not in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL), told
+                        description = f"{name_of(method)} {place_name(place)}: {status}"
+                        assert status not in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL), description
 
 
-def test_in_fields_that_do_not_exist_and_in_metadata(attacked: Any, traps: list[bytes]) -> None:
+def test_payloads_in_unknown_fields_and_in_metadata_are_not_unpickled(attacked: Any, traps: list[bytes]) -> None:
     with grpc.insecure_channel(attacked.target) as channel:
         for method in METHODS:
             known = method.input_type._concrete_class(**AROUND.get(method.input_type.name, {})).SerializeToString()
@@ -92,7 +92,7 @@ def test_in_fields_that_do_not_exist_and_in_metadata(attacked: Any, traps: list[
 
 # tests/server/transports/test_payload_smuggling.py has every field of every frame.
 @pytest.mark.parametrize("transport", ["grpc", "local"])
-def test_as_a_payload_of_a_frame(raw_engine: Any, traps: list[bytes], code: Any, transport: str) -> None:
+def test_payloads_of_a_frame_are_refused(raw_engine: Any, traps: list[bytes], code: Any, transport: str) -> None:
     (place,) = (place for place in frame_places() if place[-1].name == "payload")
     for trap in traps:
         frame = processing_pb2.SessionRequest(add=FRAMES["add"])
@@ -106,5 +106,5 @@ def test_as_a_payload_of_a_frame(raw_engine: Any, traps: list[bytes], code: Any,
         engine.close()
 
 
-def test_the_calls_that_are_tried() -> None:
+def test_all_services_are_tried() -> None:
     assert {name_of(method) for method in METHODS} > {"ProcessorRegistry.Register", "LogitProcessing.Session"}

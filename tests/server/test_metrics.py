@@ -1,4 +1,4 @@
-"""What operators watch."""
+"""The metrics of a server."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def failure(code: Any, processor: str) -> common_pb2.Failure:
     return common_pb2.Failure(error=common_pb2.Error(code=code, processor=processor))
 
 
-def test_an_address_of_ipv6(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
+def test_listening_on_ipv6(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+    address: list[Any] = []
 
     def start(*arguments: Any) -> Any:
-        asked.extend(arguments[:2])
+        address.extend(arguments[:2])
         return SimpleNamespace(server_port=9), None
 
     monkeypatch.setattr("logitport_server.metrics.start_http_server", start)
     assert metrics.listen("[::1]:0") == 9
-    assert asked == [0, "::1"]
+    assert address == [0, "::1"]
 
 
 def test_sessions_and_the_requests_that_they_hold(metrics: Metrics, open_engine: Any) -> None:
@@ -68,13 +68,13 @@ def test_a_step_that_reads_logits_is_one_step(metrics: Metrics) -> None:
     assert value(metrics, "logitport_step_seconds_count", transport="unary", part="apply") == 1
 
 
-def test_rows_are_counted_by_what_a_processor_is_called(metrics: Metrics) -> None:
+def test_rows_are_counted_by_display_name(metrics: Metrics) -> None:
     rows = [common_pb2.RowsApplied(processor=DIGEST, rows=3, display_name="Ban (sha256:0123456789ab)")]
     metrics.step(processing_pb2.StepEdits(applied=rows), 0.001, "local")
     assert value(metrics, "logitport_rows_applied_total", processor="Ban (sha256:0123456789ab)") == 3
 
 
-def test_ever_new_names_of_one_processor_make_no_ever_new_series(metrics: Metrics) -> None:
+def test_changing_names_of_a_processor_create_a_bounded_number_of_series(metrics: Metrics) -> None:
     for number in range(3000):
         rows = [common_pb2.RowsApplied(processor=DIGEST, rows=1, display_name=f"Ban{number} (sha256:0123456789ab)")]
         metrics.step(processing_pb2.StepEdits(applied=rows), 0.001, "local")
@@ -96,7 +96,7 @@ def test_failures_by_processor_and_code(metrics: Metrics) -> None:
     assert value(metrics, name, processor="", code="ERROR_CODE_NEED_SYNC") == 2
 
 
-def test_names_that_a_client_makes_up_make_no_time_series(metrics: Metrics) -> None:
+def test_unknown_processor_names_create_no_time_series(metrics: Metrics) -> None:
     for at in range(20):
         unknown = failure(common_pb2.ERROR_CODE_UNKNOWN_PROCESSOR, f"made-up-{at}")
         metrics.step(processing_pb2.ApplyResponse(failures=[unknown]), 0.001, "unary")
@@ -114,7 +114,7 @@ def test_hits_and_misses_of_the_loader() -> None:
     assert (value(metrics, "logitport_loader_hits"), value(metrics, "logitport_loader_misses")) == (0, 1)
 
 
-def test_which_way_rows_of_a_gpu_go_to_workers(metrics: Metrics) -> None:
+def test_transfers_of_gpu_rows_to_workers_are_counted_by_memory(metrics: Metrics) -> None:
     gpu = Gpu(RecordedCuda(RecordedGpu(), "server"), ["/dev/nvidia0"], lambda _: True)  # type: ignore[arg-type]
     workers: Any = SimpleNamespace(running=1, quarantine=Quarantine(1), gpu=gpu)
     metrics.watch_workers(workers)

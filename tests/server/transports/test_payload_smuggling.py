@@ -48,7 +48,9 @@ def open_stream() -> SessionStream:
 
 @pytest.mark.parametrize("transport", ["grpc", "local"])
 @pytest.mark.parametrize("place", frame_places(), ids=place_name)
-def test_in_any_field_of_any_frame(traps: list[bytes], place: tuple[FieldDescriptor, ...], transport: str) -> None:
+def test_a_payload_in_any_field_of_any_frame_is_not_unpickled(
+    traps: list[bytes], place: tuple[FieldDescriptor, ...], transport: str
+) -> None:
     kind = place[0].name
     for trap in traps:
         frame = processing_pb2.SessionRequest(**{kind: FRAMES.get(kind, {})})
@@ -71,6 +73,6 @@ def test_in_any_field_of_any_frame(traps: list[bytes], place: tuple[FieldDescrip
         stream.close()
 
 
-def test_the_search_finds_what_is_there() -> None:
+def test_all_fields_of_frames_are_searched() -> None:
     searched = {place_name(place) for place in frame_places()}
     assert {"add.requests.request.processors.processor.payload", "logits.logits.raw", "step.slots"} <= searched

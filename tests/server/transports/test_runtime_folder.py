@@ -1,4 +1,4 @@
-"""The folder of a server, and those that servers left that were killed."""
+"""The folder of a server, and folders that killed servers left."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_it_is_its_owners_alone_and_goes(temporary: Path) -> None:
+def test_a_folder_is_private_and_removed_when_closed(temporary: Path) -> None:
     folder = RuntimeFolder()
     assert folder.path.parent == temporary
     assert folder.path.stat().st_mode & 0o777 == 0o700
@@ -32,14 +32,14 @@ def test_it_is_its_owners_alone_and_goes(temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
-def test_the_living_are_left_alone(temporary: Path) -> None:
+def test_folders_of_running_servers_are_kept(temporary: Path) -> None:
     first, second = RuntimeFolder(), RuntimeFolder()
     assert set(temporary.iterdir()) == {first.path, second.path}
     first.close()
     second.close()
 
 
-def test_those_of_the_dead_are_cleared_away(temporary: Path) -> None:
+def test_folders_of_killed_servers_are_removed(temporary: Path) -> None:
     killed = (
         "import os; from logitport_server.transports.runtime_folder import RuntimeFolder; RuntimeFolder(); os._exit(9)"
     )
@@ -51,8 +51,8 @@ def test_those_of_the_dead_are_cleared_away(temporary: Path) -> None:
     folder.close()
 
 
-def test_what_is_no_servers_is_left_alone(temporary: Path) -> None:
-    """A folder without lock is another's, or of a server that is just starting."""
+def test_other_files_and_folders_are_kept(temporary: Path) -> None:
+    """A folder without a lock belongs to another program, or to a server that is starting."""
     (temporary / "logitport-by-hand").mkdir()
     (temporary / "logitport-file").touch()
     elsewhere = temporary / "elsewhere"
@@ -67,8 +67,8 @@ def test_what_is_no_servers_is_left_alone(temporary: Path) -> None:
     assert set(temporary.rglob("*")) == before
 
 
-def test_a_lock_that_a_child_of_a_living_server_does_not_hold(temporary: Path) -> None:
-    """The server's descriptor must not be inherited: a worker that outlives it would keep the folder."""
+def test_child_processes_do_not_inherit_the_lock(temporary: Path) -> None:
+    """A worker that outlives the server would otherwise keep the folder locked."""
     folder = RuntimeFolder()
     assert fcntl.fcntl(folder._lock, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
     folder.close()

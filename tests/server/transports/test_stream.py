@@ -1,4 +1,4 @@
-"""One engine's stream: numbers, replies that are given again, and what ends when."""
+"""The stream of one engine: frame numbers, repeated replies, and the order of closing."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def add(processor: str, slot: int = 0) -> dict[str, Any]:
         prompt_token_ids=[1],
         processors=[common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin=processor))],
     )
-    asked = processing_pb2.SlottedRequest(slot=slot, request=request)
-    return {"add": processing_pb2.AddRequests(requests=[asked])}
+    slotted = processing_pb2.SlottedRequest(slot=slot, request=request)
+    return {"add": processing_pb2.AddRequests(requests=[slotted])}
 
 
 def int32(*values: int) -> bytes:
@@ -65,7 +65,7 @@ def int32(*values: int) -> bytes:
 
 
 def step(*new_token_ids: int, base: int = 1) -> dict[str, Any]:
-    """A step of slot 0, whose history is [1], [1, 2], ..."""
+    """A step of slot 0 with the history [1], [1, 2], ..."""
     return {
         "step": processing_pb2.Step(
             slots=int32(0),
@@ -84,7 +84,7 @@ def logits() -> dict[str, Any]:
     return {"logits": message}
 
 
-def test_a_conversation(stream: SessionStream) -> None:
+def test_replies_to_valid_frames(stream: SessionStream) -> None:
     opened = answer(stream, 1, **OPEN).opened
     assert (opened.max_requests, len(opened.session_id), opened.HasField("local_transport")) == (4, 32, False)
     assert opened.server_version
@@ -95,12 +95,12 @@ def test_a_conversation(stream: SessionStream) -> None:
 
 
 @pytest.mark.parametrize("frame", [add("DenyHistory"), step(), logits(), {}, {"remove": {}}])
-def test_the_first_frame_opens(stream: SessionStream, frame: dict[str, Any]) -> None:
+def test_the_first_frame_must_open_the_session(stream: SessionStream, frame: dict[str, Any]) -> None:
     assert type(refusal(answer(stream, 1, **frame))) is SessionClosed
     assert answer(stream, 2, **OPEN).HasField("opened")
 
 
-def test_an_opening_that_is_refused_can_be_tried_again(stream: SessionStream) -> None:
+def test_a_refused_opening_can_be_retried(stream: SessionStream) -> None:
     assert type(refusal(answer(stream, 1, open=processing_pb2.OpenSession()))) is InvalidArgument
     assert answer(stream, 2, **OPEN).HasField("opened")
 
@@ -111,12 +111,12 @@ def test_a_session_is_opened_once(stream: SessionStream) -> None:
     assert answer(stream, 3, **add("DenyHistory")).HasField("added")
 
 
-def test_a_frame_without_content(stream: SessionStream) -> None:
+def test_a_frame_without_content_is_refused(stream: SessionStream) -> None:
     answer(stream, 1, **OPEN)
     assert "must set one of" in str(refusal(answer(stream, 2)))
 
 
-def test_a_frame_that_comes_twice_has_one_effect(stream: SessionStream) -> None:
+def test_a_repeated_frame_has_one_effect(stream: SessionStream) -> None:
     answer(stream, 1, **OPEN)
     answer(stream, 2, **add("DenyHistory"))
     first = answer(stream, 3, **step(2))
@@ -124,7 +124,7 @@ def test_a_frame_that_comes_twice_has_one_effect(stream: SessionStream) -> None:
     assert answer(stream, 4, **step(3, base=2)).edits.edits.ids == int32(1, 2, 3)
 
 
-def test_logits_that_come_twice_are_not_processed_twice(stream: SessionStream) -> None:
+def test_repeated_logits_are_not_processed_twice(stream: SessionStream) -> None:
     answer(stream, 1, **OPEN)
     answer(stream, 2, **add("AddOutputs"))
     answer(stream, 3, **step(2))
@@ -133,18 +133,18 @@ def test_logits_that_come_twice_are_not_processed_twice(stream: SessionStream) -
     assert answer(stream, 5, **step(3, base=2)).edits.logits_rows == int32(0)
 
 
-def test_memory_comes_again_with_the_reply_that_comes_again(stream: SessionStream) -> None:
+def test_a_repeated_reply_has_its_descriptors(stream: SessionStream) -> None:
     answer(stream, 1, **OPEN)
-    asking = Frame(seq=2, open_region=processing_pb2.OpenRegion(size_bytes=8))
-    first = stream.answer(asking, "local"), list(stream.descriptors)
+    request = Frame(seq=2, open_region=processing_pb2.OpenRegion(size_bytes=8))
+    first = stream.answer(request, "local"), list(stream.descriptors)
     assert len(first[1]) == 1
-    assert (stream.answer(asking, "local"), list(stream.descriptors)) == first
+    assert (stream.answer(request, "local"), list(stream.descriptors)) == first
     stream.answer(Frame(seq=3, **add("DenyHistory")), "local")
     assert stream.descriptors == []
 
 
 @pytest.mark.parametrize("seq", [0, 1, 4, 5, 2**64 - 1])
-def test_numbers_grow_by_one(stream: SessionStream, seq: int) -> None:
+def test_frame_numbers_increase_by_one(stream: SessionStream, seq: int) -> None:
     answer(stream, 1, **OPEN)
     answer(stream, 2, **add("DenyHistory"))
     for _ in range(2):
@@ -157,7 +157,7 @@ def test_frames_without_a_number_are_refused(stream: SessionStream) -> None:
         assert "frame 0 follows no frame" in str(refusal(answer(stream, 0, **OPEN)))
 
 
-def test_a_defect_costs_one_frame(stream: SessionStream, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_fails_only_one_frame(stream: SessionStream, monkeypatch: pytest.MonkeyPatch) -> None:
     answer(stream, 1, **OPEN)
     answer(stream, 2, **add("DenyHistory"))
     with monkeypatch.context() as patch:
@@ -181,9 +181,7 @@ def broken(*_: Any) -> None:
         ([{}], False),
     ],
 )
-def test_what_must_not_run_on_the_event_loop(
-    stream: SessionStream, frames: list[dict[str, Any]], takes_long: bool
-) -> None:
+def test_frames_that_may_take_long(stream: SessionStream, frames: list[dict[str, Any]], takes_long: bool) -> None:
     answer(stream, 1, **OPEN)
     for seq, frame in enumerate(frames[:-1], 2):
         answer(stream, seq, **frame)
@@ -191,7 +189,7 @@ def test_what_must_not_run_on_the_event_loop(
 
 
 @pytest.mark.parametrize("why", ["shipped", "takes_long"])
-def test_steps_that_run_shipped_or_slow_code_must_not_either(stream: SessionStream, why: str) -> None:
+def test_steps_of_shipped_or_slow_code_may_take_long(stream: SessionStream, why: str) -> None:
     answer(stream, 1, **OPEN)
     answer(stream, 2, **add("DenyHistory"))
     assert stream._session is not None
@@ -201,7 +199,7 @@ def test_steps_that_run_shipped_or_slow_code_must_not_either(stream: SessionStre
 
 
 class LocalConnection:
-    """A local transport that is asked to close."""
+    """A local transport that records whether it was closed."""
 
     closed = False
 
@@ -221,7 +219,7 @@ def test_a_session_ends_with_its_stream(stream: SessionStream) -> None:
     assert not alive()
 
 
-def test_a_session_is_not_ended_under_the_feet_of_its_local_transport(stream: SessionStream) -> None:
+def test_a_session_stays_open_until_its_local_transport_is_detached(stream: SessionStream) -> None:
     alive, local = opened(stream), LocalConnection()
     assert stream.attach(local)  # type: ignore[arg-type]
     assert "uses its local transport" in str(refusal(answer(stream, 2, **add("DenyHistory"))))
@@ -241,13 +239,13 @@ def test_a_local_transport_may_end_before_the_stream(stream: SessionStream) -> N
     assert not alive()
 
 
-def test_a_local_transport_that_comes_too_late_is_not_taken(stream: SessionStream) -> None:
+def test_a_local_transport_cannot_attach_after_close(stream: SessionStream) -> None:
     opened(stream)
     stream.close()
     assert not stream.attach(LocalConnection())  # type: ignore[arg-type]
 
 
-def test_a_frame_of_the_local_transport_waits_for_the_one_in_hand(
+def test_a_frame_of_the_local_transport_waits_for_the_frame_in_progress(
     stream: SessionStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer(stream, 1, **OPEN)
@@ -275,7 +273,7 @@ def test_a_frame_of_the_local_transport_waits_for_the_one_in_hand(
     assert len(calls) == 1
 
 
-def test_an_answer_is_counted_once_and_when_it_is_sent(stream: SessionStream) -> None:
+def test_a_reply_is_counted_once_when_it_is_sent(stream: SessionStream) -> None:
     def counted() -> float:
         return METRICS.registry.get_sample_value("logitport_steps_total", {"transport": "grpc"}) or 0.0
 
@@ -287,6 +285,6 @@ def test_an_answer_is_counted_once_and_when_it_is_sent(stream: SessionStream) ->
     assert counted() == before
     stream.record()
     stream.record()
-    answer(stream, 3, **step())  # which is told again
+    answer(stream, 3, **step())  # a repeated reply
     stream.record()
     assert counted() == before + 1

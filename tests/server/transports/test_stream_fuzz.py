@@ -1,4 +1,4 @@
-"""Whatever frames an engine makes up, each gets its reply, and none finds a defect."""
+"""Arbitrary frames of an engine: each gets a reply, and none causes an internal error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from logitport_server.transports.stream import SessionStream
 VOCAB = 10
 SMALL = st.integers(-1, 4)
 IDS = st.lists(st.integers(-1, VOCAB), max_size=4)
-OCTETS = st.binary(max_size=9)
+DATA = st.binary(max_size=9)
 
 
 def int32(values: list[int]) -> bytes:
@@ -41,7 +41,7 @@ def tensors(draw: st.DrawFn) -> common_pb2.Tensor:
 
 @st.composite
 def requests(draw: st.DrawFn) -> common_pb2.Request:
-    names = st.sampled_from(["DenyHistory", "AddOutputs", "CountCalls", "Nobody"])
+    names = st.sampled_from(["DenyHistory", "AddOutputs", "CountCalls", "Unknown"])
     calls = [
         common_pb2.ProcessorCall(
             processor=common_pb2.Processor(builtin=draw(names)),
@@ -56,7 +56,7 @@ def requests(draw: st.DrawFn) -> common_pb2.Request:
 
 @st.composite
 def steps(draw: st.DrawFn) -> processing_pb2.Step:
-    """Mostly well-formed: of requests with an empty history, or with one that is made up."""
+    """Mostly valid steps of requests with an empty history or a random one."""
     n = draw(st.integers(0, 3))
     new = [draw(st.one_of(st.just([]), st.just([]), IDS)) for _ in range(n)]
     drafts = [draw(st.lists(st.integers(0, VOCAB - 1), max_size=2)) for _ in range(n)]
@@ -76,23 +76,23 @@ def steps(draw: st.DrawFn) -> processing_pb2.Step:
         "row_draft_offsets": int32([offset for _, offset in rows]),
     }
     if draw(st.integers(0, 3)) == 0:
-        columns[draw(st.sampled_from(list(columns)))] = draw(OCTETS)
+        columns[draw(st.sampled_from(list(columns)))] = draw(DATA)
     return processing_pb2.Step(**columns)
 
 
 def added(processors: list[str]) -> dict[str, Any]:
     """Requests with an empty history, in slots 0, 1, ..."""
     calls = [common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin=name)) for name in processors]
-    asked = [
+    slotted = [
         processing_pb2.SlottedRequest(slot=slot, request=common_pb2.Request(processors=[call]))
         for slot, call in enumerate(calls)
     ]
-    return {"add": processing_pb2.AddRequests(requests=asked)}
+    return {"add": processing_pb2.AddRequests(requests=slotted)}
 
 
 FRAMES: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.builds(
-        lambda asked: {"add": processing_pb2.AddRequests(requests=asked)},
+        lambda slotted: {"add": processing_pb2.AddRequests(requests=slotted)},
         st.lists(
             st.builds(
                 lambda slot, generation, request: processing_pb2.SlottedRequest(
@@ -108,12 +108,12 @@ FRAMES: st.SearchStrategy[dict[str, Any]] = st.one_of(
     steps().map(lambda step: {"step": step}),
     steps().map(lambda step: {"step": step}),
     tensors().map(lambda tensor: {"logits": processing_pb2.StepLogits(logits=tensor)}),
-    st.builds(lambda s, g: {"remove": processing_pb2.RemoveRequests(slots=s, generations=g)}, OCTETS, OCTETS),
+    st.builds(lambda s, g: {"remove": processing_pb2.RemoveRequests(slots=s, generations=g)}, DATA, DATA),
     st.builds(
         lambda size: {"open_region": processing_pb2.OpenRegion(size_bytes=size)}, st.sampled_from([-1, 0, 40, 1 << 40])
     ),
     st.just({}),
-    st.just({"logits": None}),  # as many rows as were asked for
+    st.just({"logits": None}),  # with the requested number of rows
     st.just({"logits": None}),
 )
 
@@ -124,7 +124,7 @@ FRAMES: st.SearchStrategy[dict[str, Any]] = st.one_of(
     transport=st.sampled_from(["grpc", "local"]),
     skip_numbers=st.sets(st.integers(2, 12), max_size=1),
 )
-def test_no_frame_finds_a_defect(
+def test_no_frame_causes_an_internal_error(
     open_engine: Any,
     first: list[str],
     frames: list[dict[str, Any]],
@@ -135,24 +135,24 @@ def test_no_frame_finds_a_defect(
     stream = SessionStream(lambda _: engine.session, Metrics(Loader(1)), None)
     opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
     stream.answer(processing_pb2.SessionRequest(seq=1, open=opening), transport)
-    seq, wanted = 1, 0
+    seq, requested = 1, 0
     try:
         for frame in [added(first), *frames]:
             seq += 1 + (seq in skip_numbers)
             if frame == {"logits": None}:
-                fitting = common_pb2.Tensor(datatype="FP32", shape=[wanted, VOCAB], raw=bytes(4 * VOCAB * wanted))
+                fitting = common_pb2.Tensor(datatype="FP32", shape=[requested, VOCAB], raw=bytes(4 * VOCAB * requested))
                 frame = {"logits": processing_pb2.StepLogits(logits=fitting)}  # noqa: PLW2901
             reply = stream.answer(processing_pb2.SessionRequest(seq=seq, **frame), transport)
             assert reply.seq == seq
             kind = reply.WhichOneof("frame")
             assert kind is not None
-            wanted = len(reply.edits.logits_rows) // 4 if kind == "edits" else wanted
-            told = (
+            requested = len(reply.edits.logits_rows) // 4 if kind == "edits" else requested
+            errors = (
                 [reply.error]
                 if kind == "error"
                 else [one.error for one in getattr(getattr(reply, kind), "failures", ())]
             )
-            for error in told:
+            for error in errors:
                 assert error.code not in (common_pb2.ERROR_CODE_UNSPECIFIED, common_pb2.ERROR_CODE_INTERNAL), (
                     error.message
                 )
