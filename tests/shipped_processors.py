@@ -26,7 +26,7 @@ class CountsCalls(CustomLogitProcessor):
         return logits
 
 
-class TellsLengths(EditProcessor):
+class ForcesLengths(EditProcessor):
     """Forces an id that shows the length of the prompt, then of the output."""
 
     def edit(self, request, edits):

@@ -158,7 +158,7 @@ def test_release_is_called_when_a_tensor_is_freed(gpu: Cuda) -> None:
     assert released
 
 
-def test_memory_of_another_process_is_as_large_as_cuda_says(gpu: Cuda, driver: Driver) -> None:
+def test_the_size_of_shared_memory_comes_from_cuda(gpu: Cuda, driver: Driver) -> None:
     memory: Any = gpu.open_memory(b"x" * 64)
     assert memory.exposed.__cuda_array_interface__["shape"] == (3 * BLOCK,)
     (function, opening, flags), ranged = driver.calls
@@ -296,7 +296,7 @@ def test_errors_during_collection_are_only_logged(gpu: Cuda, driver: Driver, cap
     assert "cuIpcCloseMemHandle: CUDA_ERROR_INVALID_VALUE" in caplog.text
 
 
-def test_without_a_gpu_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_no_device_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_cuda(torch.device("cpu")) is None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert open_cuda.__wrapped__(torch.device("cuda:0")) is None

@@ -23,7 +23,7 @@ from logitport import (
     UnknownProcessor,
 )
 from logitport.integrations.llama_cpp import RemoteLogitsProcessor
-from tests.shipped_processors import TellsLengths
+from tests.shipped_processors import ForcesLengths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -133,7 +133,7 @@ def test_scores_may_be_a_strided_view(remote: Any) -> None:
 @pytest.mark.parametrize("scores", [np.zeros((1, 8), np.single), np.zeros(8), np.zeros(8, np.int32)])
 def test_other_scores_are_refused(remote: Any, scores: Any) -> None:
     with pytest.raises(InvalidLogits, match=r"expected float32\[vocab_size\]"):
-        remote(TellsLengths)(np.array([1], np.intc), scores)
+        remote(ForcesLengths)(np.array([1], np.intc), scores)
 
 
 @pytest.mark.parametrize("processors", ["disallowed_tokens", [("disallowed_tokens",)], [["a", 1]], None, {"a": {}}])
@@ -143,14 +143,14 @@ def test_other_processors_are_refused(client: Client, processors: Any) -> None:
 
 
 def test_ids_beyond_the_scores_are_refused_and_the_next_call_starts_over(remote: Any) -> None:
-    processor = remote(TellsLengths)
+    processor = remote(ForcesLengths)
     with pytest.raises(InvalidTokenId, match="200"):
         best(processor, 1, VOCAB_SIZE)
     assert best(processor, 1, 2) == 102
 
 
 def test_a_custom_loop(remote: Any) -> None:
-    processor = remote(TellsLengths)
+    processor = remote(ForcesLengths)
     assert best(processor, 5, 6, 7) == 103
     assert best(processor, 5, 6, 7, 8) == 101
     assert best(processor, 5, 6, 7, 8, 9) == 102
@@ -166,7 +166,7 @@ def test_a_custom_loop(remote: Any) -> None:
 
 
 def test_each_completion_is_a_new_request_whatever_its_prompt(remote: Any) -> None:
-    processor, model = remote(TellsLengths), Llama()
+    processor, model = remote(ForcesLengths), Llama()
     first = outputs(model, [5, 6, 7], processor, 4)
     assert first == [103, 101, 102, 103]
     assert outputs(model, [5, 6, 7, *first], processor, 2) == [107, 101]
@@ -176,17 +176,17 @@ def test_each_completion_is_a_new_request_whatever_its_prompt(remote: Any) -> No
 
 
 def test_models_alternate(remote: Any) -> None:
-    processor = remote(TellsLengths)
+    processor = remote(ForcesLengths)
     one, other = Llama().generate([1, 2], [processor]), Llama().generate([1, 2], [processor])
     assert [(next(one), next(other)) for _ in range(3)] == [(102, 102), (101, 101), (102, 102)]
 
 
 def test_drafts_are_not_part_of_the_history(remote: Any) -> None:
-    assert outputs(Llama(drafts=3), [5, 6], remote(TellsLengths), 4) == [102, 101, 102, 103]
+    assert outputs(Llama(drafts=3), [5, 6], remote(ForcesLengths), 4) == [102, 101, 102, 103]
 
 
 def test_sampling_without_generate_is_a_custom_loop(remote: Any) -> None:
-    processor, model = remote(TellsLengths), Llama()
+    processor, model = remote(ForcesLengths), Llama()
     model.input_ids[:4], model.n_tokens = [4, 5, 6, 7], 2
     assert model.sample([processor]) == 102
     model.n_tokens = 3
@@ -239,7 +239,7 @@ def test_another_llama_cpp_python_is_refused(remote: Any) -> None:
     model = Llama()
     model.input_ids[:2], model.n_tokens = [5, 6], 2
     with pytest.raises(InvalidArgument, match=r"install 0\.3\.36"):
-        names["generate"](model, [remote(TellsLengths)])
+        names["generate"](model, [remote(ForcesLengths)])
 
 
 def test_a_failure_is_raised_in_its_own_thread(client: Client) -> None:

@@ -57,7 +57,7 @@ class Stalls(EditProcessor):
 
 
 class Stalling:
-    """A server whose steps stall, and a client of it.
+    """A server with steps that stall, and a client of it.
 
     Attributes:
         client: has a timeout of TIMEOUT seconds.

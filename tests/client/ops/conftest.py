@@ -29,9 +29,9 @@ class Implementation:
 
     Attributes:
         run: applies edits to a tensor on `device`, or to an array if `arrays`.
-        device: where its tensors lie.
-        arrays: whether it takes numpy arrays too.
-        rounds_bfloat16: False for Triton's interpreter, which cuts bfloat16 off where a GPU rounds to nearest.
+        device: the device of its tensors.
+        arrays: whether it accepts numpy arrays too.
+        rounds_bfloat16: False for Triton's interpreter, which truncates bfloat16 where a GPU rounds to nearest.
     """
 
     run: Callable[[Edits, Any], None]
@@ -41,7 +41,7 @@ class Implementation:
 
 
 def import_triton_module(monkeypatch: pytest.MonkeyPatch, *, interpret: bool) -> ModuleType:
-    """The module as it is under Triton's interpreter, or compiled; Triton decides when a kernel is decorated."""
+    """Import the module for Triton's interpreter or compiler. Triton decides when a kernel is decorated."""
     pytest.importorskip("triton")
     monkeypatch.setenv("TRITON_INTERPRET", "1" if interpret else "0")
     monkeypatch.delitem(sys.modules, TRITON_MODULE, raising=False)
@@ -67,10 +67,10 @@ def implementation(request: pytest.FixtureRequest) -> Iterator[Implementation]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         if name == "triton interpreted":
             module = import_triton_module(monkeypatch, interpret=True)
-            # Several blocks a row and several chunks an edit, though rows are short.
+            # Small sizes give several blocks per row and several chunks per edit, although rows are short.
             monkeypatch.setattr(module, "BLOCK", 64)
             monkeypatch.setattr(module, "CHUNK", 16)
-            # numpy, which the interpreter computes with, warns where a GPU overflows silently.
+            # The interpreter computes with numpy, which warns of overflows. A GPU does not.
             run = np.errstate(over="ignore", invalid="ignore")(module.apply_edits)
             yield Implementation(run, arrays=False, rounds_bfloat16=False)
         else:
@@ -80,7 +80,7 @@ def implementation(request: pytest.FixtureRequest) -> Iterator[Implementation]:
 
 
 def bits_of(array: Any) -> np.ndarray:
-    """The bits of a tensor or array of floats, as integers."""
+    """Return the bits of a tensor or array of floats as integers."""
     if isinstance(array, torch.Tensor):
         return array.cpu().contiguous().view(torch.int32 if array.itemsize == 4 else torch.int16).numpy()
     return np.ascontiguousarray(array).view(f"i{array.itemsize}")
@@ -88,7 +88,7 @@ def bits_of(array: Any) -> np.ndarray:
 
 @pytest.fixture
 def compiled_triton_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    """The module whose kernels are compiled rather than interpreted."""
+    """The module with compiled kernels."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     return import_triton_module(monkeypatch, interpret=False)
 
@@ -100,7 +100,7 @@ def bits() -> Callable[[Any], np.ndarray]:
 
 @pytest.fixture
 def restore(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Leave the registries and the configuration as they were."""
+    """Restore the registries and the configuration after the test."""
     for table in ("_classes", "_replacements"):
         monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
     monkeypatch.setattr(torch.version, "hip", None)

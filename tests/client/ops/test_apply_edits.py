@@ -1,4 +1,4 @@
-"""Every implementation against the reference, over shapes, dtypes, strides and edge rows."""
+"""Every implementation compared with the reference, over shapes, dtypes, strides and edge rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _mask(rng: np.random.Generator, width: int, share: float) -> np.ndarray:
 
 
 def edge_rows(width: int, rng: np.random.Generator) -> list[RowEdits]:
-    """One row for each thing that could go wrong."""
+    """One row for each error-prone case."""
     ids = rng.integers(0, width, 1 + width // 3)
     others = rng.integers(0, width, 40)
 
@@ -72,7 +72,7 @@ def edge_rows(width: int, rng: np.random.Generator) -> list[RowEdits]:
 
 
 def make_storage(rows: int, width: int, dtype: str, rng: np.random.Generator) -> torch.Tensor:
-    """Random values among which are NaNs with payloads, infinities, zeros of both signs and subnormals."""
+    """Random values, including NaNs with payloads, infinities, zeros of both signs and subnormals."""
     values = torch.from_numpy(rng.normal(size=(rows, width), scale=3.0)).to(DTYPES[dtype])
     patterns = {
         "float32": [0x7FC12345, 0xFF800000, 0x7F800000, 0x80000000, 0x00000001, 0xFFC00001],
@@ -94,21 +94,21 @@ def biased_cells(edits: Edits, shape: tuple[int, int]) -> np.ndarray:
 
 
 def compare(implementation: Any, bits: Any, edits: Edits, storage: Any, view: Callable[[Any], Any]) -> None:
-    """Apply to a copy of the storage, and demand the reference's bits, also of what lies beside the logits."""
+    """Apply to a copy of the storage. All bits must equal the reference's, also those outside the logits."""
     is_tensor = isinstance(storage, torch.Tensor)
-    wanted = storage.clone() if is_tensor else storage.copy()
+    expected = storage.clone() if is_tensor else storage.copy()
     got = storage.to(implementation.device, copy=True) if is_tensor else storage.copy()
-    naive.apply_edits(edits, view(wanted))
+    naive.apply_edits(edits, view(expected))
     implementation.run(edits, view(got))
     markers = torch.zeros(storage.shape, dtype=torch.bool) if is_tensor else np.zeros(storage.shape, np.bool_)
     biased = biased_cells(edits, tuple(view(markers).shape))
     view(markers)[:] = torch.from_numpy(biased) if is_tensor else biased
-    wide, wide_got = (np.asarray(values.cpu().double() if is_tensor else values) for values in (wanted, got))
+    wide, wide_got = (np.asarray(values.cpu().double() if is_tensor else values) for values in (expected, got))
     # Where something was added, a NaN may get another payload; and Triton's interpreter does not round bfloat16.
     alike = np.isnan(wide) & np.isnan(wide_got)
     if is_tensor and storage.dtype == torch.bfloat16 and not implementation.rounds_bfloat16:
         alike |= np.isclose(wide.clip(-3e38, 3e38), wide_got.clip(-3e38, 3e38), rtol=2**-7, atol=1e-38)
-    differs = (bits(wanted) != bits(got)) & ~(alike & np.asarray(markers))
+    differs = (bits(expected) != bits(got)) & ~(alike & np.asarray(markers))
     assert not differs.any(), f"{np.argwhere(differs)[:5].tolist()}: {wide[differs][:5]}, not {wide_got[differs][:5]}"
 
 
@@ -122,18 +122,20 @@ PAIRWISE = [
 
 
 @pytest.mark.parametrize(("width", "dtype", "layout"), PAIRWISE)
-def test_as_the_reference_on_tensors(implementation: Any, bits: Any, width: int, dtype: str, layout: str) -> None:
+def test_edited_tensors_equal_the_reference(
+    implementation: Any, bits: Any, width: int, dtype: str, layout: str
+) -> None:
     rng = np.random.default_rng(width)
-    said = edge_rows(width, rng)
-    order = rng.permutation(len(said))
-    edits = Edits.pack([(int(row), said[row]) for row in order], width)
-    storage = make_storage(2 * len(said), width + 7, dtype, rng)
+    row_edits = edge_rows(width, rng)
+    order = rng.permutation(len(row_edits))
+    edits = Edits.pack([(int(row), row_edits[row]) for row in order], width)
+    storage = make_storage(2 * len(row_edits), width + 7, dtype, rng)
     compare(implementation, bits, edits, storage, lambda whole: LAYOUTS[layout](whole, width))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_as_the_reference_on_arrays(implementation: Any, bits: Any, dtype: str, layout: str) -> None:
+def test_edited_arrays_equal_the_reference(implementation: Any, bits: Any, dtype: str, layout: str) -> None:
     if not implementation.arrays:
         return
     width = 100
@@ -146,33 +148,33 @@ def test_as_the_reference_on_arrays(implementation: Any, bits: Any, dtype: str, 
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[int, list[tuple[int, RowEdits]], int]:
-    """Width, what is said of some rows, and how many rows there are."""
+    """Width, edits of some rows, and the number of rows."""
     width = draw(st.integers(1, 150))
     num_rows = draw(st.integers(1, 5))
     token_ids = st.lists(st.integers(0, width - 1), max_size=20)
     values = st.floats(-60000, 60000, width=32)
     rows = []
     for row in draw(st.lists(st.integers(0, num_rows - 1), unique=True)):
-        said = RowEdits()
+        row_edits = RowEdits()
         for kind in draw(st.lists(st.sampled_from(EditKind), max_size=4)):
             if kind is EditKind.DENY:
-                said.deny(draw(token_ids))
+                row_edits.deny(draw(token_ids))
             elif kind is EditKind.ALLOW:
-                said.allow(draw(token_ids))
+                row_edits.allow(draw(token_ids))
             elif kind is EditKind.FORCE:
-                said.force(draw(st.integers(0, width - 1)))
+                row_edits.force(draw(st.integers(0, width - 1)))
             elif kind is EditKind.BIAS:
                 ids = draw(token_ids)
-                said.bias(ids, draw(st.lists(values, min_size=len(ids), max_size=len(ids))))
+                row_edits.bias(ids, draw(st.lists(values, min_size=len(ids), max_size=len(ids))))
             else:
-                said.bitmask(pack_bits(np.array(draw(st.lists(st.booleans(), min_size=width, max_size=width)))))
-        rows.append((row, said))
+                row_edits.bitmask(pack_bits(np.array(draw(st.lists(st.booleans(), min_size=width, max_size=width)))))
+        rows.append((row, row_edits))
     return width, rows, num_rows
 
 
 @settings(max_examples=40)
 @given(batch=batches(), dtype=st.sampled_from(sorted(DTYPES)), seed=st.integers(0, 2**32 - 1))
-def test_as_the_reference_on_anything(implementation: Any, batch: Any, dtype: str, seed: int) -> None:
+def test_random_edits_equal_the_reference(implementation: Any, batch: Any, dtype: str, seed: int) -> None:
     width, rows, num_rows = batch
     edits = Edits.pack(rows, width)
     storage = make_storage(num_rows, width, dtype, np.random.default_rng(seed))
@@ -180,9 +182,9 @@ def test_as_the_reference_on_anything(implementation: Any, batch: Any, dtype: st
     compare(implementation, lambda logits: logits.cpu().view(integers).numpy(), edits, storage, lambda whole: whole)
 
 
-def _apply(implementation: Any, logits: list[list[float]], *said: RowEdits, vocab_size: int | None = None) -> Any:
+def _apply(implementation: Any, logits: list[list[float]], *row_edits: RowEdits, vocab_size: int | None = None) -> Any:
     tensor = torch.tensor(logits, device=implementation.device)
-    implementation.run(Edits.pack(enumerate(said), vocab_size or tensor.shape[1]), tensor)
+    implementation.run(Edits.pack(enumerate(row_edits), vocab_size or tensor.shape[1]), tensor)
     return tensor.tolist()
 
 
@@ -221,32 +223,32 @@ def test_logits_wider_than_the_vocabulary(implementation: Any) -> None:
 def test_biases_of_one_id_are_rounded_once(implementation: Any) -> None:
     if not implementation.rounds_bfloat16:
         return
-    said = RowEdits()
-    said.bias([0], 2**-8)
-    said.bias([0], 2**-8)
+    row_edits = RowEdits()
+    row_edits.bias([0], 2**-8)
+    row_edits.bias([0], 2**-8)
     logits = torch.ones(1, 1, dtype=torch.bfloat16, device=implementation.device)
-    implementation.run(Edits.pack([(0, said)], 1), logits)
+    implementation.run(Edits.pack([(0, row_edits)], 1), logits)
     assert logits.item() == 1 + 2**-7  # added one by one, each would be rounded away
 
 
-def test_no_edits_no_change(implementation: Any) -> None:
+def test_without_edits_nothing_changes(implementation: Any) -> None:
     assert _apply(implementation, [[1.0, 2.0]]) == [[1.0, 2.0]]
 
 
 def test_a_leaf_that_requires_grad_is_edited(implementation: Any) -> None:
-    said = RowEdits()
-    said.deny([0])
-    said.force(1)
-    said.bias([0], 1.0)
+    row_edits = RowEdits()
+    row_edits.deny([0])
+    row_edits.force(1)
+    row_edits.bias([0], 1.0)
     logits = torch.ones(1, 2, requires_grad=True, device=implementation.device)
     with torch.no_grad():
-        implementation.run(Edits.pack([(0, said)], 2), logits)
+        implementation.run(Edits.pack([(0, row_edits)], 2), logits)
     assert logits.tolist() == [[-INF, 0.0]]
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_nothing_waits_for_the_gpu() -> None:
+def test_edits_do_not_synchronize_with_the_gpu() -> None:
     width = 1000
     edits = Edits.pack(enumerate(edge_rows(width, np.random.default_rng(0))), width)
     logits = torch.zeros(len(edge_rows(width, np.random.default_rng(0))), width, device="cuda")
@@ -284,8 +286,8 @@ def test_one_copy_and_one_kernel() -> None:
         ([[0.0, 0.0]], "list"),
     ],
 )
-def test_refused_logits(logits: Any, named: str) -> None:
-    said = RowEdits()
-    said.deny([0])
+def test_unsupported_logits_are_refused(logits: Any, named: str) -> None:
+    row_edits = RowEdits()
+    row_edits.deny([0])
     with pytest.raises(InvalidLogits, match=named):
-        apply_edits(Edits.pack([(0, said)], 2), logits)
+        apply_edits(Edits.pack([(0, row_edits)], 2), logits)

@@ -1,4 +1,4 @@
-"""Which implementation of an op runs, and what the table says of it."""
+"""The choice of an op's implementation, and the table of ops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("restore")
 
 
 class Traced(LogitOp):
-    """Says which implementation ran, and counts how often it chose one."""
+    """Returns the name of the implementation that ran, and counts its choices."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -56,7 +56,7 @@ def on(device: str) -> Any:
         ("mps", "native", "native"),
     ],
 )
-def test_the_device_decides(device: str, of_bare: str, of_cuda: str) -> None:
+def test_the_device_selects_the_implementation(device: str, of_bare: str, of_cuda: str) -> None:
     assert Traced()(on(device)) == of_bare
     assert OnCuda()(on(device)) == of_cuda
 
@@ -87,7 +87,7 @@ def test_numpy_arrays_are_cpu() -> None:
     assert OnCuda()(np.zeros(1)) == "cpu"
 
 
-def test_chosen_once_for_each_device() -> None:
+def test_an_implementation_is_chosen_once_for_each_device() -> None:
     op = OnCuda()
     for _ in range(3):
         op(on("cpu"))
@@ -96,7 +96,7 @@ def test_chosen_once_for_each_device() -> None:
     assert op.choices == 3
 
 
-def test_native_where_it_is_disabled_unless_enforced() -> None:
+def test_native_runs_for_a_disabled_op_unless_it_is_enforced() -> None:
     LogitOp.register("traced")(OnCuda)
     ops.configure(["none"])
     assert OnCuda()(on("cpu")) == "native"
@@ -106,16 +106,16 @@ def test_native_where_it_is_disabled_unless_enforced() -> None:
     assert OnCuda()(on("cpu")) == "cpu"
 
 
-def test_native_where_a_package_is_missing() -> None:
-    class Wanting(OnCuda):
+def test_native_runs_if_a_package_is_missing() -> None:
+    class LacksPackage(OnCuda):
         requires: ClassVar = {"cuda": "no_such_package"}
 
-    assert Wanting()(on("cuda")) == "native"
-    assert Wanting().choose("cuda") == ("native", "no_such_package is not installed")
-    assert Wanting()(on("cpu")) == "cpu"
+    assert LacksPackage()(on("cuda")) == "native"
+    assert LacksPackage().choose("cuda") == ("native", "no_such_package is not installed")
+    assert LacksPackage()(on("cpu")) == "cpu"
 
 
-def test_configuring_lets_ops_choose_anew() -> None:
+def test_configuring_repeats_the_choice() -> None:
     LogitOp.register("traced")(OnCuda)
     assert LogitOp.get("traced")(on("cpu")) == "cpu"
     ops.configure(["-traced"])
@@ -123,19 +123,19 @@ def test_configuring_lets_ops_choose_anew() -> None:
     assert LogitOp.get("traced") is LogitOp.get("traced")
 
 
-def test_native_is_compiled_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_is_compiled_if_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     monkeypatch.setattr(torch, "compile", lambda kernel, **options: calls.append((kernel, options)) or kernel)
-    said = RowEdits()
-    said.deny([1])
+    row_edits = RowEdits()
+    row_edits.deny([1])
     logits = torch.zeros(2, 3)
     ops.configure(compile_native=True)
     for row in range(2):
-        ops.apply_edits(Edits.pack([(row, said)], 3), logits)
+        ops.apply_edits(Edits.pack([(row, row_edits)], 3), logits)
     assert [(kernel.__name__, options) for kernel, options in calls] == [("deny", {"dynamic": True})]
     assert logits[:, 1].tolist() == [-torch.inf] * 2
     ops.configure()
-    ops.apply_edits(Edits.pack([(0, said)], 3), logits)
+    ops.apply_edits(Edits.pack([(0, row_edits)], 3), logits)
     assert len(calls) == 1
 
 
@@ -147,7 +147,7 @@ def test_a_replacement_obeys_the_configuration() -> None:
     assert LogitOp.get("traced")(on("cpu")) == "native"
 
 
-def test_the_table() -> None:
+def test_the_table_of_ops() -> None:
     ops.configure(["none", "+apply_edits"])
     rows = {(row.op, row.platform): row for row in list_ops()}
     assert {platform for op, platform in rows if op == "apply_edits"} == set(PLATFORMS)

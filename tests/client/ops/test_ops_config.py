@@ -21,7 +21,7 @@ from logitport.ops import LogitOp, OpsConfig
         (("+another", "none"), False, False),
     ],
 )
-def test_what_is_enabled(custom_ops: tuple[str, ...], compile_native: bool, enabled: bool) -> None:
+def test_enabled_ops(custom_ops: tuple[str, ...], compile_native: bool, enabled: bool) -> None:
     assert OpsConfig(custom_ops, compile_native).decide("apply_edits")[0] is enabled
 
 
@@ -33,7 +33,7 @@ def test_what_is_enabled(custom_ops: tuple[str, ...], compile_native: bool, enab
         ((), "custom_ops is all by default"),
     ],
 )
-def test_why(custom_ops: tuple[str, ...], reason: str) -> None:
+def test_the_reason_for_a_decision(custom_ops: tuple[str, ...], reason: str) -> None:
     assert OpsConfig(custom_ops).decide("apply_edits")[1] == reason
 
 
@@ -48,7 +48,7 @@ def test_why(custom_ops: tuple[str, ...], reason: str) -> None:
         (("",), "'' is none of"),
     ],
 )
-def test_refused(custom_ops: tuple[str, ...], message: str) -> None:
+def test_invalid_configurations_are_refused(custom_ops: tuple[str, ...], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         OpsConfig(custom_ops)
 

@@ -1,4 +1,4 @@
-"""What is registered by name, replaced by an installed package, and refused."""
+"""Registration by name, replacement by installed packages, and refusals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("restore")
 
 
-def test_a_package_replaces_an_op_and_the_replacement_can_be_taken_back() -> None:
+def test_a_package_replaces_an_op_and_the_replacement_can_be_undone() -> None:
     seen = []
     before = type(LogitOp.get("apply_edits"))
 
@@ -70,7 +70,7 @@ def test_a_package_replaces_a_pipeline_stage() -> None:
         (lambda: LogitOp.unregister_oot("nothing"), "'nothing' is not replaced"),
     ],
 )
-def test_refused(wrong: Any, message: str) -> None:
+def test_invalid_registrations_are_refused(wrong: Any, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         wrong()
 

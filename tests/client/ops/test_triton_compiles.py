@@ -1,4 +1,4 @@
-"""The kernel compiles for real GPUs. None is needed for that, and the interpreter accepts what the compiler refuses."""
+"""The kernel compiles for real GPUs, without one. Triton's interpreter accepts code that its compiler refuses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CODE = {"cuda": "cubin", "hip": "hsaco"}
         ("hip", "gfx942", 64, "bf16"),
     ],
 )
-def test_compiles(
+def test_the_kernel_compiles(
     compiled_triton_module: ModuleType, backend: str, architecture: int | str, warp_size: int, dtype: str
 ) -> None:
     import triton

@@ -158,7 +158,7 @@ def test_code_of_another_version_is_refused_before_anything_runs(tmp_path):
 
 
 class CustomLogitProcessorOfMain:
-    """A string whose functions use `__main__`'s globals, as a plain dill writes for a class of a script."""
+    """A string with functions that use `__main__`'s globals, as a plain dill writes for a class of a script."""
 
     def string(self):
         namespace = {"__name__": "__main__"}

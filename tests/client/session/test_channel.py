@@ -101,10 +101,10 @@ def test_invalid_ids_fail_only_their_request(opened: Any, wrong: Any, as_drafts:
     session, script = opened()
     bad, good = session.add(Request([1])), session.add(Request([1]))
 
-    def honest_about_requests(frame: Any) -> dict[str, Any]:
+    def accept_requests(frame: Any) -> dict[str, Any]:
         return edits_reply(failures=[failure(0, UnknownRequest("slot 0 holds no request"))])
 
-    script.answer = lambda frame: honest_about_requests(frame) if frame.HasField("step") else script.correct(frame)
+    script.answer = lambda frame: accept_requests(frame) if frame.HasField("step") else script.correct(frame)
     if as_drafts:
         pending = session.step({bad: [], good: [2]}, drafts={bad: wrong, good: [3]})
     else:

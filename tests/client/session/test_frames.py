@@ -63,8 +63,8 @@ def test_a_step_without_requests() -> None:
 
 
 def test_columns() -> None:
-    told = {A: [4], B: [], C: [5, 6]}
-    frame = step_frame(told, {}, place_rows(told, {}, None), 10)
+    new_ids = {A: [4], B: [], C: [5, 6]}
+    frame = step_frame(new_ids, {}, place_rows(new_ids, {}, None), 10)
     assert frame.slots == int32(4, 0, 2)
     assert frame.generations == int32(7, 0, 0)
     assert frame.base_lengths == int32(3, 0, 1)
@@ -76,9 +76,9 @@ def test_columns() -> None:
 
 
 def test_columns_of_drafts_and_rows() -> None:
-    told = {A: [4], B: []}
+    new_ids = {A: [4], B: []}
     drafts = {B: [7, 8]}
-    frame = step_frame(told, drafts, place_rows(told, drafts, [(B, 2), A, B]), 10)
+    frame = step_frame(new_ids, drafts, place_rows(new_ids, drafts, [(B, 2), A, B]), 10)
     assert frame.draft_counts == int32(0, 2)
     assert frame.draft_token_ids == int32(7, 8)
     assert frame.row_requests == int32(1, 0, 1)
@@ -104,6 +104,6 @@ def test_ids_of_any_integer_kind(ids: Any) -> None:
 )
 @pytest.mark.parametrize("as_drafts", [False, True])
 def test_invalid_ids_are_refused(ids: list[Any], message: str, as_drafts: bool) -> None:
-    told, drafts = ({A: []}, {A: ids}) if as_drafts else ({A: ids}, {})
+    new_ids, drafts = ({A: []}, {A: ids}) if as_drafts else ({A: ids}, {})
     with pytest.raises(InvalidTokenId, match=message):
-        step_frame(told, drafts, [(A, 0)], 10)
+        step_frame(new_ids, drafts, [(A, 0)], 10)

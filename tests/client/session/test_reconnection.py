@@ -92,12 +92,12 @@ def test_a_server_that_ends_while_histories_are_sent_again(servers: Any) -> None
     two = servers(2)
     handle = two.session.add(Request([1]))
 
-    def wants_the_history(frame: Any) -> dict[str, Any]:
+    def request_history(frame: Any) -> dict[str, Any]:
         end_server(two.scripts[0])
         differs = common_pb2.Failure(slot=handle.slot, error=to_proto(NeedSync("differs")))
         return {"edits": processing_pb2.StepEdits(failures=[differs])}
 
-    two.scripts[0].answer = wants_the_history
+    two.scripts[0].answer = request_history
     result = two.session.step({handle: [2]}).apply(zeros())
     assert result.failures == {}
     assert two.kinds(1)[-1] == "step"
@@ -145,13 +145,13 @@ def test_requests_whose_logits_were_sent_lose_their_state(servers: Any) -> None:
     two = servers(2)
     handles = [two.session.add(Request([1])) for _ in range(2)]
 
-    def take_and_go(frame: Any) -> dict[str, Any]:
+    def take_logits_and_end(frame: Any) -> dict[str, Any]:
         if frame.HasField("logits"):
             end_server(two.scripts[0])
             raise ServerUnavailable("gone")
         return READ_ROW_0 if frame.HasField("step") else two.scripts[0].correct(frame)
 
-    two.scripts[0].answer = take_and_go
+    two.scripts[0].answer = take_logits_and_end
     result = two.session.step(dict.fromkeys(handles, ())).apply(np.zeros((2, VOCAB), np.float32), check=False)
     assert {handle: type(error) for handle, error in result.failures.items()} == {handles[0]: StateLost}
     two.session.step({handles[1]: [2]}).apply(zeros())
@@ -207,7 +207,7 @@ def test_the_error_of_a_refused_registration_is_reported(servers: Any) -> None:
     handles = [two.session.add(Request(processors=[(digest, {})])) for digest in digests]
     end_server(two.scripts[0])
 
-    def knows_nothing(frame: Any) -> dict[str, Any]:
+    def lacks_all_processors(frame: Any) -> dict[str, Any]:
         failures = [
             common_pb2.Failure(slot=handle.slot, error=to_proto(UnknownProcessor("no such digest")))
             for handle in handles
@@ -217,7 +217,7 @@ def test_the_error_of_a_refused_registration_is_reported(servers: Any) -> None:
         return {"edits": processing_pb2.StepEdits(failures=failures)} if frame.HasField("step") else opened(frame)
 
     opened = two.scripts[1].correct
-    two.scripts[1].answer = knows_nothing
+    two.scripts[1].answer = lacks_all_processors
     result = two.session.step(dict.fromkeys(handles, ())).apply(np.zeros((2, VOCAB), np.float32), check=False)
     assert [type(result.failures[handle]) for handle in handles] == [NotPermitted, UnknownProcessor]
 

@@ -58,7 +58,7 @@ def test_nothing_is_registered_at_a_server_that_has_everything(server: Server) -
     server.calls.clear()
     assert registrations(server, ("a", "team/a")).restore() == {}
     assert server.calls == [("Get", "a")]
-    assert server.names == {}, "the name may have been deleted since by somebody else"
+    assert server.names == {}, "the name may have been deleted since by another client"
 
 
 def test_payloads_and_names_are_registered_again(server: Server) -> None:

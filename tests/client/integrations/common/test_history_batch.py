@@ -82,7 +82,7 @@ def test_a_forked_beam_reuses_the_request_of_a_dropped_one() -> None:
     assert session.rewound_ids == 1
 
 
-def test_which_batches_can_be_the_next_step() -> None:
+def test_batches_that_can_be_the_next_step() -> None:
     batch, _ = started(np.array([[7, 8], [7, 9]]))
     advance(batch, np.array([[7, 8, 1], [7, 9, 2]]))
     assert batch.continues_with(np.array([[7, 8, 1, 3], [7, 9, 2, 3]]))

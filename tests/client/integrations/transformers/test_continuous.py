@@ -23,7 +23,7 @@ from logitport import Client, CustomLogitProcessor, InvalidArgument
 from logitport.integrations import transformers as plain
 from logitport.integrations.transformers_continuous import RemoteLogitsProcessor
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
-from tests.shipped_processors import CountsCalls, TellsLengths, Tilt, Trips
+from tests.shipped_processors import CountsCalls, ForcesLengths, Tilt, Trips
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -156,7 +156,7 @@ def test_tokens_equal_those_of_the_same_processors_in_process(
 @pytest.fixture(scope="module")
 def names(server: Any) -> Iterator[dict[str, str]]:
     """The names of this file's classes in requests."""
-    shipped = {"Tilt": Tilt, "CountsCalls": CountsCalls, "TellsLengths": TellsLengths, "Trips": Trips}
+    shipped = {"Tilt": Tilt, "CountsCalls": CountsCalls, "ForcesLengths": ForcesLengths, "Trips": Trips}
     with Client(server.target) as client:
         yield {name: client.register(processor).digest for name, processor in shipped.items()}
 
@@ -187,7 +187,7 @@ def test_requests_with_chains_of_their_own_come_and_go(
 
 
 def test_a_requests_own_chain_replaces_the_default(client: Client, started: Any, reference: Any) -> None:
-    manager = started(RemoteLogitsProcessor(client, [(TellsLengths, {})]))
+    manager = started(RemoteLogitsProcessor(client, [(ForcesLengths, {})]))
     manager.add_request(PROMPTS[0], "default", 4)
     manager.add_request(PROMPTS[0], "none", 4, logitport=[])
     manager.add_request(PROMPTS[0], "other", 4, logitport=[["disallowed_tokens", {"token_ids": [1]}]])
@@ -197,7 +197,7 @@ def test_a_requests_own_chain_replaces_the_default(client: Client, started: Any,
 
 
 def test_a_reused_name_is_another_request(client: Client, started: Any) -> None:
-    manager = started(RemoteLogitsProcessor(client, [(TellsLengths, {})]))
+    manager = started(RemoteLogitsProcessor(client, [(ForcesLengths, {})]))
     for _ in range(2):
         manager.add_request([20, 21, 22], "same", 3)
         assert results(manager, 1)["same"].generated_tokens == [103, 101, 102]
@@ -227,7 +227,7 @@ def test_offloaded_requests_keep_the_state_of_their_processors(
 
 def test_several_sequences_of_one_prompt_are_several_requests(client: Client, started: Any) -> None:
     several = {"num_return_sequences": 3, "do_sample": True}
-    manager = started(RemoteLogitsProcessor(client, [(TellsLengths, {})]), generation=several)
+    manager = started(RemoteLogitsProcessor(client, [(ForcesLengths, {})]), generation=several)
     manager.add_request(PROMPTS[1], "one", 4)
     outputs = results(manager, 3)
     assert len(outputs) == 3
@@ -308,7 +308,7 @@ def test_a_server_that_hung_is_used_again_once_it_answers(start_server: Any, sta
 
 
 def test_a_persistent_manager_stays_attached(client: Client, model: Qwen2ForCausalLM) -> None:
-    remote = RemoteLogitsProcessor(client, [(TellsLengths, {})])
+    remote = RemoteLogitsProcessor(client, [(ForcesLengths, {})])
     try:
         with remote.attached(model):
             for _ in range(2):
@@ -373,7 +373,7 @@ def test_other_processors_are_refused(client: Client, processors: Any) -> None:
 
 
 def test_the_hook_for_generate_names_the_right_one(client: Client, model: Qwen2ForCausalLM) -> None:
-    of_generate = plain.RemoteLogitsProcessor(client, [(TellsLengths, {})])
+    of_generate = plain.RemoteLogitsProcessor(client, [(ForcesLengths, {})])
     manager = model.init_continuous_batching(config(), small())
     manager.logit_processor.logits_processor.append(of_generate)
     manager.logit_processor.do_processing = True

@@ -12,7 +12,7 @@ from transformers import LogitsProcessor, Qwen2ForCausalLM
 from logitport import CustomLogitProcessor
 from logitport.integrations.transformers import RemoteLogitsProcessor
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
-from tests.shipped_processors import TellsLengths
+from tests.shipped_processors import ForcesLengths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -113,7 +113,7 @@ def test_tokens_equal_those_of_transformers_own_processors(
     assert torch.equal(through_service, own)
 
 
-@pytest.mark.parametrize("more", [[], [(TellsLengths, {})]])
+@pytest.mark.parametrize("more", [[], [(ForcesLengths, {})]])
 def test_assisted_generation_takes_drafts_back(
     client: Client, generate: Callable[..., torch.Tensor], more: Chain
 ) -> None:
@@ -130,8 +130,8 @@ def test_a_nested_generate_of_an_assistant_is_another_call(
     client: Client, model: Qwen2ForCausalLM, generate: Callable[..., torch.Tensor]
 ) -> None:
     ids = torch.tensor([[30, 31, 32]])
-    plain = generate(RemoteLogitsProcessor(client, [(TellsLengths, {})]), ids=ids)
-    assisted = generate(RemoteLogitsProcessor(client, [(TellsLengths, {})]), ids=ids, assistant_model=model)
+    plain = generate(RemoteLogitsProcessor(client, [(ForcesLengths, {})]), ids=ids)
+    assisted = generate(RemoteLogitsProcessor(client, [(ForcesLengths, {})]), ids=ids, assistant_model=model)
     assert assisted.tolist() == plain.tolist() == [[103, *range(101, 100 + NEW)]]
 
 

@@ -22,7 +22,7 @@ from logitport import (
 )
 from logitport.integrations.transformers import RemoteLogitsProcessor
 from logitport_builtins import DisallowedTokens
-from tests.shipped_processors import TellsLengths
+from tests.shipped_processors import ForcesLengths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,7 @@ def test_padding_is_found_by_id_or_by_mask(
 ) -> None:
     def lengths(**padding: Any) -> list[int]:
         return [
-            row[0] - 100 for row in generate(RemoteLogitsProcessor(client, [(TellsLengths, {})], **padding)).tolist()
+            row[0] - 100 for row in generate(RemoteLogitsProcessor(client, [(ForcesLengths, {})], **padding)).tolist()
         ]
 
     assert lengths(pad_token_id=PAD) == [8, 5, 7]
@@ -95,7 +95,7 @@ def test_padding_is_found_by_id_or_by_mask(
 def test_a_mask_applies_to_all_rows_of_a_prompt(
     client: Client, generate: Callable[..., torch.Tensor], prompts: torch.Tensor
 ) -> None:
-    remote = RemoteLogitsProcessor(client, [(TellsLengths, {})], attention_mask=prompts != PAD)
+    remote = RemoteLogitsProcessor(client, [(ForcesLengths, {})], attention_mask=prompts != PAD)
     output = generate(remote, do_sample=True, num_return_sequences=2)
     assert output[:, 0].tolist() == [108, 108, 105, 105, 107, 107]
 
@@ -103,7 +103,7 @@ def test_a_mask_applies_to_all_rows_of_a_prompt(
 def test_a_mask_of_other_prompts_is_refused(
     client: Client, generate: Callable[..., torch.Tensor], prompts: torch.Tensor
 ) -> None:
-    remote = RemoteLogitsProcessor(client, [(TellsLengths, {})], attention_mask=prompts[:, 1:] != PAD)
+    remote = RemoteLogitsProcessor(client, [(ForcesLengths, {})], attention_mask=prompts[:, 1:] != PAD)
     with pytest.raises(InvalidArgument, match=r"attention_mask has shape \[3, 7\], the prompts have \[3, 8\]"):
         generate(remote)
 

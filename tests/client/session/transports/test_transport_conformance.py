@@ -33,7 +33,7 @@ every_transport = pytest.mark.parametrize("kind", TRANSPORTS)
 def connected(
     kind: str, target: str, *, timeout: float = _SECONDS, max_message_bytes: int = 64 << 20
 ) -> Iterator[Transport]:
-    """A transport whose session is open; its next frame has seq 2."""
+    """A transport with an open session; its next frame has seq 2."""
     with grpc.insecure_channel(target, options=channel_options(max_message_bytes)) as channel:
         transport = connect(kind, target, channel, timeout, max_message_bytes)
         try:
@@ -55,8 +55,8 @@ def connect(
 
 def frame(seq: int, prompt_length: int = 0) -> processing_pb2.SessionRequest:
     request = common_pb2.Request(prompt_token_ids=[7] * prompt_length)
-    asked = processing_pb2.SlottedRequest(slot=seq % 100, request=request)
-    return processing_pb2.SessionRequest(seq=seq, add=processing_pb2.AddRequests(requests=[asked]))
+    slotted = processing_pb2.SlottedRequest(slot=seq % 100, request=request)
+    return processing_pb2.SessionRequest(seq=seq, add=processing_pb2.AddRequests(requests=[slotted]))
 
 
 @every_transport
