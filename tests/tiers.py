@@ -2,7 +2,7 @@
 
 A file belongs here if it takes long and the fast files reach almost all of the same branches: most start servers with
 options of their own, or wait for deadlines. A new file is fast until it is listed. One slow test of a fast file is
-marked `@pytest.mark.slow` where it stands.
+marked `@pytest.mark.slow` there.
 """
 
 from __future__ import annotations

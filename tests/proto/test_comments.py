@@ -1,4 +1,4 @@
-"""Every part of the contract says what it is, and every column of what."""
+"""Every part of the contract has a comment, and every column's comment names its element type."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PYTHON = ROOT / ".venv-proto" / "bin" / "python"  # has protoc; `make` installs 
 
 
 class Part(NamedTuple):
-    """A message, field, oneof, enum, value, service or method, and what is said of it."""
+    """A message, field, oneof, enum, value, service or method, with its comment."""
 
     name: str
     descriptor: Any
@@ -47,12 +47,12 @@ def _first_line_of(file: FileDescriptorProto) -> str:
 
 
 def _below(parent: Any, path: tuple[int, ...], name: str, comments: dict[tuple[int, ...], str]) -> Iterator[Part]:
-    """Whatever has a name in this descriptor, at any depth. A path is of field numbers and indices, as in protoc."""
+    """Yield every named part of this descriptor, at any depth. A path has field numbers and indices, as in protoc."""
     for field in parent.DESCRIPTOR.fields:
         children = getattr(parent, field.name)
         if field.message_type is None or "name" not in field.message_type.fields_by_name:
             continue
-        if not isinstance(children, Sequence):  # one, not any number
+        if not isinstance(children, Sequence):  # a single message, not a list
             continue
         for index, child in enumerate(children):
             here = (*path, field.number, index)
@@ -81,10 +81,10 @@ def test_a_comment_is_a_sentence(parts: list[Part]) -> None:
     assert [part.name for part in parts if not part.comment.endswith(".")] == []
 
 
-def test_every_bytes_field_says_what_its_bytes_are(parts: list[Part]) -> None:
+def test_every_bytes_field_describes_its_bytes(parts: list[Part]) -> None:
     """A column names its element type and length, as in int32[rows]; the others are JSON, or counted in bytes."""
-    said = re.compile(r"\b(u?int(8|32)|float32)\[[^\]]+\]|\bJSON object\b|\bbytes\b")
+    described = re.compile(r"\b(u?int(8|32)|float32)\[[^\]]+\]|\bJSON object\b|\bbytes\b")
     fields = [part for part in parts if isinstance(part.descriptor, FieldDescriptorProto)]
-    octets = [part for part in fields if part.descriptor.type == FieldDescriptorProto.TYPE_BYTES]
-    assert octets
-    assert [part.name for part in octets if not said.search(part.comment)] == []
+    bytes_fields = [part for part in fields if part.descriptor.type == FieldDescriptorProto.TYPE_BYTES]
+    assert bytes_fields
+    assert [part.name for part in bytes_fields if not described.search(part.comment)] == []

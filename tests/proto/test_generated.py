@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROTO = ROOT / "proto"
 STUBS = PROTO / "logitport_proto"
-# The oldest grpcio and protobuf that logitport supports, as `make` installs them, beside the newest, which run this.
+# The oldest grpcio and protobuf that logitport supports, as `make` installs them. The newest run this file.
 OLDEST = ROOT / ".venv-proto" / "bin" / "python"
 
 

@@ -13,7 +13,7 @@ import torch
 from logitport import Client, CustomLogitProcessor, RequestsFailed, UnknownProcessor
 from logitport.integrations.llama_cpp import RemoteLogitsProcessor
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
-from tests.shipped_processors import CountsCalls, TellsLengths, Tilt, Trips
+from tests.shipped_processors import CountsCalls, ForcesLengths, Tilt, Trips
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +75,7 @@ def test_tokens_equal_those_of_the_same_processors_in_process(
 def test_each_completion_is_a_new_request_whatever_its_prompt(
     client: Client, complete: Callable[..., list[int]]
 ) -> None:
-    remote = RemoteLogitsProcessor(client, [(TellsLengths, {})])
+    remote = RemoteLogitsProcessor(client, [(ForcesLengths, {})])
     prompt = [20, 21, 22]
     first = complete(prompt, remote, length=4)
     assert first == [103, 101, 102, 103]
@@ -87,7 +87,7 @@ def test_each_completion_is_a_new_request_whatever_its_prompt(
 def test_streams_of_two_models_alternate(client: Client, model: Llama, load: Callable[..., Llama]) -> None:
     from llama_cpp import LogitsProcessorList
 
-    processors = LogitsProcessorList([RemoteLogitsProcessor(client, [(TellsLengths, {})])])
+    processors = LogitsProcessorList([RemoteLogitsProcessor(client, [(ForcesLengths, {})])])
     streams = [
         llm.create_completion([20, 21, 22], max_tokens=4, logits_processor=processors, stream=True)
         for llm in (model, load())
@@ -144,7 +144,7 @@ def test_a_refusal_is_raised_by_a_completion_of_one_id(client: Client, complete:
 def test_generate_and_sample_by_hand(client: Client, model: Llama) -> None:
     from llama_cpp import LogitsProcessorList
 
-    remote = RemoteLogitsProcessor(client, [(TellsLengths, {})])
+    remote = RemoteLogitsProcessor(client, [(ForcesLengths, {})])
     processors = LogitsProcessorList([remote])
     ids = model.generate([20, 21, 22], temp=0.0, logits_processor=processors)
     assert [next(ids) for _ in range(3)] == [103, 101, 102]

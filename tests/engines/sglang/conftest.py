@@ -85,13 +85,13 @@ class Engine:
         custom: Any,
         *,
         stream: bool = False,
-        beside: Mapping[str, Any] | None = None,
+        extra_fields: Mapping[str, Any] | None = None,
         **params: Any,
     ) -> Any:
-        """Return the response of /generate; `beside` has fields next to the sampling parameters. Raises Refused."""
+        """Return the response of /generate; `extra_fields` are added to the body. Raises Refused."""
         params = {"temperature": 0, "max_new_tokens": 64, "ignore_eos": True, "custom_params": custom, **params}
         body = {"input_ids": prompt, "sampling_params": params, "stream": stream, "custom_logit_processor": processor}
-        body |= beside or {}
+        body |= extra_fields or {}
         request = urllib.request.Request(
             f"{self.url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )

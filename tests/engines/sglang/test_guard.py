@@ -45,14 +45,16 @@ def test_without_the_guard_the_string_runs_code(native: Engine, tmp_path: Path) 
     SGLang's scheduler would not survive it, but its front end unpickles it too, to check it against this option.
     """
     with pytest.raises(Refused):
-        native.post(PROMPT, hostile(tmp_path / "touched"), {}, beside=_MASK, top_k=5)
+        native.post(PROMPT, hostile(tmp_path / "touched"), {}, extra_fields=_MASK, top_k=5)
     assert (tmp_path / "touched").exists()
 
 
-@pytest.mark.parametrize("beside", [{}, _MASK])
-def test_with_the_guard_the_front_end_refuses_it(guarded: Engine, tmp_path: Path, beside: dict[str, bool]) -> None:
+@pytest.mark.parametrize("extra_fields", [{}, _MASK])
+def test_with_the_guard_the_front_end_refuses_it(
+    guarded: Engine, tmp_path: Path, extra_fields: dict[str, bool]
+) -> None:
     with pytest.raises(Refused) as refused:
-        guarded.post(PROMPT, hostile(tmp_path / "touched"), {}, beside=beside, top_k=5)
+        guarded.post(PROMPT, hostile(tmp_path / "touched"), {}, extra_fields=extra_fields, top_k=5)
     assert refused.value.status == 400
     assert "RemoteLogitProcessor.to_str()" in str(refused.value)
     assert not (tmp_path / "touched").exists()

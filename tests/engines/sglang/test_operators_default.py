@@ -44,7 +44,7 @@ def engine(sglang: Callable[..., AbstractContextManager[Engine]], logitport: lis
         yield engine
 
 
-def test_it_is_for_requests_that_name_none(engine: Engine) -> None:
+def test_the_default_is_for_requests_that_name_no_processor(engine: Engine) -> None:
     ids = engine.generate(PROMPT)
     assert len(set(ids)) == len(ids) == 64
     banned = engine.generate(PROMPT, REMOTE, banning(ids[0]))

@@ -77,11 +77,11 @@ def test_beam_search_is_refused(guarded: Engine) -> None:
 
 def test_a_processor_that_raises_ends_its_own_request(guarded: Engine) -> None:
     fine: list[Any] = []
-    beside = threading.Thread(target=lambda: fine.append(guarded.generate(PROMPT, REMOTE, banning(7))))
-    beside.start()
+    concurrent = threading.Thread(target=lambda: fine.append(guarded.generate(PROMPT, REMOTE, banning(7))))
+    concurrent.start()
     with pytest.raises(Refused) as refused:
         guarded.generate(PROMPT, REMOTE, {"logitport": [[FailsLater.to_str(), {}]]})
-    beside.join()
+    concurrent.join()
     assert refused.value.status == 400
     assert "ProcessorFailed" in str(refused.value)
     assert "five are enough" in str(refused.value)

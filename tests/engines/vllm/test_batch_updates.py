@@ -24,15 +24,15 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 from logitport import History
 from logitport_server.dialects import RequestContext, make_dialect
 from logitport_server.dialects.vllm.persistent_batch import PersistentBatch
-from logitport_server.stubs.vllm import sampling_params as stand_in
+from logitport_server.stubs.vllm import sampling_params as stub
 from tests.server.dialects.vllm.test_objects import (  # noqa: F401 - the same, with vLLM's own objects
     test_a_temperature_is_adjusted_as_in_vllm,
     test_defaults_are_those_of_vllm,
+    test_ids_that_end_a_sequence,
     test_names_of_other_engines,
     test_params_join_the_extra_args_of_the_engine,
     test_types_that_json_lacks,
     test_values_that_vllm_rejects,
-    test_what_ends_a_sequence,
 )
 from tests.server.dialects.vllm.test_persistent_batch import Request, histories
 
@@ -186,15 +186,15 @@ def test_processors_of_vllm_treat_each_row_as_if_it_were_alone(processor: Any, s
     assert changed > 10
 
 
-def test_the_stand_ins_fields_are_those_of_vllm() -> None:
-    theirs, ours = (inspect.signature(cls).parameters for cls in (SamplingParams, stand_in.SamplingParams))
+def test_the_stub_has_the_fields_of_vllm() -> None:
+    theirs, ours = (inspect.signature(cls).parameters for cls in (SamplingParams, stub.SamplingParams))
     public = {name for name in theirs if not name.startswith("_")} - {"output_text_buffer_length"}
     assert public <= set(ours)
     for name in public - {"output_kind"}:
         assert ours[name].default == theirs[name].default, name
 
 
-def test_the_stand_ins_dict_updates_are_those_of_vllm() -> None:
+def test_the_stub_has_the_dict_updates_of_vllm() -> None:
     from logitport_server.stubs.vllm.v1.sample.logits_processor import builtin, interface
     from tests.server.dialects.vllm.test_persistent_batch import as_update
 

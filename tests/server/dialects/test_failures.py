@@ -58,7 +58,7 @@ def test_a_logitport_error_caused_by_a_processor_has_a_traceback() -> None:
     "call",
     [
         partial(
-            Registry(PayloadPolicy(allow_shipped=False, max_bytes=1), max_registered=1, max_owned=1).describe, "nobody"
+            Registry(PayloadPolicy(allow_shipped=False, max_bytes=1), max_registered=1, max_owned=1).describe, "unknown"
         ),
         partial(BUILTINS["disallowed_tokens"].validate_params, {}),
     ],
@@ -131,7 +131,7 @@ HINT = (
         refused_by_a_file,
         refused_and_reraised,
         loaded,
-        partial(socket.getaddrinfo, "nobody.invalid", 1, 0, 0, 0, socket.AI_NUMERICHOST),
+        partial(socket.getaddrinfo, "unknown.invalid", 1, 0, 0, 0, socket.AI_NUMERICHOST),
     ],
 )
 def test_a_failed_system_call_in_a_worker_gets_the_sandbox_hint(call: Callable[[], Any]) -> None:

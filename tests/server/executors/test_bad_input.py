@@ -82,11 +82,11 @@ LABELLED = json.dumps({**json.loads(AddTwo.to_str()), "python": "3.9"})
 
 REFUSED: dict[str, tuple[dict[str, Any], type[LogitportError], str]] = {
     "unknown built-in": (
-        {"processors": [("nobody", {})]},
+        {"processors": [("unknown", {})]},
         UnknownProcessor,
-        "'nobody'; installed are .*thinking_budget",
+        "'unknown'; installed are .*thinking_budget",
     ),
-    "unknown name": ({"processors": [("team/nobody", {})]}, UnknownProcessor, "'team/nobody'; register it first"),
+    "unknown name": ({"processors": [("team/unknown", {})]}, UnknownProcessor, "'team/unknown'; register it first"),
     "unknown digest": ({"processors": [("0" * 64, {})]}, UnknownProcessor, "register it first"),
     "bad hex": ({"processors": [('{"callable": "zz"}', {})]}, MalformedPayload, '"callable" must hold hexadecimal'),
     "no pickle": ({"processors": [('{"callable": "00ff"}', {})]}, MalformedPayload, "not a pickle"),

@@ -75,7 +75,7 @@ def test_records_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("domain", [ONE, OTHER])
-def test_the_message_says_what_to_do(domain: TrustDomain) -> None:
+def test_the_message_names_the_remedy(domain: TrustDomain) -> None:
     breaker = Quarantine(1)
     breaker.record_failure(domain, DIGEST, "its worker ended with status 3")
     with pytest.raises(

@@ -1,6 +1,6 @@
 """Imported by every Python that has this folder on PYTHONPATH, SGLang's processes included.
 
-torchvision registers the shapes of operators that its CPU build lacks beside another version of torch. They are
+torchvision registers the shapes of operators that its CPU build lacks with another version of torch. They are
 declared here when torchvision is imported, so that the import succeeds. Nothing calls them.
 """
 

@@ -1,4 +1,4 @@
-"""Requests of transformers' dialect, their logits, and a processor whose action a test chooses."""
+"""Requests of transformers' dialect, their logits, and a processor with an action that a test chooses."""
 
 from __future__ import annotations
 

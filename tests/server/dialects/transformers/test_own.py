@@ -37,7 +37,7 @@ def test_the_table_names_existing_classes() -> None:
 @every_case
 @settings(max_examples=12)
 @given(data=st.data())
-def test_rows_are_as_transformers_makes_them(case: Case, data: st.DataObject) -> None:
+def test_rows_equal_those_of_transformers(case: Case, data: st.DataObject) -> None:
     processor, params = case.shipped
     dialect = make_dialect(processor, "its name", shipped=True)
     prompts = data.draw(st.lists(IDS, min_size=1, max_size=4))

@@ -22,7 +22,7 @@ class Counts:
         return scores + self.calls
 
 
-def test_one_call_a_row_with_its_own_history() -> None:
+def test_each_row_is_one_call_with_its_own_history() -> None:
     calls: list[Any] = []
     seen = lambda input_ids, scores: calls.append((input_ids, scores.shape)) or scores  # noqa: E731
     dialect = dialect_of(seen)
@@ -67,7 +67,7 @@ def test_only_new_ids_are_copied() -> None:
     assert len(set(addresses)) == 1
 
 
-def test_an_instance_a_request() -> None:
+def test_each_request_has_its_own_instance() -> None:
     dialect = dialect_of(Counts)
     first, second = state_of(dialect, [1])[0], state_of(dialect, [1])[0]
     logits = torch.zeros(2, VOCAB)

@@ -66,7 +66,7 @@ def test_state_that_a_generator_or_a_watermark_keeps() -> None:
     "processor",
     [RunsAction(lambda self: None), SequenceBiasLogitsProcessor([[[1, 2], 3.0]]), lambda input_ids, scores: scores],
 )
-def test_what_a_first_call_prepares_is_not_state(processor: Any) -> None:
+def test_values_prepared_by_a_first_call_are_not_state(processor: Any) -> None:
     dialect = dialect_of(processor)
     state, history = state_of(dialect, [1])
     for _ in range(2):

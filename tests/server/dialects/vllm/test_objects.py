@@ -54,7 +54,7 @@ def test_types_that_json_lacks() -> None:
 
 
 @pytest.mark.parametrize(("ignore_eos", "stops", "eos"), [(False, {3, 8}, 7), (True, {3}, None)])
-def test_what_ends_a_sequence(ignore_eos: bool, stops: set[int], eos: int | None) -> None:
+def test_ids_that_end_a_sequence(ignore_eos: bool, stops: set[int], eos: int | None) -> None:
     made = sampling_params({"stop_token_ids": [3, 3], "ignore_eos": ignore_eos}, {}, (7, 8))
     assert made.all_stop_token_ids == {3, 7, 8}
     assert (set(made.stop_token_ids), made.eos_token_id) == (stops, eos)

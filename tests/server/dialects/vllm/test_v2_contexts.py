@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from logitport_server.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 
 
-def test_a_row_each() -> None:
+def test_one_row_per_request() -> None:
     cls = recording_class()
     requests = Requests(cls)
     requests.add([1], [2, 3])

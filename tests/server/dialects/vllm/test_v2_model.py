@@ -16,7 +16,7 @@ from tests.slot_processors import derive, naive
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.server.conftest import Engine, Known
+    from tests.server.conftest import Engine, EngineRequest
 
 VOCAB = 24
 REQUESTS = 8
@@ -33,7 +33,7 @@ class Modelled:
         seen: length of its history in the last of these steps.
     """
 
-    def __init__(self, known: Known, chain: list[tuple[str, dict[str, Any]]]) -> None:
+    def __init__(self, known: EngineRequest, chain: list[tuple[str, dict[str, Any]]]) -> None:
         self.known = known
         self.chain = chain
         self.steps = self.seen = 0
@@ -53,7 +53,7 @@ class Modelled:
 
 
 class RandomEngine:
-    """An engine whose requests are added, removed, reordered, drafted, and cut back."""
+    """An engine that adds, removes, reorders, drafts and rewinds requests."""
 
     def __init__(self, engine: Engine, rng: random.Random) -> None:
         self.engine, self.rng = engine, rng
@@ -86,7 +86,7 @@ class RandomEngine:
             request.seen = len(request.known.history)
         self._process(rows, drafts, reply)
 
-    def _process(self, rows: list[tuple[Modelled, int]], drafts: dict[Known, list[int]], reply: Any) -> None:
+    def _process(self, rows: list[tuple[Modelled, int]], drafts: dict[EngineRequest, list[int]], reply: Any) -> None:
         requested = memoryview(reply.logits_rows).cast("i").tolist() if reply.logits_rows else []
         assert requested == list(range(len(rows)))
         if not rows:
@@ -102,7 +102,7 @@ class RandomEngine:
         assert not edited.failures
         torch.testing.assert_close(tensors.to_torch(edited.logits), torch.tensor(expected))
 
-    def _rows(self, chosen: list[Modelled], drafts: dict[Known, list[int]]) -> Iterator[tuple[Modelled, int]]:
+    def _rows(self, chosen: list[Modelled], drafts: dict[EngineRequest, list[int]]) -> Iterator[tuple[Modelled, int]]:
         """All rows, by request; sometimes some are missing, or the order is random."""
         every = [(request, offset) for request in chosen for offset in range(1 + len(drafts.get(request.known, [])))]
         if every and self.rng.random() < 0.2:
