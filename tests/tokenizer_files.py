@@ -23,7 +23,7 @@ _JSON_LIKE = [
 
 
 def write_vocabulary(folder: Path, pieces: Sequence[str], special: Sequence[str] = (EOS,)) -> None:
-    """Write a tokenizer.json whose ids are these ASCII pieces, then the special tokens; it has no merges."""
+    """Write a tokenizer.json with these ASCII pieces and then the special tokens as ids, without merges."""
     tokenizer = Tokenizer(models.BPE(vocab={_spelled(piece): at for at, piece in enumerate(pieces)}, merges=[]))
     _save(tokenizer, folder, special)
 

@@ -72,7 +72,7 @@ def test_drafts_that_are_not_a_sequence(opened: Any) -> None:
             session.step({one: []}, drafts={one: 1})
 
 
-def test_a_row_whose_offset_is_not_a_number(opened: Any) -> None:
+def test_a_row_with_an_offset_that_is_not_a_number(opened: Any) -> None:
     session, _ = opened()
     with session:
         one = session.add(Request([1], request_id="r"))

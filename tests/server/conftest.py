@@ -208,7 +208,7 @@ class Engine:
         return reply
 
     def process(self, rows: int) -> tuple[torch.Tensor, processing_pb2.StepLogitsEdited]:
-        """Send zeros for the rows whose logits the last step requested."""
+        """Send zeros as the logits that the last step requested."""
         message = processing_pb2.StepLogits()
         tensors.write(message.logits, torch.zeros(rows, self.vocab_size))
         reply = processing_pb2.StepLogitsEdited()

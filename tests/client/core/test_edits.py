@@ -344,7 +344,7 @@ def test_rows_in_any_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("say", "plain"),
+    ("change", "plain"),
     [
         (lambda edits: None, True),
         (lambda edits: edits.deny([0, 1]), True),
@@ -355,8 +355,8 @@ def test_rows_in_any_order() -> None:
         (lambda edits: edits.force(1), False),
     ],
 )
-def test_leaves_every_row_an_id(say: Any, plain: bool) -> None:
+def test_edits_that_leave_an_id_in_every_row(change: Any, plain: bool) -> None:
     row = RowEdits()
-    say(row)
+    change(row)
     assert Edits.pack([(0, row)], 64).leaves_every_row_an_id(64) == plain
     assert not (plain and row.denies_all(64))

@@ -1,4 +1,4 @@
-"""Reconnects of a session whose server ends in the middle of a step, against scripted servers."""
+"""Reconnects of a session after its server ends in the middle of a step, against scripted servers."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_edits_that_are_received_twice_are_applied_once(servers: Any) -> None:
     assert logits[1].tolist() == [0, 0, 0, 1]
 
 
-def test_requests_whose_logits_were_sent_lose_their_state(servers: Any) -> None:
+def test_requests_lose_their_state_once_logits_were_sent(servers: Any) -> None:
     two = servers(2)
     handles = [two.session.add(Request([1])) for _ in range(2)]
 

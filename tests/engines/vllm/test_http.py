@@ -1,4 +1,4 @@
-"""The hook in vLLM's HTTP server, whose engine is a separate process: responses to its clients."""
+"""The hook in vLLM's HTTP server, with the engine in a separate process: responses to clients."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def test_an_aborted_request_is_removed_and_the_others_continue(engine: Any) -> N
     assert len(hook(engine)._batch._holder.session) == 0
 
 
-def test_a_request_whose_processor_fails_ends_and_the_others_do_not(engine: Any) -> None:
+def test_a_failing_processor_ends_only_its_request(engine: Any) -> None:
     given = prompts(4)
     failing = remote([("Fails", {"after": 9})], ignore_eos=False)
 

@@ -102,7 +102,7 @@ def test_a_missing_device(logitport: Any, device: str) -> None:
     assert message == f"logitport: --device {device}: torch sees 0 CUDA devices; use auto or cpu"
 
 
-def test_a_folder_whose_path_is_too_long_for_a_socket(
+def test_a_folder_with_a_path_too_long_for_a_socket(
     logitport: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / ("x" * 100)

@@ -227,7 +227,7 @@ def test_more_rows_than_before(gpu_server: GpuServer, ship: Callable[..., Source
     assert gpu_server.record.count("server: unmap") == 2
 
 
-def test_memory_whose_work_never_ends_is_kept(
+def test_memory_is_kept_if_its_work_never_ends(
     gpu_server: GpuServer, ship: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from logitport_server.shared_memory import device_regions
@@ -296,7 +296,7 @@ def test_a_new_process_gets_new_memory(gpu_server: GpuServer, ship: Callable[...
     assert gpu_server.record.count("server: share") == 2
 
 
-def test_a_worker_whose_cuda_is_broken_ends(gpu_server: GpuServer, ship: Callable[..., Source]) -> None:
+def test_a_worker_with_a_cuda_error_ends(gpu_server: GpuServer, ship: Callable[..., Source]) -> None:
     dialect = gpu_server.dialect(ship(Double))
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
     gpu_server.worker.fails = {"synchronize"}

@@ -280,7 +280,7 @@ class TestServerGone:
             clock.now += 0.5
         assert attempts[1] - attempts[0] >= 6.0
 
-    def test_another_server_continues_requests_whose_state_follows_from_history(
+    def test_another_server_continues_requests_with_state_from_history(
         self, start_server: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("logitport.integrations.sglang.hook.RECONNECT_SECONDS", 0.1)

@@ -90,7 +90,7 @@ def test_state_survives_chunks_of_prompts_and_preemption() -> None:
     assert [sequence.outputs for sequence in sequences] == [list(range(101, 101 + STEPS))] * len(sequences)
 
 
-def test_a_request_whose_processor_fails_ends_and_the_others_do_not() -> None:
+def test_a_failing_processor_ends_only_its_request() -> None:
     driver = Runner(6, preempts=0.0)
     failing = driver.submit("failing", [5, 6], remote([("Fails", {"after": 9})]), STEPS)
     others = [driver.submit(f"r{place}", it, remote(CHAINS["all"]), STEPS) for place, it in enumerate(prompts(4))]

@@ -67,7 +67,7 @@ def test_swaps_put_rows_in_order() -> None:
     assert follow("abc", "cab") == ([], [], [(0, 2, True), (1, 2, True)])
 
 
-def test_an_add_whose_index_is_also_moved() -> None:
+def test_an_add_at_an_index_that_is_also_moved() -> None:
     assert follow("abc", "dca") == ([], [(1, "d")], [(0, 1, True), (1, 2, True)])
 
 
@@ -113,19 +113,19 @@ def histories(count: int) -> Iterator[Iterator[tuple[list[Request], set[Request]
 
 
 def steps(draw: random.Random) -> Iterator[tuple[list[Request], set[Request]]]:
-    living: list[Request] = []
+    running: list[Request] = []
     name = 0
     for _ in range(draw.randint(2, 12)):
-        for request in list(living):
+        for request in list(running):
             if draw.random() < 0.25:
-                living.remove(request)
+                running.remove(request)
         for _ in range(draw.choice((0, 0, 1, 1, 2, 5))):
             name += 1
-            living.append(Request(name, name if draw.random() < 0.5 else None))
+            running.append(Request(name, name if draw.random() < 0.5 else None))
         if draw.random() < 0.5:
-            draw.shuffle(living)
-        scheduled = [request for request in living if draw.random() < 0.9]
-        yield scheduled, {request for request in living if draw.random() < 0.05}
+            draw.shuffle(running)
+        scheduled = [request for request in running if draw.random() < 0.9]
+        yield scheduled, {request for request in running if draw.random() < 0.05}
 
 
 def as_update(changes: Changes[Request] | None, size: int) -> BatchUpdate | None:

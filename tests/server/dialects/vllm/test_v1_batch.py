@@ -56,7 +56,7 @@ def test_a_request_that_skips_a_step_is_added_again() -> None:
     assert [len(update.added) for update in Counts.made[0].updates if update] == [2, 0, 1]
 
 
-def test_a_request_whose_history_was_cut_back_is_added_again() -> None:
+def test_a_rewound_request_is_added_again() -> None:
     dialect = shipped_dialect(Counts)
     request = DialectRequest(dialect, [1], by=1)
     for token_id in (3, 4, 5):
