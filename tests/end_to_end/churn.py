@@ -1,4 +1,4 @@
-"""Requests that come, go and sit out steps, for tests that compare each with a model of it by itself."""
+"""Random sequences of added, removed and skipped requests, compared with a reference model of each request."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
     from logitport import Handle, Session, StepResult
 
-VOCAB, MOST = 24, 8
+VOCAB, MAX_LIVE = 24, 8
 Chain = list[tuple[str, dict[str, Any]]]
 
 
 class Doubles(CustomLogitProcessor):
-    """Of another dialect than what else is in a chain."""
+    """A processor of SGLang's dialect, in chains of another dialect."""
 
     def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
         return logits * 2
 
 
 @dataclass(eq=False)
-class Alone:
-    """One request by itself; what a model of it derives from."""
+class SingleRequest:
+    """Base class of the reference model of one request."""
 
     chain: Chain
     prompt: list[int]
@@ -36,9 +36,9 @@ class Alone:
 
 @dataclass
 class Churn:
-    """The requests of one session: the model of each, and the ids that the session has not been told of.
+    """The requests of one session: the model of each, and its ids not yet sent to the session.
 
-    Chains are given to who comes one after the other; `processor` says what a link is to the service.
+    New requests get the chains in turn. `processor` maps the kind of a chain entry to a registered processor.
     """
 
     session: Session
@@ -51,16 +51,16 @@ class Churn:
     new: dict[Handle, list[int]] = field(default_factory=dict)
     added: int = 0
 
-    def turn(self) -> list[Handle]:
-        """Some come and one may go; who takes part in the next step, in any order."""
-        while len(self.live) < MOST and self.random.random() < 0.8:
+    def next_step(self) -> list[Handle]:
+        """Add and remove requests at random; return the requests of the next step in random order."""
+        while len(self.live) < MAX_LIVE and self.random.random() < 0.8:
             self._add()
         if self.random.random() < 0.35:
             self.session.remove(gone := list(self.live)[self.random.integers(len(self.live))])
             del self.live[gone], self.new[gone]
-        part = [handle for handle in self.live if self.random.random() < 0.8]
-        self.random.shuffle(part)  # type: ignore[arg-type]
-        return part
+        included = [handle for handle in self.live if self.random.random() < 0.8]
+        self.random.shuffle(included)  # type: ignore[arg-type]
+        return included
 
     def sampled(self, handle: Handle, token_ids: list[int]) -> None:
         self.new[handle] = token_ids
@@ -68,13 +68,13 @@ class Churn:
 
     def _add(self) -> None:
         chain, prompt = self.chains[self.added % len(self.chains)], self.random.integers(VOCAB, size=3).tolist()
-        asked = [(self.processor(kind), params) for kind, params in chain]
-        handle = self.session.add(Request(prompt, processors=asked, on_error=self.on_error))
+        resolved = [(self.processor(kind), params) for kind, params in chain]
+        handle = self.session.add(Request(prompt, processors=resolved, on_error=self.on_error))
         self.live[handle], self.new[handle] = self.model(chain, prompt), []
         self.added += 1
 
 
-def rows(session: Session, told: Mapping[Handle, list[int]]) -> tuple[np.ndarray[Any, Any], StepResult]:
-    """What a step makes of zeros: float32[requests, vocab_size]."""
-    logits = np.zeros((len(told), session.vocab_size), np.float32)
-    return logits, session.step(told).apply(logits, check=False)
+def rows(session: Session, new_ids: Mapping[Handle, list[int]]) -> tuple[np.ndarray[Any, Any], StepResult]:
+    """Apply a step to zeros: float32[requests, vocab_size]."""
+    logits = np.zeros((len(new_ids), session.vocab_size), np.float32)
+    return logits, session.step(new_ids).apply(logits, check=False)

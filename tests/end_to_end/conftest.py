@@ -1,4 +1,4 @@
-"""Certificates, made as they are asked for."""
+"""Fixtures that create certificates on demand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Pair:
+class CertificateFiles:
     """PEM files of a certificate and its private key."""
 
     cert: Path
@@ -27,7 +27,7 @@ class Pair:
 
 
 class Authority:
-    """Signs certificates; its own is `ca`."""
+    """A certificate authority. Its own certificate is `ca`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -37,19 +37,21 @@ class Authority:
         self.ca = folder / "ca.pem"
         self.ca.write_bytes(own.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
-    def issue(self, common: str, *alternatives: x509.GeneralName, expired: bool = False, file: str = "") -> Pair:
+    def issue(
+        self, common: str, *alternatives: x509.GeneralName, expired: bool = False, file: str = ""
+    ) -> CertificateFiles:
         key = ec.generate_private_key(ec.SECP256R1())
         named = [x509.NameAttribute(NameOID.COMMON_NAME, common)] if common else []
         builder = self._builder(x509.Name(named), key, expired=expired)
         if alternatives:
             builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), False)
-        pair = Pair(self._folder / f"{file or common}.pem", self._folder / f"{file or common}.key")
+        pair = CertificateFiles(self._folder / f"{file or common}.pem", self._folder / f"{file or common}.key")
         pair.cert.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
         pair.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         return pair
 
-    def issue_server(self, file: str = "server") -> Pair:
-        """For a server on this machine."""
+    def issue_server(self, file: str = "server") -> CertificateFiles:
+        """Issue a certificate for a server on this machine."""
         here = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         return self.issue("server", *here, file=file)
 
@@ -70,11 +72,11 @@ class Authority:
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """The one that the tests trust."""
+    """Authority trusted by the tests."""
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture(scope="session")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """One that nobody trusts."""
-    return Authority(tmp_path_factory.mktemp("stranger"))
+def untrusted_authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Authority that neither client nor server trusts."""
+    return Authority(tmp_path_factory.mktemp("untrusted"))

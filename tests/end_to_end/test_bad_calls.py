@@ -1,4 +1,4 @@
-"""Calls that are wrong as a whole: the exception, the gRPC status, and that nothing else is hurt."""
+"""Calls that fail as a whole: the exception and the gRPC status. Sessions and other calls are unaffected."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_logits_and_requests_that_do_not_fit(
         client.apply(logits, [GOOD] * requests, num_tokens_in_batch=each)
 
 
-def test_nothing_to_do_is_no_error(client: Client) -> None:
+def test_an_empty_call_is_no_error(client: Client) -> None:
     assert client.apply(torch.zeros(0, VOCAB), []).logits.shape == (0, VOCAB)
     logits = torch.randn(2, VOCAB)
     assert torch.equal(client.apply(logits, [Request([1]), Request()]).logits, logits)
@@ -90,13 +90,13 @@ def test_nothing_to_do_is_no_error(client: Client) -> None:
         ({"model_name": 5}, InvalidArgument),
     ],
 )
-def test_an_engine_that_says_what_cannot_be(client: Client, opening: Any, expected: type[LogitportError]) -> None:
+def test_invalid_session_options_are_refused(client: Client, opening: Any, expected: type[LogitportError]) -> None:
     with pytest.raises(expected):
         client.session(**{"vocab_size": VOCAB, **opening})
 
 
 @pytest.mark.parametrize("name", [5, "\ud800"])
-def test_names_that_are_no_text(client: Client, name: Any) -> None:
+def test_names_that_are_not_valid_text(client: Client, name: Any) -> None:
     for call in (client.processor, client.delete, lambda wrong: client.register(AddOne, name=wrong)):
         with pytest.raises(InvalidArgument):
             call(name)
@@ -123,7 +123,7 @@ def test_after_close(server: Any) -> None:
             call()
 
 
-# As any language sees it
+# The raw gRPC interface, as used from any language
 
 
 def raw(processor: str) -> dict[str, Any]:
@@ -155,7 +155,7 @@ ZEROS = {"datatype": "FP32", "shape": [1, VOCAB], "raw": bytes(4 * VOCAB)}
         ),
     ],
 )
-def test_the_status_and_the_error_beside_it(
+def test_status_code_and_error_details(
     server: Any, method: str, message: dict[str, Any], status: str, code: str
 ) -> None:
     with grpc.insecure_channel(server.target) as channel:
@@ -172,15 +172,15 @@ def test_the_status_and_the_error_beside_it(
 
 
 @pytest.mark.parametrize("length", [5_000, 100_000])
-def test_a_message_as_long_as_what_was_wrong_still_arrives(client: Client, length: int) -> None:
-    """gRPC bounds what travels in place of an answer."""
+def test_long_error_messages_arrive(client: Client, length: int) -> None:
+    """gRPC limits the size of the trailers that carry an error."""
     with pytest.raises(InvalidName, match="'xxx"):
         client.register(AddOne, name="x" * length)
     with pytest.raises(UnknownProcessor, match="'ééé"):
         client.processor("é" * length)
 
 
-def test_bytes_that_are_no_message(server: Any, client: Client) -> None:
+def test_bytes_that_are_not_a_message(server: Any, client: Client) -> None:
     with grpc.insecure_channel(server.target) as channel:
         for method in ("LogitProcessing/Apply", "ProcessorRegistry/Register"):
             call = channel.unary_unary(f"/logitport.v1.{method}")
@@ -192,7 +192,7 @@ def test_bytes_that_are_no_message(server: Any, client: Client) -> None:
     assert client.processors()
 
 
-def test_frames_that_are_refused_leave_the_session_open(server: Any) -> None:
+def test_refused_frames_leave_the_session_open(server: Any) -> None:
     opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
     frames = [
         {"remove": {}},
@@ -214,13 +214,13 @@ def test_frames_that_are_refused_leave_the_session_open(server: Any) -> None:
         stub = processing_pb2_grpc.LogitProcessingStub(channel)
         numbered = (processing_pb2.SessionRequest(seq=seq, **frame) for seq, frame in enumerate(frames, 1))
         replies = list(stub.Session(numbered, timeout=SECONDS))
-    told = [
+    services_called = [
         common_pb2.ErrorCode.Name(reply.error.code).removeprefix("ERROR_CODE_")
         if reply.WhichOneof("frame") == "error"
         else reply.WhichOneof("frame")
         for reply in replies
     ]
-    assert told == [
+    assert services_called == [
         *("SESSION_CLOSED", "INVALID_ARGUMENT", "opened", "INVALID_ARGUMENT", "INVALID_ARGUMENT"),
         *("INVALID_ARGUMENT", "INVALID_ARGUMENT", "added", "added", "edits"),
     ]
@@ -228,7 +228,7 @@ def test_frames_that_are_refused_leave_the_session_open(server: Any) -> None:
     assert codes == [["ERROR_CODE_INVALID_PARAMS"], ["ERROR_CODE_INVALID_PARAMS", "ERROR_CODE_DUPLICATE_REQUEST"]]
 
 
-def test_a_proxy_is_not_for_this_machine(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loopback_connection_ignores_proxy_settings(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     for name in ("no_proxy", "no_grpc_proxy", "grpc_proxy"):
         monkeypatch.delenv(name, raising=False)

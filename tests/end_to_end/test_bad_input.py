@@ -1,4 +1,4 @@
-"""Bad input, sent to a server, fails its own request: the exception, its message, and the results of the others."""
+"""Bad input sent to a server fails only its request: the exception, its message and the results of the others."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PickyParams(AddOne):
             raise InvalidParams("strength must be a number with a point")
 
 
-# As if it were of a script: dill ships it by value.
+# A class of a script: dill ships it by value.
 WrongArity = type("WrongArity", (), {"__module__": "__main__", "__call__": lambda self, logits: logits})
 
 
@@ -79,13 +79,13 @@ def good_row(row: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize(("name", "on_error"), list(zip(REFUSED, ["abort", "skip"], strict=True)))
-def test_a_request_that_is_refused_in_apply(client: Client, name: str, on_error: Any) -> None:
+def test_a_request_refused_in_apply(client: Client, name: str, on_error: Any) -> None:
     fields, expected, message = REFUSED[name]
     result = client.apply(torch.zeros(3, VOCAB), [GOOD, Request(**fields, on_error=on_error), GOOD], check=False)
-    told = {"abort": result.failures, "skip": result.skipped}
-    assert list(told[on_error]) == [1]
-    assert sum(map(len, told.values())) == 1
-    check(told[on_error][1], expected, message)
+    failed = {"abort": result.failures, "skip": result.skipped}
+    assert list(failed[on_error]) == [1]
+    assert sum(map(len, failed.values())) == 1
+    check(failed[on_error][1], expected, message)
     assert good_row(result.logits[0])
     assert good_row(result.logits[2])
     if on_error == "skip":
@@ -93,7 +93,7 @@ def test_a_request_that_is_refused_in_apply(client: Client, name: str, on_error:
 
 
 @pytest.mark.parametrize("name", ["raising __init__"])
-def test_a_request_that_is_refused_in_a_session(client: Client, name: str) -> None:
+def test_a_request_refused_in_a_session(client: Client, name: str) -> None:
     fields, expected, message = REFUSED[name]
     with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
         good = session.add(GOOD)
@@ -120,7 +120,7 @@ def test_a_class_of_the_wrong_arity_is_refused_on_both_sides(client: Client) -> 
 
 
 class Fails(CustomLogitProcessor):
-    """In the way that its parameters say."""
+    """Fails in the way that its parameters choose."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> Any:
         way = custom_param_list[0]["way"]
@@ -157,10 +157,10 @@ def test_a_processor_that_fails(client: Client, way: str, on_error: Any, by: Any
         with client.session(vocab_size=VOCAB, dtype=torch.float32, transport=by) as session:
             handles = [session.add(request) for request in (GOOD, bad, GOOD)]
             result, culprit = session.step({handle: [] for handle in handles}).apply(logits, check=False), handles[1]
-    told = {"abort": result.failures, "skip": result.skipped}
-    assert list(told[on_error]) == [culprit]
-    assert sum(map(len, told.values())) == 1
-    error = told[on_error][culprit]
+    failed = {"abort": result.failures, "skip": result.skipped}
+    assert list(failed[on_error]) == [culprit]
+    assert sum(map(len, failed.values())) == 1
+    error = failed[on_error][culprit]
     check(error, ProcessorFailed, f"processor {re.escape(ref.display_name)} {FAILS[way]}")
     assert error.processor == ref.display_name
     if way == "raises":
@@ -185,7 +185,7 @@ def test_a_float64_result_is_cast_back(client: Client, dtype: torch.dtype) -> No
     assert torch.equal(result.logits, (logits.double() / 3).to(dtype))
 
 
-def test_a_request_that_failed_stays_failed_and_the_others_go_on(client: Client) -> None:
+def test_a_failed_request_stays_failed_and_the_others_go_on(client: Client) -> None:
     with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
         bad, good = session.add(Request(processors=[(Fails, {"way": "raises"})])), session.add(GOOD)
         for _ in range(2):

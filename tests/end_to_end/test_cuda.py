@@ -1,4 +1,4 @@
-"""Logits on a GPU, on the engine's side, on the server's, and on both."""
+"""Logits on a GPU of the engine, of the server, or of both."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ToCpu(CustomLogitProcessor):
 
 
 class Fails(CustomLogitProcessor):
-    """Half-way through."""
+    """Raises after it has changed the logits."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         logits[:, :7] = 5
@@ -82,7 +82,7 @@ def test_processors_run_on_the_gpu(cuda_server: Any, device: str, transport: Any
 
 
 def test_the_buffer_of_a_session(cuda_server: Any) -> None:
-    """It is memory of the host; the server takes it to the GPU and back."""
+    """The buffer is host memory. The server copies it to the GPU and back."""
     with Client(cuda_server.target) as client, client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
         handles = [session.add(Request(processors=[(OnCuda, {})])), session.add(Request())]
         logits = session.logits_buffer(2)

@@ -40,15 +40,15 @@ class Double(CustomLogitProcessor):
 
 
 class DoubleLater(CustomLogitProcessor):
-    """On the GPU only after about a second."""
+    """Doubles the logits after about one second of GPU time."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         torch.cuda._sleep(2_000_000_000)
         return logits.mul_(2)
 
 
-class DoubleWithoutWaiting(CustomLogitProcessor):
-    """The server's thread is not to wait for the GPU from the first call on."""
+class DoubleWithoutSynchronizing(CustomLogitProcessor):
+    """Makes every synchronization of the server's thread with the GPU an error."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         torch.cuda.set_sync_debug_mode("error")
@@ -85,7 +85,7 @@ def run(session: Session, handles: list[Any], logits: torch.Tensor) -> Any:
 
 @pytest.mark.parametrize("in_buffer", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_logits_are_edited_where_they_lie(cuda_server: Any, dtype: torch.dtype, in_buffer: bool) -> None:
+def test_logits_are_edited_in_place(cuda_server: Any, dtype: torch.dtype, in_buffer: bool) -> None:
     with Client(cuda_server.target) as client, open_session(client, dtype) as session:
         handles = add(session, Double, None, Double, Double)
         banned = session.add(Request(processors=[("disallowed_tokens", {"token_ids": [7]}), (Double, {})]))
@@ -100,7 +100,7 @@ def test_logits_are_edited_where_they_lie(cuda_server: Any, dtype: torch.dtype, 
             assert session.logits_memory == "device"
 
 
-def test_rows_of_requests_that_are_skipped_are_as_they_were(cuda_server: Any) -> None:
+def test_rows_of_skipped_requests_are_unchanged(cuda_server: Any) -> None:
     with Client(cuda_server.target) as client, open_session(client) as session:
         handles = [*add(session, Fails, on_error="skip"), *add(session, Double)]
         logits = session.logits_buffer(2)
@@ -110,7 +110,7 @@ def test_rows_of_requests_that_are_skipped_are_as_they_were(cuda_server: Any) ->
         assert list(result.skipped) == handles[:1]
 
 
-def test_the_engine_waits_for_nothing(cuda_server: Any) -> None:
+def test_the_engine_does_not_block(cuda_server: Any) -> None:
     with Client(cuda_server.target) as client, open_session(client) as session:
         handles = [
             *add(session, Double, None, Double),
@@ -126,11 +126,11 @@ def test_the_engine_waits_for_nothing(cuda_server: Any) -> None:
                 torch.cuda.set_sync_debug_mode("default")
 
 
-def test_the_server_waits_for_nothing(start_server: Callable[..., Any]) -> None:
+def test_the_server_does_not_block(start_server: Callable[..., Any]) -> None:
     pytest.importorskip("cuda.bindings")
     server = start_server("--device", "cuda", *SHIPPED_HERE)
     with Client(server.target) as client, open_session(client) as session:
-        handles = add(session, DoubleWithoutWaiting, None, DoubleWithoutWaiting, Double)
+        handles = add(session, DoubleWithoutSynchronizing, None, DoubleWithoutSynchronizing, Double)
         logits = session.logits_buffer(4)
         for _ in range(3):
             logits.fill_(1.0)
@@ -138,8 +138,8 @@ def test_the_server_waits_for_nothing(start_server: Callable[..., Any]) -> None:
         assert logits[:, 0].tolist() == [2.0, 1.0, 2.0, 2.0]
 
 
-def test_the_server_comes_after_the_engines_kernels(cuda_server: Any) -> None:
-    """The logits are written a second after `apply` was called, and nobody is held up."""
+def test_the_server_runs_after_the_engines_kernels(cuda_server: Any) -> None:
+    """The logits are written a second after the call of `apply`, which does not block."""
     with Client(cuda_server.target) as client, open_session(client) as session:
         handles = add(session, Double)
         logits = session.logits_buffer(1)
@@ -155,7 +155,7 @@ def test_the_server_comes_after_the_engines_kernels(cuda_server: Any) -> None:
         assert (sampled == 10.0).all()
 
 
-def test_the_engine_comes_after_the_servers_kernels(cuda_server: Any) -> None:
+def test_the_engine_runs_after_the_servers_kernels(cuda_server: Any) -> None:
     with Client(cuda_server.target) as client, open_session(client) as session:
         handles = add(session, DoubleLater)
         logits = session.logits_buffer(1)
@@ -182,27 +182,27 @@ def test_on_another_stream(cuda_server: Any) -> None:
             assert (sampled == 10.0).all()
 
 
-def test_a_session_that_waits_holds_up_no_other(cuda_server: Any) -> None:
+def test_a_waiting_session_does_not_delay_others(cuda_server: Any) -> None:
     with Client(cuda_server.target) as client, open_session(client) as slow, open_session(client) as quick:
         waiting, going_on = add(slow, Double), add(quick, Double)
-        theirs, ours = slow.logits_buffer(1), quick.logits_buffer(1)
-        run(slow, waiting, theirs)
-        run(quick, going_on, ours)
+        slow_logits, quick_logits = slow.logits_buffer(1), quick.logits_buffer(1)
+        run(slow, waiting, slow_logits)
+        run(quick, going_on, quick_logits)
         torch.cuda.synchronize()
         with torch.cuda.stream(torch.cuda.Stream()):
             torch.cuda._sleep(LONG)
-            theirs.fill_(1.0)
+            slow_logits.fill_(1.0)
             written = torch.cuda.current_stream().record_event()
-            run(slow, waiting, theirs)
+            run(slow, waiting, slow_logits)
         other = torch.cuda.Stream()
         with torch.cuda.stream(other):
-            ours.fill_(1.0)
-            run(quick, going_on, ours)
+            quick_logits.fill_(1.0)
+            run(quick, going_on, quick_logits)
         other.synchronize()
         assert not written.query()
         torch.cuda.synchronize()
-        assert (ours == 2.0).all()
-        assert (theirs == 2.0).all()
+        assert (quick_logits == 2.0).all()
+        assert (slow_logits == 2.0).all()
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_a_session_that_waits_holds_up_no_other(cuda_server: Any) -> None:
         (("--device", "cuda", "--max-region-bytes", str(VOCAB * 4)), "local", "inline"),
     ],
 )
-def test_where_it_cannot_be_the_logits_travel(
+def test_logits_are_sent_when_memory_cannot_be_shared(
     start_server: Callable[..., Any], options: tuple[str, ...], transport: Any, memory: str
 ) -> None:
     server = start_server(*options, *SHIPPED_HERE)
@@ -229,7 +229,7 @@ def test_where_it_cannot_be_the_logits_travel(
                 assert session.logits_memory == memory
 
 
-def test_operators_see_where_logits_are(cuda_server: Any) -> None:
+def test_metrics_count_where_logits_are(cuda_server: Any) -> None:
     def counted() -> float:
         page = urllib.request.urlopen(cuda_server.metrics_url).read().decode()
         return float(re.findall(r'logitport_logits_read_total{memory="device"} (\S+)', page)[0])
@@ -237,11 +237,11 @@ def test_operators_see_where_logits_are(cuda_server: Any) -> None:
     with Client(cuda_server.target) as client, open_session(client) as session:
         before = counted()
         run(session, add(session, Double), session.logits_buffer(1))
-        wait_until(lambda: counted() == before + 1)  # what was answered is counted a little later
+        wait_until(lambda: counted() == before + 1)  # the metric is updated shortly after the reply
 
 
-def test_sessions_come_and_go(cuda_server: Any) -> None:
-    """Memory is opened and closed again, at both ends, also when the buffer grows."""
+def test_memory_is_freed_when_sessions_end(cuda_server: Any) -> None:
+    """Client and server close all memory that they opened, also when the buffer grows."""
 
     def used() -> int:
         torch.cuda.synchronize()
@@ -276,19 +276,19 @@ def test_sessions_come_and_go(cuda_server: Any) -> None:
         {"edited_event": b"\xa5" * 64},
     ],
 )
-def test_a_lie_costs_the_liar_alone(cuda_server: Any, fields: dict[str, Any]) -> None:
+def test_false_memory_fields_affect_only_their_session(cuda_server: Any, fields: dict[str, Any]) -> None:
     from logitport.core.cuda_ipc import open_cuda
     from logitport.session.device_memory import SharedAllocation
 
     cuda = open_cuda(torch.device("cuda"))
     assert cuda is not None
-    with Client(cuda_server.target) as client, open_session(client) as honest, open_session(client) as liar:
+    with Client(cuda_server.target) as client, open_session(client) as honest, open_session(client) as malicious:
         frame = SharedAllocation(cuda, 4096).frame(4096)
         for name, value in fields.items():
             setattr(frame, name, value)
         with pytest.raises((InvalidLogits, InvalidArgument)):
-            liar._channel.exchange(processing_pb2.SessionRequest(share_device_memory=frame))
-        for session in (honest, liar):
+            malicious._channel.exchange(processing_pb2.SessionRequest(share_device_memory=frame))
+        for session in (honest, malicious):
             logits = session.logits_buffer(1)
             logits.fill_(1.0)
             run(session, add(session, Double), logits)
@@ -313,8 +313,8 @@ time.sleep(60)
 """
 
 
-def test_an_engine_that_is_killed_costs_nobody_else(cuda_server: Any) -> None:
-    """While its kernel runs, the server's stream waits for it, and the memory is open in both."""
+def test_a_killed_engine_affects_no_other_session(cuda_server: Any) -> None:
+    """The engine is killed while its kernel runs, the server's stream waits for it, and both have the memory open."""
     with Client(cuda_server.target) as client, open_session(client) as session:
         digest = client.register(Double).digest
         command = [sys.executable, "-c", textwrap.dedent(ENGINE), cuda_server.target, digest]
@@ -358,9 +358,11 @@ os._exit(0)
 """
 
 
-def test_a_server_that_is_killed_does_not_stop_the_engine(start_server: Callable[..., Any]) -> None:
-    """It dies between its answer and its kernel's end, which the engine's stream waits for; CUDA's manual does not say
-    what becomes of such an event."""
+def test_a_killed_server_does_not_stop_the_engine(start_server: Callable[..., Any]) -> None:
+    """The server dies after its reply but before the end of its kernel, while the engine's stream waits for that kernel.
+
+    CUDA's manual does not define what happens to such an event.
+    """
     server = start_server("--device", "cuda", *SHIPPED_HERE)
     with Client(server.target) as client:
         digest = client.register(DoubleLater).digest

@@ -1,4 +1,4 @@
-"""Logits in memory of a GPU: a whole session, client and server in one process, with a recording stand-in for CUDA."""
+"""Logits in GPU memory: client and server of a session in one process, with a recording stand-in for CUDA."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ IN_PLACE = [
 ]
 
 
-class OneLocalTransport:
-    """Replaces a listener: the engine has its local transport already."""
+class ConnectedTransport:
+    """Replaces a listener. The engine is already connected by its local transport."""
 
     def issue_token(self, handler: SessionStream) -> processing_pb2.LocalTransport:
         return processing_pb2.LocalTransport(socket_path="/nowhere")
@@ -57,7 +57,7 @@ class OneLocalTransport:
 
 
 class LocalTransportInMemory(Transport):
-    """Answers each frame as it is sent."""
+    """Replies to each frame when it is sent."""
 
     name = "local"
     target = "a server in this process"
@@ -93,7 +93,7 @@ class LocalTransportInMemory(Transport):
 
 
 class Raises(CustomLogitProcessor):
-    """After it has changed what it was given."""
+    """Raises after it has changed the logits."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         logits.zero_()
@@ -101,12 +101,12 @@ class Raises(CustomLogitProcessor):
 
 
 @dataclass
-class House:
+class SharedGpu:
     """An engine and a server that share a GPU.
 
     Attributes:
-        engine, server: CUDA as each of them sees it.
-        local transports: of the sessions that were opened.
+        engine, server: the CUDA stand-in of each side.
+        local_socket: transports of the opened sessions.
     """
 
     gpu: RecordedGpu
@@ -124,7 +124,7 @@ class House:
         return session
 
     def memory_counted(self) -> dict[str, float]:
-        """How many steps' logits were read where, as operators see it."""
+        """Count the steps by the memory that their logits were read from, according to the metrics."""
         return {
             memory: self.metrics.registry.get_sample_value("logitport_logits_read_total", {"memory": memory}) or 0.0
             for memory in ("device", "host", "inline")
@@ -137,7 +137,7 @@ class House:
             return session
 
         self.local_socket.append(
-            LocalTransportInMemory(SessionStream(open_session, self.metrics, OneLocalTransport()), self.gpu.record)
+            LocalTransportInMemory(SessionStream(open_session, self.metrics, ConnectedTransport()), self.gpu.record)
         )  # type: ignore[arg-type]
         return self.local_socket[-1]
 
@@ -154,14 +154,14 @@ class House:
 
 
 @pytest.fixture
-def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+def shared_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedGpu]:
     gpu = RecordedGpu()
-    made = House(gpu, RecordedCuda(gpu, "engine"), RecordedCuda(gpu, "server"))
+    made = SharedGpu(gpu, RecordedCuda(gpu, "engine"), RecordedCuda(gpu, "server"))
 
-    def memories(conversation: Any, device: object) -> list[Any]:
+    def shared_memories(conversation: Any, device: object) -> list[Any]:
         return [DeviceMemory(conversation, torch.device("cpu"), made.engine), PinnedMemory(conversation, made.engine)]
 
-    monkeypatch.setattr("logitport.session.logits_buffer.memories", memories)
+    monkeypatch.setattr("logitport.session.logits_buffer.memories", shared_memories)
     monkeypatch.setattr(device_regions, "_kept_open", [])
     monkeypatch.setattr(device_regions, "_IDLE_SECONDS", 0.01)
     yield made
@@ -170,7 +170,7 @@ def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
 
 
 def add(session: Session, *reads: bool) -> list[Any]:
-    """One request for each row: of `Half`, or of no processor."""
+    """Add one request per row, with `Half` or without a processor."""
     return [session.add(Request(processors=[("Half", {})] if half else [])) for half in reads]
 
 
@@ -178,7 +178,7 @@ def run(session: Session, handles: list[Any], logits: Any) -> None:
     session.step(dict.fromkeys(handles, ())).apply(logits)
 
 
-def test_the_stand_in_has_what_cuda_has() -> None:
+def test_the_stand_in_has_the_methods_of_cuda() -> None:
     def signatures(cls: type) -> dict[str, list[str]]:
         calls = {name: call for name, call in vars(cls).items() if callable(call) and not name.startswith("_")}
         return {name: list(inspect.signature(call).parameters) for name, call in calls.items() if name != "record_call"}
@@ -186,46 +186,46 @@ def test_the_stand_in_has_what_cuda_has() -> None:
     assert signatures(RecordedCuda) == signatures(Cuda)
 
 
-def test_logits_in_the_buffer_are_edited_where_they_lie(house: House) -> None:
-    with house.session() as session:
+def test_logits_in_the_buffer_are_edited_in_place(shared_gpu: SharedGpu) -> None:
+    with shared_gpu.session() as session:
         handles = add(session, True, False, True)
         logits = session.logits_buffer(3)
         logits.fill_(8.0)
-        house.gpu.record.clear()
+        shared_gpu.gpu.record.clear()
         run(session, handles, logits)
-        assert house.gpu.record == IN_PLACE
+        assert shared_gpu.gpu.record == IN_PLACE
         assert logits[:, 0].tolist() == [4.0, 8.0, 4.0]
         assert session.logits_memory == "device"
-    assert house.memory_counted() == {"device": 1, "host": 0, "inline": 0}
+    assert shared_gpu.memory_counted() == {"device": 1, "host": 0, "inline": 0}
 
 
-def test_logits_elsewhere_are_copied_on_the_gpu(house: House) -> None:
-    with house.session() as session:
+def test_logits_elsewhere_are_copied_on_the_gpu(shared_gpu: SharedGpu) -> None:
+    with shared_gpu.session() as session:
         handles = add(session, True, False, True)
         logits = torch.full((3, VOCAB), 8.0)
         run(session, handles, logits)
-        house.gpu.record.clear()
+        shared_gpu.gpu.record.clear()
         run(session, handles, logits)
-        assert house.gpu.record == IN_PLACE
+        assert shared_gpu.gpu.record == IN_PLACE
         assert logits[:, 0].tolist() == [2.0, 8.0, 2.0]
 
 
-def test_another_gpu_is_not_shared(house: House) -> None:
-    house.server.uuid = bytes(16)
-    with house.session() as session:
+def test_another_gpu_is_not_shared(shared_gpu: SharedGpu) -> None:
+    shared_gpu.server.uuid = bytes(16)
+    with shared_gpu.session() as session:
         (handle,) = add(session, True)
         logits = session.logits_buffer(1)
         logits.fill_(8.0)
         run(session, [handle], logits)
         assert (logits == 4.0).all()
         assert session.logits_memory == "host"
-    assert not {"engine: allocate", "server: open_memory", "frame: share_device_memory"} & set(house.gpu.record)
-    assert house.memory_counted() == {"device": 0, "host": 1, "inline": 0}
+    assert not {"engine: allocate", "server: open_memory", "frame: share_device_memory"} & set(shared_gpu.gpu.record)
+    assert shared_gpu.memory_counted() == {"device": 0, "host": 1, "inline": 0}
 
 
 @pytest.mark.parametrize("in_buffer", [True, False])
 @pytest.mark.parametrize(
-    ("who", "call", "memory"),
+    ("side", "call", "memory"),
     [
         ("engine", "event", "host"),
         ("engine", "allocate", "host"),
@@ -239,11 +239,11 @@ def test_another_gpu_is_not_shared(house: House) -> None:
         ("server", "edited.record", "device"),
     ],
 )
-def test_whatever_cuda_refuses_costs_time_alone(
-    house: House, who: str, call: str, memory: str, in_buffer: bool
+def test_a_failing_cuda_call_falls_back_to_other_memory(
+    shared_gpu: SharedGpu, side: str, call: str, memory: str, in_buffer: bool
 ) -> None:
-    getattr(house, who).fails = {call, "pin"}
-    with house.session() as session:
+    getattr(shared_gpu, side).fails = {call, "pin"}
+    with shared_gpu.session() as session:
         handles = add(session, True, False)
         for expected in (4.0, 2.0):
             logits = session.logits_buffer(2) if in_buffer else torch.empty(2, VOCAB)
@@ -251,33 +251,33 @@ def test_whatever_cuda_refuses_costs_time_alone(
             run(session, handles, logits)
             assert logits[:, 7].tolist() == [expected, expected * 2]
             assert session.logits_memory == memory
-    assert house.memory_counted()[memory] == 2
+    assert shared_gpu.memory_counted()[memory] == 2
 
 
-def test_an_event_that_cannot_be_recorded_is_waited_for(house: House) -> None:
-    house.server.fails = {"edited.record"}
-    house.engine.fails = {"edited.wait"}
-    with house.session() as session:
+def test_an_event_that_cannot_be_recorded_blocks_instead(shared_gpu: SharedGpu) -> None:
+    shared_gpu.server.fails = {"edited.record"}
+    shared_gpu.engine.fails = {"edited.wait"}
+    with shared_gpu.session() as session:
         run(session, add(session, True), session.logits_buffer(1))
-    assert "server: waits for a stream" in house.gpu.record
-    assert "engine: waits for edited" in house.gpu.record
+    assert "server: waits for a stream" in shared_gpu.gpu.record
+    assert "engine: waits for edited" in shared_gpu.gpu.record
 
 
-def test_a_processor_that_raises_does_not_upset_the_order(house: House) -> None:
-    with house.session() as session:
+def test_a_raising_processor_keeps_the_stream_order(shared_gpu: SharedGpu) -> None:
+    with shared_gpu.session() as session:
         handles = [session.add(Request(processors=[("Half", {}), ("Raises", {})], on_error="skip"))]
         logits = session.logits_buffer(1)
         logits.fill_(8.0)
-        house.gpu.record.clear()
+        shared_gpu.gpu.record.clear()
         run(session, handles, logits)
         assert (logits == 8.0).all()
-    order = [line for line in house.gpu.record if "ready" in line or "edited" in line]
+    order = [line for line in shared_gpu.gpu.record if "ready" in line or "edited" in line]
     assert order == [line for line in IN_PLACE if "ready" in line or "edited" in line]
 
 
-def test_more_than_the_server_allows(house: House) -> None:
-    house.max_region_bytes = VOCAB * 4
-    with house.session() as session:
+def test_more_memory_than_the_server_allows(shared_gpu: SharedGpu) -> None:
+    shared_gpu.max_region_bytes = VOCAB * 4
+    with shared_gpu.session() as session:
         handles = add(session, True, True)
         logits = session.logits_buffer(2)
         logits.fill_(8.0)
@@ -286,47 +286,47 @@ def test_more_than_the_server_allows(house: House) -> None:
         assert session.logits_memory == "inline"
 
 
-def test_what_has_grown_leaves_nothing(house: House) -> None:
-    with house.session() as session:
+def test_a_grown_buffer_frees_the_old_one(shared_gpu: SharedGpu) -> None:
+    with shared_gpu.session() as session:
         first = session.logits_buffer(1)
         (handle,) = add(session, True)
         run(session, [handle], first)
         second = session.logits_buffer(3)
         assert len(second) == 3
-        assert "engine: free" not in house.gpu.record  # for the engine still has the first
-        assert "server: closes the memory" in house.gpu.record
+        assert "engine: free" not in shared_gpu.gpu.record  # because the engine still holds the first
+        assert "server: closes the memory" in shared_gpu.gpu.record
         del first
-        assert house.gpu.record[-1] == "engine: free"
+        assert shared_gpu.gpu.record[-1] == "engine: free"
         second.fill_(8.0)
         run(session, [handle], second[:1])
         assert second[:, 0].tolist() == [4.0, 8.0, 8.0]
 
 
-def test_memory_of_a_session_that_ended_is_used_again(house: House) -> None:
-    with house.session() as session:
+def test_memory_of_an_ended_session_is_reused(shared_gpu: SharedGpu) -> None:
+    with shared_gpu.session() as session:
         (handle,) = add(session, True)
         logits = session.logits_buffer(1)
         logits.fill_(8.0)
         run(session, [handle], logits)
     del session, handle, logits
-    house.sessions.clear()
+    shared_gpu.sessions.clear()
     gc.collect()
-    assert "server: closes the memory" in house.gpu.record
-    assert house.gpu.record.count("engine: allocate") == 1
-    with house.session() as session:
+    assert "server: closes the memory" in shared_gpu.gpu.record
+    assert shared_gpu.gpu.record.count("engine: allocate") == 1
+    with shared_gpu.session() as session:
         logits = session.logits_buffer(1)
         assert (logits == 0).all()
         run(session, add(session, True), logits)
         assert session.logits_memory == "device"
-    assert house.gpu.record.count("engine: allocate") == 1
-    assert "engine: synchronize" in house.gpu.record
+    assert shared_gpu.gpu.record.count("engine: allocate") == 1
+    assert "engine: synchronize" in shared_gpu.gpu.record
 
 
-def test_memory_that_a_lost_server_may_still_edit_is_used_by_nobody(house: House) -> None:
-    with house.session() as session:
+def test_memory_that_a_lost_server_may_still_edit_is_not_reused(shared_gpu: SharedGpu) -> None:
+    with shared_gpu.session() as session:
         (handle,) = add(session, True)
         logits = session.logits_buffer(1)
-        house.local_socket[0].breaks_at = "logits"
+        shared_gpu.local_socket[0].breaks_at = "logits"
         pending = session.step({handle: ()})
         assert pending.apply(logits, check=False).failures
         session.remove(handle)
@@ -336,80 +336,82 @@ def test_memory_that_a_lost_server_may_still_edit_is_used_by_nobody(house: House
         assert (logits == 4.0).all()
         assert session.logits_memory == "device"
         assert session.reconnects == 1
-    assert house.gpu.record.count("engine: allocate") == 2
+    assert shared_gpu.gpu.record.count("engine: allocate") == 2
     del session, handle, pending, logits
-    house.sessions.clear()
+    shared_gpu.sessions.clear()
     gc.collect()
     for kept in (device_memory._parked, device_memory._lost):
-        assert sum(shared.cuda is house.engine for shared in kept) == 1
-    assert "engine: free" not in house.gpu.record
+        assert sum(shared.cuda is shared_gpu.engine for shared in kept) == 1
+    assert "engine: free" not in shared_gpu.gpu.record
 
 
-def test_work_that_never_ends_keeps_the_memory_open(house: House) -> None:
-    session = house.session()
+def test_work_that_never_ends_keeps_the_memory_open(shared_gpu: SharedGpu) -> None:
+    session = shared_gpu.session()
     (handle,) = add(session, True)
     run(session, [handle], session.logits_buffer(1))
-    house.server.idle = False
+    shared_gpu.server.idle = False
     session.close()
     gc.collect()
-    assert "server: closes the memory" not in house.gpu.record
-    assert "server: gives a stream back" not in house.gpu.record
+    assert "server: closes the memory" not in shared_gpu.gpu.record
+    assert "server: gives a stream back" not in shared_gpu.gpu.record
     device_regions._kept_open.clear()
 
 
-def test_what_a_local_transport_shared_goes_with_it(house: House) -> None:
-    session = house.session()
+def test_detaching_a_local_transport_returns_its_stream(shared_gpu: SharedGpu) -> None:
+    session = shared_gpu.session()
     run(session, add(session, True), session.logits_buffer(1))
-    house.local_socket[0].stream.detach()
-    assert house.gpu.record[-1] == "server: gives a stream back"
+    shared_gpu.local_socket[0].stream.detach()
+    assert shared_gpu.gpu.record[-1] == "server: gives a stream back"
 
 
-def test_memory_that_the_server_cannot_close_is_not_freed(house: House) -> None:
-    session = house.session()
+def test_memory_that_the_server_cannot_close_is_not_freed(shared_gpu: SharedGpu) -> None:
+    session = shared_gpu.session()
     (handle,) = add(session, True)
     run(session, [handle], session.logits_buffer(1))
-    house.server.idle = False
+    shared_gpu.server.idle = False
     logits = session.logits_buffer(2)
     gc.collect()
-    assert "engine: free" not in house.gpu.record
+    assert "engine: free" not in shared_gpu.gpu.record
     logits.fill_(8.0)
     run(session, [handle], logits[:1])
     assert logits[:, 0].tolist() == [4.0, 8.0]
 
 
-def test_sessions_have_streams_of_their_own(house: House) -> None:
+def test_each_session_has_its_own_stream(shared_gpu: SharedGpu) -> None:
     for _ in range(2):
-        session = house.session()
+        session = shared_gpu.session()
         run(session, add(session, True), session.logits_buffer(1))
-    assert house.gpu.record.count("server: stream") == 2
+    assert shared_gpu.gpu.record.count("server: stream") == 2
 
 
-def test_nothing_is_left_open(house: House) -> None:
+def test_nothing_is_left_open(shared_gpu: SharedGpu) -> None:
     def held() -> int:
         return len(os.listdir("/proc/self/fd"))
 
     for _ in range(2):
         before = held()
-        with house.session() as session:
+        with shared_gpu.session() as session:
             run(session, add(session, True, False), torch.ones(2, VOCAB))
             run(session, add(session, True), session.logits_buffer(1))
-        house.sessions.clear()
+        shared_gpu.sessions.clear()
         del session
         gc.collect()
     assert held() <= before
-    assert house.gpu.record.count("server: closes the memory") == house.gpu.record.count("server: open_memory")
-    assert house.gpu.record.count("server: gives a stream back") == house.gpu.record.count("server: stream")
+    assert shared_gpu.gpu.record.count("server: closes the memory") == shared_gpu.gpu.record.count(
+        "server: open_memory"
+    )
+    assert shared_gpu.gpu.record.count("server: gives a stream back") == shared_gpu.gpu.record.count("server: stream")
 
 
-def test_pinned_memory_is_waited_for_by_an_event_alone(house: House) -> None:
-    house.server.uuid = bytes(16)
-    with house.session() as session:
+def test_pinned_memory_is_synchronized_by_an_event_only(shared_gpu: SharedGpu) -> None:
+    shared_gpu.server.uuid = bytes(16)
+    with shared_gpu.session() as session:
         handles = add(session, True, False)
         logits = torch.full((2, VOCAB), 8.0)
         run(session, handles, logits)
-        house.gpu.record.clear()
+        shared_gpu.gpu.record.clear()
         run(session, handles, logits)
-        assert house.gpu.record == [
+        assert shared_gpu.gpu.record == [
             "frame: step",
             "reply: edits",
             "engine: its stream waits for copied",
@@ -421,11 +423,11 @@ def test_pinned_memory_is_waited_for_by_an_event_alone(house: House) -> None:
         assert logits[:, 0].tolist() == [2.0, 8.0]
 
 
-def test_limits_hold_for_host_memory_too(house: House) -> None:
-    house.max_region_bytes = 1
-    session = house.session()
+def test_limits_hold_for_host_memory_too(shared_gpu: SharedGpu) -> None:
+    shared_gpu.max_region_bytes = 1
+    session = shared_gpu.session()
     with pytest.raises(LimitExceeded):
-        PinnedMemory(session._channel, house.engine).open(2, 0)
+        PinnedMemory(session._channel, shared_gpu.engine).open(2, 0)
     with pytest.raises(LogitportError):
         session._channel.exchange(
             processing_pb2.SessionRequest(share_device_memory=processing_pb2.ShareDeviceMemory(size_bytes=2))

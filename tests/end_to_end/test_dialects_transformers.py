@@ -1,4 +1,4 @@
-"""transformers' processors through a real server, in sandboxed workers: as `generate` would have them."""
+"""Processors of transformers in sandboxed workers of a real server give the same result as in `generate`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def random_logits(seed: int, rows: int) -> torch.Tensor:
 
 
 class Shift(LogitsProcessor):
-    """An author's own: what it adds follows from the history and its configuration."""
+    """A custom processor. The added value depends on the history and on its configuration."""
 
     def __init__(self, ids: Sequence[int] = (1,), by: float = 1.0) -> None:
         self.ids, self.by = torch.tensor(list(ids)), by
@@ -58,7 +58,7 @@ class Shift(LogitsProcessor):
 
 
 class ByPosition(LogitsProcessor):
-    """State by batch position, of a history that only grows."""
+    """Keeps state per batch position and requires a history that only grows."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -73,19 +73,19 @@ class ByPosition(LogitsProcessor):
 
 
 class Sharpen(CustomLogitProcessor):
-    """Of SGLang's dialect."""
+    """A processor of SGLang's dialect."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         return logits * 1.5
 
 
 def shift(input_ids: torch.Tensor, scores: torch.Tensor, by: float = 1.0) -> torch.Tensor:
-    """A bare function."""
+    """A processor that is a plain function."""
     return torch.roll(scores, int(input_ids[0, -1])) * by
 
 
-def test_every_processor_of_transformers_is_as_in_transformers(session: Session) -> None:
-    """All in one batch: two requests of one length for each, and one of another."""
+def test_every_processor_gives_the_same_result_as_in_transformers(session: Session) -> None:
+    """One batch holds three requests per processor: two of one length and one of another."""
     requests: list[tuple[Case, list[int], Any, Any]] = []
     for case in CASES:
         for history in ([3, 1], [1, 2], [7]):
@@ -100,8 +100,8 @@ def test_every_processor_of_transformers_is_as_in_transformers(session: Session)
         expected = [native(ids_of(history), row[None].clone()) for (_, history, _, native), row in rows]
         new = {handle: [history[-1]] if step else [] for _, history, handle, _ in requests}
         session.step(new).apply(logits)
-        for (case, *_), row, wanted in zip(requests, logits, expected, strict=True):
-            assert torch.allclose(row[None], wanted, rtol=1e-6, atol=1e-6), case
+        for (case, *_), row, reference in zip(requests, logits, expected, strict=True):
+            assert torch.allclose(row[None], reference, rtol=1e-6, atol=1e-6), case
         for _, history, *_ in requests:
             history.append((history[-1] * 5 + step) % VOCAB)
 
@@ -121,7 +121,7 @@ FORMS: list[tuple[Any, dict[str, Any], Any]] = [
 
 @pytest.mark.parametrize(("shipped", "params", "native"), FORMS)
 def test_64_greedy_steps_with_churn(session: Session, shipped: Any, params: dict[str, Any], native: Any) -> None:
-    """Eight requests at a time, some of which end and make place for others; with a built-in and SGLang's before."""
+    """Eight requests at a time; ended ones are replaced. A built-in and a processor of SGLang's precede this one."""
     model = torch.randn(VOCAB, VOCAB, generator=torch.Generator().manual_seed(1)) * 3
     chain = [("no_repeat_ngram", {"ngram_size": 3}), (Sharpen, {}), (shipped, params)]
     running: dict[Any, tuple[list[int], LogitsProcessorList]] = {}
@@ -149,14 +149,14 @@ def test_64_greedy_steps_with_churn(session: Session, shipped: Any, params: dict
 
 
 def native_chain(processor: Any) -> LogitsProcessorList:
-    """What a chain of the built-in, of SGLang's and of this one comes to in transformers."""
+    """Return the chain of the built-in, SGLang's and this processor in terms of transformers."""
     own = copy.deepcopy(processor)
     parts = own if isinstance(own, LogitsProcessorList) else [own]
     return LogitsProcessorList([NoRepeatNGramLogitsProcessor(3), TemperatureLogitsWarper(1 / 1.5), *parts])
 
 
 def test_rows_of_draft_tokens_with_rejections(session: Session) -> None:
-    """A row for each draft token, of which fewer and fewer are kept."""
+    """One row per draft token. Fewer drafts are accepted at each step."""
     rng = np.random.default_rng(3)
     shipped = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(1.5), Shift([4], 0.25)])
     chain = [("no_repeat_ngram", {"ngram_size": 3}), (Sharpen, {}), (shipped, {})]
@@ -178,7 +178,7 @@ def test_rows_of_draft_tokens_with_rejections(session: Session) -> None:
             history.extend(new[handle])
 
 
-def test_state_that_cannot_follow_a_rejected_draft_fails_its_own_request(session: Session) -> None:
+def test_state_that_cannot_be_rewound_fails_only_its_own_request(session: Session) -> None:
     keeps = session.add(Request([1], processors=[(ByPosition, {})]))
     others = session.add(Request([1], processors=[(Shift, {})]))
     session.step({keeps: [], others: []}).apply(random_logits(0, 2))
@@ -190,7 +190,7 @@ def test_state_that_cannot_follow_a_rejected_draft_fails_its_own_request(session
     assert torch.equal(logits[2:], torch.stack([Shift()(ids_of([1] * n), kept[[n]])[0] for n in (2, 3)]))
 
 
-def test_a_row_that_fails_costs_its_own_request(session: Session) -> None:
+def test_a_failing_row_fails_only_its_own_request(session: Session) -> None:
     def odd(input_ids: torch.Tensor, scores: torch.Tensor, result: str) -> Any:
         made: dict[str, Any] = {"nothing": None, "one row": scores[0], "ids": input_ids, "nan": scores * torch.nan}
         return made.get(result, scores + 1)
@@ -224,7 +224,7 @@ def test_bad_parameters_are_refused_with_their_request(
     assert logits[0, 0] == 0.5
 
 
-def test_transformers_own_by_name_need_no_flag(start_server: Callable[..., RunningServer]) -> None:
+def test_processors_of_transformers_by_name_need_no_flag(start_server: Callable[..., RunningServer]) -> None:
     name = "transformers:RepetitionPenaltyLogitsProcessor"
     running = start_server("--logits-processors", name)
     with Client(running.target) as client, client.session(vocab_size=VOCAB, dtype=torch.bfloat16) as session:
@@ -260,7 +260,7 @@ def has_transformers(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Ten
     return torch.full_like(scores, float("transformers" in sys.modules))
 
 
-def test_the_workers_of_a_server_that_was_idle_have_transformers_at_once(
+def test_workers_of_an_idle_server_start_with_transformers_imported(
     start_server: Callable[..., RunningServer],
 ) -> None:
     running = start_server("--enable-custom-logit-processor")
@@ -272,5 +272,5 @@ def test_the_workers_of_a_server_that_was_idle_have_transformers_at_once(
                 session.step({handle: []}).apply(logits)
             if logits[0, 0] == 1:
                 return
-            time.sleep(3)  # longer than a server is idle before its workers' parent imports what takes long
+            time.sleep(3)  # longer than the idle time after which the workers' parent process imports slow modules
     pytest.fail("they never had it")

@@ -1,4 +1,4 @@
-"""vLLM's processors, of batches and of single requests, in the workers of a real server, without vLLM."""
+"""Batch and single-request processors of vLLM in the workers of a real server, without vLLM."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from logitport import Client, InvalidParams, LoadFailed, ProcessorFailed, Request
-from tests.end_to_end.churn import VOCAB, Alone, Chain, Churn, Doubles, rows
+from tests.end_to_end.churn import VOCAB, Chain, Churn, Doubles, SingleRequest, rows
 from tests.engine_stubs import importable_stubs
 
 if TYPE_CHECKING:
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
     from tests.conftest import RunningServer
 
 INF = float("inf")
-THIRTEEN = 13
+FAILING_ID = 13
 
 
 @pytest.fixture(scope="module")
-def own() -> Iterator[Any]:
-    """The module of processors, in a process whose author has vLLM."""
+def vllm_module() -> Iterator[Any]:
+    """The module of processors, imported while vLLM or its stand-in can be imported."""
     with importable_stubs():
         yield importlib.import_module("tests.end_to_end.vllm_processors")
 
 
 @pytest.fixture(scope="module")
-def names(server: RunningServer, own: Any) -> dict[str, str]:
-    """Some of them, registered: by digest, and by name."""
+def names(server: RunningServer, vllm_module: Any) -> dict[str, str]:
+    """Registered processors: one by digest, one by name."""
     with Client(server.target) as client:
-        client.register(own.ban_last, name="vllm/ban-last", dialect="vllm")
-        return {"digest": client.register(own.AddsLength).digest, "vllm/ban-last": "vllm/ban-last"}
+        client.register(vllm_module.ban_last, name="vllm/ban-last", dialect="vllm")
+        return {"digest": client.register(vllm_module.AddsLength).digest, "vllm/ban-last": "vllm/ban-last"}
 
 
-class Reference(Alone):
-    """One request alone, the slow way; which of a chain's links it runs is told by what they are called."""
+class Reference(SingleRequest):
+    """Reference model of one request. The kind of each chain entry selects the computation."""
 
-    def trips(self) -> bool:
-        return THIRTEEN in self.output and any(kind == "RaisesSeen" and params for kind, params in self.chain)
+    def fails(self) -> bool:
+        return FAILING_ID in self.output and any(kind == "RaisesSeen" and params for kind, params in self.chain)
 
     def process(self, row: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         before = row.copy()
@@ -51,7 +51,7 @@ class Reference(Alone):
             elif kind == "Bans":
                 row[params.get("ban", [])] = -INF
             elif kind == "RaisesSeen":
-                if THIRTEEN in self.output and "seen" in params:
+                if FAILING_ID in self.output and "seen" in params:
                     return before
                 for token_id in self.output if "seen" in params else ():
                     row[token_id] += np.float32(params["seen"])
@@ -82,8 +82,8 @@ CHAINS: list[Chain] = [
 
 
 @pytest.mark.parametrize("transport", ["grpc", "local"])
-def test_64_steps_with_churn(server: RunningServer, own: Any, names: dict[str, str], transport: Any) -> None:
-    """Greedy: what is sampled follows from the rows, so that a wrong row has consequences."""
+def test_64_steps_with_churn(server: RunningServer, vllm_module: Any, names: dict[str, str], transport: Any) -> None:
+    """Sampling is greedy: the ids follow from the rows, so that a wrong row changes all later steps."""
     random = np.random.default_rng(8)
     processors = {**names, "Doubles": Doubles, "disallowed_tokens": "disallowed_tokens"}
     failed = 0
@@ -92,17 +92,17 @@ def test_64_steps_with_churn(server: RunningServer, own: Any, names: dict[str, s
         client.session(vocab_size=VOCAB, dtype=torch.float32, transport=transport, max_requests=8) as session,
     ):
         churn = Churn(
-            session, random, CHAINS, Reference, lambda kind: processors.get(kind) or getattr(own, kind), "skip"
+            session, random, CHAINS, Reference, lambda kind: processors.get(kind) or getattr(vllm_module, kind), "skip"
         )
         for _ in range(64):
-            part = churn.turn()
+            part = churn.next_step()
             logits = torch.from_numpy(random.integers(-9, 9, (len(part), VOCAB)).astype(np.float32))
             before = logits.numpy().copy()
             expected = [churn.live[handle].process(row) for handle, row in zip(part, before, strict=True)]
             result = session.step({handle: churn.new[handle] for handle in part}).apply(logits)
             np.testing.assert_array_equal(logits.numpy(), np.array(expected).reshape(logits.shape))
             assert result.failures == {}
-            tripped = {handle for handle in part if churn.live[handle].trips()}
+            tripped = {handle for handle in part if churn.live[handle].fails()}
             assert set(result.skipped) == tripped
             failed += len(tripped)
             for row, handle in enumerate(part):
@@ -112,11 +112,11 @@ def test_64_steps_with_churn(server: RunningServer, own: Any, names: dict[str, s
     assert failed > 0
 
 
-def test_drafts(client: Client, own: Any) -> None:
-    """A row for each draft token, and none of them in the state afterwards."""
+def test_drafts(client: Client, vllm_module: Any) -> None:
+    """One row per draft token. The state contains none of the drafts afterwards."""
     with client.session(vocab_size=VOCAB, max_draft_tokens=3) as session:
-        batch = session.add(Request([1], processors=[(own.AddsLength, {"by": 1})]))
-        single = session.add(Request([2], processors=[(own.RaisesSeen, {"seen": 1})]))
+        batch = session.add(Request([1], processors=[(vllm_module.AddsLength, {"by": 1})]))
+        single = session.add(Request([2], processors=[(vllm_module.RaisesSeen, {"seen": 1})]))
         logits = np.zeros((5, VOCAB), np.float32)
         session.step({batch: [7], single: [8]}, drafts={batch: [3, 4], single: [5]}).apply(logits)
         assert logits[:3, 0].tolist() == [1, 2, 3]
@@ -126,11 +126,11 @@ def test_drafts(client: Client, own: Any) -> None:
         assert [logits[1, 8], logits[1, 5], logits[1, 6]] == [1, 0, 1]
 
 
-def test_one_that_raises_fails_alone(client: Client, own: Any) -> None:
+def test_a_raising_request_processor_fails_only_its_request(client: Client, vllm_module: Any) -> None:
     with client.session(vocab_size=VOCAB) as session:
-        chain = [(own.RaisesSeen, {"seen": 1.0})]
+        chain = [(vllm_module.RaisesSeen, {"seen": 1.0})]
         bad, good = session.add(Request([1], processors=chain)), session.add(Request([1], processors=chain))
-        logits, result = rows(session, {bad: [THIRTEEN], good: [4]})
+        logits, result = rows(session, {bad: [FAILING_ID], good: [4]})
         assert list(result.failures) == [bad]
         with pytest.raises(ProcessorFailed, match="raised ValueError: thirteen"):
             raise result.failures[bad]
@@ -139,12 +139,12 @@ def test_one_that_raises_fails_alone(client: Client, own: Any) -> None:
         assert (logits[0, 4], result.failures) == (2, {})
 
 
-def test_a_batch_that_raises_fails_and_the_next_one_is_right(client: Client, own: Any) -> None:
+def test_a_raising_batch_fails_and_the_next_step_is_right(client: Client, vllm_module: Any) -> None:
     with client.session(vocab_size=VOCAB) as session:
-        bad = session.add(Request([1], processors=[(own.Bans, {"ban": [THIRTEEN]})]))
-        with_it = session.add(Request([1], processors=[(own.Bans, {"ban": [2]})], on_error="skip"))
-        other = session.add(Request([1], processors=[(own.AddsLength, {"by": 1})]))
-        logits, result = rows(session, {bad: [THIRTEEN], with_it: [1], other: [1]})
+        bad = session.add(Request([1], processors=[(vllm_module.Bans, {"ban": [FAILING_ID]})]))
+        with_it = session.add(Request([1], processors=[(vllm_module.Bans, {"ban": [2]})], on_error="skip"))
+        other = session.add(Request([1], processors=[(vllm_module.AddsLength, {"by": 1})]))
+        logits, result = rows(session, {bad: [FAILING_ID], with_it: [1], other: [1]})
         assert (list(result.failures), list(result.skipped)) == ([bad], [with_it])
         assert logits[1:, 2].tolist() == [0, 1]
         logits, result = rows(session, {with_it: [1], other: [1]})
@@ -152,31 +152,33 @@ def test_a_batch_that_raises_fails_and_the_next_one_is_right(client: Client, own
         assert logits[:, 2].tolist() == [-INF, 2]
 
 
-def test_validate_params_refuses_that_request_alone(client: Client, own: Any) -> None:
+def test_validate_params_refuses_only_that_request(client: Client, vllm_module: Any) -> None:
     with client.session(vocab_size=VOCAB) as session:
-        good = session.add(Request([1], processors=[(own.AddsLength, {"by": 1})]))
+        good = session.add(Request([1], processors=[(vllm_module.AddsLength, {"by": 1})]))
         with pytest.raises(InvalidParams, match="by is 'much', no number"):
-            session.add(Request([1], processors=[(own.AddsLength, {"by": "much"})]))
+            session.add(Request([1], processors=[(vllm_module.AddsLength, {"by": "much"})]))
         extra: Any = {"extra_args": {"by": []}}
         with pytest.raises(InvalidParams, match="no number"):
-            session.add(Request([1], processors=[(own.AddsLength, {})], sampling_params=extra))
+            session.add(Request([1], processors=[(vllm_module.AddsLength, {})], sampling_params=extra))
         with pytest.raises(InvalidParams, match="send none"):
-            session.add(Request([1], processors=[(own.ban_last, {"by": 1})]))
+            session.add(Request([1], processors=[(vllm_module.ban_last, {"by": 1})]))
         logits, _ = rows(session, {good: [1]})
         assert logits[0, 0] == 1
 
 
-def test_parameters_come_from_the_engines_extra_args_too(client: Client, own: Any) -> None:
+def test_parameters_also_come_from_the_engines_extra_args(client: Client, vllm_module: Any) -> None:
     with client.session(vocab_size=VOCAB) as session:
         extra: Any = {"extra_args": {"by": 5, "of": "others"}}
-        told = session.add(Request([1], processors=[(own.AddsLength, {})], sampling_params=extra))
-        logits, _ = rows(session, {told: [1]})
+        added = session.add(Request([1], processors=[(vllm_module.AddsLength, {})], sampling_params=extra))
+        logits, _ = rows(session, {added: [1]})
         assert logits[0, 0] == 5
 
 
-def test_what_is_argmax_invariant_is_skipped_when_all_are_greedy_and_only_then(client: Client, own: Any) -> None:
+def test_argmax_invariant_processors_are_skipped_only_when_all_requests_are_greedy(
+    client: Client, vllm_module: Any
+) -> None:
     def request(temperature: float | None) -> Request:
-        return Request([1], processors=[(own.Raises, {})], sampling_params={"temperature": temperature})
+        return Request([1], processors=[(vllm_module.Raises, {})], sampling_params={"temperature": temperature})
 
     with client.session(vocab_size=VOCAB) as session:
         greedy, sampled = session.add(request(0)), session.add(request(0.5))
@@ -186,8 +188,8 @@ def test_what_is_argmax_invariant_is_skipped_when_all_are_greedy_and_only_then(c
         assert rows(session, {greedy: [1]})[0].tolist() == [[0.0] * VOCAB]
 
 
-def test_two_sessions_and_two_places_have_instances_of_their_own(client: Client, own: Any) -> None:
-    chain = [(own.AddsLength, {"by": 1}), (own.AddsLength, {"by": 10})]
+def test_each_session_and_each_place_in_a_chain_has_its_own_instance(client: Client, vllm_module: Any) -> None:
+    chain = [(vllm_module.AddsLength, {"by": 1}), (vllm_module.AddsLength, {"by": 10})]
     with client.session(vocab_size=VOCAB) as one, client.session(vocab_size=2 * VOCAB) as other:
         here, there = one.add(Request([1], processors=chain)), other.add(Request([1], processors=chain))
         assert rows(one, {here: [1]})[0][0, 0] == 11
@@ -195,18 +197,20 @@ def test_two_sessions_and_two_places_have_instances_of_their_own(client: Client,
         assert rows(one, {here: [1]})[0][0, 0] == 22
 
 
-def test_stateless_calls(client: Client, own: Any) -> None:
-    requests = [Request([1], [2, 3], processors=[(own.AddsLength, {"by": by})]) for by in (1, 2)]
+def test_stateless_calls(client: Client, vllm_module: Any) -> None:
+    requests = [Request([1], [2, 3], processors=[(vllm_module.AddsLength, {"by": by})]) for by in (1, 2)]
     result = client.apply(np.zeros((2, VOCAB), np.float32), requests)
     assert result.logits[:, 0].tolist() == [2, 4]
     result = client.apply(np.zeros((4, VOCAB), np.float32), requests, num_tokens_in_batch=2)
     assert result.logits[:, 0].tolist() == [2, 2, 4, 4]
 
 
-def test_without_isolation_it_is_refused_by_name(start_server: Callable[..., RunningServer], own: Any) -> None:
+def test_without_isolation_a_batch_processor_is_refused(
+    start_server: Callable[..., RunningServer], vllm_module: Any
+) -> None:
     running = start_server("--enable-custom-logit-processor", "--isolation", "none")
     with Client(running.target) as client, client.session(vocab_size=VOCAB) as session:
         with pytest.raises(LoadFailed, match=r"vllm is not installed on the server.*--isolation process"):
-            session.add(Request([1], processors=[(own.AddsLength, {})]))
-        told = session.add(Request([1], processors=[(own.ban_last, {})]))  # which names nothing of vLLM's
-        assert rows(session, {told: [4]})[0][0, 4] == -INF
+            session.add(Request([1], processors=[(vllm_module.AddsLength, {})]))
+        added = session.add(Request([1], processors=[(vllm_module.ban_last, {})]))  # refers to nothing of vLLM
+        assert rows(session, {added: [4]})[0][0, 4] == -INF

@@ -1,4 +1,4 @@
-"""Processors for vLLM's revised model runner in the workers of a real server, without vLLM, drafts and all."""
+"""Processors for vLLM's revised model runner in the workers of a real server, without vLLM, with drafts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from logitport import Client, InvalidParams, ProcessorFailed, Request
-from tests.end_to_end.churn import VOCAB, Alone, Chain, Churn, Doubles, rows
+from tests.end_to_end.churn import VOCAB, Chain, Churn, Doubles, SingleRequest, rows
 from tests.engine_stubs import importable_stubs
 from tests.slot_processors import naive
 
@@ -24,8 +24,8 @@ DRAFTS = 3
 
 
 @pytest.fixture(scope="module")
-def own() -> Iterator[Any]:
-    """The module of processors, in a process whose author has vLLM."""
+def vllm_module() -> Iterator[Any]:
+    """The module of processors, imported while vLLM or its stand-in can be imported."""
     with importable_stubs():
         yield importlib.import_module("tests.end_to_end.vllm_v2_processors")
 
@@ -44,8 +44,8 @@ CHAINS: list[Chain] = [
 ]
 
 
-class Reference(Alone):
-    """One request alone, the slow way."""
+class Reference(SingleRequest):
+    """Reference model of one request."""
 
     steps = 0
 
@@ -65,16 +65,18 @@ class Reference(Alone):
 
 @pytest.mark.parametrize("transport", ["grpc", "local"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_64_steps_with_churn_and_drafts(server: RunningServer, own: Any, transport: Any, dtype: torch.dtype) -> None:
-    """Greedy: drafts are accepted as long as they are what the rows say, and the rest is rejected."""
+def test_64_steps_with_churn_and_drafts(
+    server: RunningServer, vllm_module: Any, transport: Any, dtype: torch.dtype
+) -> None:
+    """Sampling is greedy: drafts are accepted up to the first that differs from the argmax of its row."""
     random = np.random.default_rng(3)
     accepted = rejected = 0
     named = {"Doubles": Doubles, "disallowed_tokens": "disallowed_tokens", "no_repeat_ngram": "no_repeat_ngram"}
     opening = {"dtype": dtype, "transport": transport, "max_requests": 8, "max_draft_tokens": DRAFTS}
     with Client(server.target) as client, client.session(vocab_size=VOCAB, **opening) as session:
-        churn = Churn(session, random, CHAINS, Reference, lambda kind: named.get(kind) or getattr(own, kind))
+        churn = Churn(session, random, CHAINS, Reference, lambda kind: named.get(kind) or getattr(vllm_module, kind))
         for _ in range(64):
-            part = churn.turn()
+            part = churn.next_step()
             drafts = {handle: random.integers(VOCAB, size=random.integers(DRAFTS + 1)).tolist() for handle in part}
             placed = [(handle, offset) for handle in part for offset in range(1 + len(drafts[handle]))]
             logits = torch.from_numpy(random.integers(-9, 9, (len(placed), VOCAB))).to(dtype)
@@ -105,10 +107,13 @@ def test_64_steps_with_churn_and_drafts(server: RunningServer, own: Any, transpo
     assert min(accepted, rejected) > 50
 
 
-def test_buffers_as_vllm_has_them(client: Client, own: Any) -> None:
+def test_buffers_match_vllm(client: Client, vllm_module: Any) -> None:
     with client.session(vocab_size=VOCAB, max_requests=4) as session:
-        asked = [{"allowed_token_ids": [1, 20]}, {}, {"allowed_token_ids": [0]}]
-        handles = [session.add(Request([1], processors=[(own.Allows, {})], sampling_params=one)) for one in asked]
+        sampling_params = [{"allowed_token_ids": [1, 20]}, {}, {"allowed_token_ids": [0]}]
+        handles = [
+            session.add(Request([1], processors=[(vllm_module.Allows, {})], sampling_params=one))
+            for one in sampling_params
+        ]
         for order in (handles, handles[::-1]):
             allowed = [
                 [at for at, value in enumerate(row) if value == 0]
@@ -117,12 +122,12 @@ def test_buffers_as_vllm_has_them(client: Client, own: Any) -> None:
             assert allowed == [[[1, 20], list(range(VOCAB)), [0]][handles.index(handle)] for handle in order]
         too_many = {"allowed_token_ids": list(range(9))}
         with pytest.raises(InvalidParams, match="more than 8 ids are allowed"):
-            session.add(Request([1], processors=[(own.Allows, {})], sampling_params=too_many))
+            session.add(Request([1], processors=[(vllm_module.Allows, {})], sampling_params=too_many))
 
 
-def test_what_else_processors_import_of_vllm(client: Client, own: Any) -> None:
+def test_other_imports_from_vllm(client: Client, vllm_module: Any) -> None:
     with client.session(vocab_size=VOCAB, max_draft_tokens=1) as session:
-        handles = [session.add(Request([1, 2], processors=[(own.NoRepeat, {"window": n})])) for n in (3, 1, 0)]
+        handles = [session.add(Request([1, 2], processors=[(vllm_module.NoRepeat, {"window": n})])) for n in (3, 1, 0)]
         logits, _ = rows(session, {handles[0]: [3, 4], handles[1]: [5], handles[2]: [6]})
         assert [[at for at, value in enumerate(row) if value == -INF] for row in logits] == [[2, 3, 4], [5], []]
         drafted = np.zeros((2, VOCAB), np.float32)
@@ -131,11 +136,11 @@ def test_what_else_processors_import_of_vllm(client: Client, own: Any) -> None:
             raise result.failures[handles[0]]
 
 
-def test_what_cannot_be_added_fails_alone(client: Client, own: Any) -> None:
+def test_a_request_that_cannot_be_added_fails_alone(client: Client, vllm_module: Any) -> None:
     with client.session(vocab_size=VOCAB) as session:
-        bad = session.add(Request([1], processors=[(own.Raises, {"raise": True})]))
-        skips = session.add(Request([1], processors=[(own.Raises, {"raise": True})], on_error="skip"))
-        good = session.add(Request([1], processors=[(own.Raises, {})]))
+        bad = session.add(Request([1], processors=[(vllm_module.Raises, {"raise": True})]))
+        skips = session.add(Request([1], processors=[(vllm_module.Raises, {"raise": True})], on_error="skip"))
+        good = session.add(Request([1], processors=[(vllm_module.Raises, {})]))
         logits, result = rows(session, {bad: [], skips: [], good: []})
         assert (list(result.failures), list(result.skipped)) == ([bad], [skips])
         with pytest.raises(ProcessorFailed, match="raised ValueError: as asked"):
@@ -143,9 +148,9 @@ def test_what_cannot_be_added_fails_alone(client: Client, own: Any) -> None:
         assert logits[1:].tolist() == [[0.0] * VOCAB, [1.0] * VOCAB]
 
 
-def test_a_lost_worker_costs_those_it_served_and_the_next_has_all_requests(client: Client, own: Any) -> None:
+def test_a_lost_worker_fails_its_requests_and_the_next_worker_gets_all_others(client: Client, vllm_module: Any) -> None:
     with client.session(vocab_size=VOCAB) as session:
-        chain = [(own.Counts, {}), (own.Leaves, {})]
+        chain = [(vllm_module.Counts, {}), (vllm_module.Leaves, {})]
         bad = session.add(Request([1], processors=chain, on_error="skip"))
         other = session.add(Request([2], [3], processors=chain, on_error="skip"))
         rows(session, {other: [4]})
@@ -153,10 +158,10 @@ def test_a_lost_worker_costs_those_it_served_and_the_next_has_all_requests(clien
         assert set(result.skipped) == {bad, other}
         logits, result = rows(session, {other: [6]})
         assert result.skipped == {}
-        assert logits[0][(2 + 3 + 4 + 5 + 6) % VOCAB] == 2  # its first step in this worker
+        assert logits[0][(2 + 3 + 4 + 5 + 6) % VOCAB] == 2  # this is its first step in this worker
 
 
-def test_stateless_calls(client: Client, own: Any) -> None:
-    requests = [Request([1], [2, 3], processors=[(own.Counts, {})]), Request([4])]
+def test_stateless_calls(client: Client, vllm_module: Any) -> None:
+    requests = [Request([1], [2, 3], processors=[(vllm_module.Counts, {})]), Request([4])]
     result = client.apply(np.zeros((4, VOCAB), np.float32), requests, num_tokens_in_batch=2)
     assert result.logits[:, 6].tolist() == [1, 1, 0, 0]

@@ -1,4 +1,4 @@
-"""Without --enable-custom-logit-processor nothing that a client ships is accepted, or unpickled."""
+"""Without --enable-custom-logit-processor, shipped processors are neither accepted nor unpickled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Idle(CustomLogitProcessor):
 
 
 class Touch:
-    """Unpickling it makes a file."""
+    """An object whose unpickling creates a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -44,7 +44,7 @@ def closed(server_without_flag: Any) -> Iterator[Client]:
 
 @pytest.fixture
 def trap(tmp_path: Path) -> Iterator[str]:
-    """A payload that leaves a trace where it is unpickled."""
+    """A payload whose unpickling creates a file."""
     trace = tmp_path / "unpickled"
     data = pickle.dumps(Touch(trace))
     pickle.loads(data)
@@ -66,14 +66,14 @@ def test_register(closed: Client, trap: str) -> None:
 
 
 @pytest.mark.parametrize("on_error", ["abort", "skip"])
-def test_inline_in_apply_costs_its_request_alone(closed: Client, trap: str, on_error: Any) -> None:
+def test_inline_in_apply_fails_only_its_request(closed: Client, trap: str, on_error: Any) -> None:
     requests = [
         Request(processors=[(trap, {})], on_error=on_error),
         Request(processors=[("disallowed_tokens", {"token_ids": [3]})]),
     ]
     result = closed.apply(logits(2), requests, check=False)
-    told = result.failures if on_error == "abort" else result.skipped
-    assert {index: type(error) for index, error in told.items()} == {0: PayloadNotAllowed}
+    failed = result.failures if on_error == "abort" else result.skipped
+    assert {index: type(error) for index, error in failed.items()} == {0: PayloadNotAllowed}
     assert np.flatnonzero(result.logits == -np.inf).tolist() == [VOCAB + 3]
     assert not result.logits[0].any()
 
@@ -114,7 +114,7 @@ def test_built_ins_work_by_name_class_and_reference(closed: Client) -> None:
         assert np.flatnonzero(result.logits == -np.inf).tolist() == [3]
 
 
-def test_the_others_are_told_apart(closed: Client, trap: str) -> None:
+def test_the_error_distinguishes_the_ways_to_name_a_processor(closed: Client, trap: str) -> None:
     with pytest.raises(RequestsFailed) as raised:
         closed.apply(logits(), [Request(processors=[(trap, {})])])
     assert "the others, if any, got their result" in str(raised.value)

@@ -1,4 +1,4 @@
-"""Engines whose models know no language, a real server, and texts of a grammar."""
+"""Engines with random logits and a real server produce texts of a grammar."""
 
 from __future__ import annotations
 
@@ -106,22 +106,22 @@ def follows(one: Generation, tokenizer: Tokenizer, check: Callable[[str], object
 
 @pytest.mark.parametrize("transport", ["grpc", "local"])
 @pytest.mark.parametrize("drafts", [0, 3])
-def test_random_logits_become_texts_of_the_grammar(
+def test_random_logits_give_texts_of_the_grammar(
     running: RunningServer,
     tokenizer: tuple[Path, Tokenizer],
     drafts: int,
     transport: Literal["grpc", "local"],
 ) -> None:
-    """Eight at once, of five grammars, beside some without; they end when they like, and others take their places."""
+    """Eight requests at a time, of five grammars or none. Ended requests are replaced by new ones."""
     random = np.random.default_rng(drafts)
-    asked = list(islice(cycle([*GRAMMARS, None]), 30))
+    chosen = list(islice(cycle([*GRAMMARS, None]), 30))
     requests = [
         Request(
             prompt_token_ids=random.integers(VOCAB, size=random.integers(1, 9)).tolist(),
             processors=[("grammar", grammar[0])] if grammar else [],
             sampling_params={"max_tokens": 64, "stop_token_ids": [EOS]},
         )
-        for grammar in asked
+        for grammar in chosen
     ]
     with (
         Client(running.target) as client,
@@ -132,7 +132,7 @@ def test_random_logits_become_texts_of_the_grammar(
         assert session.transport == transport
         engine = Engine(session, Model(VOCAB, slots=SLOTS), slots=SLOTS, draft=prompt_lookup if drafts else None)
         generations = engine.generate(requests)
-    for grammar, one in zip(asked, generations, strict=True):
+    for grammar, one in zip(chosen, generations, strict=True):
         assert one.error is None
         if grammar is not None:
             assert follows(one, tokenizer[1], grammar[1])
@@ -140,7 +140,7 @@ def test_random_logits_become_texts_of_the_grammar(
     assert engine.drafted > engine.accepted if drafts else not engine.drafted
 
 
-def test_a_session_with_drafts_samples_what_one_without_does(running: RunningServer) -> None:
+def test_sessions_with_and_without_drafts_sample_the_same_ids(running: RunningServer) -> None:
     outputs = []
     for draft in (None, prompt_lookup):
         requests = [
@@ -157,7 +157,7 @@ def test_a_session_with_drafts_samples_what_one_without_does(running: RunningSer
     assert outputs[0] == outputs[1]
 
 
-def test_a_request_may_name_the_tokenizer_and_the_session_the_ends(running: RunningServer) -> None:
+def test_the_request_names_the_tokenizer_and_the_session_the_end_ids(running: RunningServer) -> None:
     with Client(running.target) as client, client.session(vocab_size=VOCAB, eos_token_ids=[3, 350]) as session:
         handle = session.add(Request(processors=[("grammar", {"regex": "ab", "tokenizer": "letters"})]))
         logits = np.zeros((1, VOCAB), np.float32)
@@ -167,7 +167,7 @@ def test_a_request_may_name_the_tokenizer_and_the_session_the_ends(running: Runn
         assert np.flatnonzero(logits[0] == 0).tolist() == [3, 350]
 
 
-def test_a_request_that_is_refused_or_strays_costs_only_itself(running: RunningServer) -> None:
+def test_a_refused_or_invalid_request_fails_only_itself(running: RunningServer) -> None:
     with Client(running.target) as client, client.session(vocab_size=VOCAB, tokenizer_id="org/json") as session:
         right = session.add(Request(processors=[("grammar", {"choice": ["yes"]})]))
         for params, message in [
@@ -196,7 +196,7 @@ def test_apply_takes_the_tokenizer_from_the_parameters(running: RunningServer) -
     assert len(np.flatnonzero(result.logits[0] == 0)) == 10
 
 
-def test_a_server_without_tokenizers_says_what_is_missing(server: RunningServer) -> None:
+def test_the_error_of_a_server_without_tokenizers_names_what_is_missing(server: RunningServer) -> None:
     request = Request(processors=[("grammar", {"regex": "a"})])
     with (
         Client(server.target) as client,
@@ -214,7 +214,7 @@ def test_a_server_without_tokenizers_says_what_is_missing(server: RunningServer)
         ("json=/nowhere", "tokenizer 'json': /nowhere: .*No such file"),
     ],
 )
-def test_a_tokenizer_that_cannot_be_read_is_told_at_start_up(
+def test_an_unreadable_tokenizer_is_reported_at_start_up(
     run: Callable[..., subprocess.CompletedProcess[str]], option: str, message: str
 ) -> None:
     ran = run("--tokenizer", option)

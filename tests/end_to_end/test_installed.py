@@ -1,4 +1,4 @@
-"""What an operator installed is called by name, without the flag, and cannot be shipped over."""
+"""Installed processors are usable by name, without the flag. A client cannot replace them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VOCAB = 8
 
 
 @pytest.fixture
-def our_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "our_team").mkdir()
     (tmp_path / "our_team" / "processors.py").write_text(SOURCE)
     info = tmp_path / "our_team-1.0.dist-info"
@@ -42,7 +42,7 @@ def our_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 
-@pytest.mark.usefixtures("our_package")
+@pytest.mark.usefixtures("installed_package")
 def test_by_path_and_by_entry_point(start_server: Callable[..., RunningServer]) -> None:
     running = start_server("--logits-processors", "our_team.processors:AddOne")
     chain = [("our_team.processors:AddOne", {}), ("ban", {"ids": [2]}), ("disallowed_tokens", {"token_ids": [3]})]
@@ -68,7 +68,7 @@ def test_by_path_and_by_entry_point(start_server: Callable[..., RunningServer]) 
             client.register(Shipped)
 
 
-def test_a_path_that_leads_nowhere_ends_the_start() -> None:
+def test_an_unknown_path_ends_the_start() -> None:
     options = ["--listen", "127.0.0.1:0", "--logits-processors", "our_team.nothing:AddOne"]
     done = subprocess.run([COMMAND, "serve", *options], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""Processors that misbehave in a call: each costs its own requests, and nothing else."""
+"""Processors that misbehave in a call fail only their own requests."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 VOCAB = 64
 INF = float("inf")
-SECONDS = 5.0  # of which the innocent have as many
+SECONDS = 5.0  # the deadline; well-behaved processors have the same
 
 
 class AddOne(CustomLogitProcessor):
-    """Behaves."""
+    """A well-behaved processor without state."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         return logits.add_(1)
 
 
 class DenyHistory(EditProcessor):
-    """Behaves, and keeps state."""
+    """A well-behaved processor with state."""
 
     def start(self, request: EditRequest) -> None:
         request.state = request.history.token_ids.tolist()
@@ -49,7 +49,7 @@ class DenyHistory(EditProcessor):
 
 
 def reading(misbehave: Callable[[torch.Tensor], Any]) -> type[CustomLogitProcessor]:
-    """A logits-reading processor that does this."""
+    """Make a logits-reading processor that calls `misbehave`."""
 
     class Misbehaves(CustomLogitProcessor):
         def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
@@ -60,7 +60,7 @@ def reading(misbehave: Callable[[torch.Tensor], Any]) -> type[CustomLogitProcess
 
 
 def logits_free(misbehave: Callable[[], Any]) -> type[EditProcessor]:
-    """A logits-free processor that does this."""
+    """Make a logits-free processor that calls `misbehave`."""
 
     class Misbehaves(EditProcessor):
         def edit(self, request: EditRequest, edits: RowEdits) -> None:
@@ -75,10 +75,10 @@ def loop(logits: torch.Tensor) -> None:
 
 
 def sleep_in_c(logits: torch.Tensor) -> None:
-    ctypes.PyDLL(None).sleep(3600)  # does not let go of the interpreter
+    ctypes.PyDLL(None).sleep(3600)  # does not release the interpreter lock
 
 
-def leave(logits: torch.Tensor) -> None:
+def exit_process(logits: torch.Tensor) -> None:
     os._exit(3)
 
 
@@ -111,7 +111,7 @@ def recurse(logits: torch.Tensor) -> None:
     sys.setrecursionlimit(1 << 30)
 
     def deeper() -> list[Any]:
-        return sorted([1], key=lambda _: deeper())  # by way of C, whose stack ends
+        return sorted([1], key=lambda _: deeper())  # recurses through C, whose stack is limited
 
     deeper()
 
@@ -160,7 +160,7 @@ HANGING: dict[str, Kind] = {
     "a long sleep in C": (reading(sleep_in_c), ProcessorTimedOut, TOOK_LONG),
 }
 FAILING: dict[str, Kind] = {
-    "os._exit": (reading(leave), ProcessorFailed, "ended with status 3"),
+    "os._exit": (reading(exit_process), ProcessorFailed, "ended with status 3"),
     "os._exit, logits-free": (logits_free(lambda: os._exit(4)), ProcessorFailed, "ended with status 4"),
     "a segmentation fault": (reading(segfault), ProcessorFailed, "SIGSEGV"),
     "an allocation bomb": (reading(allocate), ProcessorFailed, "MemoryError"),
@@ -176,45 +176,45 @@ FAILING: dict[str, Kind] = {
 }
 
 
-# Small workers, and nobody is put into quarantine.
+# Workers have little memory, and no processor is quarantined.
 OPTIONS = ("--enable-custom-logit-processor", "--worker-memory-bytes", str(256 << 20), "--quarantine-after", "1000")
 
 
 @pytest.fixture(scope="module")
-def patient(serving: Callable[..., AbstractContextManager[RunningServer]]) -> Iterator[RunningServer]:
-    """A server whose deadline nobody meets."""
+def slow_deadline(serving: Callable[..., AbstractContextManager[RunningServer]]) -> Iterator[RunningServer]:
+    """A server with a deadline that no call exceeds."""
     with serving(*OPTIONS) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def hasty(serving: Callable[..., AbstractContextManager[RunningServer]]) -> Iterator[RunningServer]:
-    """A server for those that hang."""
+def short_deadline(serving: Callable[..., AbstractContextManager[RunningServer]]) -> Iterator[RunningServer]:
+    """A server with a short deadline, for processors that hang."""
     with serving(*OPTIONS, "--processor-timeout-seconds", str(SECONDS)) as running:
         yield running
 
 
 class Batch:
-    """A session with innocent requests: a built-in's, and two of a tenant that behaves."""
+    """A session with three well-behaved requests: one of a built-in and two of the tenant `good`."""
 
     def __init__(self, session: Any) -> None:
         self.session = session
         denying = ("disallowed_tokens", {"token_ids": [7]})
-        self.innocent = [
+        self.well_behaved = [
             session.add(Request([1], processors=[denying])),
             session.add(Request([2], processors=[(AddOne, {})], tenant="good")),
             session.add(Request([3], processors=[(DenyHistory, {})], tenant="good")),
         ]
-        self.told = [3]
+        self.denied = [3]
 
     def step(self, *others: Any) -> tuple[dict[Any, LogitportError], torch.Tensor, float]:
-        """A step in which the others' rows lie between those of the innocent, which are checked.
+        """Run a step with the rows of `others` between those of the well-behaved requests; check the latter.
 
-        Returns failures, the rows of the others, and the seconds that the step took.
+        Returns the failures, the rows of `others`, and the seconds that the step took.
         """
-        token_id = 10 + len(self.told)
-        self.told.append(token_id)
-        first, second, third = self.innocent
+        token_id = 10 + len(self.denied)
+        self.denied.append(token_id)
+        first, second, third = self.well_behaved
         handles = {first: [token_id], **dict.fromkeys(others, ()), second: [token_id], third: [token_id]}
         logits = self.session.logits_buffer(len(handles))
         logits.zero_()
@@ -223,7 +223,7 @@ class Batch:
         took = time.monotonic() - began
         assert [at for at in range(VOCAB) if logits[0, at] == -INF] == [7]
         assert torch.equal(logits[-2], torch.ones(VOCAB))
-        assert [at for at in range(VOCAB) if logits[-1, at] == -INF] == self.told
+        assert [at for at in range(VOCAB) if logits[-1, at] == -INF] == self.denied
         assert result.failures.keys() | result.skipped.keys() <= set(others)
         return result.failures | result.skipped, logits[1:-2], took
 
@@ -238,19 +238,19 @@ def working(server: RunningServer, local: Literal["grpc", "local"]) -> Iterator[
 
 
 @pytest.fixture(params=["grpc", "local"])
-def batch(patient: RunningServer, request: pytest.FixtureRequest) -> Iterator[Batch]:
-    with working(patient, request.param) as begun:
+def batch(slow_deadline: RunningServer, request: pytest.FixtureRequest) -> Iterator[Batch]:
+    with working(slow_deadline, request.param) as begun:
         yield begun
 
 
 @pytest.fixture(params=["grpc", "local"])
-def hasty_batch(hasty: RunningServer, request: pytest.FixtureRequest) -> Iterator[Batch]:
-    with working(hasty, request.param) as begun:
+def short_deadline_batch(short_deadline: RunningServer, request: pytest.FixtureRequest) -> Iterator[Batch]:
+    with working(short_deadline, request.param) as begun:
         yield begun
 
 
-def costs_its_own_request(batch: Batch, kind: Kind) -> float:
-    """Returns the seconds that the step took which it failed in."""
+def check_that_only_its_request_fails(batch: Batch, kind: Kind) -> float:
+    """Return the seconds that the failing step took."""
     processor, expected, message = kind
     bad = batch.session.add(Request([4], processors=[(processor, {})], tenant="bad"))
     neighbour = batch.session.add(Request([5], processors=[(AddOne, {})], tenant="bad"))
@@ -267,17 +267,17 @@ def costs_its_own_request(batch: Batch, kind: Kind) -> float:
 
 
 @pytest.mark.parametrize("name", FAILING)
-def test_who_fails_costs_its_own_request(batch: Batch, name: str) -> None:
-    costs_its_own_request(batch, FAILING[name])
+def test_a_failing_processor_fails_only_its_request(batch: Batch, name: str) -> None:
+    check_that_only_its_request_fails(batch, FAILING[name])
 
 
 @pytest.mark.parametrize("name", HANGING)
-def test_who_hangs_costs_its_own_request(hasty_batch: Batch, name: str) -> None:
-    took = costs_its_own_request(hasty_batch, HANGING[name])
-    assert took < SECONDS + 15  # the bar is 0.1 s; a machine that is busy with tests may take longer
+def test_a_hanging_processor_fails_only_its_request(short_deadline_batch: Batch, name: str) -> None:
+    took = check_that_only_its_request_fails(short_deadline_batch, HANGING[name])
+    assert took < SECONDS + 15  # the target is 0.1 s; a busy machine may take longer
 
 
-def skips(batch: Batch, kind: Kind, steps: int) -> None:
+def check_that_it_is_skipped(batch: Batch, kind: Kind, steps: int) -> None:
     skipping = batch.session.add(Request([4], processors=[(kind[0], {})], tenant="bad", on_error="skip"))
     for _ in range(steps):
         failures, rows, _ = batch.step(skipping)
@@ -286,12 +286,12 @@ def skips(batch: Batch, kind: Kind, steps: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["os._exit", "raise ValueError"])
-def test_who_fails_and_asked_to_be_skipped_has_its_rows_as_they_were(batch: Batch, name: str) -> None:
-    skips(batch, FAILING[name], 2)
+def test_rows_of_a_failing_skipped_request_are_unchanged(batch: Batch, name: str) -> None:
+    check_that_it_is_skipped(batch, FAILING[name], 2)
 
 
-def test_who_hangs_and_asked_to_be_skipped_has_its_rows_as_they_were(hasty_batch: Batch) -> None:
-    skips(hasty_batch, HANGING["an infinite loop"], 1)
+def test_rows_of_a_hanging_skipped_request_are_unchanged(short_deadline_batch: Batch) -> None:
+    check_that_it_is_skipped(short_deadline_batch, HANGING["an infinite loop"], 1)
 
 
 class PatchesTorch(CustomLogitProcessor):
@@ -308,7 +308,7 @@ class PatchesTorch(CustomLogitProcessor):
 
 
 class WritesLater(CustomLogitProcessor):
-    """Writes to the logits of every call that it has had, for as long as it lives."""
+    """Keeps writing to the logits of all earlier calls in a thread."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         def write() -> None:
@@ -321,7 +321,7 @@ class WritesLater(CustomLogitProcessor):
 
 
 @pytest.mark.parametrize("processor", [PatchesTorch, WritesLater])
-def test_what_it_leaves_behind_stays_with_it(batch: Batch, processor: type[CustomLogitProcessor]) -> None:
+def test_side_effects_of_a_processor_stay_in_its_worker(batch: Batch, processor: type[CustomLogitProcessor]) -> None:
     bad = batch.session.add(Request([4], processors=[(processor, {})], tenant="bad", on_error="skip"))
     for _ in range(4):
         batch.step(bad)
@@ -331,12 +331,12 @@ def test_what_it_leaves_behind_stays_with_it(batch: Batch, processor: type[Custo
         batch.step()
 
 
-def test_several_that_hang_at_once_cost_one_deadline(hasty_batch: Batch) -> None:
+def test_several_processors_that_hang_at_once_take_one_deadline(short_deadline_batch: Batch) -> None:
     bad = [
-        hasty_batch.session.add(Request([4], processors=[(reading(loop), {})], tenant=tenant))
+        short_deadline_batch.session.add(Request([4], processors=[(reading(loop), {})], tenant=tenant))
         for tenant in ("x", "y", "z")
     ]
-    failures, _, took = hasty_batch.step(*bad)
+    failures, _, took = short_deadline_batch.step(*bad)
     assert {type(error) for error in failures.values()} == {ProcessorTimedOut}
     assert failures.keys() == set(bad)
     assert took < 2 * SECONDS

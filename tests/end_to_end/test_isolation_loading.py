@@ -1,4 +1,4 @@
-"""Shipped processors that misbehave before their first call, or too often; and what becomes of state."""
+"""Shipped processors that misbehave before their first call or too often, and the recovery of state."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 VOCAB = 32
 INF = float("inf")
-SECONDS = 5.0  # of which the innocent have as many
+SECONDS = 5.0  # the deadline; well-behaved processors have the same
 
 
 class AddOne(CustomLogitProcessor):
@@ -50,7 +50,7 @@ class HangsInInit(AddOne):
         time.sleep(3600)
 
 
-class LeavesInInit(AddOne):
+class ExitsInInit(AddOne):
     def __init__(self) -> None:
         os._exit(5)
 
@@ -75,7 +75,7 @@ class HangsInStart(EditProcessor):
 
 
 class Reduces:
-    """Unpickling one of these calls what it was made with."""
+    """An object whose unpickling calls `function`."""
 
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.reduced = function, arguments
@@ -91,7 +91,7 @@ def on_load(function: Any, *arguments: Any) -> str:
 TOOK_LONG = rf"took over {SECONDS:g} s \(--load-timeout-seconds\), and its worker was ended"
 REFUSED: dict[str, tuple[Any, type[LogitportError], str]] = {
     "hangs in __init__": (HangsInInit, ProcessorTimedOut, f"loading it {TOOK_LONG}"),
-    "leaves in __init__": (LeavesInInit, ProcessorFailed, "ended with status 5"),
+    "leaves in __init__": (ExitsInInit, ProcessorFailed, "ended with status 5"),
     "raises KeyboardInterrupt in __init__": (InterruptsInInit, LoadFailed, "KeyboardInterrupt"),
     "hangs in validate_params": (HangsInValidate, ProcessorTimedOut, f"checking its parameters {TOOK_LONG}"),
     "hangs in start": (HangsInStart, ProcessorTimedOut, f"its start {TOOK_LONG}"),
@@ -124,19 +124,19 @@ def client(strict: RunningServer) -> Iterator[Client]:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_it_costs_its_own_admission(client: Client, name: str) -> None:
+def test_a_load_failure_fails_only_its_own_admission(client: Client, name: str) -> None:
     processor, expected, message = REFUSED[name]
     with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
-        innocent = session.add(Request([1], processors=[(AddOne, {})], tenant="good"))
+        well_behaved = session.add(Request([1], processors=[(AddOne, {})], tenant="good"))
         with pytest.raises(expected, match=message) as raised:
             session.add(Request([1], processors=[(processor, {})], tenant="bad"))
         assert type(raised.value) is expected
         logits = torch.zeros(1, VOCAB)
-        session.step({innocent: [2]}).apply(logits)
+        session.step({well_behaved: [2]}).apply(logits)
         assert torch.equal(logits, torch.ones(1, VOCAB))
 
 
-def test_a_slow_admission_holds_up_no_step(client: Client) -> None:
+def test_a_slow_admission_does_not_delay_steps(client: Client) -> None:
     refused: list[Exception] = []
 
     def admit() -> None:
@@ -161,8 +161,8 @@ def test_a_slow_admission_holds_up_no_step(client: Client) -> None:
     assert steps > 10
 
 
-class Remembers(EditProcessor):
-    """Its state follows from the history. Leaves when it is told to."""
+class DeniesHistory(EditProcessor):
+    """Denies the ids of the history. Ends its process at the id `exit_at`."""
 
     def start(self, request: EditRequest) -> None:
         request.state = request.history.token_ids.tolist()
@@ -171,13 +171,13 @@ class Remembers(EditProcessor):
         request.state.append(token_id)
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        if request.state[-1] == request.params.get("leave_at"):
+        if request.state[-1] == request.params.get("exit_at"):
             os._exit(1)
         edits.deny(request.state)
 
 
-class Counts(CustomLogitProcessor):
-    """Its state does not."""
+class CountsCallsInParams(CustomLogitProcessor):
+    """Adds its number of calls, kept in the parameters: state that does not follow from the history."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         for row, params in enumerate(custom_param_list):
@@ -186,26 +186,28 @@ class Counts(CustomLogitProcessor):
         return logits
 
 
-def test_other_state_of_a_worker_that_ended_is_rebuilt_or_known_to_be_lost(client: Client) -> None:
+def test_other_state_of_an_ended_worker_is_rebuilt_or_reported_lost(client: Client) -> None:
     # Registered processors of one owner share a worker.
-    registered = {processor: client.register(processor).digest for processor in (Remembers, AddOne, Counts)}
+    registered = {
+        processor: client.register(processor).digest for processor in (DeniesHistory, AddOne, CountsCallsInParams)
+    }
     with client.session(vocab_size=VOCAB, dtype=torch.float32, max_draft_tokens=2) as session:
         rebuilt, leaves, stateless, counts = (
             session.add(Request([1], processors=[(registered[processor], params)], tenant="one"))
             for processor, params in (
-                *((Remembers, {}), (Remembers, {"leave_at": 9})),
-                *((AddOne, {}), (Counts, {})),
+                *((DeniesHistory, {}), (DeniesHistory, {"exit_at": 9})),
+                *((AddOne, {}), (CountsCallsInParams, {})),
             )
         )
         logits = torch.zeros(4, VOCAB)
         session.step({rebuilt: [2], leaves: [2], stateless: [2], counts: [2]}).apply(logits)
         assert logits[3].tolist() == [1.0] * VOCAB
-        # The two Rememberers share one call; whose it was cannot be told.
+        # Both DeniesHistory requests share one call, so both fail.
         result = session.step({rebuilt: [3], leaves: [9]}).apply(torch.zeros(2, VOCAB), check=False)
         assert result.failures.keys() == {rebuilt, leaves}
         session.remove(leaves)
         session.remove(rebuilt)
-        again = session.add(Request([1], [2, 3], processors=[(registered[Remembers], {})], tenant="one"))
+        again = session.add(Request([1], [2, 3], processors=[(registered[DeniesHistory], {})], tenant="one"))
         logits = torch.zeros(3, VOCAB)
         result = session.step({again: [4], stateless: [3], counts: [3]}).apply(logits, check=False)
         assert {handle: type(error) for handle, error in result.failures.items()} == {counts: StateLost}
@@ -218,20 +220,20 @@ def test_requests_of_another_session_are_rebuilt_from_their_history(client: Clie
         client.session(vocab_size=VOCAB, dtype=torch.float32) as session,
         client.session(vocab_size=VOCAB, dtype=torch.float32) as other,
     ):
-        kept = session.add(Request([1], processors=[(Remembers, {})], tenant="two"))
-        leaves = other.add(Request([1], processors=[(Remembers, {"leave_at": 9})], tenant="two"))
-        told = [1]
+        kept = session.add(Request([1], processors=[(DeniesHistory, {})], tenant="two"))
+        leaves = other.add(Request([1], processors=[(DeniesHistory, {"exit_at": 9})], tenant="two"))
+        denied = [1]
         for token_id in range(10, 20):
-            told.append(token_id)
+            denied.append(token_id)
             logits = torch.zeros(1, VOCAB)
             session.step({kept: [token_id]}).apply(logits)
-            assert [at for at in range(VOCAB) if logits[0, at] == -INF] == told
+            assert [at for at in range(VOCAB) if logits[0, at] == -INF] == denied
             if token_id == 14:
                 with pytest.raises(Exception, match="ended with status 1"):
                     other.step({leaves: [9]}).apply(torch.zeros(1, VOCAB))
 
 
-class LeavesAlways(AddOne):
+class ExitsInCall(AddOne):
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         if custom_param_list[0].get("leave"):
             os._exit(1)
@@ -239,7 +241,7 @@ class LeavesAlways(AddOne):
 
 
 def test_quarantine_and_release(strict: RunningServer, client: Client) -> None:
-    kept = client.register(LeavesAlways, name="team/leaves")
+    kept = client.register(ExitsInCall, name="team/leaves")
     bad = Request([1], processors=[("team/leaves", {"leave": True})])
     good = Request([1], processors=[("team/leaves", {})])
     zeros = torch.zeros(1, VOCAB)
@@ -247,7 +249,7 @@ def test_quarantine_and_release(strict: RunningServer, client: Client) -> None:
         admitted = session.add(Request([1], processors=[("team/leaves", {})], on_error="skip"))
         for _ in range(2):
             assert isinstance(client.apply(zeros, [bad], check=False).failures[0], ProcessorFailed)
-        assert client.apply(zeros, [good]).logits.all()  # that is no series
+        assert client.apply(zeros, [good]).logits.all()  # a success resets the count of failures in a row
         for _ in range(3):
             failure = client.apply(zeros, [bad], check=False).failures[0]
             assert type(failure) is ProcessorFailed

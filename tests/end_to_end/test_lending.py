@@ -1,4 +1,4 @@
-"""A buffer that one author's requests have to themselves is lent to their worker, and never to be used after."""
+"""A buffer used only by one author's requests is lent to their worker, and not reused for other authors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class AddOne(CustomLogitProcessor):
 
 
 class Overwrites(CustomLogitProcessor):
-    """Once it is told to: writes all over its memory, again and again."""
+    """Starts a thread on request that keeps overwriting its logits."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         def write() -> None:
@@ -58,53 +58,53 @@ def test_results_are_the_same_before_and_after(session: Session) -> None:
     assert len(buffers) == 1
     assert torch.equal(step(session, *handles), torch.ones(3, VOCAB))
     assert torch.equal(step(session, *handles[:2]), torch.ones(2, VOCAB))
-    handles.append(session.add(Request([1], processors=[(AddOne, {})], tenant="a")))  # the same author's
+    handles.append(session.add(Request([1], processors=[(AddOne, {})], tenant="a")))  # of the same author
     assert torch.equal(step(session, *handles), torch.ones(4, VOCAB))
 
 
-def test_a_lent_buffer_is_retired_when_a_stranger_is_added(session: Session) -> None:
+def test_a_lent_buffer_is_retired_when_another_authors_request_is_added(session: Session) -> None:
     own = session.add(Request([1], processors=[(Overwrites, {"bad": True})], tenant="a"))
     for _ in range(ENOUGH_STEPS):
         buffer = step(session, own)
     pending = session.step({own: ()})
-    stranger = session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})]))
+    other_author = session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})]))
     with pytest.raises(InvalidLogits, match="call logits_buffer again"):
         pending.apply(buffer)
     with pytest.raises(InvalidLogits, match="call logits_buffer again"):
-        step(session, stranger, buffer=buffer)
+        step(session, other_author, buffer=buffer)
     with pytest.raises(InvalidLogits, match="call logits_buffer again"):
-        step(session, stranger, buffer=buffer[:1, :])
+        step(session, other_author, buffer=buffer[:1, :])
     for _ in range(ENOUGH_STEPS):
         logits = session.logits_buffer(2)
         assert logits.data_ptr() != buffer.data_ptr()
         logits.fill_(7)
-        session.step({own: (), stranger: ()}).apply(logits)
+        session.step({own: (), other_author: ()}).apply(logits)
         time.sleep(0.002)
         assert logits[1, 3] == float("-inf")
         assert int((logits[1] == 7).sum()) == VOCAB - 1
 
 
-def test_rows_that_others_have_had_are_not_lent(session: Session) -> None:
-    """A buffer in which there were a stranger's logits stays the session's own, although he has gone."""
-    stranger = session.add(Request([1], processors=[(AddOne, {})], tenant="b"))
+def test_a_buffer_that_held_another_authors_rows_is_not_lent(session: Session) -> None:
+    """A buffer that held another author's logits is not lent, even after that request is removed."""
+    other_author = session.add(Request([1], processors=[(AddOne, {})], tenant="b"))
     own = session.add(Request([1], processors=[(Overwrites, {})], tenant="a"))
-    step(session, own, stranger)
-    session.remove(stranger)
+    step(session, own, other_author)
+    session.remove(other_author)
     for _ in range(ENOUGH_STEPS):
         buffer = step(session, own)
     other = session.add(Request([1], processors=[(AddOne, {})], tenant="b"))
     assert step(session, own, other).data_ptr() == buffer.data_ptr()
 
 
-def test_a_buffer_that_was_replaced_is_good_until_a_request_is_added(session: Session) -> None:
+def test_a_replaced_buffer_is_valid_until_a_request_is_added(session: Session) -> None:
     own = session.add(Request([1], processors=[(Overwrites, {"bad": True})], tenant="replaced"))
     for _ in range(ENOUGH_STEPS):
         lent = step(session, own)
     assert session.logits_buffer(2).data_ptr() != lent.data_ptr()
     session.step({own: ()}).apply(lent)
-    stranger = session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})]))
+    other_author = session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})]))
     with pytest.raises(InvalidLogits, match="call logits_buffer again"):
-        step(session, stranger, buffer=lent)
-    logits = step(session, stranger)
+        step(session, other_author, buffer=lent)
+    logits = step(session, other_author)
     assert logits[0, 3] == -torch.inf
     assert torch.count_nonzero(logits) == 1

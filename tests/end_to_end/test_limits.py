@@ -1,4 +1,4 @@
-"""What one principal may ask for, and clients that are slow, stuck or gone."""
+"""Limits per principal, and clients that are slow, blocked or disconnected."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 VOCAB = 8
 WIDE = 4 << 20  # 16 MiB of logits a row, more than gRPC and the kernel take for a client that does not read
 PRINCIPALS = ("alice", "bob", "carol")
-MADE = {name: new_token(name, ["apply", "register"]) for name in PRINCIPALS}
+TOKENS = {name: new_token(name, ["apply", "register"]) for name in PRINCIPALS}
 LIMITS = {
     "--max-calls-per-principal": "1",
     "--max-sessions": "2",
@@ -55,7 +55,7 @@ LIMITS = {
 }
 
 
-class Small(CustomLogitProcessor):
+class Adds(CustomLogitProcessor):
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         return logits
 
@@ -68,7 +68,7 @@ class Other(CustomLogitProcessor):
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path: Path = tmp_path_factory.mktemp("limits") / "tokens"
-    path.write_text("\n".join(grant.line for _, grant in MADE.values()))
+    path.write_text("\n".join(grant.line for _, grant in TOKENS.values()))
     return path
 
 
@@ -82,7 +82,7 @@ def limited(serving: Callable[..., Any], tokens: Path) -> Iterator[RunningServer
 
 @pytest.fixture
 def clients(limited: RunningServer) -> Iterator[dict[str, Client]]:
-    opened = {name: Client(limited.target, token=token) for name, (token, _) in MADE.items()}
+    opened = {name: Client(limited.target, token=token) for name, (token, _) in TOKENS.items()}
     yield opened
     for client in opened.values():
         client.close()
@@ -97,7 +97,7 @@ def sessions(running: RunningServer) -> int:
 
 
 def metadata(name: str) -> Any:
-    return (("authorization", f"Bearer {MADE[name][0]}"),)
+    return (("authorization", f"Bearer {TOKENS[name][0]}"),)
 
 
 def error_of(call: Any) -> common_pb2.Error:
@@ -112,8 +112,8 @@ def test_calls_in_flight(limited: RunningServer, clients: dict[str, Client]) -> 
     with grpc.insecure_channel(limited.target) as channel:
         apply = channel.stream_stream("/logitport.v1.LogitProcessing/Apply")
         held = apply(iter(silent.get, b""), metadata=metadata("alice"))
-        while is_free(clients["alice"]):  # until it has arrived
-            if held.done():  # it came while that was asked
+        while is_free(clients["alice"]):  # until the server has received it
+            if held.done():  # it was received during that check
                 silent.put(b"")
                 held = apply(iter(silent.get, b""), metadata=metadata("alice"))
             time.sleep(0.02)
@@ -149,7 +149,7 @@ def opens(client: Client) -> bool:
 
 
 @pytest.mark.parametrize("transport", ["grpc", "local"])
-def test_tokens_of_a_request(clients: dict[str, Client], transport: Any) -> None:
+def test_token_ids_of_a_request(clients: dict[str, Client], transport: Any) -> None:
     ban = [("disallowed_tokens", {"token_ids": [3]})]
     with clients["alice"].session(vocab_size=VOCAB, dtype=torch.float32, transport=transport) as session:
         with pytest.raises(
@@ -174,16 +174,19 @@ def test_payloads_and_processors(clients: dict[str, Client]) -> None:
 
     with pytest.raises(LimitExceeded, match=r"is over the server's limit of 3000: .* --max-payload-bytes"):
         clients["alice"].register(Large)
-    digest = clients["alice"].register(Small).digest
+    digest = clients["alice"].register(Adds).digest
     with pytest.raises(LimitExceeded, match=r"'alice' has registered 1 processors, .* --max-processors-per-principal"):
         clients["alice"].register(Other)
     clients["bob"].register(Other)
     clients["alice"].delete(digest)
 
 
-def test_how_often(start_server: Callable[..., RunningServer], tokens: Path) -> None:
+def test_call_rate(start_server: Callable[..., RunningServer], tokens: Path) -> None:
     running = start_server("--tokens", str(tokens), "--max-call-rate", "5/hour", "--metrics-listen", "127.0.0.1:0")
-    with Client(running.target, token=MADE["bob"][0]) as bob, Client(running.target, token=MADE["alice"][0]) as alice:
+    with (
+        Client(running.target, token=TOKENS["bob"][0]) as bob,
+        Client(running.target, token=TOKENS["alice"][0]) as alice,
+    ):
         session = alice.session(vocab_size=VOCAB, dtype=torch.float32)
         handle = session.add(Request([1]))
         for _ in range(4):
@@ -205,7 +208,7 @@ def test_connections(start_server: Callable[..., RunningServer]) -> None:
         opened = [stack.enter_context(socket.create_connection((host, int(port)), timeout=200)) for _ in range(5)]
         assert [bool(connection.recv(1)) for connection in opened] == [True, True, False, False, False]
     with Client(running.target) as client:
-        wait_until(lambda: serves(client))  # it hears of the end of connections a little later
+        wait_until(lambda: serves(client))  # the server detects closed connections with a delay
 
 
 def serves(client: Client) -> bool:
@@ -216,10 +219,10 @@ def serves(client: Client) -> bool:
 
 
 def frames() -> list[processing_pb2.SessionRequest]:
-    """A session, a request that reads logits, and a step whose reply is large."""
+    """Frames of a session: a request that reads logits, and a step with a large reply."""
     opening = processing_pb2.OpenSession(vocab_size=WIDE, datatype="FP32")
     request = common_pb2.Request(
-        processors=[common_pb2.ProcessorCall(processor=common_pb2.Processor(payload=Small.to_str()))],
+        processors=[common_pb2.ProcessorCall(processor=common_pb2.Processor(payload=Adds.to_str()))],
         prompt_token_ids=[1],
     )
     nought, one = struct.pack("<i", 0), struct.pack("<i", 1)
@@ -264,8 +267,8 @@ def test_an_engine_that_does_not_read_its_local_transport(limited: RunningServer
             connection.sendall(local.access_token)
             assert connection.recv(1) == b"\1"
             for frame in rest:
-                octets = frame.SerializeToString()
-                connection.sendall(struct.pack("<I", len(octets)) + octets)
+                data = frame.SerializeToString()
+                connection.sendall(struct.pack("<I", len(data)) + data)
                 if frame is not rest[-1]:
                     (length,) = struct.unpack("<I", connection.recv(4, socket.MSG_WAITALL))
                     reply = processing_pb2.SessionResponse.FromString(connection.recv(length, socket.MSG_WAITALL))
@@ -276,8 +279,8 @@ def test_an_engine_that_does_not_read_its_local_transport(limited: RunningServer
     wait_until(lambda: sessions(limited) == 0)
 
 
-def test_a_machine_that_is_gone(limited: RunningServer) -> None:
-    """Its connection is as if it were there: nothing closes it."""
+def test_an_unreachable_client_machine(limited: RunningServer) -> None:
+    """The connection stays open: neither side closes it."""
     code = """
 import sys
 from logitport import Client
@@ -288,7 +291,7 @@ sys.stdin.read()
 """
     for transport in ("grpc", "local"):
         with subprocess.Popen(
-            [sys.executable, "-c", code, limited.target, MADE["alice"][0], transport],
+            [sys.executable, "-c", code, limited.target, TOKENS["alice"][0], transport],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -310,12 +313,12 @@ class Slow(CustomLogitProcessor):
         return logits
 
 
-def test_a_call_that_its_client_gave_up_counts_until_its_work_has_ended(limited: RunningServer) -> None:
-    """Else calls with short deadlines would take all threads."""
+def test_an_abandoned_call_counts_until_its_work_has_ended(limited: RunningServer) -> None:
+    """Otherwise calls with short deadlines could occupy all threads."""
     request = Request([1], processors=[(Slow.to_str(), {})])
-    token = MADE["alice"][0]
+    token = TOKENS["alice"][0]
     with Client(limited.target, token=token) as hasty, Client(limited.target, token=token) as patient:
-        hasty.processors()  # it is connected
+        hasty.processors()  # the client is connected
         hasty.timeout = 1.5
         with pytest.raises(DeadlineExceeded):
             hasty.apply(torch.zeros(1, VOCAB), [request])

@@ -1,4 +1,4 @@
-"""Where a server listens, and what it refuses to expose."""
+"""Addresses that a server listens on, and those that it refuses to expose."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 VOCAB = 8
 
 
-def refused(*options: str) -> str:
+def error_at_start(*options: str) -> str:
     done = subprocess.run(
         [COMMAND, "serve", "--device", "cpu", *options],
         check=False,
@@ -38,19 +38,19 @@ def refused(*options: str) -> str:
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "10.1.2.3:50051", "example.com:50051"])
-def test_not_for_everybody(address: str) -> None:
-    told = refused("--listen", address)
-    assert told.startswith(f"logitport: --listen {address} can be reached from other machines")
-    assert "give --tokens FILE or --tls-client-ca FILE, or listen on 127.0.0.1 or unix:PATH" in told
+def test_public_addresses_require_authentication(address: str) -> None:
+    message = error_at_start("--listen", address)
+    assert message.startswith(f"logitport: --listen {address} can be reached from other machines")
+    assert "give --tokens FILE or --tls-client-ca FILE, or listen on 127.0.0.1 or unix:PATH" in message
 
 
 def test_encryption_alone_is_not_enough(authority: Authority) -> None:
     pair = authority.issue_server("alone")
-    told = refused("--listen", "0.0.0.0:0", "--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
-    assert "but authentication is off" in told
+    message = error_at_start("--listen", "0.0.0.0:0", "--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
+    assert "but authentication is off" in message
 
 
-def test_tokens_in_the_open_are_warned_of(start_server: Callable[..., RunningServer], tmp_path: Path) -> None:
+def test_tokens_without_encryption_are_warned_about(start_server: Callable[..., RunningServer], tmp_path: Path) -> None:
     token, grant = new_token("alice", ["apply"])
     tokens = tmp_path / "tokens"
     tokens.write_text(grant.line)
@@ -61,20 +61,22 @@ def test_tokens_in_the_open_are_warned_of(start_server: Callable[..., RunningSer
         assert client.processors()
 
 
-def test_files_that_are_wrong(tmp_path: Path, authority: Authority) -> None:
+def test_invalid_files(tmp_path: Path, authority: Authority) -> None:
     pair, empty = authority.issue_server("right"), tmp_path / "empty"
     empty.touch()
     missing = str(tmp_path / "missing")
     other = authority.issue_server("other")
-    assert f"cannot read {missing}: No such file" in refused("--tls-cert", missing, "--tls-key", str(pair.key))
+    assert f"cannot read {missing}: No such file" in error_at_start("--tls-cert", missing, "--tls-key", str(pair.key))
     for key in (empty, other.key):
-        told = refused("--tls-cert", str(pair.cert), "--tls-key", str(key))
-        assert f"--tls-key {key} are not a PEM certificate and its key" in told
+        message = error_at_start("--tls-cert", str(pair.cert), "--tls-key", str(key))
+        assert f"--tls-key {key} are not a PEM certificate and its key" in message
     right = ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
-    assert f"--tls-client-ca {empty} contains no PEM certificate" in refused(*right, "--tls-client-ca", str(empty))
+    assert f"--tls-client-ca {empty} contains no PEM certificate" in error_at_start(
+        *right, "--tls-client-ca", str(empty)
+    )
     tokens = tmp_path / "tokens"
     tokens.write_text('\n{"name": "alice"}')
-    assert f"logitport: --tokens {tokens}, line 2: scopes: Field required" in refused("--tokens", str(tokens))
+    assert f"logitport: --tokens {tokens}, line 2: scopes: Field required" in error_at_start("--tokens", str(tokens))
 
 
 def step(client: Client, transport: Any) -> None:
@@ -97,7 +99,7 @@ def test_a_unix_socket(start_server: Callable[..., RunningServer], tmp_path: Pat
     with Client(running.target, token="nobody-asks") as client:
         for transport in ("grpc", "local"):
             step(client, transport)
-    assert f"another server listens on {path}" in refused("--listen", f"unix:{path}")
+    assert f"another server listens on {path}" in error_at_start("--listen", f"unix:{path}")
     running.process.kill()
     running.process.wait()
     assert path.exists(), "a server that is killed leaves it there"
@@ -106,9 +108,9 @@ def test_a_unix_socket(start_server: Callable[..., RunningServer], tmp_path: Pat
         step(client, "auto")
 
 
-def test_a_path_that_is_no_socket(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_socket(tmp_path: Path) -> None:
     taken = tmp_path / "file"
     taken.write_text("precious")
-    assert f"{taken} is not a socket" in refused("--listen", f"unix:{taken}")
+    assert f"{taken} is not a socket" in error_at_start("--listen", f"unix:{taken}")
     assert taken.read_text() == "precious"
-    assert "choose another one with --listen" in refused("--listen", f"unix:{tmp_path}/no/such/folder")
+    assert "choose another one with --listen" in error_at_start("--listen", f"unix:{tmp_path}/no/such/folder")

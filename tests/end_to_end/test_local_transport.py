@@ -1,4 +1,4 @@
-"""The local transport: who may take it, what travels there, and what a client that lies or leaves costs."""
+"""The local transport: access, frames, and clients that send invalid data or disconnect."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Half(CustomLogitProcessor):
 
 
 class RawSession:
-    """A session opened by hand over gRPC, whose local transport is there to be taken."""
+    """A session opened by raw gRPC frames, with its local transport not yet connected."""
 
     def __init__(self, target: str) -> None:
         self._channel = grpc.insecure_channel(target)
@@ -68,21 +68,21 @@ def connect(local: processing_pb2.LocalTransport, token: bytes) -> socket.socket
     return connection
 
 
-def say(connection: socket.socket, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
-    octets = frame.SerializeToString()
-    connection.sendall(struct.pack("<I", len(octets)) + octets)
+def exchange(connection: socket.socket, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
+    data = frame.SerializeToString()
+    connection.sendall(struct.pack("<I", len(data)) + data)
     (length,) = struct.unpack("<I", connection.recv(4, socket.MSG_WAITALL))
     return processing_pb2.SessionResponse.FromString(connection.recv(length, socket.MSG_WAITALL))
 
 
-def test_a_client_on_this_host_takes_it_by_itself(client: Client) -> None:
+def test_a_client_on_this_host_uses_it_by_default(client: Client) -> None:
     with client.session(vocab_size=VOCAB) as session:
         assert session.transport == "local"
     with client.session(vocab_size=VOCAB, transport="grpc") as session:
         assert session.transport == "grpc"
 
 
-def test_logits_in_the_buffer_are_edited_where_they_lie(client: Client) -> None:
+def test_logits_in_the_buffer_are_edited_in_place(client: Client) -> None:
     with client.session(vocab_size=VOCAB, dtype=torch.float32, transport="local") as session:
         handles = [session.add(Request(processors=[(Half, {})])) for _ in range(3)]
         logits = session.logits_buffer(3)
@@ -97,7 +97,7 @@ def test_logits_in_the_buffer_are_edited_where_they_lie(client: Client) -> None:
 
 @pytest.mark.parametrize("kind", ["torch", "numpy"])
 @pytest.mark.parametrize("transport", ["local", "grpc"])
-def test_only_the_rows_that_are_read_are_touched(client: Client, kind: str, transport: Any) -> None:
+def test_only_the_rows_that_are_read_are_copied(client: Client, kind: str, transport: Any) -> None:
     with client.session(vocab_size=VOCAB, dtype=torch.float32, transport=transport) as session:
         reads = [session.add(Request(processors=[(Half, {})])) for _ in range(2)]
         plain = [session.add(Request()) for _ in range(2)]
@@ -143,40 +143,42 @@ def test_a_token_admits_one_connection(raw: RawSession) -> None:
 
 
 @pytest.mark.parametrize("token", [bytes(32), b"\xff" * 32, b"short"])
-def test_a_wrong_token_admits_nobody(raw: RawSession, token: bytes) -> None:
+def test_a_wrong_token_is_refused(raw: RawSession, token: bytes) -> None:
     with connect(raw.local, token) as connection:
         connection.shutdown(socket.SHUT_WR)
         assert connection.recv(1) == b""
 
 
-def test_the_socket_is_its_owners_alone(raw: RawSession) -> None:
+def test_only_the_owner_can_use_the_socket(raw: RawSession) -> None:
     assert Path(raw.local.socket_path).parent.stat().st_mode & 0o077 == 0
 
 
 def test_memory_is_not_shared_over_grpc(server: Any) -> None:
     with grpc.insecure_channel(server.target) as channel:
         stub = processing_pb2_grpc.LogitProcessingStub(channel)
-        asking = processing_pb2.SessionRequest(seq=2, open_region=processing_pb2.OpenRegion(size_bytes=8))
-        replies = list(stub.Session(iter([processing_pb2.SessionRequest(seq=1, open=OPEN), asking])))
+        opens_region = processing_pb2.SessionRequest(seq=2, open_region=processing_pb2.OpenRegion(size_bytes=8))
+        replies = list(stub.Session(iter([processing_pb2.SessionRequest(seq=1, open=OPEN), opens_region])))
         assert "on a local transport only" in replies[1].error.message
 
 
 @pytest.mark.parametrize(
     "garbage",
     [
-        b"\xff\xff\xff\xff",  # a length of 4 GiB
+        b"\xff\xff\xff\xff",  # a frame length of 4 GiB
         struct.pack("<I", 1 << 20) + b"half of what was promised",
-        struct.pack("<I", 3) + b"\xff\xff\xff",  # no message
+        struct.pack("<I", 3) + b"\xff\xff\xff",  # not a message
     ],
 )
-def test_a_client_that_lies_or_leaves_hurts_itself_alone(client: Client, raw: RawSession, garbage: bytes) -> None:
+def test_invalid_frames_and_disconnects_affect_only_their_session(
+    client: Client, raw: RawSession, garbage: bytes
+) -> None:
     with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
         handle = session.add(Request(processors=[("disallowed_tokens", {"token_ids": [7]})]))
-        with connect(raw.local, raw.local.access_token) as liar:
-            assert liar.recv(1) == b"\1"
-            liar.sendall(garbage)
-            liar.shutdown(socket.SHUT_WR)
-            assert liar.recv(1) == b""
+        with connect(raw.local, raw.local.access_token) as invalid:
+            assert invalid.recv(1) == b"\1"
+            invalid.sendall(garbage)
+            invalid.shutdown(socket.SHUT_WR)
+            assert invalid.recv(1) == b""
         logits = torch.zeros(1, VOCAB)
         session.step({handle: []}).apply(logits)
         assert logits[0, 7] == -torch.inf
@@ -187,27 +189,27 @@ def test_bounds_are_checked_on_the_wire(raw: RawSession) -> None:
         assert connection.recv(1) == b"\1"
         request = Request(processors=[(Half, {})]).to_proto()
         adding = processing_pb2.AddRequests(requests=[processing_pb2.SlottedRequest(request=request)])
-        assert say(connection, processing_pb2.SessionRequest(seq=2, add=adding)).added.reads_logits == b"\1"
+        assert exchange(connection, processing_pb2.SessionRequest(seq=2, add=adding)).added.reads_logits == b"\1"
         zero = struct.pack("<i", 0)
         step = processing_pb2.Step(
             slots=zero, generations=zero, base_lengths=zero, history_crcs=zero, new_token_counts=zero
         )
-        assert say(connection, processing_pb2.SessionRequest(seq=3, step=step)).edits.logits_rows == zero
+        assert exchange(connection, processing_pb2.SessionRequest(seq=3, step=step)).edits.logits_rows == zero
         opening = processing_pb2.OpenRegion(size_bytes=VOCAB * 4)
-        number = say(connection, processing_pb2.SessionRequest(seq=4, open_region=opening)).region_opened.region_id
+        number = exchange(connection, processing_pb2.SessionRequest(seq=4, open_region=opening)).region_opened.region_id
         seq = 5
         for region_id, byte_offset in [(number, 4), (number, (1 << 64) - 4), (number + 1, 0), (0, 0)]:
             frame = processing_pb2.SessionRequest(seq=seq)
             tensor = frame.logits.logits
             tensor.datatype, tensor.shape[:] = "FP32", [1, VOCAB]
             tensor.region.region_id, tensor.region.byte_offset = region_id, byte_offset
-            assert "region" in say(connection, frame).error.message
+            assert "region" in exchange(connection, frame).error.message
             seq += 1
         tensor.region.region_id, tensor.region.byte_offset, frame.seq = number, 0, seq
-        assert say(connection, frame).WhichOneof("frame") == "logits"
+        assert exchange(connection, frame).WhichOneof("frame") == "logits"
 
 
-def test_frames_travel_one_way_only(client: Client) -> None:
+def test_frames_use_one_transport_only(client: Client) -> None:
     with client.session(vocab_size=VOCAB, transport="local") as session:
         local = session._channel._transport
         assert isinstance(local, LocalTransport)
@@ -228,7 +230,7 @@ def test_more_memory_than_allowed(start_server: Any) -> None:
         assert logits[0, 7] == -torch.inf
 
 
-def test_a_server_may_offer_none(start_server: Any) -> None:
+def test_a_server_without_local_transport(start_server: Any) -> None:
     server = start_server("--no-local-transport")
     with Client(server.target) as client:
         with client.session(vocab_size=VOCAB) as session:
@@ -237,8 +239,8 @@ def test_a_server_may_offer_none(start_server: Any) -> None:
             client.session(vocab_size=VOCAB, transport="local")
 
 
-def test_where_there_are_no_unix_sockets(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(socket, "AF_UNIX")  # as on Windows
+def test_without_unix_sockets(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(socket, "AF_UNIX")  # like on Windows
     with client.session(vocab_size=VOCAB) as session:
         assert session.transport == "grpc"
 
@@ -257,13 +259,13 @@ def test_nothing_is_left_behind(client: Client, server: Any) -> None:
     before = held()
     for _ in range(20):
         use()
-    wait_until(  # the server hears of the end of a stream a little later
+    wait_until(  # the server detects the end of a stream with a delay
         lambda: all(now <= then for now, then in zip(held(), before, strict=True)),
         lambda: f"descriptors and regions: {held()}, and {before} before",
     )
 
 
-def test_a_session_that_nobody_closes_ends_as_it_is_collected(server: Any) -> None:
+def test_an_unclosed_session_ends_when_it_is_collected(server: Any) -> None:
     threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
     with Client(server.target) as client:
         session = client.session(vocab_size=VOCAB, transport="local")

@@ -1,4 +1,4 @@
-"""How large a message may be, on either side, and what a larger one costs."""
+"""Limits of the message size on either side, and the errors of larger messages."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ class AddOne(CustomLogitProcessor):
 
 @pytest.fixture(scope="module")
 def small(serving: Callable[..., Any]) -> Iterator[Any]:
-    """A server that takes messages of 1 MiB."""
+    """A server that accepts messages of up to 1 MiB."""
     with serving("--max-message-bytes", str(SMALL_LIMIT), "--enable-custom-logit-processor") as running:
         yield running
 
 
-def too_many() -> np.ndarray[Any, Any]:
+def too_large() -> np.ndarray[Any, Any]:
     return np.zeros((9, WIDE), np.float32)
 
 
-def few() -> np.ndarray[Any, Any]:
+def small_enough() -> np.ndarray[Any, Any]:
     return np.zeros((1, WIDE), np.float32)
 
 
-def test_grpcs_own_limit_is_not_ours(client: Client) -> None:
-    """4 MiB hold 8 rows of 128k float32, and nothing beside them."""
-    out = client.apply(too_many(), [Request(processors=[(AddOne, {})])] * 9)
+def test_the_limit_is_above_the_default_of_grpc(client: Client) -> None:
+    """The default of gRPC is 4 MiB: 8 rows of 128k float32, without any other field."""
+    out = client.apply(too_large(), [Request(processors=[(AddOne, {})])] * 9)
     assert (out.logits == 1).all()
     with client.session(vocab_size=WIDE, transport="grpc") as session:
         handles = [session.add(Request(processors=[(AddOne, {})])) for _ in range(9)]
-        logits = too_many()
+        logits = too_large()
         session.step({handle: [] for handle in handles}).apply(logits)
         assert (logits == 1).all()
 
@@ -53,15 +53,15 @@ def test_grpcs_own_limit_is_not_ours(client: Client) -> None:
 def test_over_the_servers_limit(small: Any) -> None:
     with Client(small.target) as client:
         with pytest.raises(LimitExceeded, match=ADVICE):
-            client.apply(too_many(), [Request()] * 9)
-        client.apply(few(), [Request()])
+            client.apply(too_large(), [Request()] * 9)
+        client.apply(small_enough(), [Request()])
 
 
 def test_over_the_clients_limit(server: Any) -> None:
     with Client(server.target, max_message_bytes=SMALL_LIMIT) as client:
         with pytest.raises(LimitExceeded, match=ADVICE):
-            client.apply(too_many(), [Request()] * 9)
-        client.apply(few(), [Request()])
+            client.apply(too_large(), [Request()] * 9)
+        client.apply(small_enough(), [Request()])
 
 
 def test_a_session_over_the_clients_limit_goes_on(server: Any) -> None:
@@ -69,7 +69,7 @@ def test_a_session_over_the_clients_limit_goes_on(server: Any) -> None:
         session_goes_on(client, reconnects=0)
 
 
-def test_a_session_over_the_servers_limit_comes_back(small: Any) -> None:
+def test_a_session_over_the_servers_limit_goes_on(small: Any) -> None:
     with Client(small.target) as client:
         session_goes_on(client, reconnects=1)
 
@@ -79,10 +79,10 @@ def session_goes_on(client: Client, *, reconnects: int) -> None:
         free = session.add(Request([5], processors=[("no_repeat_ngram", {"ngram_size": 1})]))
         reads = [session.add(Request(processors=[(AddOne, {})])) for _ in range(9)]
         with pytest.raises(LimitExceeded, match=ADVICE):
-            session.step({handle: [] for handle in reads}).apply(too_many())
+            session.step({handle: [] for handle in reads}).apply(too_large())
         for handle in reads:
             session.remove(handle)
-        logits = few()
+        logits = small_enough()
         session.step({free: [6]}).apply(logits)
         assert np.flatnonzero(logits == -np.inf).tolist() == [5, 6]
         assert session.reconnects == reconnects
@@ -91,12 +91,12 @@ def session_goes_on(client: Client, *, reconnects: int) -> None:
 def test_logits_in_shared_memory_have_no_such_limit(small: Any) -> None:
     with Client(small.target) as client, client.session(vocab_size=WIDE, transport="local") as session:
         handles = [session.add(Request(processors=[(AddOne, {})])) for _ in range(9)]
-        logits = too_many()
+        logits = too_large()
         session.step({handle: [] for handle in handles}).apply(logits)
         assert (logits == 1).all()
 
 
-def test_on_a_local_transport_the_client_knows_the_servers_limit(small: Any) -> None:
+def test_the_client_knows_the_servers_limit_on_a_local_transport(small: Any) -> None:
     with Client(small.target) as client, client.session(vocab_size=WIDE, transport="local") as session:
         with pytest.raises(LimitExceeded, match=ADVICE):
             session.add(Request([1] * SMALL_LIMIT))

@@ -1,4 +1,4 @@
-"""A machine that lacks a layer of the sandbox: what gets through decides whether shipped processors are accepted."""
+"""On a machine without a sandbox layer, shipped processors are accepted only if the other layers stop all attacks."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ LACKING = {layer.name: reason for layer in LAYERS if (reason := layer.missing())
 all_layers = pytest.mark.skipif(LACKING, reason=f"this machine lacks layers: {LACKING}")
 
 
-class Tried(NamedTuple):
+class Attempt(NamedTuple):
     listening: bool
     log: str
 
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Without options of the server, and with an empty cache folder."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("LOGITPORT_")}
-    return kept | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "COLUMNS": "200"}
+    """Environment variables without server options, and with an empty cache folder."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LOGITPORT_")}
+    return inherited | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "COLUMNS": "200"}
 
 
-def serve(missing: str, environment: dict[str, str], *options: str) -> Tried:
-    """Start a server and end it as soon as it listens, or wait until it has refused to."""
+def serve(missing: str, environment: dict[str, str], *options: str) -> Attempt:
+    """Start a server and end it when it listens, or wait until it exits with an error."""
     command = without(missing, COMMAND, "serve", *SHIPPED, *options)
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -50,7 +50,7 @@ def serve(missing: str, environment: dict[str, str], *options: str) -> Tried:
         finally:
             server.kill()
     assert listening or server.returncode == 1
-    return Tried(listening, log)
+    return Attempt(listening, log)
 
 
 def doctor(missing: str, environment: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:
@@ -58,7 +58,7 @@ def doctor(missing: str, environment: dict[str, str], *options: str) -> subproce
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False, env=environment)
 
 
-def kept(environment: dict[str, str]) -> list[Path]:
+def cached_files(environment: dict[str, str]) -> list[Path]:
     return sorted(Path(environment["XDG_CACHE_HOME"]).rglob("*.json"))
 
 
@@ -67,11 +67,11 @@ def waive(names: Iterable[str]) -> list[str]:
 
 
 @all_layers
-def test_a_layer_that_others_make_up_for_is_a_warning(environment: dict[str, str]) -> None:
+def test_a_redundant_missing_layer_is_a_warning(environment: dict[str, str]) -> None:
     first = serve("landlock", environment)
     assert first.listening, first.log
     assert "the sandbox has no layer landlock: Operation not supported; it needs Linux 5.13" in first.log
-    (result,) = kept(environment)
+    (result,) = cached_files(environment)
     written = result.stat().st_mtime_ns
     again = serve("landlock", environment)
     assert again.listening, again.log
@@ -81,7 +81,7 @@ def test_a_layer_that_others_make_up_for_is_a_warning(environment: dict[str, str
 
 
 @all_layers
-def test_a_required_layer_is_insisted_on(environment: dict[str, str]) -> None:
+def test_a_required_missing_layer_is_an_error(environment: dict[str, str]) -> None:
     refused = serve("landlock", environment, "--require-layer", "landlock")
     assert not refused.listening
     assert "lacks required layers:\n  landlock: Operation not supported" in refused.log
@@ -90,8 +90,8 @@ def test_a_required_layer_is_insisted_on(environment: dict[str, str]) -> None:
 
 
 @pytest.mark.skipif(LACKING.keys() - {"bubblewrap", "namespaces"}, reason=f"this machine lacks layers: {LACKING}")
-def test_what_gets_through_is_refused_until_it_is_waived(environment: dict[str, str]) -> None:
-    """Without user namespaces of any kind, no limit on threads is possible."""
+def test_an_open_attack_is_refused_until_it_is_waived(environment: dict[str, str]) -> None:
+    """Without user namespaces, the number of threads cannot be limited."""
     missing = "bubblewrap,namespaces"
     refused = serve(missing, environment)
     assert not refused.listening
@@ -99,7 +99,7 @@ def test_what_gets_through_is_refused_until_it_is_waived(environment: dict[str, 
     assert "  bubblewrap: there is no bwrap; install the package bubblewrap\n" in refused.log
     assert "accept these attempts with --without-layer bubblewrap --without-layer namespaces" in refused.log
     assert "--isolation none" in refused.log
-    assert not kept(environment)
+    assert not cached_files(environment)
     waived = serve(missing, environment, *waive(missing.split(",")))
     assert waived.listening, waived.log
     assert "without bubblewrap, namespaces, these attempts get through: Start threads without end" in waived.log
@@ -107,7 +107,7 @@ def test_what_gets_through_is_refused_until_it_is_waived(environment: dict[str, 
 
 @pytest.mark.skipif(LACKING.keys() - {"bubblewrap"}, reason=f"this machine lacks layers: {LACKING}")
 def test_without_bubblewrap_doctor_and_serve_agree(environment: dict[str, str]) -> None:
-    """Which way depends on the machine: workers of root stay root where only root can read their Python."""
+    """The result depends on the machine: workers of root stay root if only root can read their Python."""
     looked = doctor("bubblewrap", environment)
     tried = serve("bubblewrap", environment)
     assert tried.listening == (looked.returncode == 0), looked.stdout + tried.log
@@ -121,4 +121,4 @@ def test_without_bubblewrap_doctor_and_serve_agree(environment: dict[str, str]) 
 def test_a_server_without_workers_needs_no_layer(environment: dict[str, str], options: list[str]) -> None:
     tried = serve("bubblewrap,namespaces,landlock", environment, *options)
     assert tried.listening, tried.log
-    assert not kept(environment)
+    assert not cached_files(environment)

@@ -1,4 +1,4 @@
-"""What a shipped processor is called where people read of it: by its class, never by a digest alone."""
+"""Errors, logs and metrics name a shipped processor by its class, not only by its digest."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Ban(EditProcessor):
         edits.deny(request.params["token_ids"])
 
 
-class Reaches(CustomLogitProcessor):
-    """Reads a file that is nowhere, or asks for a connection that nobody takes: refused with any sandbox, or none."""
+class TriesForbiddenAccess(CustomLogitProcessor):
+    """Reads a missing file or connects to a closed port. Both fail with any sandbox and without one."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         if custom_param_list[0]["way"] == "file":
@@ -50,8 +50,8 @@ class Reaches(CustomLogitProcessor):
         return logits
 
 
-class Start(EditProcessor):
-    """Fails where a request's state is built."""
+class RaisesInStart(EditProcessor):
+    """Raises when the state of a request is built."""
 
     def start(self, request: EditRequest) -> None:
         open("/no/such/vocabulary.json").close()
@@ -59,18 +59,18 @@ class Start(EditProcessor):
     def edit(self, request: EditRequest, edits: RowEdits) -> None: ...
 
 
-class Falls(EditProcessor):
+class RaisesInEdit(EditProcessor):
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         raise ValueError("it did")
 
 
-class Leaves(EditProcessor):
+class ExitsInEdit(EditProcessor):
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         os._exit(3)
 
 
 def first_error(client: Client, processor: Any, params: dict[str, Any], by: str = "apply") -> LogitportError:
-    """Of a request that has this processor alone."""
+    """Return the error of a request with only this processor."""
     request = Request([1], processors=[(processor, params)])
     if by == "apply":
         return client.apply(torch.zeros(1, VOCAB), [request], check=False).failures[0]
@@ -80,7 +80,7 @@ def first_error(client: Client, processor: Any, params: dict[str, Any], by: str 
 
 
 @pytest.mark.parametrize("by", ["apply", "session"])
-def test_an_id_outside_the_vocabulary_names_the_processor_that_said_it(client: Client, by: str) -> None:
+def test_an_id_outside_the_vocabulary_names_its_processor(client: Client, by: str) -> None:
     error = first_error(client, Ban, {"token_ids": [1, VOCAB]}, by)
     assert isinstance(error, InvalidTokenId)
     assert re.fullmatch(
@@ -91,40 +91,40 @@ def test_an_id_outside_the_vocabulary_names_the_processor_that_said_it(client: C
 
 @pytest.mark.parametrize("by", ["apply", "session"])
 @pytest.mark.parametrize("way", ["file", "network"])
-def test_what_the_sandbox_refuses_is_told_to_be_its_doing(client: Client, way: str, by: str) -> None:
-    error = first_error(client, Reaches, {"way": way}, by)
+def test_the_error_of_a_refused_access_names_the_sandbox(client: Client, way: str, by: str) -> None:
+    error = first_error(client, TriesForbiddenAccess, {"way": way}, by)
     assert isinstance(error, ProcessorFailed)
-    assert re.match(r"processor Reaches \(sha256:[0-9a-f]{12}\) raised (\w*Error): \[Errno", error.message)
+    assert re.match(r"processor TriesForbiddenAccess \(sha256:[0-9a-f]{12}\) raised (\w*Error): \[Errno", error.message)
     assert error.message.endswith(HINT)
 
 
-def test_what_the_sandbox_refuses_when_a_request_is_admitted(client: Client) -> None:
-    error = first_error(client, Start, {})
+def test_access_refused_at_admission(client: Client) -> None:
+    error = first_error(client, RaisesInStart, {})
     assert "raised FileNotFoundError" in error.message
     assert error.message.endswith(HINT)
 
 
-def test_a_worker_that_was_lost_names_the_processor_that_ended_it(client: Client) -> None:
-    error = first_error(client, Leaves, {}, "session")
-    assert re.match(r"processor Leaves \(sha256:[0-9a-f]{12}\): its worker ", error.message)
+def test_the_error_of_a_lost_worker_names_the_processor_that_ended_it(client: Client) -> None:
+    error = first_error(client, ExitsInEdit, {}, "session")
+    assert re.match(r"processor ExitsInEdit \(sha256:[0-9a-f]{12}\): its worker ", error.message)
 
 
-def test_other_errors_say_nothing_of_the_sandbox(client: Client) -> None:
-    assert "sandbox" not in first_error(client, Falls, {}).message
+def test_other_errors_do_not_name_the_sandbox(client: Client) -> None:
+    assert "sandbox" not in first_error(client, RaisesInEdit, {}).message
 
 
-def test_the_description_tells_class_and_dialect(client: Client) -> None:
+def test_the_description_has_class_and_dialect(client: Client) -> None:
     ref = client.register(Ban, name="test-names/ban", replace=True)
     assert (ref.class_name, ref.dialect, ref.display_name) == ("Ban", "edits", f"Ban (sha256:{ref.digest[:12]})")
     assert client.processor("test-names/ban") == ref
     assert ref in client.processors()
-    assert client.register(Reaches).dialect == "sglang"
+    assert client.register(TriesForbiddenAccess).dialect == "sglang"
     assert client.register(lambda input_ids, scores: scores).dialect == "transformers"
     assert client.processor("grammar").dialect == "edits"
     client.delete(ref.digest)
 
 
-def test_the_asynchronous_client_tells_the_same(server: RunningServer) -> None:
+def test_the_asynchronous_client_gives_the_same_description(server: RunningServer) -> None:
     async def ask() -> None:
         async with AsyncClient(server.target) as client:
             ref = await client.register(Ban)
@@ -137,7 +137,7 @@ def test_the_asynchronous_client_tells_the_same(server: RunningServer) -> None:
 
 
 @pytest.mark.parametrize("how", ["class", "digest", "name"])
-def test_rows_are_told_by_the_same_name_however_a_request_names_the_processor(client: Client, how: str) -> None:
+def test_metrics_use_one_name_however_a_request_names_the_processor(client: Client, how: str) -> None:
     ref = client.register(Ban, name="test-names/rows", replace=True)
     named = {"class": Ban, "digest": ref.digest, "name": "test-names/rows"}[how]
     with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
@@ -146,28 +146,32 @@ def test_rows_are_told_by_the_same_name_however_a_request_names_the_processor(cl
     client.delete(ref.digest)
 
 
-def test_a_string_that_says_no_class_is_told_by_its_digest(client: Client) -> None:
-    """As SGLang makes them."""
+def test_a_string_without_a_class_name_is_named_by_its_digest(client: Client) -> None:
+    """SGLang makes such strings."""
     ref = client.register(json.dumps({"callable": json.loads(Ban.to_str())["callable"]}))
     assert (ref.class_name, ref.dialect, ref.display_name) == ("", "", ref.digest)
     client.delete(ref.digest)
 
 
 @pytest.mark.parametrize("class_name", ["disallowed_tokens (sha256:0)", "\x1b[2J", "Ban\nINFO forged", "X" * 65])
-def test_a_name_that_could_pass_for_something_else_is_refused(client: Client, class_name: str) -> None:
+def test_a_misleading_class_name_is_refused(client: Client, class_name: str) -> None:
     with pytest.raises(MalformedPayload, match='"class" '):
-        client.register(json.dumps({**json.loads(Falls.to_str()), "class": class_name}))
+        client.register(json.dumps({**json.loads(RaisesInEdit.to_str()), "class": class_name}))
 
 
-def test_metrics_are_labelled_by_it(server: RunningServer, client: Client) -> None:
-    first_error(client, Falls, {}, "session")
+def test_metrics_are_labelled_with_the_name(server: RunningServer, client: Client) -> None:
+    first_error(client, RaisesInEdit, {}, "session")
     ref = client.register(Ban)
     client.apply(torch.zeros(1, VOCAB), [Request([1], processors=[(Ban, {"token_ids": [1]})])])
 
-    def told(pattern: str) -> bool:
+    def metric_exists(pattern: str) -> bool:
         with urllib.request.urlopen(server.metrics_url, timeout=200) as answer:
             return re.search(pattern, answer.read().decode()) is not None
 
-    wait_until(lambda: told(rf'logitport_rows_applied_total{{processor="{re.escape(ref.display_name)}"}}'))
-    # What a session was answered is counted a little later.
-    wait_until(lambda: told(r'logitport_requests_failed_total{code="\w+_PROCESSOR_FAILED",processor="Falls \(sha256:'))
+    wait_until(lambda: metric_exists(rf'logitport_rows_applied_total{{processor="{re.escape(ref.display_name)}"}}'))
+    # Metrics of a session are updated shortly after the reply.
+    wait_until(
+        lambda: metric_exists(
+            r'logitport_requests_failed_total{code="\w+_PROCESSOR_FAILED",processor="RaisesInEdit \(sha256:'
+        )
+    )

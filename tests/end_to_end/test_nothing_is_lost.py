@@ -1,4 +1,4 @@
-"""Generation over servers that are killed, or stopped, at any moment: the tokens are those of an undisturbed run."""
+"""Generation with servers that are killed or stopped at any time gives the tokens of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ VOCAB = 48
 STEPS = 64
 POINTS = ["before step", "in step", "after step"]
 SHIPPED = "--enable-custom-logit-processor"
-NO_WORKERS = (SHIPPED, "--isolation", "none")  # which take their time to come
+NO_WORKERS = (SHIPPED, "--isolation", "none")  # which are slow to start
 
 
 class EveryThird(EditProcessor):
-    """Denies what stood three places before; keeps the last three ids, and counts all of them, as its state."""
+    """Denies the id three places before. Its state is the last three ids and the count of all ids."""
 
     def start(self, request: EditRequest) -> None:
         request.state = {"last": request.history.token_ids[-3:].tolist(), "count": len(request.history)}
@@ -42,7 +42,7 @@ class EveryThird(EditProcessor):
 
 
 class Favours(EditProcessor):
-    """Favours one id that its parameters name; registered, and asked for by name."""
+    """Raises the logit of the id in its parameters. Registered and used by name."""
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         if len(request.history) % request.params["each"] == 0:
@@ -64,7 +64,7 @@ CHAINS: list[list[tuple[Any, dict[str, Any]]]] = [
 
 
 class Servers:
-    """One after the other on one port."""
+    """Servers started one after another on one port."""
 
     def __init__(self, start: Callable[..., Any], *options: str) -> None:
         self.target = free_address()
@@ -93,46 +93,46 @@ def client(servers: Servers) -> Iterator[Client]:
 
 
 def model(histories: list[list[int]]) -> np.ndarray[Any, Any]:
-    """Logits that follow from the last ids of each history."""
+    """Return logits that depend on the last ids of each history."""
     return np.stack([np.random.default_rng(ids[-2:]).normal(size=VOCAB).astype(np.float32) for ids in histories])
 
 
 def generate(session: Session, disturb: Callable[[str, int], None] = lambda point, step: None) -> list[list[int]]:
-    """Greedy, over requests of all chains, some of which come later and one of which is cut back on the way."""
+    """Generate greedily for requests of all chains. Some are added later, and one is rewound."""
     histories: dict[Handle, list[int]] = {}
     done: list[list[int]] = []
-    told: dict[Handle, list[int]] = {}
+    new_ids: dict[Handle, list[int]] = {}
     for step in range(STEPS):
         if step % 8 == 0:
             chain = CHAINS[step // 8 % len(CHAINS)]
             handle = session.add(Request([step % 5 + 4, 7, 9], processors=chain, request_id=f"at {step}"))
-            histories[handle], told[handle] = [step % 5 + 4, 7, 9], []
+            histories[handle], new_ids[handle] = [step % 5 + 4, 7, 9], []
         if step == 40:
             oldest = next(iter(histories))
             del histories[oldest][-6:]
             session.rewind(oldest, len(histories[oldest]))
-            told[oldest] = []
+            new_ids[oldest] = []
         if len(histories) > 5:
             oldest = next(iter(histories))
             done.append(histories.pop(oldest))
-            del told[oldest]
+            del new_ids[oldest]
             session.remove(oldest)
         disturb("before step", step)
-        pending = session.step(told)
+        pending = session.step(new_ids)
         disturb("in step", step)
         logits = model(list(histories.values()))
         result = pending.apply(logits)
         assert result.failures == result.skipped == {}
         disturb("after step", step)
-        told = {handle: [int(row.argmax())] for handle, row in zip(histories, logits, strict=True)}
-        for handle, ids in told.items():
+        new_ids = {handle: [int(row.argmax())] for handle, row in zip(histories, logits, strict=True)}
+        for handle, ids in new_ids.items():
             histories[handle] += ids
     return [*done, *histories.values()]
 
 
 @pytest.mark.parametrize(("how", "times"), [("SIGKILL", 3), ("SIGTERM", 1)])
 @pytest.mark.parametrize("transport", ["grpc", "local"])
-def test_the_tokens_are_those_of_an_undisturbed_run(
+def test_the_tokens_equal_those_of_an_undisturbed_run(
     client: Client,
     servers: Servers,
     transport: Literal["grpc", "local"],
@@ -157,10 +157,10 @@ def test_the_tokens_are_those_of_an_undisturbed_run(
 
 
 @pytest.mark.parametrize("transport", ["grpc", "local"])
-def test_a_server_that_goes_at_a_moment_of_its_own(
+def test_a_server_that_ends_at_a_random_moment(
     client: Client, servers: Servers, transport: Literal["grpc", "local"]
 ) -> None:
-    """While frames are on their way, rather than between two calls."""
+    """The server ends while frames are in flight, not between two calls."""
     with client.session(vocab_size=VOCAB, transport=transport) as session:
         undisturbed = generate(session)
     going: list[threading.Thread] = []
@@ -176,22 +176,20 @@ def test_a_server_that_goes_at_a_moment_of_its_own(
         assert session.reconnects <= 1
 
 
-def test_a_name_that_somebody_has_taken_meanwhile_is_left_to_them(client: Client, servers: Servers) -> None:
+def test_a_name_bound_by_another_client_meanwhile_is_left_unchanged(client: Client, servers: Servers) -> None:
     with client.session(vocab_size=VOCAB) as session:
         handle = session.add(Request([1], processors=[("test/favours", {"each": 1, "token_id": 11})]))
         servers.replace("SIGKILL")
         with Client(servers.target) as other:
-            theirs = other.register(EveryThird, name="test/favours")
+            rebound = other.register(EveryThird, name="test/favours")
             logits = np.zeros((1, VOCAB), np.float32)
             session.step({handle: []}).apply(logits)
             assert np.isfinite(logits[0]).nonzero()[0].tolist() == [11]
-            assert other.processor("test/favours") == theirs
+            assert other.processor("test/favours") == rebound
             assert len([ref for ref in other.processors() if not ref.builtin]) == 2
 
 
-def test_a_name_that_was_bound_anew_changes_nothing_for_requests_that_are_there(
-    client: Client, servers: Servers
-) -> None:
+def test_rebinding_a_name_does_not_affect_existing_requests(client: Client, servers: Servers) -> None:
     with client.session(vocab_size=VOCAB) as session:
         handle = session.add(Request([1], processors=[("test/favours", {"each": 1, "token_id": 11})]))
         client.register(EveryThird, name="test/favours", replace=True)
@@ -205,7 +203,7 @@ def test_a_name_that_was_bound_anew_changes_nothing_for_requests_that_are_there(
         assert np.isfinite(logits[0]).sum() == VOCAB - 1
 
 
-def test_what_is_stored_outlives_the_server_and_the_client(start_server: Callable[..., Any], tmp_path: Path) -> None:
+def test_stored_processors_outlive_the_server_and_the_client(start_server: Callable[..., Any], tmp_path: Path) -> None:
     servers = Servers(start_server, SHIPPED, "--store", str(tmp_path / "store"))
     with Client(servers.target) as author:
         kept = author.register(Favours, name="test/favours", shared=True)
@@ -218,7 +216,7 @@ def test_what_is_stored_outlives_the_server_and_the_client(start_server: Callabl
         assert engine.processor("test/favours") == kept
 
 
-def test_a_store_that_another_server_uses(start_server: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_store_in_use_by_another_server(start_server: Callable[..., Any], tmp_path: Path) -> None:
     start_server("--store", str(tmp_path / "store"))
     with pytest.raises(AssertionError, match=r"logitport: --store .*: another server uses it"):
         start_server("--store", str(tmp_path / "store"))

@@ -1,4 +1,4 @@
-"""What the README shows, and the ways to say it."""
+"""The examples of the README and their variants."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 VOCAB = 151_936
 INF = float("inf")
-DIGITS = list(range(15, 25))  # of Qwen's tokenizer
+DIGITS = list(range(15, 25))  # token ids of Qwen's tokenizer
 
 
 class BanDigits(CustomLogitProcessor):
@@ -50,7 +50,7 @@ class BanLast(EditProcessor):
 
 @pytest.fixture
 def names(client: Client) -> Iterator[Callable[[str], str]]:
-    """Makes names that are this test's alone, and forgets them afterwards."""
+    """Make names unique to this test, and delete them afterwards."""
     made = []
 
     def name(suffix: str) -> str:
@@ -109,14 +109,14 @@ def test_a_session(client: Client, dtype: Any, transport: Any) -> None:
         *(np.zeros((2, 8), dtype) for dtype in ("float32", "float16")),
     ],
 )
-def test_tensors_come_back_as_they_went(client: Client, logits: Any) -> None:
+def test_tensors_keep_their_type_and_device(client: Client, logits: Any) -> None:
     out = client.apply(logits, [Request(processors=[("disallowed_tokens", {"token_ids": [3]})]), Request()]).logits
     assert type(out) is type(logits)
     assert out.dtype == logits.dtype
     assert out.tolist() == [[-INF if at == 3 else 0.0 for at in range(8)], [0.0] * 8]
 
 
-def test_all_the_ways_to_name_a_processor(client: Client, names: Any) -> None:
+def test_all_ways_to_name_a_processor(client: Client, names: Any) -> None:
     name = names("named")
     ref = client.register(BanDigits, name=name)
     for processor in (name, ref.digest, ref, BanDigits, BanDigits(), BanDigits.to_str()):
@@ -134,7 +134,7 @@ def test_registering_twice_gives_the_same_digest(client: Client, names: Any) -> 
     assert [ref for ref in client.processors() if ref.digest == first.digest] == [as_string]
 
 
-def test_a_name_is_rebound_only_on_purpose_and_not_for_who_was_there_before(client: Client, names: Any) -> None:
+def test_a_name_is_rebound_only_explicitly_and_not_for_existing_requests(client: Client, names: Any) -> None:
     name = names("ban")
     hard = client.register(BanDigits, name=name)
     with client.session(vocab_size=32, dtype=torch.float32) as session:
@@ -149,7 +149,7 @@ def test_a_name_is_rebound_only_on_purpose_and_not_for_who_was_there_before(clie
         assert result.rows_applied == {hard.display_name: 1, soft.display_name: 1}
 
 
-def test_what_was_deleted_goes_on_for_who_has_it(client: Client) -> None:
+def test_a_deleted_processor_still_works_for_existing_requests(client: Client) -> None:
     ref = client.register(BanDigits, name="quickstart/short-lived")
     with client.session(vocab_size=32, dtype=torch.float32) as session:
         handle = session.add(Request(processors=[("quickstart/short-lived", {})]))
@@ -184,8 +184,8 @@ def test_both_clients_have_the_same_calls() -> None:
     assert calls(AsyncClient) <= calls(Client)
 
 
-def test_edits_may_be_taken_without_logits(client: Client) -> None:
-    """For an engine that broadcasts them to its ranks."""
+def test_edits_can_be_read_without_logits(client: Client) -> None:
+    """An engine can broadcast the edits to its ranks."""
     with client.session(vocab_size=32) as session:
         handle = session.add(Request([5], processors=[("disallowed_tokens", {"token_ids": [3]})]))
         pending = session.step({handle: []})

@@ -1,4 +1,4 @@
-"""A server that dies and comes back: what follows from a history goes on, what does not is never guessed."""
+"""A server that dies and restarts: state is rebuilt from the history, or the request fails."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 VOCAB = 50
-# In the server's own process: workers take their time to come, and are killed elsewhere.
+# Processors run in the server's process: workers are slow to start, and other tests kill them.
 SHIPPED = ("--enable-custom-logit-processor", "--isolation", "none")
 
 
@@ -61,7 +61,7 @@ def kill(servers: list[Any]) -> None:
     servers[-1].process.wait()
 
 
-def test_it_waits_for_a_server_that_is_not_back_yet(
+def test_the_client_waits_for_a_server_that_is_not_back_yet(
     session: tuple[Session, list[Any]], serve: Callable[[], Any]
 ) -> None:
     opened, servers = session
@@ -75,9 +75,7 @@ def test_it_waits_for_a_server_that_is_not_back_yet(
         time.sleep(0.05)
 
 
-def test_what_had_read_logits_is_lost_and_nothing_else(
-    session: tuple[Session, list[Any]], serve: Callable[[], Any]
-) -> None:
+def test_only_state_that_read_logits_is_lost(session: tuple[Session, list[Any]], serve: Callable[[], Any]) -> None:
     opened, servers = session
     read, fresh = (opened.add(Request([1], processors=[(Half, {})])) for _ in range(2))
     free = opened.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})]))
@@ -112,7 +110,7 @@ def test_a_buffer_outlives_the_server(session: tuple[Session, list[Any]], serve:
     assert (new == 2.0).all()
 
 
-def test_what_the_new_server_does_not_know_costs_its_own_request(
+def test_a_processor_unknown_to_the_new_server_fails_only_its_request(
     session: tuple[Session, list[Any]], serve: Callable[[], Any], target: str
 ) -> None:
     opened, servers = session

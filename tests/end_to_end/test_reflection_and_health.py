@@ -1,4 +1,4 @@
-"""A caller that has none of our .proto files learns from the server what it serves, and whether it is well."""
+"""A client without the .proto files gets the services and their health from the server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_reflection_describes_the_contract(channel: grpc.Channel, module: Any) -
     assert described == expected
 
 
-def test_a_call_can_be_made_with_nothing_but_reflection(channel: grpc.Channel) -> None:
+def test_a_call_can_be_made_with_reflection_only(channel: grpc.Channel) -> None:
     pool = DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
     method = pool.FindServiceByName("logitport.v1.ProcessorRegistry").methods_by_name["Get"]
     request, response = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
@@ -55,8 +55,8 @@ def test_a_call_can_be_made_with_nothing_but_reflection(channel: grpc.Channel) -
 
     described = MessageToDict(get(request(processor="disallowed_tokens")))
 
-    told = {"names": ["disallowed_tokens"], "builtin": True, "shared": True}
-    assert described == {"processor": {**told, "className": "DisallowedTokens", "dialect": "edits"}}
+    described_fields = {"names": ["disallowed_tokens"], "builtin": True, "shared": True}
+    assert described == {"processor": {**described_fields, "className": "DisallowedTokens", "dialect": "edits"}}
 
 
 @pytest.mark.parametrize("service", ["", *sorted(OURS)])
@@ -73,7 +73,7 @@ def test_health_of_an_unknown_service(channel: grpc.Channel) -> None:
     assert refused.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-def test_health_tells_that_the_server_shuts_down(start_server: Callable[..., Any]) -> None:
+def test_health_reports_that_the_server_shuts_down(start_server: Callable[..., Any]) -> None:
     running = start_server()
     with grpc.insecure_channel(running.target) as connected:
         watch = health_pb2_grpc.HealthStub(connected).Watch(health_pb2.HealthCheckRequest())

@@ -1,4 +1,4 @@
-"""The life of a server: ready, many clients at once, drained, ended."""
+"""The life cycle of a server: ready, many clients at once, drained, stopped."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ FLAG = (
     "--enable-custom-logit-processor",
     "--isolation",
     "none",
-)  # these wait for files, and for longer than a call may take
+)  # the processors wait for files, and for longer than the deadline of a call
 LocalConnection = Literal["grpc", "local"]
 
 
 class Slow(CustomLogitProcessor):
-    """Tells that it has begun by making a file, and takes its time."""
+    """Creates a file when it begins, then sleeps."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         Path(custom_param_list[0]["begun"]).touch()
@@ -54,7 +54,7 @@ def step(session: Any, handle: Any) -> torch.Tensor:
     return logits
 
 
-def test_the_line_that_tells_that_it_is_ready(server: RunningServer, client: Client) -> None:
+def test_the_ready_line(server: RunningServer, client: Client) -> None:
     host, port = server.target.split(":")
     assert host == "127.0.0.1"
     assert int(port) > 0
@@ -64,11 +64,11 @@ def test_the_line_that_tells_that_it_is_ready(server: RunningServer, client: Cli
 def three_calls(
     client: Client, pool: ThreadPoolExecutor, folder: Path, seconds: float
 ) -> Iterator[Future[torch.Tensor]]:
-    """An Apply and a step on each local transport, all begun, that take so long."""
+    """Begin an Apply and one step per transport, each of this duration."""
     for name in ("apply", "grpc", "local"):
         request = Request([1], processors=[(Slow, {"begun": str(folder / name), "seconds": seconds})])
         if name == "apply":
-            yield pool.submit(lambda asked=request: client.apply(torch.zeros(1, VOCAB), [asked]).logits)
+            yield pool.submit(lambda sent=request: client.apply(torch.zeros(1, VOCAB), [sent]).logits)
         else:
             session = client.session(vocab_size=VOCAB, dtype=torch.float32, transport=name, reconnect_seconds=0)  # type: ignore[arg-type]
             assert session.transport == name
@@ -87,7 +87,7 @@ def test_steps_in_flight_are_finished(
     assert "Traceback" not in running.log.read_text()
 
 
-def test_steps_that_do_not_end_do_not_keep_the_server(
+def test_unfinished_steps_do_not_keep_the_server_running(
     start_server: Callable[..., RunningServer], pool: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
     running = start_server(*FLAG, "--drain-seconds", "0.2")
@@ -131,14 +131,14 @@ def test_idle_sessions_are_ended(start_server: Callable[..., RunningServer]) -> 
                 step(session, handle)
 
 
-def test_no_client_no_wait(start_server: Callable[..., RunningServer]) -> None:
+def test_a_server_without_clients_ends_at_once(start_server: Callable[..., RunningServer]) -> None:
     running = start_server("--drain-seconds", "3600")
     running.process.send_signal(signal.SIGINT)
     assert running.process.wait(30) == 0
     assert "Traceback" not in running.log.read_text()
 
 
-def test_there_is_no_server() -> None:
+def test_without_a_server() -> None:
     with Client("127.0.0.1:1", timeout=30) as client:
         for call in (client.processors, lambda: client.session(vocab_size=VOCAB)):
             with pytest.raises(ServerUnavailable, match=r"no connection to 127\.0\.0\.1:1.* running there\? If it"):
@@ -174,10 +174,10 @@ def test_many_calls_at_once_in_asyncio(server: RunningServer) -> None:
     assert asyncio.run(all_at_once()) == [[token_id] for token_id in range(VOCAB)]
 
 
-def test_slow_processors_do_not_hold_up_others(
+def test_slow_processors_do_not_delay_others(
     start_server: Callable[..., RunningServer], pool: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
-    """As many of them as there are threads to run them must not stop logits-free steps of other engines."""
+    """Slow processors in all threads must not block logits-free steps of other engines."""
     waiting = tmp_path / "let go"
     client = Client(start_server(*FLAG).target)
 

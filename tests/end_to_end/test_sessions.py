@@ -1,4 +1,4 @@
-"""Engines at work: requests come and go, and every row is what a model of it in this process says."""
+"""Engines add and remove requests, and every row equals that of a reference model in this process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WINDOW = 7
 
 
 class DenySeen(EditProcessor):
-    """Denies what a window of the history holds, counted as it grows."""
+    """Denies the ids of a window of the history, counted as the history grows."""
 
     def start(self, request: EditRequest) -> None:
         request.state = request.history.token_ids.tolist()
@@ -41,8 +41,8 @@ class AddLength(CustomLogitProcessor):
         return logits + torch.tensor(amounts, dtype=logits.dtype)[:, None]
 
 
-class CountCalls(CustomLogitProcessor):
-    """Adds how often it was called for this request, which it keeps in the request's parameters."""
+class CountsCallsInParams(CustomLogitProcessor):
+    """Adds the number of its calls for this request, kept in the request's parameters."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         for row, params in enumerate(custom_param_list):
@@ -51,7 +51,7 @@ class CountCalls(CustomLogitProcessor):
         return logits
 
 
-class Trips(EditProcessor):
+class RaisesAtThirteen(EditProcessor):
     """Raises whenever the last id is 13."""
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
@@ -65,14 +65,14 @@ CHAINS: list[list[tuple[Any, dict[str, Any]]]] = [
     [("disallowed_tokens", {"token_ids": [1, 5]})],
     [(DenySeen, {"window": WINDOW}), ("disallowed_tokens", {"token_ids": [2]})],
     [(AddLength, {"factor": 2.0})],
-    [(DenySeen, {"window": WINDOW}), (AddLength, {"factor": 3.0}), (CountCalls, {})],
-    [(CountCalls, {})],
-    [(Trips, {})],
+    [(DenySeen, {"window": WINDOW}), (AddLength, {"factor": 3.0}), (CountsCallsInParams, {})],
+    [(CountsCallsInParams, {})],
+    [(RaisesAtThirteen, {})],
 ]
 
 
 class Model:
-    """One request, the slow way."""
+    """Reference model of one request."""
 
     def __init__(self, chain: list[tuple[Any, dict[str, Any]]], prompt: list[int]) -> None:
         self.chain, self.prompt, self.output = chain, prompt, list[int]()
@@ -87,7 +87,7 @@ class Model:
                 row[(self.prompt + self.output)[-WINDOW:]] = -INF
             elif processor is AddLength:
                 row += len(self.output) * params["factor"]
-            elif processor is CountCalls:
+            elif processor is CountsCallsInParams:
                 self.calls += 1
                 row += self.calls
             elif self.output[-1:] == [13]:
@@ -98,7 +98,7 @@ class Model:
 
 
 def churn(client: Client, seed: int, transport: Literal["grpc", "local"]) -> Session:
-    """Random adds, removes, steps of some requests in any order, and ids that come several at once."""
+    """Add, remove and step requests at random, with several new ids per step."""
     random = np.random.default_rng(seed)
     session = client.session(vocab_size=VOCAB, dtype=torch.float32, transport=transport, max_requests=6)
     models: dict[Handle, Model] = {}
@@ -113,15 +113,15 @@ def churn(client: Client, seed: int, transport: Literal["grpc", "local"]) -> Ses
             del models[gone]
         part = [handle for handle in models if random.random() < 0.8]
         random.shuffle(part)  # type: ignore[arg-type]
-        told = {handle: random.integers(VOCAB, size=random.integers(4)).tolist() for handle in part}
+        new_ids = {handle: random.integers(VOCAB, size=random.integers(4)).tolist() for handle in part}
         logits = torch.from_numpy(random.integers(-9, 9, (len(part), VOCAB)).astype(np.float32))
         expected = logits.numpy().copy()
-        result = session.step(told).apply(logits)
+        result = session.step(new_ids).apply(logits)
         tripped = []
         for row, handle in enumerate(part):
-            models[handle].output += told[handle]
+            models[handle].output += new_ids[handle]
             expected[row] = models[handle].process(expected[row])
-            if models[handle].chain == [(Trips, {})] and models[handle].output[-1:] == [13]:
+            if models[handle].chain == [(RaisesAtThirteen, {})] and models[handle].output[-1:] == [13]:
                 tripped.append(handle)
         np.testing.assert_array_equal(logits.numpy(), expected)
         assert result.failures == {}
@@ -139,16 +139,18 @@ def test_several_engines_at_once(server: Any, transport: Any) -> None:
 
 
 def test_one_engine_does_not_see_another(client: Client) -> None:
-    """The same slot, the same registered class, the same parameters: each session has its own state."""
+    """Each session has its own state, even with the same slot, class and parameters."""
     with client.session(vocab_size=VOCAB) as first, client.session(vocab_size=VOCAB) as second:
-        handles = {session: session.add(Request([1], processors=[(CountCalls, {})])) for session in (first, second)}
+        handles = {
+            session: session.add(Request([1], processors=[(CountsCallsInParams, {})])) for session in (first, second)
+        }
         for turn, session in enumerate([first, first, second, first], 1):
             logits = np.zeros((1, VOCAB), np.float32)
             session.step({handles[session]: []}).apply(logits)
             assert logits[0, 0] == (1 if session is second else turn - (turn > 3))
 
 
-def test_a_server_forgets_sessions_that_end(server: Any, client: Client) -> None:
+def test_a_server_frees_ended_sessions(server: Any, client: Client) -> None:
     import re
     import urllib.request
 
@@ -157,7 +159,7 @@ def test_a_server_forgets_sessions_that_end(server: Any, client: Client) -> None
             return float(re.search(rf"^{name} (\S+)$", response.read().decode(), re.MULTILINE)[1])  # type: ignore[index]
 
     def ended() -> bool:
-        """A server hears of the end of a stream a little later."""
+        """A server detects the end of a stream with a delay."""
         return gauge("logitport_sessions") == 0
 
     wait_until(ended, lambda: "there are sessions of other tests")

@@ -1,4 +1,4 @@
-"""A server that takes signed payloads alone."""
+"""A server that accepts only signed payloads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Plus(CustomLogitProcessor):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trusted key `keys/team`, and a strange one."""
+    """A folder with a trusted key `keys/team` and an untrusted one."""
     path: Path = tmp_path_factory.mktemp("signed")
     (path / "keys").mkdir()
     for key in ("keys/team", "strange"):
@@ -67,7 +67,7 @@ def apply(client: Client, processor: Any) -> torch.Tensor:
     return result
 
 
-def test_what_is_signed_is_taken(client: Client, folder: Path) -> None:
+def test_a_signed_payload_is_accepted(client: Client, folder: Path) -> None:
     key = folder / "keys" / "team"
     digest = client.register(Plus, name="team/plus", signing_key=key).digest
     inline = payload.sign(Plus.to_str(), read_private_key(key))
@@ -84,7 +84,7 @@ def test_asyncio(strict: RunningServer, folder: Path) -> None:
     assert asyncio.run(register())
 
 
-def test_what_is_not_is_refused(client: Client, folder: Path) -> None:
+def test_an_unsigned_payload_is_refused(client: Client, folder: Path) -> None:
     signed = payload.sign(Plus.to_str(), read_private_key(folder / "keys" / "team"), name="team/x")
     refused = {
         "is not signed": Plus.to_str(),
@@ -92,17 +92,17 @@ def test_what_is_not_is_refused(client: Client, folder: Path) -> None:
         "does not fit": json.dumps({**json.loads(signed), "python": "3.1"}),
         "expired": payload.sign(Plus.to_str(), read_private_key(folder / "keys" / "team"), name="team/x", seconds=-5),
     }
-    for told, serialized in refused.items():
-        with pytest.raises(SignatureRefused, match=told):
+    for message, serialized in refused.items():
+        with pytest.raises(SignatureRefused, match=message):
             client.register(serialized, name="team/x")
-        with pytest.raises(RequestsFailed, match=told):
+        with pytest.raises(RequestsFailed, match=message):
             apply(client, serialized)
     with pytest.raises(SignatureRefused, match="signed for 'team/x', not for 'team/y'"):
         client.register(signed, name="team/y")
     assert not [ref for ref in client.processors() if {"team/x", "team/y"} & set(ref.names)]
 
 
-def test_a_registration_that_is_refused_is_in_the_log(strict: RunningServer, client: Client) -> None:
+def test_a_refused_registration_is_logged(strict: RunningServer, client: Client) -> None:
     with pytest.raises(SignatureRefused):
         client.register(Plus.to_str(), name="logged/unsigned")
     wait_for(strict, "SignatureRefused: ")
@@ -115,7 +115,7 @@ def test_a_registration_that_is_refused_is_in_the_log(strict: RunningServer, cli
     assert len(line) < 1000
 
 
-def test_a_key_that_goes(strict: RunningServer, client: Client, folder: Path) -> None:
+def test_a_removed_key(strict: RunningServer, client: Client, folder: Path) -> None:
     subprocess.run([COMMAND, "keygen", str(folder / "keys/leaked")], check=True, capture_output=True, timeout=200)
     strict.process.send_signal(signal.SIGHUP)
     wait_for(strict, "reloaded 2 trusted keys")

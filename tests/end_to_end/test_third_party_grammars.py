@@ -1,4 +1,4 @@
-"""Grammars of other libraries, as a user writes and ships them: logits-free processors in a sandboxed worker."""
+"""Grammars of other libraries, shipped by a user as logits-free processors of a sandboxed worker."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LLGuidanceJSON(EditProcessor):
     def advance(self, request: EditRequest, token_id: int) -> None:
         state = request.state
         last = len(request.history.output_token_ids) - 1
-        if state["matched"] >= last:  # else it has strayed before, as drafts may
+        if state["matched"] >= last:  # else an earlier id did not match, which can happen with drafts
             state["matched"] += state["matcher"].try_consume_tokens([token_id])
 
     def rewind(self, request: EditRequest) -> None:
@@ -128,7 +128,7 @@ def xgrammar_params(folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def in_process(processor: EditProcessor, params: dict[str, Any], model: Model, prompt: Sequence[int]) -> list[int]:
-    """What the library gives where the engine runs, one request alone."""
+    """Run the library for one request in the process of the engine."""
     from logitport.core.edits import Edits
     from logitport.core.history import History
     from logitport.ops import apply_edits
@@ -158,7 +158,7 @@ def test_a_users_own_grammar_runs_isolated_and_unchanged(
     params: Callable[[Path, Tokenizer], dict[str, Any]],
     drafts: int,
 ) -> None:
-    """Eight at once, with churn, with and without speculation: the same ids as the library gives in this process."""
+    """Eight requests at a time, with and without speculation, give the same ids as the library in this process."""
     given = params(*tokenizer)
     prompts = [[number % 7, 5, number] for number in range(12)]
     requests = [

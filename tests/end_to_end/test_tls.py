@@ -1,4 +1,4 @@
-"""Encrypted connections, and callers who are known by their certificates."""
+"""Encrypted connections, and clients authenticated by certificates."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BANNED = Grant(name="banned", scopes=frozenset(), certificate="banned.example")
 
 @pytest.fixture(scope="module")
 def encrypted(serving: Callable[..., Any], authority: Authority) -> Iterator[RunningServer]:
-    """TLS, and everybody may come."""
+    """A server with TLS and without authentication."""
     pair = authority.issue_server()
     with serving("--tls-cert", str(pair.cert), "--tls-key", str(pair.key)) as running:
         yield running
@@ -41,7 +41,7 @@ def encrypted(serving: Callable[..., Any], authority: Authority) -> Iterator[Run
 def mutual(
     serving: Callable[..., Any], authority: Authority, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningServer]:
-    """TLS on all addresses, for those whose certificate the authority signed; tokens besides."""
+    """A server with TLS on all addresses that requires a client certificate and also accepts tokens."""
     pair = authority.issue_server("mutual")
     tokens = tmp_path_factory.mktemp("mutual") / "tokens"
     tokens.write_text("\n".join(grant.line for grant in (OPERATOR, KNOWN, BANNED)))
@@ -71,20 +71,22 @@ def test_a_client_that_trusts_the_authority(encrypted: RunningServer, authority:
 
 
 def test_asyncio(encrypted: RunningServer, authority: Authority) -> None:
-    async def count() -> int:
+    async def count_processors() -> int:
         async with AsyncClient(encrypted.target, tls=Tls(ca=authority.ca)) as client:
             return len(await client.processors())
 
-    assert asyncio.run(count())
+    assert asyncio.run(count_processors())
 
 
-def test_a_server_of_a_strange_authority_is_not_spoken_to(encrypted: RunningServer, stranger: Authority) -> None:
-    for tls in (Tls(ca=stranger.ca), Tls()):
+def test_a_server_of_an_untrusted_authority_is_refused(
+    encrypted: RunningServer, untrusted_authority: Authority
+) -> None:
+    for tls in (Tls(ca=untrusted_authority.ca), Tls()):
         with Client(encrypted.target, tls=tls, token=TOKEN, timeout=30) as client, pytest.raises(ServerUnavailable):
             client.processors()
 
 
-def test_a_client_without_tls_gets_nothing(encrypted: RunningServer) -> None:
+def test_a_client_without_tls_is_refused(encrypted: RunningServer) -> None:
     for call in (Client.processors, lambda client: client.session(vocab_size=VOCAB, reconnect_seconds=0)):
         with (
             Client(encrypted.target, timeout=30) as client,
@@ -92,15 +94,15 @@ def test_a_client_without_tls_gets_nothing(encrypted: RunningServer) -> None:
         ):
             call(client)
 
-    async def count() -> int:
+    async def count_processors() -> int:
         async with AsyncClient(encrypted.target, timeout=30) as client:
             return len(await client.processors())
 
     with pytest.raises(ServerUnavailable, match="If it uses TLS, pass tls="):
-        asyncio.run(count())
+        asyncio.run(count_processors())
 
 
-def test_who_a_certificate_is(mutual: RunningServer, authority: Authority) -> None:
+def test_the_principal_of_a_certificate(mutual: RunningServer, authority: Authority) -> None:
     for tls, owner in (
         (issued(authority, "x", "new.example"), "certificate:new.example"),
         (issued(authority, "common.example"), "certificate:common.example"),
@@ -128,11 +130,11 @@ def test_a_token_over_a_certificate(mutual: RunningServer, authority: Authority)
     tls = issued(authority, "x", "engine.example")
     with Client(mutual.target, tls=tls, token=TOKEN) as operator:
         assert {ref.owner for ref in operator.processors()} > {""}, "an admin sees all"
-    with Client(mutual.target, tls=tls, token="x") as nobody, pytest.raises(NotAuthenticated):
-        nobody.processors()
+    with Client(mutual.target, tls=tls, token="x") as unauthenticated, pytest.raises(NotAuthenticated):
+        unauthenticated.processors()
 
 
-def test_the_command_that_an_operator_types(mutual: RunningServer, authority: Authority) -> None:
+def test_the_command_line_client(mutual: RunningServer, authority: Authority) -> None:
     tls = issued(authority, "x", "operator.example")
     with Client(mutual.target, tls=tls) as client:
         client.register(Plain, name="operator.example/plain")
@@ -144,8 +146,10 @@ def test_the_command_that_an_operator_types(mutual: RunningServer, authority: Au
     assert (done.returncode, done.stdout) == (0, "lifted the quarantine of operator.example/plain\n"), done.stderr
 
 
-def test_certificates_that_are_refused(mutual: RunningServer, authority: Authority, stranger: Authority) -> None:
-    strange = issued(stranger, "x", "engine.example")
+def test_certificates_that_are_refused(
+    mutual: RunningServer, authority: Authority, untrusted_authority: Authority
+) -> None:
+    strange = issued(untrusted_authority, "x", "engine.example")
     for tls in (
         Tls(ca=authority.ca),
         Tls(ca=authority.ca, cert=strange.cert, key=strange.key),
@@ -166,25 +170,25 @@ def test_a_certificate_without_a_name(mutual: RunningServer, authority: Authorit
 
 
 def test_a_certificate_is_renewed_without_a_restart(
-    start_server: Callable[..., RunningServer], authority: Authority, stranger: Authority, tmp_path: Path
+    start_server: Callable[..., RunningServer], authority: Authority, untrusted_authority: Authority, tmp_path: Path
 ) -> None:
-    first, second = stranger.issue_server("first"), authority.issue_server("second")
+    first, second = untrusted_authority.issue_server("first"), authority.issue_server("second")
     cert, key = tmp_path / "cert", tmp_path / "key"
-    put(first.cert, cert), put(first.key, key)
+    replace_file(first.cert, cert), replace_file(first.key, key)
     running = start_server("--tls-cert", str(cert), "--tls-key", str(key))
-    with Client(running.target, tls=Tls(ca=stranger.ca)) as client:
+    with Client(running.target, tls=Tls(ca=untrusted_authority.ca)) as client:
         client.processors()
-        put(second.cert, cert), put(second.key, key)
+        replace_file(second.cert, cert), replace_file(second.key, key)
         with Client(running.target, tls=Tls(ca=authority.ca)) as later:
             later.processors()
-        client.processors()  # the connection that is open stays
+        client.processors()  # the open connection stays open
         cert.write_text("nonsense")
         with Client(running.target, tls=Tls(ca=authority.ca)) as later:
             later.processors()
     assert "--tls-cert" in running.log.read_text()
 
 
-def put(source: Path, target: Path) -> None:
+def replace_file(source: Path, target: Path) -> None:
     copy = target.with_suffix(".new")
     copy.write_bytes(source.read_bytes())
     os.replace(copy, target)

@@ -1,4 +1,4 @@
-"""A server that asks who calls."""
+"""A server that requires tokens."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from tests.conftest import RunningServer
 
 VOCAB = 8
-WHO = {
+SCOPES = {
     "alice": ["apply", "register"],
     "bob": ["apply", "register"],
     "engine": ["apply"],
     "ci": ["register"],
     "operator": ["admin"],
 }
-MADE = {name: new_token(name, scopes) for name, scopes in WHO.items()}
+TOKENS = {name: new_token(name, scopes) for name, scopes in SCOPES.items()}
 OURS = [registry_pb2.DESCRIPTOR.services_by_name["ProcessorRegistry"]]
 OURS += [processing_pb2.DESCRIPTOR.services_by_name["LogitProcessing"]]
 
@@ -54,21 +54,21 @@ class Plus(CustomLogitProcessor):
 
 
 @pytest.fixture(scope="module")
-def asking(serving: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def token_server(serving: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     path = tmp_path_factory.mktemp("access") / "tokens"
-    path.write_text("\n".join(grant.line for _, grant in MADE.values()))
+    path.write_text("\n".join(grant.line for _, grant in TOKENS.values()))
     with serving("--tokens", str(path), "--enable-custom-logit-processor", "--isolation", "none") as running:
         yield running
 
 
 @pytest.fixture
-def as_principal(asking: RunningServer) -> Iterator[Callable[[str], Client]]:
-    """A client with the token of the principal of that name."""
+def as_principal(token_server: RunningServer) -> Iterator[Callable[[str], Client]]:
+    """Open clients with the token of a principal, by name."""
     opened: dict[str, Client] = {}
 
     def open_client(name: str) -> Client:
         if name not in opened:
-            opened[name] = Client(asking.target, token=MADE[name][0])
+            opened[name] = Client(token_server.target, token=TOKENS[name][0])
         return opened[name]
 
     yield open_client
@@ -87,10 +87,10 @@ def methods() -> list[Any]:
 
 @pytest.mark.parametrize("method", methods(), ids=lambda method: method.name)
 @pytest.mark.parametrize("header", [None, "Bearer x", "Bearer", "Basic x"])
-def test_no_method_is_open(asking: RunningServer, method: Any, header: str | None) -> None:
-    """And none has read a message before it says so: these are none."""
+def test_every_method_requires_a_token(token_server: RunningServer, method: Any, header: str | None) -> None:
+    """No method reads the message before it refuses: the messages sent here are invalid."""
     metadata = (("authorization", header),) if header else ()
-    with grpc.insecure_channel(asking.target) as channel:
+    with grpc.insecure_channel(token_server.target) as channel:
         call = channel.stream_stream(f"/{method.containing_service.full_name}/{method.name}")
         for sent in (iter(()), iter([b"\xff no message"])):
             with pytest.raises(grpc.RpcError) as refused:
@@ -99,29 +99,29 @@ def test_no_method_is_open(asking: RunningServer, method: Any, header: str | Non
             assert code_of(refused) == common_pb2.ERROR_CODE_NOT_AUTHENTICATED
 
 
-def test_health_is_open_and_reflection_is_not(asking: RunningServer) -> None:
-    asked = reflection_pb2.ServerReflectionRequest(list_services="")
-    with grpc.insecure_channel(asking.target) as channel:
+def test_health_is_open_and_reflection_is_not(token_server: RunningServer) -> None:
+    list_request = reflection_pb2.ServerReflectionRequest(list_services="")
+    with grpc.insecure_channel(token_server.target) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         assert health.Check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.SERVING
         reflect = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
         with pytest.raises(grpc.RpcError) as refused:
-            next(reflect(iter([asked])))
+            next(reflect(iter([list_request])))
         assert code_of(refused) == common_pb2.ERROR_CODE_NOT_AUTHENTICATED
-        token = MADE["operator"][0]
-        told = next(reflect(iter([asked]), metadata=(("authorization", f"Bearer {token}"),)))
-        assert {service.name for service in told.list_services_response.service} >= {s.full_name for s in OURS}
+        token = TOKENS["operator"][0]
+        listed = next(reflect(iter([list_request]), metadata=(("authorization", f"Bearer {token}"),)))
+        assert {service.name for service in listed.list_services_response.service} >= {s.full_name for s in OURS}
 
 
-def test_without_a_token_there_is_nothing(asking: RunningServer) -> None:
+def test_without_a_token_every_call_is_refused(token_server: RunningServer) -> None:
     for token in ("", "logitport_nobodys"):
-        with Client(asking.target, token=token) as client:
+        with Client(token_server.target, token=token) as client:
             for call in (client.processors, lambda client=client: client.session(vocab_size=VOCAB)):
                 with pytest.raises(NotAuthenticated):
                     call()
 
 
-def test_what_each_scope_allows(as_principal: Callable[[str], Client]) -> None:
+def test_calls_that_each_scope_allows(as_principal: Callable[[str], Client]) -> None:
     request = Request(processors=[("disallowed_tokens", {"token_ids": [1]})])
     calls: dict[str, Callable[[Client], Any]] = {
         "apply": lambda client: client.apply(torch.zeros(1, VOCAB), [request]),
@@ -147,7 +147,7 @@ def test_what_each_scope_allows(as_principal: Callable[[str], Client]) -> None:
 
 
 @pytest.mark.parametrize("transport", ["grpc", "local"])
-def test_what_is_anothers(as_principal: Callable[[str], Client], transport: Any) -> None:
+def test_processors_of_another_principal(as_principal: Callable[[str], Client], transport: Any) -> None:
     alice, bob, operator = map(as_principal, ("alice", "bob", "operator"))
     digest = alice.register(Plus, name="alice/plus").digest
     with pytest.raises(NameTaken, match="belongs to another principal"):
@@ -173,37 +173,40 @@ def test_what_is_anothers(as_principal: Callable[[str], Client], transport: Any)
         with pytest.raises(NotPermitted, match="belongs to another principal"):
             bob.delete("alice/plus")
         assert operator.delete("alice/plus") == ("alice/plus",)
-        session.step({handle: [1]}).apply(logits)  # it was admitted with it
+        session.step({handle: [1]}).apply(logits)  # the request was admitted with this processor
         assert torch.equal(logits, torch.full((1, VOCAB), 2.0))
     alice.delete(digest)
 
 
 @pytest.mark.parametrize("transport", ["grpc", "local"])
-def test_an_engine_without_the_scope_ships_nothing(as_principal: Callable[[str], Client], transport: Any) -> None:
+def test_an_engine_without_the_scope_cannot_ship_processors(
+    as_principal: Callable[[str], Client], transport: Any
+) -> None:
     with as_principal("engine").session(vocab_size=VOCAB, dtype=torch.float32, transport=transport) as session:
         with pytest.raises(NotPermitted, match="'engine' may not ship a processor with a request"):
             session.add(Request([1], processors=[(Plus, {})]))
         assert session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [1]})]))
 
 
-def test_asyncio(asking: RunningServer) -> None:
+def test_asyncio(token_server: RunningServer) -> None:
     async def list_as(token: str) -> int:
-        async with AsyncClient(asking.target, token=token) as client:
+        async with AsyncClient(token_server.target, token=token) as client:
             return len(await client.processors())
 
-    assert asyncio.run(list_as(MADE["engine"][0]))
+    assert asyncio.run(list_as(TOKENS["engine"][0]))
     with pytest.raises(NotAuthenticated):
         asyncio.run(list_as("x"))
 
 
-def test_a_token_that_is_revoked_ends_what_it_has_open(
-    start_server: Callable[..., RunningServer], tmp_path: Path
-) -> None:
+def test_revoking_a_token_ends_its_open_sessions(start_server: Callable[..., RunningServer], tmp_path: Path) -> None:
     path = tmp_path / "tokens"
-    lines = {name: MADE[name][1].line for name in ("alice", "engine")}
+    lines = {name: TOKENS[name][1].line for name in ("alice", "engine")}
     path.write_text("\n".join(lines.values()))
     running = start_server("--tokens", str(path))
-    with Client(running.target, token=MADE["alice"][0]) as alice, Client(running.target, token=MADE["engine"][0]) as e:
+    with (
+        Client(running.target, token=TOKENS["alice"][0]) as alice,
+        Client(running.target, token=TOKENS["engine"][0]) as e,
+    ):
         sessions = [
             alice.session(vocab_size=VOCAB, dtype=torch.float32, transport=transport)  # type: ignore[arg-type]
             for transport in ("grpc", "local")
@@ -216,14 +219,14 @@ def test_a_token_that_is_revoked_ends_what_it_has_open(
         running.process.send_signal(signal.SIGHUP)
         for session in sessions:
             with pytest.raises(NotAuthenticated, match="this token is unknown, expired or revoked"):
-                use_for_ever(session)
+                use_until_error(session)
         with pytest.raises(NotAuthenticated):
             alice.processors()
         kept.step({handle: []}).apply(torch.zeros(1, VOCAB))
     assert "reloaded 1 tokens and certificates" in running.log.read_text()
 
 
-def use_for_ever(session: Session) -> NoReturn:
+def use_until_error(session: Session) -> NoReturn:
     while True:
         session.remove(session.add(Request([1])))
         time.sleep(0.01)

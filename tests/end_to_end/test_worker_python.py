@@ -1,4 +1,4 @@
-"""A processor that was shipped from another Python runs in a worker of that Python. Needs `make worker-python`."""
+"""A processor shipped from another Python version runs in a worker of that version. Needs `make worker-python`."""
 
 from __future__ import annotations
 
@@ -46,27 +46,27 @@ pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="there is no second 
 
 
 class DenyThree(EditProcessor):
-    """Shipped from the Python of the server."""
+    """A processor shipped from the Python version of the server."""
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         edits.deny([3 for _ in range(1)])
 
 
-def ask(code: str) -> str:
+def run_worker_python(code: str) -> str:
     return subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.fixture(scope="module")
 def version() -> str:
-    told = ask("import sys; print('%d.%d' % sys.version_info[:2])").strip()
-    if told == f"{sys.version_info.major}.{sys.version_info.minor}":
+    output = run_worker_python("import sys; print('%d.%d' % sys.version_info[:2])").strip()
+    if output == f"{sys.version_info.major}.{sys.version_info.minor}":
         pytest.skip("the second Python is as old as the first")
-    return told
+    return output
 
 
 @pytest.fixture(scope="module")
 def payloads() -> list[str]:
-    return ask(AUTHOR).splitlines()
+    return run_worker_python(AUTHOR).splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_both_pythons_in_one_chain(client: Client, payloads: list[str]) -> None:
         assert denied == [3, 6, 8, 10, 20, 21]
 
 
-def test_a_python_without_torch_hands_over_no_logits(client: Client, payloads: list[str]) -> None:
+def test_a_python_without_torch_gets_no_logits(client: Client, payloads: list[str]) -> None:
     with (
         client.session(vocab_size=VOCAB, dtype=torch.float32) as session,
         pytest.raises(LoadFailed, match="reads logits, and the worker's Python has no torch"),

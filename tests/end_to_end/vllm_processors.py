@@ -1,4 +1,4 @@
-"""Processors as vLLM's users write them. Import this while vLLM, or what stands for it, can be imported."""
+"""Processors as users of vLLM write them. Import this module while vLLM or its stand-in can be imported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AddsLength(LogitsProcessor):
-    """Adds the number of outputs, times `by`, to the whole row: state by index, in a tensor."""
+    """Adds the number of outputs, times `by`, to the whole row. Its state is a tensor with one entry per index."""
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
@@ -57,7 +57,7 @@ class AddsLength(LogitsProcessor):
 
 
 class Bans(LogitsProcessor):
-    """Bans ids for some of the requests, all others have no state; and trips over one id."""
+    """Bans ids for some requests; the others have no state. Raises when the id 13 is banned and sampled."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         self.banned: dict[int, tuple[list[int], list[int]]] = {}
@@ -82,7 +82,7 @@ class Bans(LogitsProcessor):
 
 
 class Raises(LogitsProcessor):
-    """Lies: it is not argmax-invariant at all, and so it shows when it is called."""
+    """Falsely reports to be argmax-invariant, so that tests see whether it is called."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         self.temperature = 0.0
@@ -98,7 +98,7 @@ class Raises(LogitsProcessor):
 
 
 class OncePerRequest:
-    """Raises each id's logit by how often it was sampled, which it counts itself."""
+    """Raises each id's logit by the number of times it was sampled, which it counts itself."""
 
     def __init__(self, by: float) -> None:
         self.by = by
@@ -117,7 +117,7 @@ class OncePerRequest:
 
 
 class RaisesSeen(AdapterLogitsProcessor):
-    """`OncePerRequest`, for requests that say by how much."""
+    """`OncePerRequest`, for requests with the parameter `seen`."""
 
     def is_argmax_invariant(self) -> bool:
         return False
@@ -128,14 +128,14 @@ class RaisesSeen(AdapterLogitsProcessor):
 
 
 def ban_last(output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
-    """No id twice in a row."""
+    """Deny the last id."""
     if output_ids:
         logits[output_ids[-1]] = -float("inf")
     return logits
 
 
 def raise_prompt(prompt_ids: list[int], output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
-    """What the prompt says is likelier."""
+    """Raise the logits of the prompt's ids."""
     mask = torch.zeros_like(logits)
     mask[prompt_ids] = 2.0
     return logits + mask

@@ -1,6 +1,6 @@
 """Processors for vLLM's revised model runner, as its users write them.
 
-Import this while vLLM, or what stands for it, can be imported.
+Import this module while vLLM or its stand-in can be imported.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Biases, BadWords, Counts = classes.Biases, classes.BadWords, classes.Counts
 
 
 class Allows(LogitsProcessor):
-    """Denies all ids but `allowed_token_ids`, which it stages as vLLM's own processors do."""
+    """Denies all ids but `allowed_token_ids`. Stages its writes like vLLM's own processors."""
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
@@ -62,7 +62,7 @@ class Allows(LogitsProcessor):
 
 
 class NoRepeat(LogitsProcessor):
-    """Denies what is in the last `window` ids; all rows at once, one for each request, for it knows no drafts."""
+    """Denies the last `window` ids. Processes all rows at once, one per request, without drafts."""
 
     def __init__(self, vllm_config: VllmConfig, req_states: LogitsProcRequestState) -> None:
         if vllm_config.speculative_config is not None:
@@ -90,7 +90,7 @@ class NoRepeat(LogitsProcessor):
 
 
 class Leaves(LogitsProcessor):
-    """Ends its process when it meets the id 13; adds 1."""
+    """Ends its process at the id 13, else adds 1."""
 
     def __init__(self, vllm_config: VllmConfig, req_states: LogitsProcRequestState) -> None:
         self.states = req_states
@@ -102,7 +102,7 @@ class Leaves(LogitsProcessor):
 
 
 class Raises(LogitsProcessor):
-    """In `add_request`, if it is asked to; else adds 1."""
+    """Raises in `add_request` on request, else adds 1."""
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> Any:
         if (sampling_params.extra_args or {}).get("raise"):
