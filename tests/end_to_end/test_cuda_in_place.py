@@ -359,7 +359,7 @@ os._exit(0)
 
 
 def test_a_killed_server_does_not_stop_the_engine(start_server: Callable[..., Any]) -> None:
-    """The server dies after its reply but before the end of its kernel, while the engine's stream waits for that kernel.
+    """The server dies after its reply but before the end of its kernel, while the engine's stream waits for it.
 
     CUDA's manual does not define what happens to such an event.
     """
