@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport import CustomLogitProcessor, Request
+from logitport import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,13 +16,6 @@ if TYPE_CHECKING:
 
 VOCAB, MAX_LIVE = 24, 8
 Chain = list[tuple[str, dict[str, Any]]]
-
-
-class Doubles(CustomLogitProcessor):
-    """A processor of SGLang's dialect, in chains of another dialect."""
-
-    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
-        return logits * 2
 
 
 @dataclass(eq=False)

@@ -12,7 +12,6 @@ import torch
 
 from logitport import (
     Client,
-    CustomLogitProcessor,
     InvalidArgument,
     InvalidLogits,
     InvalidName,
@@ -25,15 +24,11 @@ from logitport import (
 )
 from logitport.errors import METADATA_KEY
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
+from tests.toy_processors import AddOne
 from tests.waiting import SECONDS, wait_until
 
 VOCAB = 32
 GOOD = Request([3], processors=[("no_repeat_ngram", {"ngram_size": 1})])
-
-
-class AddOne(CustomLogitProcessor):
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        return logits + 1
 
 
 LABELLED = json.dumps({**json.loads(AddOne.to_str()), "python": "3.9"})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from typing import TYPE_CHECKING, Any
 
 import dill
@@ -20,34 +19,13 @@ from logitport import (
     Request,
     RequestsFailed,
 )
+from tests.toy_processors import AddOne, FailsInWay, RaisesInInit, RequiresFloat
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from logitport import Client
 
 VOCAB = 32
 INF = float("inf")
-
-
-class AddOne(CustomLogitProcessor):
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        return logits + 1
-
-
-class RaisesInInit(CustomLogitProcessor):
-    def __init__(self) -> None:
-        raise ValueError("no table for me")
-
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        return logits
-
-
-class PickyParams(AddOne):
-    @classmethod
-    def validate_params(cls, params: Mapping[str, Any]) -> None:
-        if not isinstance(params["strength"], float):
-            raise InvalidParams("strength must be a number with a point")
 
 
 # A class of a script: dill ships it by value.
@@ -58,7 +36,7 @@ WrongArity = type("WrongArity", (), {"__module__": "__main__", "__call__": lambd
 REFUSED: dict[str, tuple[dict[str, Any], type[LogitportError], str]] = {
     "raising __init__": ({"processors": [(RaisesInInit, {})]}, LoadFailed, "RaisesInInit raised .*no table for me"),
     "parameters that a class refuses": (
-        {"processors": [(PickyParams, {"strength": 1})]},
+        {"processors": [(RequiresFloat, {"strength": 1})]},
         InvalidParams,
         "strength must be a number",
     ),
@@ -119,22 +97,6 @@ def test_a_class_of_the_wrong_arity_is_refused_on_both_sides(client: Client) -> 
 # Processors that fail in a step
 
 
-class Fails(CustomLogitProcessor):
-    """Fails in the way that its parameters choose."""
-
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> Any:
-        way = custom_param_list[0]["way"]
-        logits[:, :8] = float("nan")
-        if way == "raises":
-            return self.look_up(custom_param_list[0])
-        if way == "exits":
-            sys.exit(1)
-        return logits[:, :-1]
-
-    def look_up(self, params: dict[str, Any]) -> Any:
-        return params["banned"]
-
-
 FAILS = {
     "raises": "raised KeyError: 'banned'",
     "exits": "raised SystemExit: 1",
@@ -146,9 +108,9 @@ FAILS = {
     ("way", "on_error", "by"), [("raises", "abort", "grpc"), ("shape", "skip", "local"), ("exits", "skip", "apply")]
 )
 def test_a_processor_that_fails(client: Client, way: str, on_error: Any, by: Any) -> None:
-    ref = client.register(Fails)
-    assert ref.display_name == f"Fails (sha256:{ref.digest[:12]})"
-    bad = Request([1], processors=[(AddOne, {}), (Fails, {"way": way})], on_error=on_error)
+    ref = client.register(FailsInWay)
+    assert ref.display_name == f"FailsInWay (sha256:{ref.digest[:12]})"
+    bad = Request([1], processors=[(AddOne, {}), (FailsInWay, {"way": way})], on_error=on_error)
     if by == "apply":
         result: Any = client.apply(torch.zeros(3, VOCAB), [GOOD, bad, GOOD], check=False)
         logits, culprit = result.logits, 1
@@ -173,7 +135,7 @@ def test_a_processor_that_fails(client: Client, way: str, on_error: Any, by: Any
         assert not logits[1].any()
 
 
-class Doubles(CustomLogitProcessor):
+class ReturnsFloat64(CustomLogitProcessor):
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         return logits.double() / 3
 
@@ -181,13 +143,13 @@ class Doubles(CustomLogitProcessor):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_float64_result_is_cast_back(client: Client, dtype: torch.dtype) -> None:
     logits = torch.linspace(-4, 4, VOCAB).to(dtype)[None]
-    result = client.apply(logits, [Request(processors=[(Doubles, {})])])
+    result = client.apply(logits, [Request(processors=[(ReturnsFloat64, {})])])
     assert torch.equal(result.logits, (logits.double() / 3).to(dtype))
 
 
 def test_a_failed_request_stays_failed_and_the_others_go_on(client: Client) -> None:
     with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
-        bad, good = session.add(Request(processors=[(Fails, {"way": "raises"})])), session.add(GOOD)
+        bad, good = session.add(Request(processors=[(FailsInWay, {"way": "raises"})])), session.add(GOOD)
         for _ in range(2):
             logits = torch.zeros(2, VOCAB)
             with pytest.raises(RequestsFailed, match="KeyError") as raised:

@@ -19,7 +19,7 @@ INF = float("inf")
 SHIPPED_HERE = ("--enable-custom-logit-processor", "--isolation", "none")
 
 
-class OnCuda(CustomLogitProcessor):
+class AddOneOnCuda(CustomLogitProcessor):
     """Adds 1 if the logits are on a GPU, in place or not."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
@@ -33,7 +33,7 @@ class ToCpu(CustomLogitProcessor):
         return logits.cpu() + 1
 
 
-class Fails(CustomLogitProcessor):
+class RaisesHalfWay(CustomLogitProcessor):
     """Raises after it has changed the logits."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
@@ -56,11 +56,11 @@ def test_processors_run_on_the_gpu(cuda_server: Any, device: str, transport: Any
         session = client.session(vocab_size=VOCAB, dtype=dtype, device=device, transport=transport)
         with session:
             handles = [
-                session.add(Request(processors=[(OnCuda, {"in_place": True})])),
+                session.add(Request(processors=[(AddOneOnCuda, {"in_place": True})])),
                 session.add(free),
-                session.add(Request([3], processors=[*free.processors, (OnCuda, {})])),
+                session.add(Request([3], processors=[*free.processors, (AddOneOnCuda, {})])),
                 session.add(Request(processors=[(ToCpu, {})])),
-                session.add(Request(processors=[(OnCuda, {}), (Fails, {})], on_error="skip")),
+                session.add(Request(processors=[(AddOneOnCuda, {}), (RaisesHalfWay, {})], on_error="skip")),
                 session.add(Request(processors=[(ToCpu, {})])),
             ]
             before = torch.randint(-9, 9, (len(handles), VOCAB)).to(device, dtype)
@@ -84,7 +84,7 @@ def test_processors_run_on_the_gpu(cuda_server: Any, device: str, transport: Any
 def test_the_buffer_of_a_session(cuda_server: Any) -> None:
     """The buffer is host memory. The server copies it to the GPU and back."""
     with Client(cuda_server.target) as client, client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
-        handles = [session.add(Request(processors=[(OnCuda, {})])), session.add(Request())]
+        handles = [session.add(Request(processors=[(AddOneOnCuda, {})])), session.add(Request())]
         logits = session.logits_buffer(2)
         logits.zero_()
         session.step({handle: [] for handle in handles}).apply(logits)
@@ -94,7 +94,7 @@ def test_the_buffer_of_a_session(cuda_server: Any) -> None:
 def test_apply(cuda_server: Any) -> None:
     with Client(cuda_server.target) as client:
         logits = torch.zeros(2, VOCAB, device="cuda")
-        out = client.apply(logits, [Request(processors=[(OnCuda, {})]), Request()]).logits
+        out = client.apply(logits, [Request(processors=[(AddOneOnCuda, {})]), Request()]).logits
         assert out.device == logits.device
         assert out.sum(-1).tolist() == [VOCAB, 0]
 
@@ -102,4 +102,4 @@ def test_apply(cuda_server: Any) -> None:
 def test_auto_takes_the_gpu(start_server: Callable[..., Any]) -> None:
     running = start_server("--device", "auto", *SHIPPED_HERE)
     with Client(running.target) as client:
-        assert client.apply(torch.zeros(1, VOCAB), [Request(processors=[(OnCuda, {})])]).logits.sum() == VOCAB
+        assert client.apply(torch.zeros(1, VOCAB), [Request(processors=[(AddOneOnCuda, {})])]).logits.sum() == VOCAB

@@ -16,6 +16,7 @@ import torch
 
 from logitport import Client, CustomLogitProcessor, InvalidArgument, InvalidLogits, Request
 from logitport_proto import processing_pb2
+from tests.toy_processors import DoubleInPlace, DoubleLater, RaisesAfterWriting
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -34,31 +35,12 @@ SHIPPED_HERE = ("--enable-custom-logit-processor", "--isolation", "none")
 LONG = 2_000_000_000  # cycles: about a second
 
 
-class Double(CustomLogitProcessor):
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        return logits.mul_(2)
-
-
-class DoubleLater(CustomLogitProcessor):
-    """Doubles the logits after about one second of GPU time."""
-
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        torch.cuda._sleep(2_000_000_000)
-        return logits.mul_(2)
-
-
 class DoubleWithoutSynchronizing(CustomLogitProcessor):
     """Makes every synchronization of the server's thread with the GPU an error."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         torch.cuda.set_sync_debug_mode("error")
         return logits.mul_(2)
-
-
-class Fails(CustomLogitProcessor):
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        logits.zero_()
-        raise ValueError
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +69,8 @@ def run(session: Session, handles: list[Any], logits: torch.Tensor) -> Any:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_logits_are_edited_in_place(cuda_server: Any, dtype: torch.dtype, in_buffer: bool) -> None:
     with Client(cuda_server.target) as client, open_session(client, dtype) as session:
-        handles = add(session, Double, None, Double, Double)
-        banned = session.add(Request(processors=[("disallowed_tokens", {"token_ids": [7]}), (Double, {})]))
+        handles = add(session, DoubleInPlace, None, DoubleInPlace, DoubleInPlace)
+        banned = session.add(Request(processors=[("disallowed_tokens", {"token_ids": [7]}), (DoubleInPlace, {})]))
         for _ in range(3):
             before = torch.randn(5, VOCAB, device="cuda").to(dtype)
             logits = session.logits_buffer(5) if in_buffer else torch.empty_like(before)
@@ -102,7 +84,7 @@ def test_logits_are_edited_in_place(cuda_server: Any, dtype: torch.dtype, in_buf
 
 def test_rows_of_skipped_requests_are_unchanged(cuda_server: Any) -> None:
     with Client(cuda_server.target) as client, open_session(client) as session:
-        handles = [*add(session, Fails, on_error="skip"), *add(session, Double)]
+        handles = [*add(session, RaisesAfterWriting, on_error="skip"), *add(session, DoubleInPlace)]
         logits = session.logits_buffer(2)
         logits.fill_(3.0)
         result = run(session, handles, logits)
@@ -113,7 +95,7 @@ def test_rows_of_skipped_requests_are_unchanged(cuda_server: Any) -> None:
 def test_the_engine_does_not_block(cuda_server: Any) -> None:
     with Client(cuda_server.target) as client, open_session(client) as session:
         handles = [
-            *add(session, Double, None, Double),
+            *add(session, DoubleInPlace, None, DoubleInPlace),
             session.add(Request([3], processors=[("no_repeat_ngram", {"ngram_size": 1})])),
         ]
         elsewhere = torch.ones(4, VOCAB, device="cuda")
@@ -130,7 +112,7 @@ def test_the_server_does_not_block(start_server: Callable[..., Any]) -> None:
     pytest.importorskip("cuda.bindings")
     server = start_server("--device", "cuda", *SHIPPED_HERE)
     with Client(server.target) as client, open_session(client) as session:
-        handles = add(session, DoubleWithoutSynchronizing, None, DoubleWithoutSynchronizing, Double)
+        handles = add(session, DoubleWithoutSynchronizing, None, DoubleWithoutSynchronizing, DoubleInPlace)
         logits = session.logits_buffer(4)
         for _ in range(3):
             logits.fill_(1.0)
@@ -141,7 +123,7 @@ def test_the_server_does_not_block(start_server: Callable[..., Any]) -> None:
 def test_the_server_runs_after_the_engines_kernels(cuda_server: Any) -> None:
     """The logits are written a second after the call of `apply`, which does not block."""
     with Client(cuda_server.target) as client, open_session(client) as session:
-        handles = add(session, Double)
+        handles = add(session, DoubleInPlace)
         logits = session.logits_buffer(1)
         run(session, handles, logits)
         torch.cuda.synchronize()
@@ -170,7 +152,7 @@ def test_the_engine_runs_after_the_servers_kernels(cuda_server: Any) -> None:
 
 def test_on_another_stream(cuda_server: Any) -> None:
     with Client(cuda_server.target) as client, open_session(client) as session:
-        handles = add(session, Double)
+        handles = add(session, DoubleInPlace)
         for _ in range(4):
             with torch.cuda.stream(torch.cuda.Stream()):
                 logits = session.logits_buffer(1)
@@ -184,7 +166,7 @@ def test_on_another_stream(cuda_server: Any) -> None:
 
 def test_a_waiting_session_does_not_delay_others(cuda_server: Any) -> None:
     with Client(cuda_server.target) as client, open_session(client) as slow, open_session(client) as quick:
-        waiting, going_on = add(slow, Double), add(quick, Double)
+        waiting, going_on = add(slow, DoubleInPlace), add(quick, DoubleInPlace)
         slow_logits, quick_logits = slow.logits_buffer(1), quick.logits_buffer(1)
         run(slow, waiting, slow_logits)
         run(quick, going_on, quick_logits)
@@ -219,7 +201,7 @@ def test_logits_are_sent_when_memory_cannot_be_shared(
 ) -> None:
     server = start_server(*options, *SHIPPED_HERE)
     with Client(server.target) as client, open_session(client, transport=transport) as session:
-        handles = add(session, Double, None, Double)
+        handles = add(session, DoubleInPlace, None, DoubleInPlace)
         for logits in (session.logits_buffer(3), torch.empty(3, VOCAB, device="cuda")):
             assert logits.is_cuda
             for _ in range(2):
@@ -236,7 +218,7 @@ def test_metrics_count_where_logits_are(cuda_server: Any) -> None:
 
     with Client(cuda_server.target) as client, open_session(client) as session:
         before = counted()
-        run(session, add(session, Double), session.logits_buffer(1))
+        run(session, add(session, DoubleInPlace), session.logits_buffer(1))
         wait_until(lambda: counted() == before + 1)  # the metric is updated shortly after the reply
 
 
@@ -250,7 +232,7 @@ def test_memory_is_freed_when_sessions_end(cuda_server: Any) -> None:
 
     def use() -> None:
         with Client(cuda_server.target) as client, open_session(client) as session:
-            handles = add(session, Double)
+            handles = add(session, DoubleInPlace)
             for rows in (1, 100, 200):
                 logits = session.logits_buffer(rows)[:1]
                 logits.fill_(1.0)
@@ -291,7 +273,7 @@ def test_false_memory_fields_affect_only_their_session(cuda_server: Any, fields:
         for session in (honest, malicious):
             logits = session.logits_buffer(1)
             logits.fill_(1.0)
-            run(session, add(session, Double), logits)
+            run(session, add(session, DoubleInPlace), logits)
             assert (logits == 2.0).all()
             assert session.logits_memory == "device"
 
@@ -316,14 +298,14 @@ time.sleep(60)
 def test_a_killed_engine_affects_no_other_session(cuda_server: Any) -> None:
     """The engine is killed while its kernel runs, the server's stream waits for it, and both have the memory open."""
     with Client(cuda_server.target) as client, open_session(client) as session:
-        digest = client.register(Double).digest
+        digest = client.register(DoubleInPlace).digest
         command = [sys.executable, "-c", textwrap.dedent(ENGINE), cuda_server.target, digest]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as engine:
             assert engine.stdout is not None
             assert engine.stdout.readline() == "under way\n"
             engine.send_signal(signal.SIGKILL)
             engine.wait(30)
-        handles = add(session, Double)
+        handles = add(session, DoubleInPlace)
         for _ in range(5):
             logits = session.logits_buffer(1)
             logits.fill_(1.0)

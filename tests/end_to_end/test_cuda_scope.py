@@ -12,6 +12,7 @@ import torch
 
 from logitport import Client, CustomLogitProcessor, NotPermitted, Request
 from logitport_server.access import new_token
+from tests.toy_processors import DoubleInPlace, DoubleLater
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,24 +30,11 @@ on_a_gpu = [
 ]
 
 
-class Double(CustomLogitProcessor):
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        return logits.mul_(2)
-
-
 class OnCuda(CustomLogitProcessor):
     """Adds 2 if the logits are on a GPU, else 1. Returns a new tensor."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         return logits + (2 if logits.is_cuda else 1)
-
-
-class DoubleLater(CustomLogitProcessor):
-    """Doubles the logits after about one second of GPU time."""
-
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        torch.cuda._sleep(2_000_000_000)
-        return logits.mul_(2)
 
 
 class BreaksCuda(CustomLogitProcessor):
@@ -123,7 +111,7 @@ class TestOnAGpu:
     def test_rows_go_to_workers_on_the_gpu_only_with_the_scope(
         self, cuda_server: Any, author: str, way: str, in_buffer: bool
     ) -> None:
-        double, on_cuda = register(cuda_server, author, Double, OnCuda)
+        double, on_cuda = register(cuda_server, author, DoubleInPlace, OnCuda)
         before = worker_calls(cuda_server)
         with open_session(cuda_server) as session:
             chains = ((double,), (), (double, on_cuda), (on_cuda,))
@@ -152,7 +140,7 @@ class TestOnAGpu:
             assert (logits == 10.0).all()
 
     def test_the_worker_reads_what_the_engines_last_kernel_wrote(self, cuda_server: Any) -> None:
-        (double,) = register(cuda_server, "granted", Double)
+        (double,) = register(cuda_server, "granted", DoubleInPlace)
         with open_session(cuda_server) as session:
             handles = [session.add(Request(processors=[(double, {})]))]
             logits = session.logits_buffer(1)
@@ -162,7 +150,7 @@ class TestOnAGpu:
             assert (logits == 10.0).all()
 
     def test_a_broken_cuda_context_affects_only_its_own_worker(self, cuda_server: Any) -> None:
-        breaks, double = register(cuda_server, "granted", BreaksCuda, Double)
+        breaks, double = register(cuda_server, "granted", BreaksCuda, DoubleInPlace)
         with open_session(cuda_server) as session:
             bad = session.add(Request(processors=[(breaks, {})], on_error="skip"))
             logits = session.logits_buffer(1)
@@ -180,7 +168,7 @@ class TestOnAGpu:
         running = start_server("--device", "cuda", *options)
         assert "processes of all authors (authentication is off) hold cuda" in running.log.read_text()
         with Client(running.target) as client, client.session(vocab_size=VOCAB, device="cuda") as session:
-            handles = [session.add(Request(processors=[(Double, {})]))]
+            handles = [session.add(Request(processors=[(DoubleInPlace, {})]))]
             logits = session.logits_buffer(1)
             logits.fill_(3.0)
             step(session, handles, logits)

@@ -27,6 +27,7 @@ from logitport_server.shared_memory.regions import Regions
 from logitport_server.transports.stream import SessionStream
 from tests.recorded_cuda import RecordedCuda, RecordedGpu
 from tests.server.conftest import Engine
+from tests.toy_processors import RaisesAfterWriting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,14 +93,6 @@ class LocalTransportInMemory(Transport):
         self.stream.close()
 
 
-class Raises(CustomLogitProcessor):
-    """Raises after it has changed the logits."""
-
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        logits.zero_()
-        raise ValueError
-
-
 @dataclass
 class SharedGpu:
     """An engine and a server that share a GPU.
@@ -132,7 +125,7 @@ class SharedGpu:
 
     def _connect(self, wait_seconds: float) -> LocalTransportInMemory:
         def open_session(opening: processing_pb2.OpenSession, *_: Any) -> Any:
-            session = Engine(opening.vocab_size, self.half, Raises).session
+            session = Engine(opening.vocab_size, self.half, RaisesAfterWriting).session
             session.regions = Regions(self.max_region_bytes, self.server)
             return session
 
@@ -265,7 +258,7 @@ def test_an_event_that_cannot_be_recorded_blocks_instead(shared_gpu: SharedGpu) 
 
 def test_a_raising_processor_keeps_the_stream_order(shared_gpu: SharedGpu) -> None:
     with shared_gpu.session() as session:
-        handles = [session.add(Request(processors=[("Half", {}), ("Raises", {})], on_error="skip"))]
+        handles = [session.add(Request(processors=[("Half", {}), ("RaisesAfterWriting", {})], on_error="skip"))]
         logits = session.logits_buffer(1)
         logits.fill_(8.0)
         shared_gpu.gpu.record.clear()

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from logitport import Client, InvalidParams, LoadFailed, ProcessorFailed, Request
-from tests.end_to_end.churn import VOCAB, Chain, Churn, Doubles, SingleRequest, rows
+from tests.end_to_end.churn import VOCAB, Chain, Churn, SingleRequest, rows
 from tests.engine_stubs import importable_stubs
+from tests.toy_processors import Double
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,7 +60,7 @@ class Reference(SingleRequest):
                 row[self.output[-1:]] = -INF
             elif kind == "raise_prompt":
                 row[list(set(self.prompt))] += 2
-            elif kind == "Doubles":
+            elif kind == "Double":
                 row *= 2
             else:
                 row[params["token_ids"]] = -INF
@@ -77,7 +78,7 @@ CHAINS: list[Chain] = [
     [("RaisesSeen", {"seen": 0.5})],
     [("RaisesSeen", {})],
     [("disallowed_tokens", {"token_ids": [5]}), ("AddsLength", {"by": 1}), ("Bans", {"ban": [3]}), ("ban_last", {})],
-    [("Doubles", {}), ("RaisesSeen", {"seen": 2.0}), ("raise_prompt", {}), ("AddsLength", {"by": 0.25})],
+    [("Double", {}), ("RaisesSeen", {"seen": 2.0}), ("raise_prompt", {}), ("AddsLength", {"by": 0.25})],
 ]
 
 
@@ -85,7 +86,7 @@ CHAINS: list[Chain] = [
 def test_64_steps_with_churn(server: RunningServer, vllm_module: Any, names: dict[str, str], transport: Any) -> None:
     """Sampling is greedy: the ids follow from the rows, so that a wrong row changes all later steps."""
     random = np.random.default_rng(8)
-    processors = {**names, "Doubles": Doubles, "disallowed_tokens": "disallowed_tokens"}
+    processors = {**names, "Double": Double, "disallowed_tokens": "disallowed_tokens"}
     failed = 0
     with (
         Client(server.target) as client,

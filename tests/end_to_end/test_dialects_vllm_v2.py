@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from logitport import Client, InvalidParams, ProcessorFailed, Request
-from tests.end_to_end.churn import VOCAB, Chain, Churn, Doubles, SingleRequest, rows
+from tests.end_to_end.churn import VOCAB, Chain, Churn, SingleRequest, rows
 from tests.engine_stubs import importable_stubs
 from tests.slot_processors import naive
+from tests.toy_processors import Double
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +41,7 @@ CHAINS: list[Chain] = [
         ("Counts", {}),
         ("BadWords", {"bad_words": [[n, 3] for n in range(9)]}),
     ],
-    [("Counts", {}), ("Doubles", {}), ("Biases", {"bias": {"0": 9}}), ("no_repeat_ngram", {"ngram_size": 1})],
+    [("Counts", {}), ("Double", {}), ("Biases", {"bias": {"0": 9}}), ("no_repeat_ngram", {"ngram_size": 1})],
 ]
 
 
@@ -52,7 +53,7 @@ class Reference(SingleRequest):
     def process(self, row: list[float], drafts: list[int]) -> list[float]:
         output = self.output + drafts
         for kind, params in self.chain:
-            if kind == "Doubles":
+            if kind == "Double":
                 row = [2 * value for value in row]
             elif kind == "no_repeat_ngram":
                 row = [-INF if token_id in self.prompt + output else value for token_id, value in enumerate(row)]
@@ -71,7 +72,7 @@ def test_64_steps_with_churn_and_drafts(
     """Sampling is greedy: drafts are accepted up to the first that differs from the argmax of its row."""
     random = np.random.default_rng(3)
     accepted = rejected = 0
-    named = {"Doubles": Doubles, "disallowed_tokens": "disallowed_tokens", "no_repeat_ngram": "no_repeat_ngram"}
+    named = {"Double": Double, "disallowed_tokens": "disallowed_tokens", "no_repeat_ngram": "no_repeat_ngram"}
     opening = {"dtype": dtype, "transport": transport, "max_requests": 8, "max_draft_tokens": DRAFTS}
     with Client(server.target) as client, client.session(vocab_size=VOCAB, **opening) as session:
         churn = Churn(session, random, CHAINS, Reference, lambda kind: named.get(kind) or getattr(vllm_module, kind))

@@ -11,19 +11,15 @@ import grpc
 import numpy as np
 import pytest
 
-from logitport import Client, CustomLogitProcessor, PayloadNotAllowed, Request, RequestsFailed
+from logitport import Client, PayloadNotAllowed, Request, RequestsFailed
 from logitport_builtins import DisallowedTokens
 from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
+from tests.toy_processors import Unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 VOCAB = 8
-
-
-class Idle(CustomLogitProcessor):
-    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
-        return logits
 
 
 class Touch:
@@ -59,7 +55,7 @@ def logits(rows: int = 1) -> np.ndarray[Any, Any]:
 
 
 def test_register(closed: Client, trap: str) -> None:
-    for processor in (trap, Idle):
+    for processor in (trap, Unchanged):
         with pytest.raises(PayloadNotAllowed, match="--enable-custom-logit-processor"):
             closed.register(processor, name="team/x")
     assert all(ref.builtin for ref in closed.processors())
@@ -81,7 +77,7 @@ def test_inline_in_apply_fails_only_its_request(closed: Client, trap: str, on_er
 @pytest.mark.parametrize("transport", ["grpc", "local"])
 def test_inline_in_a_session(closed: Client, trap: str, transport: Any) -> None:
     with closed.session(vocab_size=VOCAB, transport=transport) as session:
-        for processor in (trap, Idle):
+        for processor in (trap, Unchanged):
             with pytest.raises(PayloadNotAllowed):
                 session.add(Request(processors=[(processor, {})]))
         handle = session.add(Request(processors=[("disallowed_tokens", {"token_ids": [3]})]))

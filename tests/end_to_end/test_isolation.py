@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from logitport import Client, CustomLogitProcessor, EditProcessor, ProcessorFailed, ProcessorTimedOut, Request
+from tests.toy_processors import AddOneInPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,13 +27,6 @@ if TYPE_CHECKING:
 VOCAB = 64
 INF = float("inf")
 SECONDS = 5.0  # the deadline; well-behaved processors have the same
-
-
-class AddOne(CustomLogitProcessor):
-    """A well-behaved processor without state."""
-
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        return logits.add_(1)
 
 
 class DenyHistory(EditProcessor):
@@ -202,7 +196,7 @@ class Batch:
         denying = ("disallowed_tokens", {"token_ids": [7]})
         self.well_behaved = [
             session.add(Request([1], processors=[denying])),
-            session.add(Request([2], processors=[(AddOne, {})], tenant="good")),
+            session.add(Request([2], processors=[(AddOneInPlace, {})], tenant="good")),
             session.add(Request([3], processors=[(DenyHistory, {})], tenant="good")),
         ]
         self.denied = [3]
@@ -253,7 +247,7 @@ def check_that_only_its_request_fails(batch: Batch, kind: Kind) -> float:
     """Return the seconds that the failing step took."""
     processor, expected, message = kind
     bad = batch.session.add(Request([4], processors=[(processor, {})], tenant="bad"))
-    neighbour = batch.session.add(Request([5], processors=[(AddOne, {})], tenant="bad"))
+    neighbour = batch.session.add(Request([5], processors=[(AddOneInPlace, {})], tenant="bad"))
     failures, _, took = batch.step(bad)
     assert list(failures) == [bad]
     assert type(failures[bad]) is expected

@@ -15,7 +15,6 @@ import torch
 
 from logitport import (
     Client,
-    CustomLogitProcessor,
     EditProcessor,
     LoadFailed,
     ProcessorFailed,
@@ -27,6 +26,7 @@ from logitport import (
     UnknownProcessor,
 )
 from tests.conftest import COMMAND
+from tests.toy_processors import AddCallCount, AddOneInPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,27 +40,22 @@ INF = float("inf")
 SECONDS = 5.0  # the deadline; well-behaved processors have the same
 
 
-class AddOne(CustomLogitProcessor):
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        return logits.add_(1)
-
-
-class HangsInInit(AddOne):
+class HangsInInit(AddOneInPlace):
     def __init__(self) -> None:
         time.sleep(3600)
 
 
-class ExitsInInit(AddOne):
+class ExitsInInit(AddOneInPlace):
     def __init__(self) -> None:
         os._exit(5)
 
 
-class InterruptsInInit(AddOne):
+class InterruptsInInit(AddOneInPlace):
     def __init__(self) -> None:
         raise KeyboardInterrupt
 
 
-class HangsInValidate(AddOne):
+class HangsInValidate(AddOneInPlace):
     @classmethod
     def validate_params(cls, params: Any) -> None:
         time.sleep(3600)
@@ -101,7 +96,7 @@ REFUSED: dict[str, tuple[Any, type[LogitportError], str]] = {
     "runs a command in unpickling": (on_load(os.system, "echo > /tmp/owned"), LoadFailed, "a int is no processor"),
     "is no class": (on_load(int, "7"), LoadFailed, "a int is no processor"),
     "is of another Python": (
-        json.dumps({**json.loads(AddOne.to_str()), "python": "3.9"}),
+        json.dumps({**json.loads(AddOneInPlace.to_str()), "python": "3.9"}),
         PythonMismatch,
         r"code of Python 3\.9",
     ),
@@ -127,7 +122,7 @@ def client(strict: RunningServer) -> Iterator[Client]:
 def test_a_load_failure_fails_only_its_own_admission(client: Client, name: str) -> None:
     processor, expected, message = REFUSED[name]
     with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
-        well_behaved = session.add(Request([1], processors=[(AddOne, {})], tenant="good"))
+        well_behaved = session.add(Request([1], processors=[(AddOneInPlace, {})], tenant="good"))
         with pytest.raises(expected, match=message) as raised:
             session.add(Request([1], processors=[(processor, {})], tenant="bad"))
         assert type(raised.value) is expected
@@ -147,7 +142,7 @@ def test_a_slow_admission_does_not_delay_steps(client: Client) -> None:
                 refused.append(error)
 
     with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
-        handle = session.add(Request([1], processors=[(AddOne, {})], tenant="quick"))
+        handle = session.add(Request([1], processors=[(AddOneInPlace, {})], tenant="quick"))
         waiting = threading.Thread(target=admit)
         waiting.start()
         steps = 0
@@ -176,16 +171,6 @@ class DeniesHistory(EditProcessor):
         edits.deny(request.state)
 
 
-class CountsCallsInParams(CustomLogitProcessor):
-    """Adds its number of calls, kept in the parameters: state that does not follow from the history."""
-
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        for row, params in enumerate(custom_param_list):
-            params["calls"] = params.get("calls", 0) + 1
-            logits[row] += params["calls"]
-        return logits
-
-
 def test_other_state_of_an_ended_worker_is_rebuilt_or_reported_lost(client: Client) -> None:
     # Registered processors of one owner share a worker.
     registered = {
@@ -196,7 +181,7 @@ def test_other_state_of_an_ended_worker_is_rebuilt_or_reported_lost(client: Clie
             session.add(Request([1], processors=[(registered[processor], params)], tenant="one"))
             for processor, params in (
                 *((DeniesHistory, {}), (DeniesHistory, {"exit_at": 9})),
-                *((AddOne, {}), (CountsCallsInParams, {})),
+                *((AddOneInPlace, {}), (AddCallCount, {})),
             )
         )
         logits = torch.zeros(4, VOCAB)
@@ -233,7 +218,7 @@ def test_requests_of_another_session_are_rebuilt_from_their_history(client: Clie
                     other.step({leaves: [9]}).apply(torch.zeros(1, VOCAB))
 
 
-class ExitsInCall(AddOne):
+class ExitsInCall(AddOneInPlace):
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         if custom_param_list[0].get("leave"):
             os._exit(1)

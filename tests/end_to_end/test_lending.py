@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from logitport import CustomLogitProcessor, InvalidLogits, Request
+from tests.toy_processors import AddOneInPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
 
 VOCAB = 1024
 ENOUGH_STEPS = 12
-
-
-class AddOne(CustomLogitProcessor):
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        return logits.add_(1)
 
 
 class Overwrites(CustomLogitProcessor):
@@ -53,12 +49,12 @@ def step(session: Session, *handles: Any, buffer: Any = None) -> torch.Tensor:
 
 
 def test_results_are_the_same_before_and_after(session: Session) -> None:
-    handles = [session.add(Request([1], processors=[(AddOne, {})], tenant="a")) for _ in range(3)]
+    handles = [session.add(Request([1], processors=[(AddOneInPlace, {})], tenant="a")) for _ in range(3)]
     buffers = {step(session, *handles).data_ptr() for _ in range(ENOUGH_STEPS) if step(session, *handles).all()}
     assert len(buffers) == 1
     assert torch.equal(step(session, *handles), torch.ones(3, VOCAB))
     assert torch.equal(step(session, *handles[:2]), torch.ones(2, VOCAB))
-    handles.append(session.add(Request([1], processors=[(AddOne, {})], tenant="a")))  # of the same author
+    handles.append(session.add(Request([1], processors=[(AddOneInPlace, {})], tenant="a")))  # of the same author
     assert torch.equal(step(session, *handles), torch.ones(4, VOCAB))
 
 
@@ -86,13 +82,13 @@ def test_a_lent_buffer_is_retired_when_another_authors_request_is_added(session:
 
 def test_a_buffer_that_held_another_authors_rows_is_not_lent(session: Session) -> None:
     """A buffer that held another author's logits is not lent, even after that request is removed."""
-    other_author = session.add(Request([1], processors=[(AddOne, {})], tenant="b"))
+    other_author = session.add(Request([1], processors=[(AddOneInPlace, {})], tenant="b"))
     own = session.add(Request([1], processors=[(Overwrites, {})], tenant="a"))
     step(session, own, other_author)
     session.remove(other_author)
     for _ in range(ENOUGH_STEPS):
         buffer = step(session, own)
-    other = session.add(Request([1], processors=[(AddOne, {})], tenant="b"))
+    other = session.add(Request([1], processors=[(AddOneInPlace, {})], tenant="b"))
     assert step(session, own, other).data_ptr() == buffer.data_ptr()
 
 

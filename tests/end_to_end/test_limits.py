@@ -31,6 +31,7 @@ from logitport import (
 )
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc
 from logitport_server.access import new_token
+from tests.toy_processors import AddOne, Unchanged
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -53,16 +54,6 @@ LIMITS = {
     "--stall-seconds": "4",
     "--keepalive-seconds": "2",
 }
-
-
-class Adds(CustomLogitProcessor):
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        return logits
-
-
-class Other(CustomLogitProcessor):
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        return logits + 1
 
 
 @pytest.fixture(scope="module")
@@ -174,10 +165,10 @@ def test_payloads_and_processors(clients: dict[str, Client]) -> None:
 
     with pytest.raises(LimitExceeded, match=r"is over the server's limit of 3000: .* --max-payload-bytes"):
         clients["alice"].register(Large)
-    digest = clients["alice"].register(Adds).digest
+    digest = clients["alice"].register(Unchanged).digest
     with pytest.raises(LimitExceeded, match=r"'alice' has registered 1 processors, .* --max-processors-per-principal"):
-        clients["alice"].register(Other)
-    clients["bob"].register(Other)
+        clients["alice"].register(AddOne)
+    clients["bob"].register(AddOne)
     clients["alice"].delete(digest)
 
 
@@ -222,7 +213,7 @@ def frames() -> list[processing_pb2.SessionRequest]:
     """Frames of a session: a request that reads logits, and a step with a large reply."""
     opening = processing_pb2.OpenSession(vocab_size=WIDE, datatype="FP32")
     request = common_pb2.Request(
-        processors=[common_pb2.ProcessorCall(processor=common_pb2.Processor(payload=Adds.to_str()))],
+        processors=[common_pb2.ProcessorCall(processor=common_pb2.Processor(payload=Unchanged.to_str()))],
         prompt_token_ids=[1],
     )
     nought, one = struct.pack("<i", 0), struct.pack("<i", 1)

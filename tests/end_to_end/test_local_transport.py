@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import Client, CustomLogitProcessor, InvalidArgument, InvalidLogits, LimitExceeded, Request
+from logitport import Client, InvalidArgument, InvalidLogits, LimitExceeded, Request
 from logitport.session.transports.local import LocalTransport
 from logitport_proto import processing_pb2, processing_pb2_grpc
+from tests.toy_processors import HalveInPlace
 from tests.waiting import SECONDS, wait_until
 
 if TYPE_CHECKING:
@@ -27,11 +28,6 @@ if TYPE_CHECKING:
 
 VOCAB = 1000
 OPEN = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
-
-
-class Half(CustomLogitProcessor):
-    def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
-        return logits.mul_(0.5)
 
 
 class RawSession:
@@ -84,7 +80,7 @@ def test_a_client_on_this_host_uses_it_by_default(client: Client) -> None:
 
 def test_logits_in_the_buffer_are_edited_in_place(client: Client) -> None:
     with client.session(vocab_size=VOCAB, dtype=torch.float32, transport="local") as session:
-        handles = [session.add(Request(processors=[(Half, {})])) for _ in range(3)]
+        handles = [session.add(Request(processors=[(HalveInPlace, {})])) for _ in range(3)]
         logits = session.logits_buffer(3)
         logits.fill_(8.0)
         address = logits.data_ptr()
@@ -99,7 +95,7 @@ def test_logits_in_the_buffer_are_edited_in_place(client: Client) -> None:
 @pytest.mark.parametrize("transport", ["local", "grpc"])
 def test_only_the_rows_that_are_read_are_copied(client: Client, kind: str, transport: Any) -> None:
     with client.session(vocab_size=VOCAB, dtype=torch.float32, transport=transport) as session:
-        reads = [session.add(Request(processors=[(Half, {})])) for _ in range(2)]
+        reads = [session.add(Request(processors=[(HalveInPlace, {})])) for _ in range(2)]
         plain = [session.add(Request()) for _ in range(2)]
         before = torch.randn(4, VOCAB)
         logits: Any = before.clone() if kind == "torch" else before.numpy().copy()
@@ -123,7 +119,7 @@ def test_without_torch_the_buffer_is_an_array(client: Client) -> None:
 @pytest.mark.parametrize("placed", ["in the buffer", "elsewhere"])
 def test_arrays_of_bfloat16(client: Client, transport: Any, placed: str) -> None:
     with client.session(vocab_size=VOCAB, dtype=ml_dtypes.bfloat16, transport=transport) as session:
-        read = session.add(Request(processors=[(Half, {})]))
+        read = session.add(Request(processors=[(HalveInPlace, {})]))
         free = session.add(Request(processors=[("disallowed_tokens", {"token_ids": [7]})]))
         logits = session.logits_buffer(2)
         assert logits.dtype == ml_dtypes.bfloat16
@@ -187,7 +183,7 @@ def test_invalid_frames_and_disconnects_affect_only_their_session(
 def test_bounds_are_checked_on_the_wire(raw: RawSession) -> None:
     with connect(raw.local, raw.local.access_token) as connection:
         assert connection.recv(1) == b"\1"
-        request = Request(processors=[(Half, {})]).to_proto()
+        request = Request(processors=[(HalveInPlace, {})]).to_proto()
         adding = processing_pb2.AddRequests(requests=[processing_pb2.SlottedRequest(request=request)])
         assert exchange(connection, processing_pb2.SessionRequest(seq=2, add=adding)).added.reads_logits == b"\1"
         zero = struct.pack("<i", 0)
@@ -282,7 +278,7 @@ def test_an_unclosed_session_ends_when_it_is_collected(server: Any) -> None:
 
 def test_wrong_logits_are_refused_before_anything_is_sent(client: Client) -> None:
     with client.session(vocab_size=VOCAB, dtype=torch.float32, transport="local") as session:
-        handle = session.add(Request(processors=[(Half, {})]))
+        handle = session.add(Request(processors=[(HalveInPlace, {})]))
         pending = session.step({handle: []})
         with pytest.raises(InvalidLogits):
             pending.apply(torch.zeros(1, VOCAB + 1))

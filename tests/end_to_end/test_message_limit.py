@@ -7,21 +7,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import Client, CustomLogitProcessor, LimitExceeded, Request
+from logitport import Client, LimitExceeded, Request
+from tests.toy_processors import AddOne
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import torch
 
 WIDE = 128 * 1024
 SMALL_LIMIT = 1 << 20
 ADVICE = r"Client\(\.\.\., max_message_bytes=\)\).*--max-message-bytes.*fewer rows"
-
-
-class AddOne(CustomLogitProcessor):
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        return logits + 1
 
 
 @pytest.fixture(scope="module")

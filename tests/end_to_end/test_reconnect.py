@@ -12,7 +12,6 @@ import torch
 
 from logitport import (
     Client,
-    CustomLogitProcessor,
     Request,
     ServerUnavailable,
     Session,
@@ -20,6 +19,7 @@ from logitport import (
     UnknownProcessor,
 )
 from tests.conftest import free_address
+from tests.toy_processors import HalveInPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 VOCAB = 50
 # Processors run in the server's process: workers are slow to start, and other tests kill them.
 SHIPPED = ("--enable-custom-logit-processor", "--isolation", "none")
-
-
-class Half(CustomLogitProcessor):
-    def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
-        return logits.mul_(0.5)
 
 
 @pytest.fixture
@@ -77,7 +72,7 @@ def test_the_client_waits_for_a_server_that_is_not_back_yet(
 
 def test_only_state_that_read_logits_is_lost(session: tuple[Session, list[Any]], serve: Callable[[], Any]) -> None:
     opened, servers = session
-    read, fresh = (opened.add(Request([1], processors=[(Half, {})])) for _ in range(2))
+    read, fresh = (opened.add(Request([1], processors=[(HalveInPlace, {})])) for _ in range(2))
     free = opened.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})]))
     opened.step({read: []}).apply(torch.ones(1, VOCAB))
     kill(servers)
@@ -91,14 +86,14 @@ def test_only_state_that_read_logits_is_lost(session: tuple[Session, list[Any]],
     assert logits[2, 3] == -torch.inf
     assert isinstance(opened.step({read: [4]}).apply(logits[:1], check=False).failures[read], StateLost)
     opened.remove(read)
-    again = opened.add(Request([1], [2, 4], processors=[(Half, {})]))
+    again = opened.add(Request([1], [2, 4], processors=[(HalveInPlace, {})]))
     opened.step({again: []}).apply(logits[:1])
 
 
 def test_a_buffer_outlives_the_server(session: tuple[Session, list[Any]], serve: Callable[[], Any]) -> None:
     opened, servers = session
     old = opened.logits_buffer(1)
-    handle = opened.add(Request([1], processors=[(Half, {})]))
+    handle = opened.add(Request([1], processors=[(HalveInPlace, {})]))
     kill(servers)
     servers.append(serve())
     old.fill_(4.0)
@@ -115,7 +110,7 @@ def test_a_processor_unknown_to_the_new_server_fails_only_its_request(
 ) -> None:
     opened, servers = session
     with Client(target) as client:
-        client.register(Half, name="test/half")
+        client.register(HalveInPlace, name="test/half")
     named = opened.add(Request([1], processors=[("test/half", {})]))
     free = opened.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})]))
     kill(servers)

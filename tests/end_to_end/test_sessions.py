@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from logitport import Client, CustomLogitProcessor, EditProcessor, EditRequest, Handle, Request, RowEdits
+from tests.toy_processors import AddCallCount
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -33,22 +34,12 @@ class DenySeen(EditProcessor):
         edits.deny(request.state[-request.params["window"] :])
 
 
-class AddLength(CustomLogitProcessor):
+class AddsOutputLength(CustomLogitProcessor):
     """Adds the number of outputs, times a factor."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         amounts = [len(params["__req__"].output_ids) * params["factor"] for params in custom_param_list]
         return logits + torch.tensor(amounts, dtype=logits.dtype)[:, None]
-
-
-class CountsCallsInParams(CustomLogitProcessor):
-    """Adds the number of its calls for this request, kept in the request's parameters."""
-
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        for row, params in enumerate(custom_param_list):
-            params["calls"] = params.get("calls", 0) + 1
-            logits[row] += params["calls"]
-        return logits
 
 
 class RaisesAtThirteen(EditProcessor):
@@ -64,9 +55,9 @@ CHAINS: list[list[tuple[Any, dict[str, Any]]]] = [
     [],
     [("disallowed_tokens", {"token_ids": [1, 5]})],
     [(DenySeen, {"window": WINDOW}), ("disallowed_tokens", {"token_ids": [2]})],
-    [(AddLength, {"factor": 2.0})],
-    [(DenySeen, {"window": WINDOW}), (AddLength, {"factor": 3.0}), (CountsCallsInParams, {})],
-    [(CountsCallsInParams, {})],
+    [(AddsOutputLength, {"factor": 2.0})],
+    [(DenySeen, {"window": WINDOW}), (AddsOutputLength, {"factor": 3.0}), (AddCallCount, {})],
+    [(AddCallCount, {})],
     [(RaisesAtThirteen, {})],
 ]
 
@@ -85,9 +76,9 @@ class Model:
                 row[params["token_ids"]] = -INF
             elif processor is DenySeen:
                 row[(self.prompt + self.output)[-WINDOW:]] = -INF
-            elif processor is AddLength:
+            elif processor is AddsOutputLength:
                 row += len(self.output) * params["factor"]
-            elif processor is CountsCallsInParams:
+            elif processor is AddCallCount:
                 self.calls += 1
                 row += self.calls
             elif self.output[-1:] == [13]:
@@ -141,9 +132,7 @@ def test_several_engines_at_once(server: Any, transport: Any) -> None:
 def test_one_engine_does_not_see_another(client: Client) -> None:
     """Each session has its own state, even with the same slot, class and parameters."""
     with client.session(vocab_size=VOCAB) as first, client.session(vocab_size=VOCAB) as second:
-        handles = {
-            session: session.add(Request([1], processors=[(CountsCallsInParams, {})])) for session in (first, second)
-        }
+        handles = {session: session.add(Request([1], processors=[(AddCallCount, {})])) for session in (first, second)}
         for turn, session in enumerate([first, first, second, first], 1):
             logits = np.zeros((1, VOCAB), np.float32)
             session.step({handles[session]: []}).apply(logits)

@@ -14,7 +14,6 @@ import torch
 from logitport import (
     AsyncClient,
     Client,
-    CustomLogitProcessor,
     InvalidName,
     Request,
     RequestsFailed,
@@ -23,6 +22,7 @@ from logitport import (
 )
 from logitport.payload.signing import read_private_key
 from tests.conftest import COMMAND
+from tests.toy_processors import AddOne
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -32,11 +32,6 @@ if TYPE_CHECKING:
     from tests.conftest import RunningServer
 
 VOCAB = 8
-
-
-class Plus(CustomLogitProcessor):
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        return logits + 1
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +64,8 @@ def apply(client: Client, processor: Any) -> torch.Tensor:
 
 def test_a_signed_payload_is_accepted(client: Client, folder: Path) -> None:
     key = folder / "keys" / "team"
-    digest = client.register(Plus, name="team/plus", signing_key=key).digest
-    inline = payload.sign(Plus.to_str(), read_private_key(key))
+    digest = client.register(AddOne, name="team/plus", signing_key=key).digest
+    inline = payload.sign(AddOne.to_str(), read_private_key(key))
     for processor in ("team/plus", digest, inline):
         assert torch.equal(apply(client, processor), torch.ones(1, VOCAB))
 
@@ -78,19 +73,19 @@ def test_a_signed_payload_is_accepted(client: Client, folder: Path) -> None:
 def test_asyncio(strict: RunningServer, folder: Path) -> None:
     async def register() -> str:
         async with AsyncClient(strict.target) as client:
-            ref = await client.register(Plus, name="team/async", signing_key=folder / "keys" / "team")
+            ref = await client.register(AddOne, name="team/async", signing_key=folder / "keys" / "team")
             return ref.names[-1]
 
     assert asyncio.run(register())
 
 
 def test_an_unsigned_payload_is_refused(client: Client, folder: Path) -> None:
-    signed = payload.sign(Plus.to_str(), read_private_key(folder / "keys" / "team"), name="team/x")
+    signed = payload.sign(AddOne.to_str(), read_private_key(folder / "keys" / "team"), name="team/x")
     refused = {
-        "is not signed": Plus.to_str(),
-        "does not trust": payload.sign(Plus.to_str(), read_private_key(folder / "strange"), name="team/x"),
+        "is not signed": AddOne.to_str(),
+        "does not trust": payload.sign(AddOne.to_str(), read_private_key(folder / "strange"), name="team/x"),
         "does not fit": json.dumps({**json.loads(signed), "python": "3.1"}),
-        "expired": payload.sign(Plus.to_str(), read_private_key(folder / "keys" / "team"), name="team/x", seconds=-5),
+        "expired": payload.sign(AddOne.to_str(), read_private_key(folder / "keys" / "team"), name="team/x", seconds=-5),
     }
     for message, serialized in refused.items():
         with pytest.raises(SignatureRefused, match=message):
@@ -104,10 +99,10 @@ def test_an_unsigned_payload_is_refused(client: Client, folder: Path) -> None:
 
 def test_a_refused_registration_is_logged(strict: RunningServer, client: Client) -> None:
     with pytest.raises(SignatureRefused):
-        client.register(Plus.to_str(), name="logged/unsigned")
+        client.register(AddOne.to_str(), name="logged/unsigned")
     wait_for(strict, "SignatureRefused: ")
     with pytest.raises(InvalidName):
-        client.register(Plus, name="a\nline of its own \x1b[31m" + 2000 * "x")
+        client.register(AddOne, name="a\nline of its own \x1b[31m" + 2000 * "x")
     wait_for(strict, "InvalidName: ")
     lines = strict.log.read_text().splitlines()
     assert not [line for line in lines if "\x1b" in line or line.startswith("line of its own")]
@@ -119,7 +114,7 @@ def test_a_removed_key(strict: RunningServer, client: Client, folder: Path) -> N
     subprocess.run([COMMAND, "keygen", str(folder / "keys/leaked")], check=True, capture_output=True, timeout=200)
     strict.process.send_signal(signal.SIGHUP)
     wait_for(strict, "reloaded 2 trusted keys")
-    client.register(Plus, name="leaked/plus", signing_key=folder / "keys" / "leaked")
+    client.register(AddOne, name="leaked/plus", signing_key=folder / "keys" / "leaked")
     assert torch.equal(apply(client, "leaked/plus"), torch.ones(1, VOCAB))
     (folder / "keys" / "leaked.pub").unlink()
     strict.process.send_signal(signal.SIGHUP)

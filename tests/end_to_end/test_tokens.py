@@ -17,7 +17,6 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from logitport import (
     AsyncClient,
     Client,
-    CustomLogitProcessor,
     NameTaken,
     NotAuthenticated,
     NotPermitted,
@@ -28,6 +27,7 @@ from logitport import (
 )
 from logitport_proto import common_pb2, processing_pb2, registry_pb2
 from logitport_server.access import new_token
+from tests.toy_processors import AddOneInPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,11 +46,6 @@ SCOPES = {
 TOKENS = {name: new_token(name, scopes) for name, scopes in SCOPES.items()}
 OURS = [registry_pb2.DESCRIPTOR.services_by_name["ProcessorRegistry"]]
 OURS += [processing_pb2.DESCRIPTOR.services_by_name["LogitProcessing"]]
-
-
-class Plus(CustomLogitProcessor):
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        return logits.add_(1)
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +123,8 @@ def test_calls_that_each_scope_allows(as_principal: Callable[[str], Client]) -> 
         "session": lambda client: client.session(vocab_size=VOCAB).close(),
         "list": lambda client: client.processors(),
         "get": lambda client: client.processor("disallowed_tokens"),
-        "register": lambda client: client.register(Plus),
-        "delete": lambda client: client.delete(client.register(Plus).digest),
+        "register": lambda client: client.register(AddOneInPlace),
+        "delete": lambda client: client.delete(client.register(AddOneInPlace).digest),
     }
     may = {
         "alice": {"apply", "session", "list", "get", "register", "delete"},
@@ -149,9 +144,9 @@ def test_calls_that_each_scope_allows(as_principal: Callable[[str], Client]) -> 
 @pytest.mark.parametrize("transport", ["grpc", "local"])
 def test_processors_of_another_principal(as_principal: Callable[[str], Client], transport: Any) -> None:
     alice, bob, operator = map(as_principal, ("alice", "bob", "operator"))
-    digest = alice.register(Plus, name="alice/plus").digest
+    digest = alice.register(AddOneInPlace, name="alice/plus").digest
     with pytest.raises(NameTaken, match="belongs to another principal"):
-        bob.register(Plus, name="alice/plus", replace=True)
+        bob.register(AddOneInPlace, name="alice/plus", replace=True)
     assert digest not in {ref.digest for ref in bob.processors()}
     for named in ("alice/plus", digest):
         request = Request([1], processors=[(named, {})])
@@ -165,7 +160,7 @@ def test_processors_of_another_principal(as_principal: Callable[[str], Client], 
         with session, pytest.raises(UnknownProcessor):
             session.add(request)
     assert operator.processor("alice/plus").owner == "alice"
-    alice.register(Plus, shared=True)
+    alice.register(AddOneInPlace, shared=True)
     with bob.session(vocab_size=VOCAB, dtype=torch.float32, transport=transport) as session:
         handle, logits = session.add(Request([1], processors=[("alice/plus", {})])), torch.zeros(1, VOCAB)
         session.step({handle: []}).apply(logits)
@@ -184,7 +179,7 @@ def test_an_engine_without_the_scope_cannot_ship_processors(
 ) -> None:
     with as_principal("engine").session(vocab_size=VOCAB, dtype=torch.float32, transport=transport) as session:
         with pytest.raises(NotPermitted, match="'engine' may not ship a processor with a request"):
-            session.add(Request([1], processors=[(Plus, {})]))
+            session.add(Request([1], processors=[(AddOneInPlace, {})]))
         assert session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [1]})]))
 
 

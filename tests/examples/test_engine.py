@@ -25,6 +25,7 @@ from logitport import (
     UnknownProcessor,
 )
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
+from tests.shipped_processors import RaisesAfter, Tilt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,19 +40,7 @@ LENGTHS = [64, 9, 64, 1, 40, 64, 23, 64]
 PROMPTS = [np.random.default_rng(seed).integers(VOCAB_SIZE, size=2 + 3 * seed).tolist() for seed in range(8)]
 
 
-class Tilt(CustomLogitProcessor):
-    """Reads logits, stateless: raises half of the ids, chosen by the last id and the length of the output."""
-
-    def __call__(self, logits, custom_param_list=None):
-        for row, params in zip(logits, custom_param_list, strict=True):
-            request = params["__req__"]
-            seen = [*request.origin_input_ids, *request.output_ids]
-            half = (seen[-1] + len(request.output_ids)) % 2
-            row[half::2] += params["by"]
-        return logits
-
-
-class CountsCalls(CustomLogitProcessor):
+class RaisesIdOfCallCount(CustomLogitProcessor):
     """Keeps state that cannot be rebuilt from the history."""
 
     def __call__(self, logits, custom_param_list=None):
@@ -77,12 +66,6 @@ class DenySeen(EditProcessor):
         edits.deny(request.state[-request.params["window"] :])
 
 
-class Trips(EditProcessor):
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        if len(request.history) - request.history.prompt_length == 5:
-            raise ValueError("five is enough")
-
-
 THINKING = {"thinking_budget": 6, "thinking_start_ids": [7], "thinking_end_ids": [8, 9], "newline_id": 10}
 CHAINS: dict[str, Chain] = {
     "nothing": [],
@@ -94,7 +77,7 @@ CHAINS: dict[str, Chain] = {
 }
 CHAINS["reads what another left"] = [*CHAINS["collects ids"], *CHAINS["reads logits"]]
 CHAINS["a chain"] = [*CHAINS["reads logits"], *CHAINS["no_repeat_ngram"], *CHAINS["disallowed_tokens"]]
-CHAINS["counts calls"] = [(CountsCalls, {})]
+CHAINS["counts calls"] = [(RaisesIdOfCallCount, {})]
 
 
 @cache
@@ -219,13 +202,13 @@ def test_a_processor_that_counts_calls_cannot_be_rewound(client: Client) -> None
 
 def test_a_request_that_fails_or_is_rejected_ends_and_the_others_continue(client: Client) -> None:
     chains: list[Any] = ["collects ids"] * 8
-    chains[2], chains[4] = [(Trips, {})], [("no_such_thing", {})]
+    chains[2], chains[4] = [(RaisesAfter, {"at": 5})], [("no_such_thing", {})]
     with client.session(vocab_size=VOCAB_SIZE, max_requests=SLOTS) as session:
         engine = Engine(session, Model(VOCAB_SIZE, slots=SLOTS), slots=SLOTS)
         generations = run_with_churn(engine, requests_of(*chains))
     tripped, refused = generations[2], generations[4]
     assert isinstance(tripped.error, ProcessorFailed)
-    assert "five is enough" in tripped.error.remote_traceback
+    assert "too many output ids" in tripped.error.remote_traceback
     assert tripped.output == reference("nothing", 2)[:5]
     assert isinstance(refused.error, UnknownProcessor)
     assert refused.output == []

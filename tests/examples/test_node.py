@@ -15,15 +15,17 @@ import numpy as np
 import pytest
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from logitport import Client, CustomLogitProcessor
 from logitport.core.edits import Edits, RowEdits, pack_bits
 from logitport.errors import InvalidArgument
 from logitport.ops import apply_edits
 from logitport_proto import common_pb2
 from tests.proto.golden import files as golden
+from tests.toy_processors import Double, RaisesInCall
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from logitport import Client
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parents[1] / "examples" / "node"
@@ -100,20 +102,11 @@ def test_session_generates_what_numpy_generates(run_node: RunNode, server: Any) 
     assert run_node(EXAMPLE / "session.mjs", server.target) == expected
 
 
-class Doubling(CustomLogitProcessor):
-    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
-        return logits * 2
-
-
-class Failing(CustomLogitProcessor):
-    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
-        raise ValueError("out of luck")
-
-
 def test_session_synchronises_reports_failures_and_rejects(run_node: RunNode, server: Any, client: Client) -> None:
     names = "node/doubling", "node/failing"
     digests = [
-        client.register(processor, name=name).digest for processor, name in zip((Doubling, Failing), names, strict=True)
+        client.register(processor, name=name).digest
+        for processor, name in zip((Double, RaisesInCall), names, strict=True)
     ]
 
     (found,) = run_node(HERE / "session_cases.mjs", server.target, *names)

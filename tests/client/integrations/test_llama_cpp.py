@@ -13,7 +13,6 @@ import pytest
 
 from logitport import (
     Client,
-    EditProcessor,
     InvalidArgument,
     InvalidLogits,
     InvalidTokenId,
@@ -23,7 +22,7 @@ from logitport import (
     UnknownProcessor,
 )
 from logitport.integrations.llama_cpp import RemoteLogitsProcessor
-from tests.shipped_processors import ForcesLengths
+from tests.shipped_processors import ForcesLengths, RaisesAfter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,14 +32,6 @@ if TYPE_CHECKING:
 
 VOCAB_SIZE = 200
 INF = float("inf")
-
-
-class Trips(EditProcessor):
-    """Raises at the third id."""
-
-    def edit(self, request, edits):
-        if len(request.history) - request.history.prompt_length == 2:
-            raise ValueError("two is enough")
 
 
 class Llama:
@@ -198,8 +189,8 @@ def test_sampling_without_generate_is_a_custom_loop(remote: Any) -> None:
 
 @pytest.mark.parametrize("length", [3, 10])
 def test_a_failure_is_raised_through_ctypes(remote: Any, length: int) -> None:
-    processor, model = remote(Trips), Llama()
-    with pytest.raises(RequestsFailed, match="two is enough") as failed:
+    processor, model = remote((RaisesAfter, {"at": 2})), Llama()
+    with pytest.raises(RequestsFailed, match="too many output ids") as failed:
         outputs(model, [5, 6], processor, length)
     assert "in edit" in str(failed.value)
     assert sys.getprofile() is None

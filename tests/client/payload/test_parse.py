@@ -12,16 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport import CustomLogitProcessor, MalformedPayload, PythonMismatch, payload
+from logitport import MalformedPayload, PythonMismatch, payload
 from logitport.payload import Payload
+from tests.toy_processors import Unchanged
 
-
-class Constant(CustomLogitProcessor):
-    def __call__(self, logits, custom_param_list=None):
-        return logits
-
-
-REAL = payload.parse(payload.dumps(Constant)).data
+REAL = payload.parse(payload.dumps(Unchanged)).data
 
 
 def string(data, **labels):
@@ -29,7 +24,7 @@ def string(data, **labels):
 
 
 def test_a_string_made_by_dumps():
-    parsed = payload.parse(Constant.to_str())
+    parsed = payload.parse(Unchanged.to_str())
     assert parsed.digest == hashlib.sha256(parsed.data).hexdigest()
     assert parsed.python == f"{sys.version_info.major}.{sys.version_info.minor}"
     assert parsed.dill == dill.__version__
@@ -56,7 +51,7 @@ def test_labels_for_display():
 
 
 def test_payloads_are_equal_if_their_bytes_are():
-    labelled, plain = payload.parse(Constant.to_str()), payload.parse(string(REAL, python="3.9", other=1))
+    labelled, plain = payload.parse(Unchanged.to_str()), payload.parse(string(REAL, python="3.9", other=1))
     assert labelled == plain
     assert hash(labelled) == hash(plain)
     assert labelled != payload.parse(string(pickle.dumps(1)))

@@ -16,10 +16,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport import CustomLogitProcessor, InvalidArgument, MalformedPayload, SignatureRefused, payload
+from logitport import InvalidArgument, MalformedPayload, SignatureRefused, payload
 from logitport.calls import register_request
 from logitport.payload.signature import Signature
 from logitport.payload.signing import key_id, read_private_key, read_public_key, signed_bytes, verify
+from tests.toy_processors import AddOne, Unchanged
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,17 +29,7 @@ KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 OTHER = Ed25519PrivateKey.generate()
 
 
-class One(CustomLogitProcessor):
-    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
-        return logits
-
-
-class Two(CustomLogitProcessor):
-    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
-        return logits + 1
-
-
-ONE = One.to_str()
+ONE = Unchanged.to_str()
 SIGNED = payload.sign(ONE, KEY, name="team/one")
 
 
@@ -96,7 +87,7 @@ def test_different_fields_give_different_signed_bytes(one: tuple[str, str, int],
 @pytest.mark.parametrize(
     "tampered",
     [
-        changed(callable=json.loads(Two.to_str())["callable"]),
+        changed(callable=json.loads(AddOne.to_str())["callable"]),
         changed(python="3.12"),
         changed(name="team/two"),
         changed(name=""),
@@ -150,7 +141,7 @@ def test_keys_are_files(tmp_path: Path) -> None:
     private.write_bytes(pem(KEY))
     public.write_bytes(KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     assert key_id(read_private_key(private).public_key()) == key_id(read_public_key(public)) == key_id(KEY.public_key())
-    shipped = payload.parse(register_request(One, "team/one", replace=False, signing_key=str(private)).payload)
+    shipped = payload.parse(register_request(Unchanged, "team/one", replace=False, signing_key=str(private)).payload)
     verify(shipped, KEY.public_key())
     assert shipped.signature is not None
     assert shipped.signature.name == "team/one"

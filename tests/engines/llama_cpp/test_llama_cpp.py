@@ -13,7 +13,7 @@ import torch
 from logitport import Client, CustomLogitProcessor, RequestsFailed, UnknownProcessor
 from logitport.integrations.llama_cpp import RemoteLogitsProcessor
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
-from tests.shipped_processors import CountsCalls, ForcesLengths, Tilt, Trips
+from tests.shipped_processors import CountsCalls, ForcesLengths, RaisesAfter, Tilt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,7 +126,7 @@ def test_a_failure_is_raised_by_the_completion(
 ) -> None:
     from llama_cpp import LogitsProcessorList
 
-    processors = LogitsProcessorList([RemoteLogitsProcessor(client, [(Trips, {"at": at}), *WORDS])])
+    processors = LogitsProcessorList([RemoteLogitsProcessor(client, [(RaisesAfter, {"at": at}), *WORDS])])
     with pytest.raises(RequestsFailed, match="too many output ids") as failed:
         list(model.create_completion(prompts[0], max_tokens=NEW, logits_processor=processors, stream=stream))
     assert "in edit" in str(failed.value)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from logitport import CustomLogitProcessor
 from logitport_builtins import BUILTINS
 from tests.engines.checkpoint import VOCAB_SIZE
+from tests.shipped_processors import ForcesCallCount, TiltByLastId
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,29 +18,7 @@ if TYPE_CHECKING:
 Chain = list[tuple[str, dict[str, Any]]]
 
 
-class Tilt(CustomLogitProcessor):
-    """Reads logits and keeps no state: the last id decides which half of the vocabulary is raised."""
-
-    def __call__(self, logits, custom_param_list=None):
-        for row, params in zip(logits, custom_param_list, strict=True):
-            request = params["__req__"]
-            seen = [*request.origin_input_ids, *request.output_ids]
-            row[seen[-1] % 2 :: 2] += params["by"]
-        return logits
-
-
-class CountsCalls(CustomLogitProcessor):
-    """Forces the number of its calls for the request, which does not follow from the history."""
-
-    def __call__(self, logits, custom_param_list=None):
-        for row, params in zip(logits, custom_param_list, strict=True):
-            params["calls"] = params.get("calls", 0) + 1
-            row[:] = float("-inf")
-            row[100 + params["calls"]] = 0.0
-        return logits
-
-
-class Fails(CustomLogitProcessor):
+class RaisesAfterOutputs(CustomLogitProcessor):
     """Raises once a request has this many output ids."""
 
     def __call__(self, logits, custom_param_list=None):
@@ -49,7 +28,9 @@ class Fails(CustomLogitProcessor):
         return logits
 
 
-CLASSES: dict[str, type[CustomLogitProcessor]] = {kind.__name__: kind for kind in (Tilt, CountsCalls, Fails)}
+CLASSES: dict[str, type[CustomLogitProcessor]] = {
+    kind.__name__: kind for kind in (TiltByLastId, ForcesCallCount, RaisesAfterOutputs)
+}
 SHIPPED = {name: kind.to_str() for name, kind in CLASSES.items()}
 
 CHAINS: dict[str, Chain] = {
@@ -61,7 +42,7 @@ CHAINS: dict[str, Chain] = {
             {"thinking_budget": 4, "thinking_start_ids": [7], "thinking_end_ids": [8, 9], "newline_id": 10},
         )
     ],
-    "reads logits": [("Tilt", {"by": 4.0})],
+    "reads logits": [("TiltByLastId", {"by": 4.0})],
 }
 CHAINS["all"] = [entry for name in ("reads logits", "disallowed_tokens", "no_repeat_ngram") for entry in CHAINS[name]]
 

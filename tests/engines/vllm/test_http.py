@@ -128,7 +128,7 @@ def test_a_failure_is_in_the_stop_reason_and_in_the_record(
     url: str, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOGITPORT_FAILURES", str(log / "failures.jsonl"))
-    failing = {"logitport": json.dumps(extra_args_of([("Fails", {"after": 3})])["logitport"])}
+    failing = {"logitport": json.dumps(extra_args_of([("RaisesAfterOutputs", {"after": 3})])["logitport"])}
 
     plain = complete(url, vllm_xargs=failing)[1]
     reported = complete(url, vllm_xargs=failing | {"logitport_failure_id": 401}, stop_token_ids=[401])[1]

@@ -34,7 +34,7 @@ def test_ranks_sample_the_same_and_fail_alike(
             assert through_service == ids(generate(engine, given, native(CHAINS[chain], max_tokens=24)))
         assert not failures()
 
-        outputs = ids(generate(engine, [[5, 6]], remote([("Fails", {"after": 5})], ignore_eos=False)))
+        outputs = ids(generate(engine, [[5, 6]], remote([("RaisesAfterOutputs", {"after": 5})], ignore_eos=False)))
 
         assert outputs[0][5:] == [EOS]
         assert [(failure.error, failure.output_length) for failure in failures()] == [("ProcessorFailed", 5)]

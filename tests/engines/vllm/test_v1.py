@@ -114,7 +114,7 @@ def test_state_survives_chunks_of_prompts_and_preemption(engine: Any, monkeypatc
     )
     given = [[*prompt * 60][:60] for prompt in prompts(8)]
 
-    outputs = ids(generate(engine, given, remote([("CountsCalls", {})])))
+    outputs = ids(generate(engine, given, remote([("ForcesCallCount", {})])))
 
     assert preempted
     assert any(waited) is engine.llm_engine.vllm_config.scheduler_config.async_scheduling
@@ -151,7 +151,7 @@ def test_an_aborted_request_is_removed_and_the_others_continue(engine: Any) -> N
 
 def test_a_failing_processor_ends_only_its_request(engine: Any) -> None:
     given = prompts(4)
-    failing = remote([("Fails", {"after": 9})], ignore_eos=False)
+    failing = remote([("RaisesAfterOutputs", {"after": 9})], ignore_eos=False)
 
     outputs = generate(engine, [[5, 6], *given], [failing, *[remote(CHAINS["all"])] * 4])
 
@@ -164,7 +164,7 @@ def test_a_failing_processor_ends_only_its_request(engine: Any) -> None:
 
 
 def test_the_stop_reason_can_report_a_failure(engine: Any) -> None:
-    params = remote([("Fails", {"after": 3})], n=2, temperature=1.0, stop_token_ids=[401])
+    params = remote([("RaisesAfterOutputs", {"after": 3})], n=2, temperature=1.0, stop_token_ids=[401])
     params.extra_args["logitport_failure_id"] = 401
 
     (samples,) = generate(engine, [[5, 6]], params)
@@ -175,13 +175,13 @@ def test_the_stop_reason_can_report_a_failure(engine: Any) -> None:
 
 
 def test_a_failed_request_that_nothing_ends_gets_only_its_ending_id(engine: Any) -> None:
-    (samples,) = generate(engine, [[5, 6]], remote([("Fails", {"after": 3})], max_tokens=12))
+    (samples,) = generate(engine, [[5, 6]], remote([("RaisesAfterOutputs", {"after": 3})], max_tokens=12))
 
     assert list(samples[0].token_ids[3:]) == [EOS] * 9
 
 
 def test_a_failed_request_ends_despite_min_tokens(engine: Any) -> None:
-    params = remote([("Fails", {"after": 3})], ignore_eos=False, min_tokens=20, max_tokens=30)
+    params = remote([("RaisesAfterOutputs", {"after": 3})], ignore_eos=False, min_tokens=20, max_tokens=30)
 
     (samples,) = generate(engine, [[5, 6]], params)
 

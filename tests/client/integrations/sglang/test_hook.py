@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import Client, CustomLogitProcessor
+from logitport import Client
 from logitport.errors import InvalidParams, ServerUnavailable
 from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.sglang.hook import Hook
+from tests.toy_processors import AddCallCount, RaisesInCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,21 +45,6 @@ class Req:
 
     def finished(self) -> bool:
         return self.ended
-
-
-class Add(CustomLogitProcessor):
-    """Adds the number of its calls so far to every logit."""
-
-    def __call__(self, logits, custom_param_list):
-        for row, params in enumerate(custom_param_list):
-            params["calls"] = params.get("calls", 0) + 1
-            logits[row] += params["calls"]
-        return logits
-
-
-class Fail(CustomLogitProcessor):
-    def __call__(self, logits, custom_param_list):
-        raise ValueError("no luck")
 
 
 @pytest.fixture(autouse=True)
@@ -124,16 +110,18 @@ def test_logits_free_chains_move_no_logits(hook: Hook) -> None:
 
 def test_logits_that_are_read_are_in_shared_memory(hook: Hook) -> None:
     one, two = Req([2]), Req([3])
-    logits = step(hook, params_of(one, [Add.to_str(), {}]), params_of(two, [Add.to_str(), {}]))
+    logits = step(hook, params_of(one, [AddCallCount.to_str(), {}]), params_of(two, [AddCallCount.to_str(), {}]))
     assert torch.equal(logits, torch.arange(float(VOCAB_SIZE)).repeat(2, 1) + 1)
-    logits = step(hook, params_of(one, [Add.to_str(), {}]), params_of(two, [Add.to_str(), {}]))
+    logits = step(hook, params_of(one, [AddCallCount.to_str(), {}]), params_of(two, [AddCallCount.to_str(), {}]))
     assert torch.equal(logits, torch.arange(float(VOCAB_SIZE)).repeat(2, 1) + 2)
     assert hook._holder.session.logits_memory == "host"
 
 
 def test_readers_and_others_in_one_batch(hook: Hook) -> None:
     reads, edits, neither = Req([2]), Req([3]), Req([4])
-    logits = step(hook, params_of(neither), params_of(reads, [Add.to_str(), {}], ban(31)), params_of(edits, ban(31)))
+    logits = step(
+        hook, params_of(neither), params_of(reads, [AddCallCount.to_str(), {}], ban(31)), params_of(edits, ban(31))
+    )
     as_it_was = torch.arange(float(VOCAB_SIZE))
     assert torch.equal(logits[0], as_it_was)
     assert torch.equal(logits[1, :31], as_it_was[:31] + 1)
@@ -163,7 +151,7 @@ def test_ended_requests_are_removed(hook: Hook) -> None:
 def test_a_request_out_of_the_batch_keeps_its_state(hook: Hook) -> None:
     retracted, running = Req([2]), Req([4])
     for params in ([retracted, running], [running], [running], [retracted, running]):
-        logits = step(hook, *(params_of(req, [Add.to_str(), {}]) for req in params))
+        logits = step(hook, *(params_of(req, [AddCallCount.to_str(), {}]) for req in params))
     assert (logits - torch.arange(float(VOCAB_SIZE)))[:, 0].tolist() == [2.0, 4.0]
 
 
@@ -198,7 +186,7 @@ def test_the_default_chain_is_for_requests_that_name_none(client: Client) -> Non
         ([["disallowed_tokens", {"token_ids": [VOCAB_SIZE]}]], "InvalidTokenId"),
         (["disallowed_tokens"], "InvalidParams: logitport[0]"),
         ([["{}", {}]], 'MalformedPayload: the payload has no "callable"'),
-        ([[Fail.to_str(), {}]], "no luck"),
+        ([[RaisesInCall.to_str(), {}]], "out of luck"),
         ([["disallowed_tokens", {"token_ids": list(range(VOCAB_SIZE))}]], "deny every id"),
     ],
 )
@@ -292,13 +280,13 @@ class TestServerGone:
             reads, waits, ends = Req([2]), Req([3]), Req([4])
             bigrams = ["no_repeat_ngram", {"ngram_size": 2, "window_size": 100}]
             for _ in range(2):
-                logits = step(hook, params_of(reads, [Add.to_str(), {}]), params_of(waits, bigrams))
+                logits = step(hook, params_of(reads, [AddCallCount.to_str(), {}]), params_of(waits, bigrams))
                 assert sample(logits, reads, waits) == [31, 31]
             first.stop()
             step(hook, params_of(ends, ban(31)))
             assert ends.to_finish.status is HTTPStatus.SERVICE_UNAVAILABLE
             hook._holder._client = None
-            logits = step(hook, params_of(reads, [Add.to_str(), {}]), params_of(waits, bigrams))
+            logits = step(hook, params_of(reads, [AddCallCount.to_str(), {}]), params_of(waits, bigrams))
             assert "StateLost" in reads.to_finish.message
             assert logits[1].argmax() == 30
             hook.close()
@@ -340,7 +328,9 @@ class Group:
         return SimpleNamespace(world_size=2, rank_in_group=rank, broadcast_object=broadcast_object, broadcast=broadcast)
 
 
-@pytest.mark.parametrize("chain", [[ban(31)], [[Add.to_str(), {}]], [["nonsense", {}]], [[Fail.to_str(), {}]]])
+@pytest.mark.parametrize(
+    "chain", [[ban(31)], [[AddCallCount.to_str(), {}]], [["nonsense", {}]], [[RaisesInCall.to_str(), {}]]]
+)
 def test_one_rank_calls_the_service_and_all_ranks_agree(client: Client, chain: Any) -> None:
     group = Group()
     connects: list[int] = []

@@ -23,7 +23,7 @@ from logitport import Client, CustomLogitProcessor, InvalidArgument
 from logitport.integrations import transformers as plain
 from logitport.integrations.transformers_continuous import RemoteLogitsProcessor
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
-from tests.shipped_processors import CountsCalls, ForcesLengths, Tilt, Trips
+from tests.shipped_processors import CountsCalls, ForcesLengths, RaisesAfter, Tilt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -156,7 +156,7 @@ def test_tokens_equal_those_of_the_same_processors_in_process(
 @pytest.fixture(scope="module")
 def names(server: Any) -> Iterator[dict[str, str]]:
     """The names of this file's classes in requests."""
-    shipped = {"Tilt": Tilt, "CountsCalls": CountsCalls, "ForcesLengths": ForcesLengths, "Trips": Trips}
+    shipped = {"Tilt": Tilt, "CountsCalls": CountsCalls, "ForcesLengths": ForcesLengths, "RaisesAfter": RaisesAfter}
     with Client(server.target) as client:
         yield {name: client.register(processor).digest for name, processor in shipped.items()}
 
@@ -239,7 +239,7 @@ def test_a_failure_ends_only_its_request(
     client: Client, started: Any, reference: Any, names: dict[str, str], at: int
 ) -> None:
     manager = started(RemoteLogitsProcessor(client, CHAINS["reads logits"]))
-    manager.add_request(PROMPTS[0], "fails", NEW, logitport=[[names["Trips"], {"at": at}]])
+    manager.add_request(PROMPTS[0], "fails", NEW, logitport=[[names["RaisesAfter"], {"at": at}]])
     manager.add_request(PROMPTS[1], "other", NEW)
     outputs = results(manager, 2)
     assert "ProcessorFailed" in outputs["fails"].error

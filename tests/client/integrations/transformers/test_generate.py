@@ -9,15 +9,14 @@ import pytest
 import torch
 from transformers import LogitsProcessor, Qwen2ForCausalLM
 
-from logitport import CustomLogitProcessor
 from logitport.integrations.transformers import RemoteLogitsProcessor
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
-from tests.shipped_processors import ForcesLengths
+from tests.shipped_processors import ForcesLengths, TiltByLastId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport import Client
+    from logitport import Client, CustomLogitProcessor
     from logitport.request import ProcessorLike
 
     Chain = list[tuple[ProcessorLike, dict[str, Any]]]
@@ -25,17 +24,6 @@ if TYPE_CHECKING:
 VOCAB_SIZE = 512
 PAD = 0
 NEW = 20
-
-
-class Tilt(CustomLogitProcessor):
-    """Reads logits and keeps no state: the last id decides which half of the vocabulary is raised."""
-
-    def __call__(self, logits, custom_param_list=None):
-        for row, params in zip(logits, custom_param_list, strict=True):
-            request = params["__req__"]
-            seen = [*request.origin_input_ids, *request.output_ids]
-            row[seen[-1] % 2 :: 2] += params["by"]
-        return logits
 
 
 class Local(LogitsProcessor):
@@ -67,7 +55,7 @@ CHAINS: dict[str, list[tuple[type[CustomLogitProcessor], dict[str, Any]]]] = {
         )
     ],
     "no_repeat_ngram": [(NoRepeatNGram, {"ngram_size": 1, "window_size": 12})],
-    "reads logits": [(Tilt, {"by": 4.0})],
+    "reads logits": [(TiltByLastId, {"by": 4.0})],
 }
 CHAINS["all"] = [entry for name in ("reads logits", "disallowed_tokens", "no_repeat_ngram") for entry in CHAINS[name]]
 
@@ -137,10 +125,12 @@ def test_a_nested_generate_of_an_assistant_is_another_call(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_scores_of_every_supported_dtype(client: Client, dtype: torch.dtype) -> None:
-    chain: Chain = [(Tilt, {"by": 2.0}), ("disallowed_tokens", {"token_ids": [3]})]
+    chain: Chain = [(TiltByLastId, {"by": 2.0}), ("disallowed_tokens", {"token_ids": [3]})]
     scores = torch.randn(2, VOCAB_SIZE).to(dtype)
     with RemoteLogitsProcessor(client, chain) as remote:
         processed = remote(torch.tensor([[5], [6]]), scores)
-    expected = Local([(Tilt, {"by": 2.0}), (DisallowedTokens, {"token_ids": [3]})], 1)(torch.tensor([[5], [6]]), scores)
+    expected = Local([(TiltByLastId, {"by": 2.0}), (DisallowedTokens, {"token_ids": [3]})], 1)(
+        torch.tensor([[5], [6]]), scores
+    )
     assert processed.dtype == dtype
     assert torch.equal(processed, expected)

@@ -22,7 +22,8 @@ from logitport import (
 )
 from logitport.integrations.transformers import RemoteLogitsProcessor
 from logitport_builtins import DisallowedTokens
-from tests.shipped_processors import ForcesLengths
+from tests.shipped_processors import ForcesCallCount, ForcesLengths
+from tests.toy_processors import RaisesInCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,17 +36,6 @@ if TYPE_CHECKING:
 VOCAB_SIZE = 512
 PAD, EOS = 0, 1
 NEW = 20
-
-
-class CountsCalls(CustomLogitProcessor):
-    """Reads logits and keeps state that does not follow from the history: forces the number of its calls."""
-
-    def __call__(self, logits, custom_param_list=None):
-        for row, params in zip(logits, custom_param_list, strict=True):
-            params["calls"] = params.get("calls", 0) + 1
-            row[:] = float("-inf")
-            row[100 + params["calls"]] = 0.0
-        return logits
 
 
 class EndsAt(EditProcessor):
@@ -68,11 +58,6 @@ class ForcesEnd(EditProcessor):
             edits.force(1)
         else:
             edits.deny([1])
-
-
-class Fails(CustomLogitProcessor):
-    def __call__(self, logits, custom_param_list=None):
-        raise ValueError("no luck today")
 
 
 def test_padding_is_found_by_id_or_by_mask(
@@ -143,7 +128,7 @@ def test_a_row_that_continues_after_its_end_is_an_error(client: Client, generate
 def test_each_call_has_its_own_requests(
     client: Client, generate: Callable[..., torch.Tensor], prompts: torch.Tensor
 ) -> None:
-    remote = RemoteLogitsProcessor(client, [(CountsCalls, {})], pad_token_id=PAD)
+    remote = RemoteLogitsProcessor(client, [(ForcesCallCount, {})], pad_token_id=PAD)
     once = generate(remote)
     assert torch.equal(generate(remote), once), "the same prompts again"
     assert torch.equal(generate(remote, ids=prompts[:1]), once[:1]), "fewer prompts"
@@ -154,7 +139,7 @@ def test_each_call_has_its_own_requests(
 
 def test_a_custom_loop_continues_until_it_is_closed(client: Client) -> None:
     scores = torch.zeros(1, VOCAB_SIZE)
-    with RemoteLogitsProcessor(client, [(CountsCalls, {})]) as remote:
+    with RemoteLogitsProcessor(client, [(ForcesCallCount, {})]) as remote:
 
         def call(*ids: int) -> int:
             return int(remote(torch.tensor([ids]), scores).argmax()) - 100
@@ -183,9 +168,9 @@ def test_a_processor_that_reads_logits_and_keeps_state_cannot_follow_beams(
 def test_a_failing_processor_ends_generate_with_its_traceback(
     client: Client, generate: Callable[..., torch.Tensor]
 ) -> None:
-    chains = [[("disallowed_tokens", {"token_ids": [5]})], [(Fails, {})], []]
+    chains = [[("disallowed_tokens", {"token_ids": [5]})], [(RaisesInCall, {})], []]
     remote = RemoteLogitsProcessor(client, chains)
-    with pytest.raises(RequestsFailed, match=r"(?s)row 1.*ProcessorFailed.*Remote traceback.*no luck today") as raised:
+    with pytest.raises(RequestsFailed, match=r"(?s)row 1.*ProcessorFailed.*Remote traceback.*out of luck") as raised:
         generate(remote)
     assert len(raised.value.failures) == 1
 
@@ -214,7 +199,7 @@ def test_other_processors_are_refused(client: Client, processors: Any) -> None:
         RemoteLogitsProcessor(client, processors)
 
 
-@pytest.mark.parametrize("chain", [[("disallowed_tokens", {"token_ids": [5]})], [(Fails, {})]])
+@pytest.mark.parametrize("chain", [[("disallowed_tokens", {"token_ids": [5]})], [(RaisesInCall, {})]])
 def test_a_session_ends_with_its_call(
     client: Client, generate: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch, chain: Chain
 ) -> None:

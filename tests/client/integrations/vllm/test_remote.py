@@ -19,6 +19,7 @@ from logitport.integrations.vllm.failures import _kept
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
 from logitport.request import Request
 from tests.conftest import free_address
+from tests.toy_processors import Double
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -31,14 +32,7 @@ VOCAB_SIZE, EOS = 64, 1
 ENGINE = Engine(VOCAB_SIZE, "cpu", "tiny", "tiny", (EOS,), 4, "test")
 
 
-class Doubles(CustomLogitProcessor):
-    """Reads logits."""
-
-    def __call__(self, logits, custom_param_list=None):
-        return logits * 2
-
-
-class Raises(CustomLogitProcessor):
+class RaisesAfterFirstOutput(CustomLogitProcessor):
     """Fails at its second id."""
 
     def __call__(self, logits, custom_param_list=None):
@@ -98,8 +92,12 @@ def drive(batch: RemoteBatch, chains: list[Any], steps: int, apart: int = 2) -> 
 
 CHAINS: dict[str, list[Any]] = {
     "edits": [[("disallowed_tokens", {"token_ids": [3, 4]})], [("disallowed_tokens", {"token_ids": [9]})]],
-    "edits and logits": [[("disallowed_tokens", {"token_ids": [3, 4]})], [(Doubles, {})]],
-    "a processor that fails": [[(Raises, {})], [("disallowed_tokens", {"token_ids": [9]})], [(Doubles, {})]],
+    "edits and logits": [[("disallowed_tokens", {"token_ids": [3, 4]})], [(Double, {})]],
+    "a processor that fails": [
+        [(RaisesAfterFirstOutput, {})],
+        [("disallowed_tokens", {"token_ids": [9]})],
+        [(Double, {})],
+    ],
     "an unknown processor": [[("no/such", {})], [("disallowed_tokens", {"token_ids": [9]})]],
     "only an unknown processor": [[("no/such", {})]],
 }
@@ -224,7 +222,7 @@ def test_logits_of_another_width_end_requests_not_the_engine() -> None:
 @pytest.mark.parametrize("with_a_reader", [False, True])
 def test_a_request_with_all_ids_denied_fails(with_a_reader: bool) -> None:
     nothing_left = [("disallowed_tokens", {"token_ids": list(range(VOCAB_SIZE))})]
-    chains = [CHAINS["edits"][0], nothing_left, *([[(Doubles, {})]] if with_a_reader else [])]
+    chains = [CHAINS["edits"][0], nothing_left, *([[(Double, {})]] if with_a_reader else [])]
 
     logits = drive(RemoteBatch(ENGINE, Ranks()), chains, 2)[1]
 

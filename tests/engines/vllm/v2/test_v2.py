@@ -81,7 +81,7 @@ def test_requests_of_one_batch_have_their_own_chains_or_none() -> None:
 def test_state_survives_chunks_of_prompts_and_preemption() -> None:
     driver = Runner(4, preempts=0.3)
     sequences = [
-        driver.submit(f"r{place}", it, remote([("CountsCalls", {})]), STEPS) for place, it in enumerate(prompts(8))
+        driver.submit(f"r{place}", it, remote([("ForcesCallCount", {})]), STEPS) for place, it in enumerate(prompts(8))
     ]
 
     driver.run()
@@ -92,7 +92,7 @@ def test_state_survives_chunks_of_prompts_and_preemption() -> None:
 
 def test_a_failing_processor_ends_only_its_request() -> None:
     driver = Runner(6, preempts=0.0)
-    failing = driver.submit("failing", [5, 6], remote([("Fails", {"after": 9})]), STEPS)
+    failing = driver.submit("failing", [5, 6], remote([("RaisesAfterOutputs", {"after": 9})]), STEPS)
     others = [driver.submit(f"r{place}", it, remote(CHAINS["all"]), STEPS) for place, it in enumerate(prompts(4))]
 
     driver.run()
