@@ -13,9 +13,10 @@ import grpc
 import pytest
 import torch
 
-from logitport import Client, CustomLogitProcessor, Request
+from logitport import Client, Request
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc
 from tests.soak.processes import Usage
+from tests.toy_processors import HalveInPlace
 from tests.waiting import SECONDS, wait_until
 
 if TYPE_CHECKING:
@@ -26,19 +27,12 @@ VOCAB = 64
 _GROWTH_BYTES = 96 << 20
 
 
-class Halve(CustomLogitProcessor):
-    """The bystander's shipped processor."""
-
-    def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
-        return logits.mul_(0.5)
-
-
 class Bystander:
     """An engine with a running request on each transport."""
 
     def __init__(self, target: str, chain: Sequence[tuple[Any, dict[str, Any]]], credentials: dict[str, Any]) -> None:
         self._client = Client(target, **credentials)
-        self._halved = any(processor is Halve for processor, _ in chain)
+        self._halved = any(processor is HalveInPlace for processor, _ in chain)
         self._sessions = [
             self._client.session(vocab_size=VOCAB, dtype=torch.float32, transport=transport)
             for transport in ("grpc", "local")
@@ -178,7 +172,7 @@ def attacked(serving: Any) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def chain() -> list[tuple[Any, dict[str, Any]]]:
     """The chain of the bystander's requests."""
-    return [("no_repeat_ngram", {"ngram_size": 1}), (Halve, {})]
+    return [("no_repeat_ngram", {"ngram_size": 1}), (HalveInPlace, {})]
 
 
 @pytest.fixture(scope="session")

@@ -9,22 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import Client, CustomLogitProcessor, InvalidName, MalformedPayload, Request, UnknownProcessor
+from logitport import Client, InvalidName, MalformedPayload, Request, UnknownProcessor
+from tests.toy_processors import AddOne, AddTwo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 VOCAB = 64
-
-
-class AddOne(CustomLogitProcessor):
-    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
-        return logits + 1
-
-
-class AddTwo(CustomLogitProcessor):
-    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
-        return logits + 2
 
 
 ONE, TWO = json.loads(AddOne.to_str()), json.loads(AddTwo.to_str())

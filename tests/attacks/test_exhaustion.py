@@ -7,14 +7,10 @@ from typing import Any
 
 import torch
 
-from logitport import Client, CustomLogitProcessor, Request
+from logitport import Client, Request
+from tests.toy_processors import AddOneInPlace
 
 VOCAB = 64
-
-
-class AddOne(CustomLogitProcessor):
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        return logits.add_(1.0)
 
 
 def test_many_sessions_do_not_exhaust_their_worker(attacked: Any) -> None:
@@ -23,7 +19,7 @@ def test_many_sessions_do_not_exhaust_their_worker(attacked: Any) -> None:
         for _ in range(150):
             with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
                 logits = torch.zeros(1, VOCAB)
-                session.step({session.add(Request(processors=[(AddOne, {})])): []}).apply(logits)
+                session.step({session.add(Request(processors=[(AddOneInPlace, {})])): []}).apply(logits)
                 assert torch.equal(logits, torch.ones(1, VOCAB))
     assert "its worker ended" not in attacked.log.read_text()
 

@@ -12,7 +12,6 @@ import pytest
 
 from logitport import (
     Client,
-    CustomLogitProcessor,
     LogitportError,
     NameTaken,
     NotPermitted,
@@ -20,6 +19,7 @@ from logitport import (
     RequestsFailed,
     UnknownProcessor,
 )
+from tests.toy_processors import AddOne, AddTwo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,16 +34,6 @@ PRINCIPALS = {
     "operator": ["admin"],
     "bystander": ["apply", "register"],
 }
-
-
-class AddOne(CustomLogitProcessor):
-    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
-        return logits + 1
-
-
-class AddTwo(CustomLogitProcessor):
-    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
-        return logits + 2
 
 
 def token_of(name: str) -> str:

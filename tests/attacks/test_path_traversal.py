@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import Client, CustomLogitProcessor, InvalidName, Request, RequestsFailed, UnknownProcessor
+from logitport import Client, InvalidName, Request, RequestsFailed, UnknownProcessor
+from tests.toy_processors import Unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
 
 # tests/server/registry/test_hostile_names.py has all of them.
 NAMES = ["../../etc/passwd", "team/x\0.json"]
-
-
-class Idle(CustomLogitProcessor):
-    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
-        return logits
 
 
 @pytest.fixture
@@ -43,7 +39,7 @@ def untouched(attacked: Any) -> Iterator[None]:
 @pytest.mark.parametrize("name", NAMES)
 def test_no_such_name_is_bound(client: Client, name: str) -> None:
     with pytest.raises(InvalidName):
-        client.register(Idle, name=name)
+        client.register(Unchanged, name=name)
     assert all(name not in ref.names for ref in client.processors())
 
 
@@ -68,8 +64,8 @@ def test_nothing_is_written_or_read_outside_the_store(start_server: Any, tmp_pat
     with Client(server.target) as client:
         for name in NAMES:
             with pytest.raises(InvalidName):
-                client.register(Idle, name=name)
-        client.register(Idle, name="team/idle:v1")
+                client.register(Unchanged, name=name)
+        client.register(Unchanged, name="team/idle:v1")
     server.stop()
     assert [path.name for path in tmp_path.iterdir()] == ["deep"]
     assert [path.name for path in folder.parent.iterdir()] == ["store"]

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport import CustomLogitProcessor, Request
+from logitport import Request
 from logitport_proto import processing_pb2
+from tests.toy_processors import AddOneInPlace
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import torch
 
 VOCAB = 64
 ROW = 4 * VOCAB
@@ -27,11 +27,6 @@ PAGE = mmap.PAGESIZE
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 ZERO = bytes(4)
 ONE_STEP = {"slots": ZERO, "generations": ZERO, "base_lengths": ZERO, "history_crcs": ZERO}
-
-
-class AddOne(CustomLogitProcessor):
-    def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
-        return logits.add_(1.0)
 
 
 @pytest.fixture
@@ -42,7 +37,7 @@ def engine(raw_engine: Callable[..., Any]) -> Any:
 def reading(engine: Any) -> Any:
     """Attach the local transport and add a request with a processor that reads logits."""
     engine.attach()
-    added = engine.send(add={"requests": [{"request": Request(processors=[(AddOne, {})]).to_proto()}]}).added
+    added = engine.send(add={"requests": [{"request": Request(processors=[(AddOneInPlace, {})]).to_proto()}]}).added
     assert added.reads_logits == b"\1"
     return engine
 

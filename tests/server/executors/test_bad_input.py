@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from logitport import (
-    CustomLogitProcessor,
     InvalidParams,
     InvalidTokenId,
     LoadFailed,
@@ -35,9 +34,10 @@ from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
 from logitport_server.session.apply import apply
 from logitport_server.session.session import EngineSession
+from tests.toy_processors import AddOne, FailsInWay, RaisesInInit, RequiresFloat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from logitport_server.executors import Executor
 
@@ -47,26 +47,6 @@ VOCAB = 32
 INF = float("inf")
 MADE_ELSEWHERE = Path(__file__).parents[2] / "client" / "payload" / "data"
 ANOTHER_PYTHON = "3.12" if sys.version_info[:2] == (3, 13) else "3.13"
-
-
-class AddOne(CustomLogitProcessor):
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        return logits + 1
-
-
-class RaisesInInit(CustomLogitProcessor):
-    def __init__(self) -> None:
-        raise ValueError("no table for me")
-
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        return logits
-
-
-class PickyParams(AddOne):
-    @classmethod
-    def validate_params(cls, params: Mapping[str, Any]) -> None:
-        if not isinstance(params["strength"], float):
-            raise InvalidParams("strength must be a number with a point")
 
 
 def code_of_another_python() -> str:
@@ -116,11 +96,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[LogitportError], str]] = {
     "parameters": ({"processors": [("disallowed_tokens", {"token_ids": "x"})]}, InvalidParams, "token_ids"),
     "parameters that are missing": ({"processors": [("disallowed_tokens", {})]}, InvalidParams, "token_ids"),
     "parameters that a class refuses": (
-        {"processors": [(PickyParams, {"strength": 1})]},
+        {"processors": [(RequiresFloat, {"strength": 1})]},
         InvalidParams,
         "strength must be a number",
     ),
-    "validate_params that raises": ({"processors": [(PickyParams, {})]}, ProcessorFailed, "KeyError: 'strength'"),
+    "validate_params that raises": ({"processors": [(RequiresFloat, {})]}, ProcessorFailed, "KeyError: 'strength'"),
     "a parameter outside the vocabulary": (
         {"processors": [("disallowed_tokens", {"token_ids": [VOCAB]})]},
         InvalidTokenId,
@@ -226,27 +206,6 @@ def run_step(
 # Processors that fail in a step
 
 
-class Fails(CustomLogitProcessor):
-    """In the way that its parameters say."""
-
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> Any:
-        way = custom_param_list[0]["way"]
-        logits[:, :8] = float("nan")
-        if way == "raises":
-            return self.look_up(custom_param_list[0])
-        if way == "exits":
-            sys.exit(1)
-        return {
-            "None": None,
-            "shape": logits[:, :-1],
-            "int": logits.int(),
-            "list": [[0.0]],
-        }[way]
-
-    def look_up(self, params: dict[str, Any]) -> Any:
-        return params["banned"]
-
-
 FAILS = {
     "raises": "raised KeyError: 'banned'",
     "exits": "raised SystemExit: 1",
@@ -261,8 +220,8 @@ FAILS = {
 @pytest.mark.parametrize("on_error", ["abort", "skip"])
 @pytest.mark.parametrize("by", ["apply", "step"])
 def test_a_processor_that_fails(open_session: Open, way: str, on_error: Any, by: str) -> None:
-    display_name = f"Fails (sha256:{payload.parse(Fails.to_str()).digest[:12]})"
-    bad = Request([1], processors=[(AddOne, {}), (Fails, {"way": way})], on_error=on_error)
+    display_name = f"FailsInWay (sha256:{payload.parse(FailsInWay.to_str()).digest[:12]})"
+    bad = Request([1], processors=[(AddOne, {}), (FailsInWay, {"way": way})], on_error=on_error)
     requests = [GOOD, bad, GOOD]
     if by == "apply":
         logits, response = apply_requests(open_session, *requests)

@@ -27,6 +27,7 @@ from logitport_builtins import BUILTINS
 from logitport_server.dialects import RequestContext
 from logitport_server.dialects.base import by_row
 from logitport_server.registry.source import Source
+from tests.toy_processors import RaisesInInit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -126,14 +127,6 @@ class Returns(CustomLogitProcessor):
 class DeniesContext(EditProcessor):
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         edits.deny([len(request.tokenizer_id), *request.eos_token_ids, request.history.draft_tokens])
-
-
-class RaisesInInit(CustomLogitProcessor):
-    def __init__(self) -> None:
-        raise ValueError("no table")
-
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        return logits
 
 
 class Remembers(CustomLogitProcessor):

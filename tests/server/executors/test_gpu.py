@@ -31,6 +31,7 @@ from logitport_server.worker import gpu as in_worker
 from logitport_server.worker import messages
 from logitport_server.worker.serve import _Worker, serve
 from tests.recorded_cuda import RecordedCuda, RecordedGpu
+from tests.toy_processors import DoubleInPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,11 +40,6 @@ if TYPE_CHECKING:
 
 VOCAB = 8
 DEADLINES = Deadlines(call=60.0, load=200.0)
-
-
-class Double(CustomLogitProcessor):
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        return logits.mul_(2)
 
 
 class ReturnsNew(CustomLogitProcessor):
@@ -135,7 +131,7 @@ def calls_of(gpu_server: GpuServer, *calls: str) -> list[str]:
     return [line for line in gpu_server.record if line in calls]
 
 
-@pytest.mark.parametrize("processor", [Double, ReturnsNew])
+@pytest.mark.parametrize("processor", [DoubleInPlace, ReturnsNew])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_with_the_scope_the_worker_edits_gpu_memory(
     gpu_server: GpuServer, ship: Callable[..., Source], processor: Any, dtype: torch.dtype
@@ -166,7 +162,7 @@ def test_server_and_worker_wait_for_the_gpu_work_of_each_other(
         gpu_server.record.append("receive")
         return answer
 
-    dialect = gpu_server.dialect(ship(Double))
+    dialect = gpu_server.dialect(ship(DoubleInPlace))
     process(dialect)
     monkeypatch.setattr(Worker, "send", sends)
     monkeypatch.setattr(Worker, "receive", receives)
@@ -179,7 +175,7 @@ def test_server_and_worker_wait_for_the_gpu_work_of_each_other(
 def test_without_the_scope_rows_are_copied_to_pinned_host_memory(
     gpu_server: GpuServer, ship: Callable[..., Source]
 ) -> None:
-    dialect = gpu_server.dialect(ship(Double), owner="bob")
+    dialect = gpu_server.dialect(ship(DoubleInPlace), owner="bob")
     process(dialect)
     assert gpu_server.gpu.calls == {"device": 0, "host": 2}
     assert "server: pin" in gpu_server.record
@@ -189,7 +185,7 @@ def test_without_the_scope_rows_are_copied_to_pinned_host_memory(
 
 def test_memory_that_cannot_be_pinned_is_used_unpinned(gpu_server: GpuServer, ship: Callable[..., Source]) -> None:
     gpu_server.server.fails = {"pin"}
-    process(gpu_server.dialect(ship(Double), owner="bob"))
+    process(gpu_server.dialect(ship(DoubleInPlace), owner="bob"))
     assert gpu_server.gpu.calls["host"] == 2
 
 
@@ -201,7 +197,7 @@ def test_after_a_cuda_error_rows_go_through_host_memory(
 ) -> None:
     """No request fails. The error is logged once, and no processor of that worker tries again."""
     getattr(gpu_server, end).fails = {call}
-    dialect = gpu_server.dialect(ship(Double))
+    dialect = gpu_server.dialect(ship(DoubleInPlace))
     process(dialect)
     process(dialect, rows=3)
     assert gpu_server.gpu.calls == {"device": 0, "host": 4}
@@ -214,7 +210,7 @@ def test_after_a_cuda_error_rows_go_through_host_memory(
 
 def test_more_rows_than_before(gpu_server: GpuServer, ship: Callable[..., Source]) -> None:
     """Memory that is too small is released at both ends once its work has ended."""
-    dialect = gpu_server.dialect(ship(Double))
+    dialect = gpu_server.dialect(ship(DoubleInPlace))
     process(dialect, rows=1)
     process(dialect, rows=5)
     process(dialect, rows=2)
@@ -234,7 +230,7 @@ def test_memory_is_kept_if_its_work_never_ends(
 
     monkeypatch.setattr(device_regions, "_IDLE_SECONDS", 0.01)
     monkeypatch.setattr(device_regions, "_kept_open", kept := [])
-    dialect = gpu_server.dialect(ship(Double))
+    dialect = gpu_server.dialect(ship(DoubleInPlace))
     process(dialect)
     gpu_server.server.idle = False
     del dialect
@@ -244,7 +240,7 @@ def test_memory_is_kept_if_its_work_never_ends(
 
 
 def test_a_revoked_scope_replaces_the_worker(gpu_server: GpuServer, ship: Callable[..., Source]) -> None:
-    dialect = gpu_server.dialect(ship(Double))
+    dialect = gpu_server.dialect(ship(DoubleInPlace))
     process(dialect)
     gpu_server.granted.clear()
     process(dialect)
@@ -254,7 +250,7 @@ def test_a_revoked_scope_replaces_the_worker(gpu_server: GpuServer, ship: Callab
 
 
 def test_a_revoked_scope_ends_an_idle_worker(gpu_server: GpuServer, ship: Callable[..., Source]) -> None:
-    dialect = gpu_server.dialect(ship(Double))
+    dialect = gpu_server.dialect(ship(DoubleInPlace))
     process(dialect)
     dialect._worker.end_revoked()
     process(dialect)
@@ -280,7 +276,7 @@ def test_text_of_a_worker_is_logged_in_one_line(gpu_server: GpuServer, caplog: p
 def test_a_worker_forked_in_advance_is_replaced_after_a_revocation(
     gpu_server: GpuServer, ship: Callable[..., Source]
 ) -> None:
-    dialect = gpu_server.dialect(ship(Double))
+    dialect = gpu_server.dialect(ship(DoubleInPlace))
     dialect._worker.protocol_error(dialect._source, "nonsense")  # forks the process for the next call at once
     gpu_server.granted.clear()
     process(dialect)
@@ -289,15 +285,15 @@ def test_a_worker_forked_in_advance_is_replaced_after_a_revocation(
 
 def test_a_new_process_gets_new_memory(gpu_server: GpuServer, ship: Callable[..., Source]) -> None:
     """GPU work of the killed process may still be running in the old memory."""
-    dialect = gpu_server.dialect(ship(Double))
+    dialect = gpu_server.dialect(ship(DoubleInPlace))
     process(dialect)
     dialect._worker.protocol_error(dialect._source, "nonsense")
     process(dialect)
     assert gpu_server.record.count("server: share") == 2
 
 
-def test_a_worker_with_a_cuda_error_ends(gpu_server: GpuServer, ship: Callable[..., Source]) -> None:
-    dialect = gpu_server.dialect(ship(Double))
+def test_a_worker_whose_cuda_is_broken_ends(gpu_server: GpuServer, ship: Callable[..., Source]) -> None:
+    dialect = gpu_server.dialect(ship(DoubleInPlace))
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
     gpu_server.worker.fails = {"synchronize"}
     with pytest.raises(ProcessorFailed, match=r"its worker (closed its connection|ended)"):
@@ -309,7 +305,7 @@ def test_a_worker_with_a_cuda_error_ends(gpu_server: GpuServer, ship: Callable[.
 
 def test_a_worker_without_a_gpu_refuses_gpu_memory(ship: Callable[..., Source]) -> None:
     """The server does not send such a call."""
-    shipped = ship(Double).payload
+    shipped = ship(DoubleInPlace).payload
     assert shipped is not None
     worker = _Worker()
     host = messages.Host(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import CustomLogitProcessor, InvalidName, UnknownProcessor
+from logitport import InvalidName, UnknownProcessor
 from logitport_proto import common_pb2
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
 from logitport_server.registry.store import Store
+from tests.toy_processors import Unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,12 +46,7 @@ NAMES = [
 ]
 
 
-class Idle(CustomLogitProcessor):
-    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
-        return logits
-
-
-IDLE = Idle.to_str()
+IDLE = Unchanged.to_str()
 
 
 @pytest.fixture

@@ -7,12 +7,11 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from logitport import (
-    CustomLogitProcessor,
     InvalidArgument,
     InvalidName,
     LimitExceeded,
@@ -29,22 +28,13 @@ from logitport_server.principals import ADMIN, APPLY, REGISTER, Party, Principal
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
 from logitport_server.registry.store import Store
+from tests.toy_processors import AddOne, Unchanged
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-class One(CustomLogitProcessor):
-    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
-        return logits
-
-
-class Two(CustomLogitProcessor):
-    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
-        return logits + 1
-
-
-ONE, TWO = One.to_str(), Two.to_str()
+ONE, TWO = Unchanged.to_str(), AddOne.to_str()
 
 
 def make_registry(
@@ -75,7 +65,7 @@ def test_a_description() -> None:
     assert info.dill
     assert info.size_bytes == len(json.loads(ONE)["callable"]) // 2
     assert not info.builtin
-    assert (info.class_name, info.dialect) == ("One", "sglang")
+    assert (info.class_name, info.dialect) == ("Unchanged", "sglang")
 
 
 def test_the_description_of_an_installed_processor() -> None:
@@ -110,7 +100,7 @@ def test_a_name_is_taken_until_it_is_replaced() -> None:
     registry = make_registry()
     one = registry.register(ONE, "team/x", replace=False).digest
     assert registry.register(ONE, "team/x", replace=False).digest == one
-    with pytest.raises(NameTaken, match=rf"'team/x' is bound to One \(sha256:{one[:12]}\); .* replace"):
+    with pytest.raises(NameTaken, match=rf"'team/x' is bound to Unchanged \(sha256:{one[:12]}\); .* replace"):
         registry.register(TWO, "team/x", replace=False)
     two = registry.register(TWO, "team/x", replace=True)
     assert registry.resolve(named(name="team/x")).key == two.digest

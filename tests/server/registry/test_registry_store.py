@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport import CustomLogitProcessor, InternalError, UnknownProcessor
+from logitport import InternalError, UnknownProcessor
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2
 from logitport_server.principals import APPLY, REGISTER, Party, Principal, TrustDomain
@@ -15,6 +15,7 @@ from logitport_server.registry import store as store_module
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
 from logitport_server.registry.store import Registration, Store
+from tests.toy_processors import AddOne, Unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,17 +24,7 @@ if TYPE_CHECKING:
     Restart = Callable[..., Registry]
 
 
-class One(CustomLogitProcessor):
-    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
-        return logits
-
-
-class Two(CustomLogitProcessor):
-    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
-        return logits + 1
-
-
-ONE, TWO = One.to_str(), Two.to_str()
+ONE, TWO = Unchanged.to_str(), AddOne.to_str()
 ANN, BOB = (Principal(name, frozenset({APPLY, REGISTER})) for name in ("ann", "bob"))
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from logitport import CustomLogitProcessor, SignatureRefused, payload
+from logitport import SignatureRefused, payload
 from logitport_proto import common_pb2
 from logitport_server.config import StartupError
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
 from logitport_server.registry.trusted_keys import TrustedKeys
+from tests.toy_processors import Unchanged
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,12 +24,7 @@ if TYPE_CHECKING:
 KEY, OTHER_KEY = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
 
 
-class One(CustomLogitProcessor):
-    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
-        return logits
-
-
-ONE = One.to_str()
+ONE = Unchanged.to_str()
 SIGNED = payload.sign(ONE, KEY, name="team/one")
 
 
