@@ -156,7 +156,7 @@ def test_a_slow_admission_does_not_delay_steps(client: Client) -> None:
     assert steps > 10
 
 
-class DeniesHistory(EditProcessor):
+class DeniesHistoryOrExits(EditProcessor):
     """Denies the ids of the history. Ends its process at the id `exit_at`."""
 
     def start(self, request: EditRequest) -> None:
@@ -174,25 +174,26 @@ class DeniesHistory(EditProcessor):
 def test_other_state_of_an_ended_worker_is_rebuilt_or_reported_lost(client: Client) -> None:
     # Registered processors of one owner share a worker.
     registered = {
-        processor: client.register(processor).digest for processor in (DeniesHistory, AddOne, CountsCallsInParams)
+        processor: client.register(processor).digest
+        for processor in (DeniesHistoryOrExits, AddOneInPlace, AddCallCount)
     }
     with client.session(vocab_size=VOCAB, dtype=torch.float32, max_draft_tokens=2) as session:
         rebuilt, leaves, stateless, counts = (
             session.add(Request([1], processors=[(registered[processor], params)], tenant="one"))
             for processor, params in (
-                *((DeniesHistory, {}), (DeniesHistory, {"exit_at": 9})),
+                *((DeniesHistoryOrExits, {}), (DeniesHistoryOrExits, {"exit_at": 9})),
                 *((AddOneInPlace, {}), (AddCallCount, {})),
             )
         )
         logits = torch.zeros(4, VOCAB)
         session.step({rebuilt: [2], leaves: [2], stateless: [2], counts: [2]}).apply(logits)
         assert logits[3].tolist() == [1.0] * VOCAB
-        # Both DeniesHistory requests share one call, so both fail.
+        # Both DeniesHistoryOrExits requests share one call, so both fail.
         result = session.step({rebuilt: [3], leaves: [9]}).apply(torch.zeros(2, VOCAB), check=False)
         assert result.failures.keys() == {rebuilt, leaves}
         session.remove(leaves)
         session.remove(rebuilt)
-        again = session.add(Request([1], [2, 3], processors=[(registered[DeniesHistory], {})], tenant="one"))
+        again = session.add(Request([1], [2, 3], processors=[(registered[DeniesHistoryOrExits], {})], tenant="one"))
         logits = torch.zeros(3, VOCAB)
         result = session.step({again: [4], stateless: [3], counts: [3]}).apply(logits, check=False)
         assert {handle: type(error) for handle, error in result.failures.items()} == {counts: StateLost}
@@ -205,8 +206,8 @@ def test_requests_of_another_session_are_rebuilt_from_their_history(client: Clie
         client.session(vocab_size=VOCAB, dtype=torch.float32) as session,
         client.session(vocab_size=VOCAB, dtype=torch.float32) as other,
     ):
-        kept = session.add(Request([1], processors=[(DeniesHistory, {})], tenant="two"))
-        leaves = other.add(Request([1], processors=[(DeniesHistory, {"exit_at": 9})], tenant="two"))
+        kept = session.add(Request([1], processors=[(DeniesHistoryOrExits, {})], tenant="two"))
+        leaves = other.add(Request([1], processors=[(DeniesHistoryOrExits, {"exit_at": 9})], tenant="two"))
         denied = [1]
         for token_id in range(10, 20):
             denied.append(token_id)

@@ -298,7 +298,7 @@ sys.stdin.read()
                 engine.kill()
 
 
-class Slow(CustomLogitProcessor):
+class SleepsSixSeconds(CustomLogitProcessor):
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         time.sleep(6)
         return logits
@@ -306,7 +306,7 @@ class Slow(CustomLogitProcessor):
 
 def test_an_abandoned_call_counts_until_its_work_has_ended(limited: RunningServer) -> None:
     """Otherwise calls with short deadlines could occupy all threads."""
-    request = Request([1], processors=[(Slow.to_str(), {})])
+    request = Request([1], processors=[(SleepsSixSeconds.to_str(), {})])
     token = TOKENS["alice"][0]
     with Client(limited.target, token=token) as hasty, Client(limited.target, token=token) as patient:
         hasty.processors()  # the client is connected

@@ -28,7 +28,7 @@ FLAG = (
 LocalConnection = Literal["grpc", "local"]
 
 
-class Slow(CustomLogitProcessor):
+class SignalsThenSleeps(CustomLogitProcessor):
     """Creates a file when it begins, then sleeps."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
@@ -66,7 +66,7 @@ def three_calls(
 ) -> Iterator[Future[torch.Tensor]]:
     """Begin an Apply and one step per transport, each of this duration."""
     for name in ("apply", "grpc", "local"):
-        request = Request([1], processors=[(Slow, {"begun": str(folder / name), "seconds": seconds})])
+        request = Request([1], processors=[(SignalsThenSleeps, {"begun": str(folder / name), "seconds": seconds})])
         if name == "apply":
             yield pool.submit(lambda sent=request: client.apply(torch.zeros(1, VOCAB), [sent]).logits)
         else:
@@ -104,7 +104,7 @@ def test_a_second_signal_ends_it_at_once(
     start_server: Callable[..., RunningServer], pool: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
     running = start_server(*FLAG, "--drain-seconds", "3600")
-    stuck = Request([1], processors=[(Slow, {"begun": str(tmp_path / "begun"), "seconds": 3600})])
+    stuck = Request([1], processors=[(SignalsThenSleeps, {"begun": str(tmp_path / "begun"), "seconds": 3600})])
     with Client(running.target) as client:
         under_way = pool.submit(client.apply, torch.zeros(1, VOCAB), [stuck])
         wait_for(tmp_path / "begun")
@@ -177,7 +177,7 @@ def test_many_calls_at_once_in_asyncio(server: RunningServer) -> None:
 def test_slow_processors_do_not_delay_others(
     start_server: Callable[..., RunningServer], pool: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
-    """Slow processors in all threads must not block logits-free steps of other engines."""
+    """SignalsThenSleeps processors in all threads must not block logits-free steps of other engines."""
     waiting = tmp_path / "let go"
     client = Client(start_server(*FLAG).target)
 

@@ -50,7 +50,7 @@ class RaisesIdOfCallCount(CustomLogitProcessor):
         return logits
 
 
-class DenySeen(EditProcessor):
+class DeniesWindow(EditProcessor):
     """Denies the latest ids; collects appended ids and drops those that are cut."""
 
     def start(self, request: EditRequest) -> None:
@@ -72,7 +72,7 @@ CHAINS: dict[str, Chain] = {
     "disallowed_tokens": [(DisallowedTokens, {"token_ids": list(range(0, VOCAB_SIZE, 3))})],
     "no_repeat_ngram": [(NoRepeatNGram, {"ngram_size": 2})],
     "thinking_budget": [(ThinkingBudget, THINKING)],
-    "collects ids": [(DenySeen, {"window": 5})],
+    "collects ids": [(DeniesWindow, {"window": 5})],
     "reads logits": [(Tilt, {"by": 4.0})],
 }
 CHAINS["reads what another left"] = [*CHAINS["collects ids"], *CHAINS["reads logits"]]

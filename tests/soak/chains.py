@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, RowEdits
+from tests.toy_processors import AddCallCount
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,22 +17,12 @@ if TYPE_CHECKING:
 INF = float("inf")
 
 
-class Tilt(CustomLogitProcessor):
-    """Reads logits."""
+class ScaleByFactor(CustomLogitProcessor):
+    """Scales a row by the parameter `factor`. Reads logits and keeps no state."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
         for row, params in enumerate(custom_param_list or []):
             logits[row] *= params["factor"]
-        return logits
-
-
-class Count(CustomLogitProcessor):
-    """Keeps state that is not a function of the history: it is lost with its worker."""
-
-    def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
-        for row, params in enumerate(custom_param_list or []):
-            params["calls"] = params.get("calls", 0) + 1
-            logits[row] += params["calls"]
         return logits
 
 
@@ -79,8 +70,8 @@ def random_chain(random: Random, vocab_size: int) -> list[ChainEntry]:
     makers = [
         lambda: ChainEntry("disallowed_tokens", {"token_ids": random.sample(range(vocab_size), 5)}, _disallowed),
         lambda: ChainEntry("no_repeat_ngram", {"ngram_size": random.randint(1, 3)}, _no_repeat),
-        lambda: ChainEntry(Tilt, {"factor": random.choice([0.5, -2.0, 1.25])}, _tilt),
-        lambda: ChainEntry(Count, {"of": random.randint(0, 9)}, _count),
+        lambda: ChainEntry(ScaleByFactor, {"factor": random.choice([0.5, -2.0, 1.25])}, _scale),
+        lambda: ChainEntry(AddCallCount, {"of": random.randint(0, 9)}, _count),
         lambda: ChainEntry(Spread, {"stride": random.randint(3, 9)}, _spread),
     ]
     return [random.choice(makers)() for _ in range(random.randint(1, 3))]
@@ -98,7 +89,7 @@ def _no_repeat(row: torch.Tensor, history: list[int], params: dict[str, Any], st
             row[history[start + size - 1]] = -INF
 
 
-def _tilt(row: torch.Tensor, history: list[int], params: dict[str, Any], state: dict[str, int]) -> None:
+def _scale(row: torch.Tensor, history: list[int], params: dict[str, Any], state: dict[str, int]) -> None:
     row *= params["factor"]
 
 

@@ -64,7 +64,7 @@ REPLY = messages.encode(messages.EditReply())
 ERROR = {"code": 13, "message": "", "trace": ""}
 
 
-class CountsCalls(EditProcessor):
+class CountsCallsInWorker(EditProcessor):
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         import logitport_server.worker.serve as serving
 
@@ -72,7 +72,7 @@ class CountsCalls(EditProcessor):
         vars(serving).setdefault("earlier_calls", []).append(1)
 
 
-class Leaves(CustomLogitProcessor):
+class ExitsInCall(CustomLogitProcessor):
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         os._exit(7)
 
@@ -88,16 +88,16 @@ def earlier_calls(executor: ProcessExecutor, source: Source) -> int:
 
 
 def test_one_worker_for_each_trust_domain(workers: ProcessExecutor, ship: Ship) -> None:
-    assert [earlier_calls(workers, ship(CountsCalls, tenant="x")) for _ in range(3)] == [0, 1, 2]
-    assert earlier_calls(workers, ship(CountsCalls, tenant="y")) == 0
-    assert earlier_calls(workers, ship(CountsCalls, tenant="x")) == 3
+    assert [earlier_calls(workers, ship(CountsCallsInWorker, tenant="x")) for _ in range(3)] == [0, 1, 2]
+    assert earlier_calls(workers, ship(CountsCallsInWorker, tenant="y")) == 0
+    assert earlier_calls(workers, ship(CountsCallsInWorker, tenant="x")) == 3
 
 
 def test_the_server_never_unpickles(workers: ProcessExecutor, ship: Ship, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("unpickled in the server")
 
-    source = ship(CountsCalls, tenant="z")
+    source = ship(CountsCallsInWorker, tenant="z")
     monkeypatch.setattr(loader.payload, "loads", refuse)
     monkeypatch.setattr(loader, "_unpickle", refuse)
     for name in ("load", "loads", "Unpickler"):
@@ -107,7 +107,7 @@ def test_the_server_never_unpickles(workers: ProcessExecutor, ship: Ship, monkey
 
 def test_a_worker_is_killed_from_outside_between_calls(workers: ProcessExecutor, ship: Ship) -> None:
     """The processor is not at fault: the next call runs in another process."""
-    source = ship(CountsCalls, tenant="killed")
+    source = ship(CountsCallsInWorker, tenant="killed")
     dialect = workers.host(source)
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
     worker = dialect._worker  # type: ignore[attr-defined]
@@ -121,7 +121,7 @@ def test_a_worker_is_killed_from_outside_between_calls(workers: ProcessExecutor,
     assert not workers.quarantine.reason(source.key)
 
 
-class Counts(CustomLogitProcessor):
+class WritesToParams(CustomLogitProcessor):
     """Keeps state that is not a function of the history."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
@@ -131,7 +131,7 @@ class Counts(CustomLogitProcessor):
 
 def test_errors_of_lost_states_do_not_keep_the_processor_alive(workers: ProcessExecutor, ship: Ship) -> None:
     """The processor has shared memory, and an idle server runs no garbage collection."""
-    dialect = workers.host(ship(Counts, tenant="lost"))
+    dialect = workers.host(ship(WritesToParams, tenant="lost"))
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
     dialect.process([state], torch.zeros(1, VOCAB))
     process = dialect._worker.process()  # type: ignore[attr-defined]
@@ -153,7 +153,9 @@ def test_errors_of_lost_states_do_not_keep_the_processor_alive(workers: ProcessE
 def test_many_threads_share_a_worker(workers: ProcessExecutor, ship: Ship) -> None:
     counted: list[int] = []
     threads = [
-        threading.Thread(target=lambda: counted.append(earlier_calls(workers, ship(CountsCalls, tenant="many"))))
+        threading.Thread(
+            target=lambda: counted.append(earlier_calls(workers, ship(CountsCallsInWorker, tenant="many")))
+        )
         for _ in range(8)
     ]
     for thread in threads:
@@ -164,7 +166,7 @@ def test_many_threads_share_a_worker(workers: ProcessExecutor, ship: Ship) -> No
 
 
 def test_begin_does_not_wait_for_a_busy_worker(workers: ProcessExecutor, ship: Ship) -> None:
-    dialect = workers.host(ship(CountsCalls, tenant="busy"))
+    dialect = workers.host(ship(CountsCallsInWorker, tenant="busy"))
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
     with dialect._worker.lock:  # type: ignore[attr-defined]
         assert not dialect.begin([state], None)
@@ -173,7 +175,7 @@ def test_begin_does_not_wait_for_a_busy_worker(workers: ProcessExecutor, ship: S
 
 
 def test_an_abandoned_call_does_not_block_the_worker(workers: ProcessExecutor, ship: Ship) -> None:
-    dialect = workers.host(ship(CountsCalls, tenant="abandoned"))
+    dialect = workers.host(ship(CountsCallsInWorker, tenant="abandoned"))
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
     assert dialect.begin([state], None)
     dialect.abandon()
@@ -182,7 +184,7 @@ def test_an_abandoned_call_does_not_block_the_worker(workers: ProcessExecutor, s
 
 
 def test_a_call_that_ends_the_worker_is_not_retried_row_by_row(workers: ProcessExecutor, ship: Ship) -> None:
-    dialect = workers.host(ship(Leaves, tenant="leaves"))
+    dialect = workers.host(ship(ExitsInCall, tenant="leaves"))
     states = [dialect.start(RequestContext("r", History([1]), {}, VOCAB), {}) for _ in range(2)]
     with pytest.raises(WorkerLost, match="ended with status 7") as raised:
         dialect.process(states, torch.zeros(2, VOCAB))
@@ -280,7 +282,7 @@ def test_a_worker_that_does_not_read(untrusted: UntrustedWorker) -> None:
 def test_an_invalid_reply_ends_the_worker_and_fails_its_requests(
     workers: ProcessExecutor, ship: Ship, monkeypatch: pytest.MonkeyPatch, reply: dict[str, Any], columns: list[bytes]
 ) -> None:
-    source = ship(CountsCalls, tenant="invalid")
+    source = ship(CountsCallsInWorker, tenant="invalid")
     workers.quarantine.lift(source.key)
     dialect = workers.host(source)
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
@@ -305,13 +307,13 @@ def test_workers_are_limited_and_idle_ones_are_replaced(ship: Ship) -> None:
     executor = ProcessExecutor(Deadlines(60.0, 200.0), quarantine_after=3, max_workers=2, without=missing)
     try:
         executor.ready()
-        kept = [executor.host(ship(CountsCalls, tenant=tenant)) for tenant in ("a", "b")]
+        kept = [executor.host(ship(CountsCallsInWorker, tenant=tenant)) for tenant in ("a", "b")]
         with pytest.raises(LimitExceeded, match=r"2 workers are in use.*--max-workers"):
-            executor.host(ship(CountsCalls, tenant="c"))
-        assert executor.host(ship(CountsCalls, tenant="a"))
+            executor.host(ship(CountsCallsInWorker, tenant="c"))
+        assert executor.host(ship(CountsCallsInWorker, tenant="a"))
         del kept[0]
         gc.collect()
-        assert earlier_calls(executor, ship(CountsCalls, tenant="c")) == 0
+        assert earlier_calls(executor, ship(CountsCallsInWorker, tenant="c")) == 0
         assert executor.running == 2
     finally:
         executor.close()
@@ -322,7 +324,7 @@ def test_a_zygote_that_ends_is_launched_again(ship: Ship) -> None:
     executor = ProcessExecutor(Deadlines(60.0, 200.0), quarantine_after=3, without=missing)
     try:
         executor.ready()
-        dialect = executor.host(ship(CountsCalls))
+        dialect = executor.host(ship(CountsCallsInWorker))
         state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
         process = dialect._worker.process()  # type: ignore[attr-defined]
         for zygote in executor._zygotes.values():
@@ -351,4 +353,4 @@ def test_the_error_of_a_deadline_names_the_call_and_the_option(
     worker = Worker(None, Mock(), Deadlines(2.0, 10.0), Mock())
     process = Mock(send=Mock(side_effect=NoAnswer))
     with pytest.raises(ProcessorTimedOut, match=message):
-        worker.send(process, ship(CountsCalls), call, seconds=seconds)
+        worker.send(process, ship(CountsCallsInWorker), call, seconds=seconds)

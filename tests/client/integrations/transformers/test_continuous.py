@@ -53,7 +53,7 @@ PROMPTS = [
 LENGTHS = [64, 9, 64, 1, 40, 64, 23, 64]
 
 
-class Local(LogitsProcessor):
+class LocalRequestChain(LogitsProcessor):
     """A chain that runs on the tensors of one request."""
 
     def __init__(self, chain: Chain, prompt: list[int]) -> None:
@@ -101,7 +101,7 @@ def reference(model: Qwen2ForCausalLM) -> Callable[..., list[int]]:
             torch.tensor([prompt]),
             attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
             generation_config=config(max_new_tokens=length),
-            logits_processor=LogitsProcessorList([Local(CHAINS[chain], prompt)]),
+            logits_processor=LogitsProcessorList([LocalRequestChain(CHAINS[chain], prompt)]),
         )
         ids: list[int] = output[0, len(prompt) :].tolist()
         return ids

@@ -26,7 +26,7 @@ PAD = 0
 NEW = 20
 
 
-class Local(LogitsProcessor):
+class LocalBatchChain(LogitsProcessor):
     """A chain that runs on tensors in this process, called as SGLang calls its processors."""
 
     def __init__(self, chain: Sequence[tuple[type[CustomLogitProcessor], dict[str, Any]]], prompt_length: int) -> None:
@@ -75,7 +75,7 @@ def test_tokens_equal_those_of_the_same_processor_in_process(
     client: Client, generate: Callable[..., torch.Tensor], prompts: torch.Tensor, chain: str, mode: str
 ) -> None:
     remote = RemoteLogitsProcessor(client, CHAINS[chain], pad_token_id=PAD)
-    local = Local(CHAINS[chain], prompts.shape[1])
+    local = LocalBatchChain(CHAINS[chain], prompts.shape[1])
 
     through_service = generate(remote, **MODES[mode])
 
@@ -129,7 +129,7 @@ def test_scores_of_every_supported_dtype(client: Client, dtype: torch.dtype) -> 
     scores = torch.randn(2, VOCAB_SIZE).to(dtype)
     with RemoteLogitsProcessor(client, chain) as remote:
         processed = remote(torch.tensor([[5], [6]]), scores)
-    expected = Local([(TiltByLastId, {"by": 2.0}), (DisallowedTokens, {"token_ids": [3]})], 1)(
+    expected = LocalBatchChain([(TiltByLastId, {"by": 2.0}), (DisallowedTokens, {"token_ids": [3]})], 1)(
         torch.tensor([[5], [6]]), scores
     )
     assert processed.dtype == dtype
