@@ -177,7 +177,7 @@ def test_many_calls_at_once_in_asyncio(server: RunningServer) -> None:
 def test_slow_processors_do_not_delay_others(
     start_server: Callable[..., RunningServer], pool: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
-    """SignalsThenSleeps processors in all threads must not block logits-free steps of other engines."""
+    """Slow processors in all threads must not block logits-free steps of other engines."""
     waiting = tmp_path / "let go"
     client = Client(start_server(*FLAG).target)
 
