@@ -150,8 +150,10 @@ def test_a_request_that_cannot_be_added_fails_alone(client: Client, vllm_module:
 
 
 def test_a_lost_worker_fails_its_requests_and_the_next_worker_gets_all_others(client: Client, vllm_module: Any) -> None:
+    # Registered processors of one owner share a worker.
+    counts, leaves = (client.register(cls).digest for cls in (vllm_module.Counts, vllm_module.Leaves))
     with client.session(vocab_size=VOCAB) as session:
-        chain = [(vllm_module.Counts, {}), (vllm_module.Leaves, {})]
+        chain = [(counts, {}), (leaves, {})]
         bad = session.add(Request([1], processors=chain, on_error="skip"))
         other = session.add(Request([2], [3], processors=chain, on_error="skip"))
         rows(session, {other: [4]})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import struct
 from collections import deque
 from concurrent.futures import Future
@@ -22,7 +24,7 @@ from logitport_server.dialects import RequestContext
 from logitport_server.executors import Deadlines, InlineExecutor
 from logitport_server.executors.remote import RemoteDialect
 from logitport_server.executors.worker import Worker
-from logitport_server.executors.zygote import WorkerGone
+from logitport_server.executors.worker_process import Received, WorkerGone
 from logitport_server.metrics import Metrics
 from logitport_server.registry.loader import Loader
 from logitport_server.registry.policy import PayloadPolicy
@@ -135,29 +137,33 @@ class _FakeWorker:
         hosted = messages.HostReply(reads_logits=reads_logits)
         self._replies: deque[messages.Reply] = deque([hosted, *[messages.StartReply()] * ROWS])
         self._unread = deque(data[at : at + 1000] for at in range(0, len(data), 1000))
+        self._reader = worker_frames.Reader(1 << 20)
+        self._always_ready = os.eventfd(1)
 
-    def send(self, *_: object) -> None:
+    def post(self, *_: object) -> None:
         pass
 
-    def receive(self) -> tuple[messages.Reply, list[memoryview]]:
+    def flush(self) -> None:
+        pass
+
+    def register(self, poll: select.poll) -> tuple[int]:
+        poll.register(self._always_ready, select.POLLIN)
+        return (self._always_ready,)
+
+    def pump(self) -> list[Received]:
         if self._replies:
-            return self._replies.popleft(), []
+            return [Received(self._replies.popleft(), [])]
+        if not self._unread:
+            raise WorkerGone("ended")
+        self._reader.feed(self._unread.popleft())
         try:
-            _, message, columns = worker_frames.read(self._receive, 1 << 20)
-            return messages.decode_reply(message), columns
+            frame = self._reader.next()
+            return [] if frame is None else [Received(messages.decode_reply(frame.message), frame.columns)]
         except worker_frames.BadFrame as error:
             raise WorkerGone(str(error)) from error
 
     def close(self) -> None:
-        pass
-
-    def _receive(self, max_bytes: int) -> bytes:
-        if not self._unread:
-            raise WorkerGone("ended")
-        part = self._unread.popleft()
-        if len(part) > max_bytes:
-            self._unread.appendleft(part[max_bytes:])
-        return part[:max_bytes]
+        os.close(self._always_ready)
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {

@@ -77,7 +77,7 @@ class Dialect(ABC):
     Any method may raise any exception, because it runs third-party code.
 
     Attributes:
-        isolated: whether the processor runs in another process, so that other processors can run at the same time.
+        isolated: whether the processor runs in a worker, so that other processors can run at the same time.
         argmax_invariant: whether the processor never changes which logit of a row is the largest. It is skipped when
             all requests of a step are greedy, unless a later processor of the chain may change the largest logit.
         reads_logits: whether the processor takes logits.
@@ -156,16 +156,6 @@ class Dialect(ABC):
 
     def borrow(self, region: Region | None) -> None:
         """Let calls process logits of this region in place; None ends that. Only where `isolated`."""
-
-    def begin(self, states: Sequence[Any], logits: torch.Tensor | None) -> bool:
-        """Begin a call and return True, or return False if that would wait; only where `isolated`.
-
-        After True, the next call must be `edit` or `process` with the same arguments, or `abandon`.
-        """
-        raise NotImplementedError
-
-    def abandon(self) -> None:
-        """Cancel the call that was begun, if there is one."""
 
     def edit(self, states: Sequence[Any]) -> EditsResult:
         """Return the edits of each row; only where `reads_logits` is False."""

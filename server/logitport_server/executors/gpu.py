@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from logitport.core.cuda_ipc import Cuda
-    from logitport_server.executors.zygote import WorkerProcess
+    from logitport_server.executors.worker_process import WorkerProcess
     from logitport_server.principals import TrustDomain
     from logitport_server.shared_memory.regions import Region
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from logitport_server.dialects import RequestContext
-    from logitport_server.executors.zygote import WorkerProcess
+    from logitport_server.executors.worker_process import WorkerProcess
 
 # Numbers of processors and states in workers. No number is used twice.
 numbers = count(1)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from logitport_server.executors.gpu import Gpu
-    from logitport_server.executors.zygote import WorkerProcess
+    from logitport_server.executors.worker_process import WorkerProcess
     from logitport_server.principals import TrustDomain
 
     # Makes the worker open GPU memory, given its descriptor. Raises LogitportError.

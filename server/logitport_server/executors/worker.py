@@ -6,30 +6,33 @@ import logging
 import threading
 import time
 from collections import deque
+from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
-from logitport.errors import ProcessorTimedOut, from_proto
+from logitport.errors import LogitportError, ProcessorTimedOut, from_proto
 from logitport_proto import common_pb2
 from logitport_server.dialects import failures
 from logitport_server.dialects.failures import WorkerLost
-from logitport_server.executors.zygote import NoAnswer, WorkerGone, WorkerProcess
+from logitport_server.executors.worker_process import WorkerGone, WorkerProcess, wait_for_any
 from logitport_server.worker import messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
 
-    from logitport.errors import LogitportError
     from logitport_server.executors.gpu import Gpu
     from logitport_server.executors.zygote import Zygote
     from logitport_server.principals import TrustDomain
     from logitport_server.registry.quarantine import Quarantine
     from logitport_server.registry.source import Source
 
-_Reply = TypeVar("_Reply", bound=messages.Reply)
+    OnReply = Callable[[Any, Sequence[memoryview]], object]
+    OnError = Callable[[BaseException], object]
+
+_Reply = TypeVar("_Reply")
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +42,6 @@ _LOADING_CALLS: dict[type[messages.WorkerCall], str] = {
     messages.Validate: "checking its parameters",
     messages.Start: "its start",
 }
-
-# A ready zygote forks a worker in milliseconds. One that must be launched first imports torch.
-_FORK_TIMEOUT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,27 @@ class Deadlines:
     load: float
 
 
+class NotStarted(Exception):
+    """A call that the worker never began, because its process ended during an earlier call. It may be repeated."""
+
+
+class _Posted(NamedTuple):
+    """A call without a reply."""
+
+    source: Source
+    kind: type[messages.WorkerCall]
+    expected: type[Any]
+    on_reply: OnReply
+    on_error: OnError
+
+
 class Worker:
     """Runs one trust domain's processors in a process that is replaced when it ends.
 
     Attributes:
         domain: the trust domain.
-        lock: held from the beginning of a call to its end. All methods but `release`, `close` and `end_revoked` need
-            it.
+        lock: held from the first call that is posted to the last reply. All methods but `release`, `close` and
+            `end_revoked` need it.
         dialects: the processors that sessions hold.
         idle_since: when the last call ended, in time.monotonic() seconds.
         gpu: the server's GPU, if it can share memory.
@@ -87,18 +101,21 @@ class Worker:
         self._zygote = zygote
         self._forked: Future[WorkerProcess] | None = None
         self._process: WorkerProcess | None = None
+        self._posted: deque[_Posted] = deque()
+        # When the worker began the oldest call without a reply, as far as is known; time.monotonic() seconds.
+        self._began = 0.0
         # Objects that the process can drop: processors (state None), and states of processors.
         self._released: deque[tuple[int, int | None]] = deque()
-        self._last_call: type[messages.WorkerCall] = messages.WorkerCall
+
+    @property
+    def pending(self) -> bool:
+        """Whether a call has no reply yet."""
+        return bool(self._posted)
 
     def reserve(self, source: Source, seconds: float) -> None:
         """Acquire the lock. Raises ProcessorTimedOut if other calls of the trust domain hold it for so long."""
         if not self.lock.acquire(timeout=seconds):
-            raise ProcessorTimedOut(
-                f"processor {source.display_name}: the worker of its trust domain was busy for {seconds:g} s; try "
-                "again, or give slow processors a tenant of their own",
-                processor=source.display_name,
-            )
+            raise busy(source, seconds)
 
     @contextmanager
     def reserved(self, source: Source, seconds: float) -> Iterator[None]:
@@ -109,69 +126,126 @@ class Worker:
         finally:
             self.lock.release()
 
-    def process(self) -> WorkerProcess:
-        """Return the process; fork one if there is none. Raises WorkerLost if that fails."""
+    def process(self, seconds: float) -> WorkerProcess:
+        """Return the process; fork one if there is none. Raises WorkerLost if that fails, or takes longer."""
         if self._process is not None and not (self._process.alive and self._is_permitted(self._process)):
             self._close_process()
         if self._process is None:
-            forked, self._forked = self._forked or self._zygote().fork(), None
+            self._forked = self._forked or self._zygote().fork()
+            wait([self._forked], max(0.0, seconds))
+            if not self._forked.done():  # the next call takes its process
+                raise WorkerLost(f"no worker for {self.domain} was started within {seconds:.3g} s; try again")
+            forked, self._forked = self._forked, None
             try:
-                self._process = forked.result(_FORK_TIMEOUT_SECONDS)
+                self._process = forked.result()
             except Exception as error:
-                forked.add_done_callback(_close_forked)
                 raise WorkerLost(f"no worker for {self.domain}: it {error}") from error
             if not self._is_permitted(self._process):  # forked before the owner lost the scope
-                return self.process()
+                return self.process(seconds)
         return self._process
 
-    def send(
+    def post(
         self,
-        process: WorkerProcess,
         source: Source,
         call: messages.WorkerCall,
-        columns: Sequence[bytes] = (),
+        columns: Sequence[bytes],
+        expected: type[Any],
+        on_reply: OnReply,
+        on_error: OnError,
         descriptors: Sequence[int] = (),
-        *,
-        seconds: float,
     ) -> None:
-        """Begin a call of a processor. `receive` ends it. Raises ProcessorTimedOut, WorkerLost."""
+        """Queue a call of a processor. The calls are answered in this order, each by one of its functions.
+
+        Args:
+            source: the processor.
+            call: the message.
+            columns: its columns.
+            expected: type of the reply.
+            on_reply: called with the reply and its columns. An IndexError, TypeError or ValueError means that the
+                reply is invalid, and ends the process. Any other LogitportError goes to `on_error`.
+            on_error: called with ProcessorTimedOut, WorkerLost, NotStarted, or an error that the worker sent.
+            descriptors: file descriptors that travel with the message.
+        """
+        assert self._process is not None  # noqa: S101 - the caller has it from `process`
         if self._released:
             call.released = [self._released.popleft() for _ in range(len(self._released))]
-        self._last_call = type(call)
-        try:
-            process.send(call, columns, descriptors, seconds)
-        except (WorkerGone, NoAnswer) as error:
-            raise self._replace_process(source, error, seconds) from None
+        if not self._posted:
+            self._began = time.monotonic()
+        self._process.post(call, columns, descriptors)
+        self._posted.append(_Posted(source, type(call), expected, on_reply, on_error))
 
-    def receive(
-        self, process: WorkerProcess, source: Source, expected: type[_Reply], *, seconds: float
-    ) -> tuple[_Reply, list[memoryview]]:
-        """End a call.
+    def exchange(
+        self,
+        source: Source,
+        call: messages.WorkerCall,
+        columns: Sequence[bytes],
+        expected: type[_Reply],
+        seconds: float,
+        descriptors: Sequence[int] = (),
+    ) -> tuple[_Reply, Sequence[memoryview]]:
+        """Post a call, and wait for its reply and those of all earlier calls.
 
         Raises:
-            ProcessorTimedOut: no reply within the seconds given to `send`. The process is killed.
+            ProcessorTimedOut: the replies did not arrive within these seconds. The process is killed.
             WorkerLost: the process ended, or its reply is invalid.
             LogitportError: the processor raised, or was refused.
         """
+        replies: list[tuple[_Reply, Sequence[memoryview]]] = []
+        errors: list[BaseException] = []
+
+        def on_reply(reply: _Reply, reply_columns: Sequence[memoryview]) -> None:
+            replies.append((reply, reply_columns))
+
+        self.post(source, call, columns, expected, on_reply, errors.append, descriptors)
+        deadline = time.monotonic() + seconds
+        self.flush()
+        while self._posted and self._process is not None:
+            if wait_for_any([self._process], deadline - time.monotonic()):
+                self.pump()
+            else:
+                self.time_out(seconds)
+        if errors:
+            raise errors[0]
+        return replies[0]
+
+    def flush(self) -> None:
+        """Write as many of the posted calls as the process takes."""
+        if self._process is not None:
+            try:
+                self._process.flush()
+            except WorkerGone as error:
+                self._fail(error)
+
+    def pump(self) -> None:
+        """Write posted calls, and handle the replies that have arrived."""
+        assert self._process is not None  # noqa: S101 - there are calls without a reply
         try:
-            reply, columns = process.receive()
-        except (WorkerGone, NoAnswer) as error:
-            raise self._replace_process(source, error, seconds) from None
-        self.idle_since = time.monotonic()
-        if isinstance(reply, messages.ErrorReply):
-            raise self.processor_error(source, reply.error)
-        if not isinstance(reply, expected):
-            raise self.protocol_error(source, f"{type(reply).__name__} instead of {expected.__name__}")
-        return reply, columns
+            received = self._process.pump()
+        except WorkerGone as error:
+            self._fail(error)
+            return
+        for reply, columns in received:
+            if not self._posted:  # an earlier reply was invalid
+                return
+            self._handle(reply, columns)
+
+    def wait_list(self) -> list[WorkerProcess]:
+        """Return the process to wait for; none if no call is without a reply."""
+        return [self._process] if self._posted and self._process is not None else []
+
+    def time_out(self, seconds: float) -> None:
+        """Kill the process, because the oldest call has no reply within these seconds. The later calls fail, too."""
+        self._fail(None, seconds)
+
+    def abandon(self) -> None:
+        """Kill the process if calls have no reply: nothing waits for them any more."""
+        if self._posted:
+            self._fail(WorkerGone("was ended: its call was abandoned"))
 
     def processor_error(self, source: Source, error: messages.Error) -> LogitportError:
         """Convert an error that the worker sent."""
         proto = common_pb2.Error(code=error.code, message=error.message, remote_traceback=error.trace)  # type: ignore[arg-type]
         return failures.of_processor(from_proto(proto), source.display_name)
-
-    def protocol_error(self, source: Source, what: str) -> LogitportError:
-        """Kill the worker because it sent something invalid. Returns the error to raise."""
-        return self._replace_process(source, WorkerGone(f"sent {what}"), 0.0)
 
     def end_revoked(self) -> None:
         """End an idle process that holds a GPU after its owner has lost the scope. A busy process is not ended."""
@@ -195,31 +269,77 @@ class Worker:
         """Return whether the owner still has the scope for the GPU, if the process holds one."""
         return not process.holds_gpu or (self.gpu is not None and self.gpu.granted(self.domain))
 
-    def _replace_process(self, source: Source, error: WorkerGone | NoAnswer, seconds: float) -> LogitportError:
-        """Kill the process, record the failure and fork another process at once. Returns the error to raise."""
-        failure: LogitportError
-        if isinstance(error, NoAnswer):
-            what = _LOADING_CALLS.get(self._last_call, "its call")
+    def _handle(self, reply: messages.Reply, columns: Sequence[memoryview]) -> None:
+        """Pass a reply to the call that it answers."""
+        posted = self._posted[0]
+        now = time.monotonic()
+        try:
+            if isinstance(reply, messages.ErrorReply):
+                posted.on_error(self.processor_error(posted.source, reply.error))
+            elif isinstance(reply, posted.expected):
+                posted.on_reply(reply, columns)
+            else:
+                raise TypeError(f"{type(reply).__name__} instead of {posted.expected.__name__}")
+        except (IndexError, TypeError, ValueError) as error:
+            self._fail(WorkerGone(f"sent an invalid reply: {error}"))
+            return
+        except LogitportError as error:
+            posted.on_error(error)
+        if posted.kind not in _LOADING_CALLS:
+            self.quarantine.record_success(self.domain, posted.source.key)
+        self._posted.popleft()
+        self.idle_since = self._began = now
+
+    def _fail(self, gone: WorkerGone | None, seconds: float = 0.0) -> None:
+        """Kill the process, record the failure of the oldest call, and fork another process at once.
+
+        Args:
+            gone: why the process is lost; None if it did not reply in time.
+            seconds: the time limit that was exceeded.
+        """
+        calls, self._posted = self._posted, deque()
+        self._close_process()
+        with suppress(Exception):  # if it persists, the next call reports it
+            self._forked = self._forked or self._zygote().fork()
+        if not calls:
+            return
+        oldest = calls.popleft()
+        oldest.on_error(self._failure(oldest, gone, seconds))
+        for call in calls:
+            call.on_error(NotStarted())
+
+    def _failure(self, call: _Posted, gone: WorkerGone | None, seconds: float) -> LogitportError:
+        """Record the loss of the process during a call. Returns the call's error."""
+        name = call.source.display_name
+        error: LogitportError
+        if gone is None:
+            what = _LOADING_CALLS.get(call.kind, "its call")
             # Within a step, even loading calls have only the time of a call, or the rest of it.
-            is_load = self._last_call in _LOADING_CALLS and seconds >= self.deadlines.load
+            is_load = call.kind in _LOADING_CALLS and seconds >= self.deadlines.load
             option = "--load-timeout-seconds" if is_load else "--processor-timeout-seconds"
             reason = f"{what} took over {seconds:.3g} s ({option}), and its worker was ended: look for a loop"
-            failure = ProcessorTimedOut(f"processor {source.display_name}: {reason}", processor=source.display_name)
+            error = ProcessorTimedOut(f"processor {name}: {reason}", processor=name)
         else:
-            reason = f"its worker {error}"
-            failure = WorkerLost(f"processor {source.display_name}: {reason}", processor=source.display_name)
-        logger.warning("processor %s of %s: %s", source.display_name, self.domain, reason)
-        self._close_process()
-        self.quarantine.record_failure(self.domain, source.key, reason)
-        with suppress(Exception):  # if it persists, the next call reports it
-            self._forked = self._zygote().fork()
-        return failure
+            reason = f"its worker {gone}"
+            error = WorkerLost(f"processor {name}: {reason}", processor=name)
+        logger.warning("processor %s of %s: %s", name, self.domain, reason)
+        self.quarantine.record_failure(self.domain, call.source.key, reason)
+        return error
 
     def _close_process(self) -> None:
         if self._process is not None:
             self._process.close()
             self._process = None
         self._released.clear()
+
+
+def busy(source: Source, seconds: float) -> ProcessorTimedOut:
+    """Return the error of a call that has waited these seconds for other calls of its worker."""
+    return ProcessorTimedOut(
+        f"processor {source.display_name}: the worker of its trust domain was busy for {seconds:.3g} s; try again, or "
+        "give slow processors a tenant of their own",
+        processor=source.display_name,
+    )
 
 
 def _close_forked(forked: Future[WorkerProcess]) -> None:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import logging
-import os
-import select
 import signal
 import socket
 import threading
-import time
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from logitport_server.worker import frames, messages
+from logitport_server.executors.worker_process import WorkerGone, WorkerProcess
+from logitport_server.worker import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from logitport_server.sandbox import Limits
     from logitport_server.worker.start import StartedZygote
 
@@ -25,118 +21,6 @@ logger = logging.getLogger(__name__)
 
 _MAX_MESSAGE_BYTES = 1 << 16
 _READY_TIMEOUT_SECONDS = 180.0
-# How long to wait for the zygote's report of the exit status of a worker that has ended.
-_EXIT_TIMEOUT_SECONDS = 0.5
-# Limit for the columns of one reply. Biases of many rows over a large vocabulary fit.
-_MAX_REPLY_BYTES = 64 << 20
-
-
-class WorkerGone(Exception):
-    """The process has ended, or violated the protocol. The message is a predicate, such as "ended with status 1"."""
-
-
-class NoAnswer(Exception):
-    """The process did not answer before the deadline."""
-
-
-class WorkerProcess:
-    """A forked worker. It runs one call at a time.
-
-    Attributes:
-        holds_gpu: whether it has the device nodes of a GPU.
-        uses_gpu: whether it can use them, as far as is known.
-    """
-
-    def __init__(self, connection: socket.socket, pidfd: int, ended: Future[int], *, holds_gpu: bool = False) -> None:
-        self.holds_gpu = self.uses_gpu = holds_gpu
-        self._connection = connection
-        self._connection.setblocking(False)
-        self._pidfd = pidfd
-        self._ended = ended
-        self._killed = False
-        self._calls = 0
-        self._poll = select.poll()
-        self._poll.register(connection, select.POLLIN)
-        self._poll.register(pidfd, select.POLLIN)
-        self._deadline = 0.0
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process has not ended, as far as is known."""
-        return not self._ended.done()
-
-    def send(
-        self, call: messages.WorkerCall, columns: Sequence[bytes], descriptors: Sequence[int], seconds: float
-    ) -> None:
-        """Begin a call. Raises WorkerGone, NoAnswer."""
-        self._calls += 1
-        self._deadline = time.monotonic() + seconds
-        frame = memoryview(frames.pack(self._calls, messages.encode(call), columns))
-        try:
-            if descriptors:
-                frame = frame[socket.send_fds(self._connection, [frame], descriptors) :]
-            while frame:
-                try:
-                    frame = frame[self._connection.send(frame) :]
-                except BlockingIOError:
-                    self._wait(select.POLLOUT)
-        except OSError as error:
-            raise WorkerGone(self._describe_end()) from error
-
-    def receive(self) -> tuple[messages.Reply, list[memoryview]]:
-        """End a call, before the deadline set at its beginning. Raises WorkerGone, NoAnswer."""
-        try:
-            call, message, columns = frames.read(self._receive, _MAX_REPLY_BYTES)
-            reply = messages.decode_reply(message)
-        except frames.BadFrame as error:
-            raise WorkerGone(f"sent an invalid frame: {error}") from error
-        if call != self._calls:
-            raise WorkerGone("sent the reply to another call")
-        return reply, columns
-
-    def kill(self) -> None:
-        """Kill the process and all that it has started. Idempotent."""
-        self._killed = True
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-
-    def close(self) -> None:
-        """Kill the process and close its descriptors. No method may be called afterwards."""
-        self.kill()
-        self._connection.close()
-        os.close(self._pidfd)
-
-    def _receive(self, max_bytes: int) -> bytes:
-        while True:
-            try:
-                data = self._connection.recv(max_bytes)
-            except BlockingIOError:
-                self._wait(select.POLLIN)
-            except OSError as error:
-                raise WorkerGone(self._describe_end()) from error
-            else:
-                if not data:
-                    raise WorkerGone(self._describe_end())
-                return data
-
-    def _wait(self, event: int) -> None:
-        """Wait until the socket is ready. Raises WorkerGone, NoAnswer."""
-        self._poll.modify(self._connection, event)
-        ready = self._poll.poll(max(0.0, self._deadline - time.monotonic()) * 1000)
-        if not ready:
-            raise NoAnswer
-        if all(descriptor == self._pidfd for descriptor, _ in ready):
-            raise WorkerGone(self._describe_end())
-
-    def _describe_end(self) -> str:
-        wait([self._ended], _EXIT_TIMEOUT_SECONDS)
-        if not self._ended.done():
-            return "closed its connection to the server"
-        status = self._ended.result()
-        if status >= 0:
-            return f"ended with status {status}"
-        name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
-        return f"was killed by {name}" + (", most likely for memory" if name == "SIGKILL" and not self._killed else "")
 
 
 class Zygote:

@@ -11,8 +11,6 @@ from logitport_server.dialects.base import States
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import torch
-
     from logitport_server.dialects import Dialect
     from logitport_server.session.active_request import ActiveRequest
 
@@ -34,16 +32,11 @@ class Row:
 
 @dataclass(slots=True)
 class Group:
-    """The rows of one call of one processor (the batch mask as indices), and the state of each row.
-
-    Attributes:
-        selected: the logits of these rows if they are selected before the call, which is done for calls in workers.
-    """
+    """The rows of one call of one processor (the batch mask as indices), and the state of each row."""
 
     dialect: Dialect
     rows: list[Row] = field(default_factory=list)
     states: States = field(default_factory=States)
-    selected: torch.Tensor | None = None
 
 
 class Rows(tuple[Row, ...]):

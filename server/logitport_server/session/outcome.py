@@ -17,12 +17,8 @@ if TYPE_CHECKING:
 
     from logitport.errors import LogitportError
     from logitport_server.dialects.base import EditsResult
-    from logitport_server.principals import TrustDomain
     from logitport_server.session.active_request import ActiveRequest
     from logitport_server.session.grouping import Group, Row
-
-# Calls of one trust domain that may time out in one step. The limit exists because each makes the whole step wait.
-_MAX_TIMEOUTS = 2
 
 
 class Failed(NamedTuple):
@@ -39,22 +35,16 @@ class StepOutcome:
     Attributes:
         succeeded: the groups with successful calls, in order, with the edits of their rows (none if logits-reading).
         failures: the requests that failed in this step, by slot.
-        timeouts: number of calls that timed out, by trust domain.
     """
 
     succeeded: list[tuple[Group, EditsResult]] = field(default_factory=list)
     failures: dict[int, Failed] = field(default_factory=dict)
-    timeouts: Counter[TrustDomain | None] = field(default_factory=Counter)
 
     def fail(self, request: ActiveRequest, error: LogitportError) -> None:
         """Record a failure, and exclude the request from the rest of the step."""
         request.fail(error)
         self.failures[request.slot] = Failed(error, request.skip)
         self.__dict__.pop("edits", None)
-
-    def out_of_time(self, group: Group) -> bool:
-        """Whether the group's trust domain has had all the timeouts that one step allows."""
-        return bool(self.timeouts) and self.timeouts[group.dialect.domain] >= _MAX_TIMEOUTS
 
     @property
     def applied(self) -> Counter[str]:

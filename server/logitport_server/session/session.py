@@ -32,6 +32,7 @@ from logitport_server.session.grouping import Row, Rows
 from logitport_server.session.lending import Lending
 from logitport_server.session.outcome import StepOutcome
 from logitport_server.session.step import RunChains
+from logitport_server.session.step_time import StepTime
 from logitport_server.shared_memory.regions import Regions, write_back
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class EngineSession:
         self._batch_columns: tuple[bytes, ...] = ()
         # Of the last step: the rows that wait for their logits, the number of all its rows, and its drafts.
         self._pending: tuple[Rows, int, dict[ActiveRequest, Sequence[int]]] = (Rows(), 0, {})
+        self._step_time = StepTime(limits.processor_timeout_seconds)
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -176,7 +178,8 @@ class EngineSession:
         columns = StepColumns.read(frame, batch.layout, self.vocab_size, self._limits.max_tokens_per_request)
         outcome = StepOutcome()
         drafts = batch.synchronize(columns, outcome)
-        self._run_chains(batch.logits_free, drafts, self.vocab_size, None, outcome)
+        self._step_time = StepTime(self._limits.processor_timeout_seconds)
+        self._run_chains(batch.logits_free, drafts, self.vocab_size, None, outcome, self._step_time)
         edits = outcome.pack(self.vocab_size)
         reply.edits.CopyFrom(edits.to_proto())
         pending = batch.logits_reading(outcome)
@@ -208,7 +211,7 @@ class EngineSession:
             else:
                 renumbered = (Row(index, row.request, row.draft_offset) for index, row in enumerate(pending))
                 rows = Rows(renumbered, greedy=pending.greedy)
-            self._run_chains(rows, drafts, self.vocab_size, logits, outcome)
+            self._run_chains(rows, drafts, self.vocab_size, logits, outcome, self._step_time)
             if not in_region:
                 tensors.write(reply.logits, logits)
             elif logits is not received:
@@ -225,7 +228,7 @@ class EngineSession:
         requests = ((index, self._requests.get(index // rows_per_request)) for index in range(num_rows))
         greedy = all(request.greedy for request in self._requests.values())
         rows = Rows((Row(index, request) for index, request in requests if request is not None), greedy=greedy)
-        self._run_chains(rows, {}, self.vocab_size, logits, outcome)
+        self._run_chains(rows, {}, self.vocab_size, logits, outcome, self._step_time)
         tensors.write(reply.logits, logits)
         write_outcome(reply, outcome, outcome.all_denied(self.vocab_size))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -13,15 +13,17 @@ from logitport.ops import PipelineStage, apply_edits
 from logitport_server.dialects.base import States
 from logitport_server.dialects.failures import NON_RETRYABLE, of_dialect
 from logitport_server.dialects.results import check_result, rows_with_nan
+from logitport_server.executors import Flight, NotStarted, RemoteCall
 from logitport_server.session.grouping import Group, Row, Rows
 from logitport_server.session.ordering import in_order
 from logitport_server.session.outcome import StepOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from logitport_server.dialects.base import EditsResult
     from logitport_server.session.active_request import ActiveRequest
+    from logitport_server.session.step_time import StepTime
 
 
 def run(
@@ -30,6 +32,7 @@ def run(
     vocab_size: int,
     logits: torch.Tensor | None,
     outcome: StepOutcome,
+    time: StepTime,
 ) -> None:
     """Run the chain of every row, and record the results in the outcome.
 
@@ -39,15 +42,15 @@ def run(
         vocab_size: width of the logits.
         logits: float[rows, vocab_size], edited in place; None if no chain reads logits.
         outcome: collects edits, failures and counts.
+        time: the time that shipped code may take.
     """
     originals = _copy_skippable_rows(rows, logits)
-    for current in in_order(rows, drafts, outcome):
-        isolated = [group for group in current if group.dialect.isolated]
-        with _execution_order(current, isolated, logits, outcome) if isolated else nullcontext(current) as ordered:
-            for group in ordered:
-                _call(group, vocab_size, logits, outcome)
+    for groups in in_order(rows, drafts, outcome):
+        called = groups
+        while called:
+            called = _call_all(called, vocab_size, logits, outcome, time)
         if logits is not None:
-            _fail_nan_rows(current, logits, outcome)
+            _fail_nan_rows(groups, logits, outcome)
     for row in rows if originals else ():
         if logits is not None and row.request.failure is not None and row.index in originals:
             logits[row.index].copy_(originals[row.index])
@@ -60,75 +63,140 @@ class RunChains(PipelineStage):
     __call__ = staticmethod(run)
 
 
-@contextmanager
-def _execution_order(
-    groups: Sequence[Group], isolated: Sequence[Group], logits: torch.Tensor | None, outcome: StepOutcome
-) -> Iterator[Sequence[Group]]:
-    """Start the groups that run in workers, and yield all groups in the order in which to call them.
+def _call_all(
+    groups: Sequence[Group], vocab_size: int, logits: torch.Tensor | None, outcome: StepOutcome, time: StepTime
+) -> list[Group]:
+    """Call the processors of all groups; those in workers run at the same time. Returns the groups to call again."""
+    calls = {_remote_call(group, logits): group for group in groups if group.dialect.isolated}
+    again: list[Group] = []
+    with Flight([*calls], time.for_calls()) if calls else nullcontext() as flight:
+        for group in groups:
+            if not group.dialect.isolated:
+                again += _call(group, vocab_size, logits, outcome, time)
+        if flight is not None:
+            for call in flight.completed():
+                result = _Result(call.result, call.error, call.failed)
+                again += _conclude(calls[call], result, vocab_size, logits, outcome, time)
+            time.spend(flight.waited)
+    return again
 
-    The workers compute while the server calls the other groups. Groups with a busy worker come last: the session that
-    holds that worker may itself be waiting for one that was started here. Waiting for a busy worker before the started
-    ones are released would deadlock.
-    """
-    begun: list[Group] = []
+
+class _Result(NamedTuple):
+    """The result of a group's call: edits or processed logits, or the error; and the errors of single rows."""
+
+    value: Any
+    error: BaseException | None
+    failed: Mapping[int, BaseException]
+
+
+def _remote_call(group: Group, logits: torch.Tensor | None) -> RemoteCall:
+    reads = group.dialect.reads_logits and logits is not None
+    return RemoteCall(group.dialect, group.states, _select(group, logits) if reads else None)  # type: ignore[arg-type]
+
+
+def _call(
+    group: Group, vocab_size: int, logits: torch.Tensor | None, outcome: StepOutcome, time: StepTime
+) -> list[Group]:
+    """Call a processor of this process. Returns the groups to call again."""
+    value: Any = None
+    raised = None
     try:
-        begun += [group for group in isolated if not outcome.out_of_time(group) and _begin(group, logits)]
-        in_process = [group for group in groups if not group.dialect.isolated]
-        yield [*in_process, *begun, *(group for group in isolated if group not in begun)]
-    finally:
-        for group in isolated:
-            group.dialect.abandon()
-
-
-def _begin(group: Group, logits: torch.Tensor | None) -> bool:
-    group.selected = _select(group, logits) if group.dialect.reads_logits and logits is not None else None
-    return group.dialect.begin(group.states, group.selected)
-
-
-def _call(group: Group, vocab_size: int, logits: torch.Tensor | None, outcome: StepOutcome) -> None:
-    """Call a group's processor. An exception fails the requests of this group only.
-
-    If a call of a logits-free processor fails, it is called again for each row alone, so that only the rows that cause
-    the failure fail. A repeated call has no effect on the result, which depends on the history alone.
-    """
-    edits: EditsResult = ()
-    try:
-        if outcome.out_of_time(group):
-            raise ProcessorTimedOut("not called: processors of its trust domain have used up the time of this step")
         if group.dialect.reads_logits:
             assert logits is not None  # noqa: S101 - the session runs such a chain only with its logits
-            _process(group, logits)
+            with torch.no_grad():
+                value = group.dialect.process(group.states, _select(group, logits))
         else:
-            edits = group.dialect.edit(group.states)
+            value = group.dialect.edit(group.states)
     except BaseException as error:  # noqa: BLE001 - a processor may raise anything
-        if len(group.rows) > 1 and not group.dialect.reads_logits and not isinstance(error, NON_RETRYABLE):
-            for row, state in zip(group.rows, group.states, strict=True):
-                _call(Group(group.dialect, [row], States([state])), vocab_size, logits, outcome)
-            return
-        if isinstance(error, ProcessorTimedOut):
-            outcome.timeouts[group.dialect.domain] += 1
-        failure = of_dialect(error, group.dialect)
-        for row in group.rows:
-            outcome.fail(row.request, failure)
-        return
-    for index, row_error in group.dialect.failed.items():
-        failure = of_dialect(row_error, group.dialect)
-        outcome.fail(group.rows[index].request, failure)
+        raised = error
+    return _conclude(group, _Result(value, raised, group.dialect.failed), vocab_size, logits, outcome, time)
+
+
+def _conclude(
+    group: Group,
+    result: _Result,
+    vocab_size: int,
+    logits: torch.Tensor | None,
+    outcome: StepOutcome,
+    time: StepTime,
+) -> list[Group]:
+    """Record the result of a call. An error fails the requests of this group only.
+
+    If a call of a logits-free processor fails, its halves are called again, so that only the rows that cause the
+    failure fail. A repeated call has no effect on the result, which depends on the history alone. It needs less calls
+    than calling each row again: most often one row of many causes the failure.
+
+    Returns:
+        The groups to call again.
+    """
+    error = result.error
+    if isinstance(error, NotStarted):
+        rest = _without_failed(group, result.failed, outcome)
+        if not time.is_exhausted:
+            return [rest] if rest.rows else []
+        error = ProcessorTimedOut("not called: shipped processors have used up the time of this step")
+    elif error is None:
+        try:
+            _apply(group, result, vocab_size, logits, outcome)
+        except BaseException as invalid:  # noqa: BLE001 - a processor may return anything
+            error = invalid
+        else:
+            return []
+    if _can_split(group, error, time):
+        return _halves(group)
+    failure = of_dialect(error, group.dialect)
+    for row in group.rows:
+        outcome.fail(row.request, failure)
+    return []
+
+
+def _apply(group: Group, result: _Result, vocab_size: int, logits: torch.Tensor | None, outcome: StepOutcome) -> None:
+    """Record the edits of a call, or write its logits back."""
+    edits: EditsResult = ()
+    if group.dialect.reads_logits:
+        assert logits is not None  # noqa: S101 - as above
+        _write_back(group, result.value, logits)
+    else:
+        edits = result.value
+    for index, error in result.failed.items():
+        outcome.fail(group.rows[index].request, of_dialect(error, group.dialect))
     outcome.succeeded.append((group, edits))
     if edits and logits is not None:
         apply_edits(StepOutcome([(group, edits)], outcome.failures).pack(vocab_size), logits)
 
 
-def _process(group: Group, logits: torch.Tensor) -> None:
-    """Call a logits-reading processor with its rows, and write its result back to the logits."""
-    selected, group.selected = _select(group, logits) if group.selected is None else group.selected, None
-    shape = selected.shape  # the processor may reshape its tensor in place
-    with torch.no_grad():
-        result = group.dialect.process(group.states, selected)
-        check_result(result, shape, group.dialect.name)
-        indices = [row.index for row in group.rows]
-        if not result.is_set_to(logits[indices[0] : indices[-1] + 1]):
+def _write_back(group: Group, result: Any, logits: torch.Tensor) -> None:
+    indices = [row.index for row in group.rows]
+    check_result(result, torch.Size([len(indices), logits.shape[1]]), group.dialect.name)
+    if not result.is_set_to(logits[indices[0] : indices[-1] + 1]):
+        with torch.no_grad():
             put_rows(logits, indices, result)
+
+
+def _without_failed(group: Group, failed: Mapping[int, BaseException], outcome: StepOutcome) -> Group:
+    """Fail these rows, by index. Returns the other rows."""
+    for index, error in failed.items():
+        if not isinstance(error, NotStarted):
+            outcome.fail(group.rows[index].request, of_dialect(error, group.dialect))
+    kept = [index for index, row in enumerate(group.rows) if row.request.failure is None]
+    return _part(group, kept)
+
+
+def _can_split(group: Group, error: BaseException, time: StepTime) -> bool:
+    """Whether to call the halves of a group that has failed."""
+    if len(group.rows) == 1 or group.dialect.reads_logits or isinstance(error, NON_RETRYABLE):
+        return False
+    return not (group.dialect.isolated and time.is_up)
+
+
+def _halves(group: Group) -> list[Group]:
+    middle = len(group.rows) // 2
+    return [_part(group, range(middle)), _part(group, range(middle, len(group.rows)))]
+
+
+def _part(group: Group, indices: Iterable[int]) -> Group:
+    indices = list(indices)
+    return Group(group.dialect, [group.rows[i] for i in indices], States(group.states[i] for i in indices))
 
 
 def _fail_nan_rows(groups: Sequence[Group], logits: torch.Tensor, outcome: StepOutcome) -> None:

@@ -10,12 +10,12 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 # Call number, bytes of the message, number of columns.
 _HEAD = struct.Struct("<QII")
 
-# The first column starts at a multiple of this, so that arrays in it are aligned.
+# A frame and its first column start at a multiple of this, so that arrays in the column are aligned.
 _ALIGNMENT = 8
 
 # A message holds the state numbers of one call, or an error with its traceback.
@@ -25,8 +25,8 @@ _MAX_COLUMNS = 16
 _SIZES = [struct.Struct(f"<{num_columns}I") for num_columns in range(_MAX_COLUMNS + 1)]
 MAX_BODY_BYTES = (1 << 32) - 1
 
-_FIRST_READ_BYTES = 1 << 16
-_READ_BYTES = 1 << 20
+# How much to receive at once.
+READ_BYTES = 1 << 16
 
 
 class BadFrame(Exception):
@@ -49,52 +49,70 @@ class Frame(NamedTuple):
 
 def pack(call: int, message: bytes, columns: Sequence[bytes] = ()) -> bytes:
     """Serialize a frame."""
-    head = _HEAD.pack(call, len(message), len(columns))
-    sizes = _SIZES[len(columns)].pack(*map(len, columns))
-    padding = bytes(_padding(len(head) + len(sizes) + len(message)))
-    return b"".join((head, sizes, message, padding, *columns))
+    sizes = [len(column) for column in columns]
+    head = _HEAD.pack(call, len(message), len(columns)) + _SIZES[len(columns)].pack(*sizes)
+    padding = bytes(_padding(len(head) + len(message)))
+    return b"".join((head, message, padding, *columns, bytes(_padding(sum(sizes)))))
 
 
-def read(receive: Callable[[int], bytes], max_body_bytes: int) -> Frame:
-    """Read the next frame.
+class Reader:
+    """Splits a stream of bytes into frames. Memory grows with the bytes received, not with the length announced.
 
     Args:
-        receive: returns between one byte and the given number of bytes. Raises at the end of the stream.
-        max_body_bytes: limit for the sum of all columns.
-
-    Raises:
-        BadFrame: a length is above its limit, or bytes follow the frame.
+        max_body_bytes: limit for the sum of all columns of a frame.
     """
-    data = bytearray(receive(_FIRST_READ_BYTES))
-    _read_up_to(_HEAD.size, data, receive)
-    call, message_bytes, num_columns = _HEAD.unpack_from(data)
-    if message_bytes > _MAX_MESSAGE_BYTES or num_columns > _MAX_COLUMNS:
-        raise BadFrame(f"a message of {message_bytes} bytes with {num_columns} columns is too large")
-    message_begin = _HEAD.size + _SIZES[num_columns].size
-    _read_up_to(message_begin, data, receive)
-    sizes = _SIZES[num_columns].unpack_from(data, _HEAD.size)
-    body_bytes = sum(sizes)
-    if body_bytes > max_body_bytes:
-        raise BadFrame(f"columns of {body_bytes} bytes are too large, the limit is {max_body_bytes}")
-    message_end = message_begin + message_bytes
-    begin = message_end + _padding(message_end)
-    end = begin + body_bytes
-    _read_up_to(end, data, receive)
-    if len(data) != end:
-        raise BadFrame(f"{len(data) - end} bytes follow the end of a frame")
-    view = memoryview(data).toreadonly()
-    columns = []
-    for size in sizes:
-        columns.append(view[begin : begin + size])
-        begin += size
-    return Frame(call, view[message_begin:message_end], columns)
+
+    def __init__(self, max_body_bytes: int) -> None:
+        self._max_body_bytes = max_body_bytes
+        self._data: bytes | bytearray = b""
+        self._begin = 0
+
+    def __len__(self) -> int:
+        """Number of bytes that belong to no complete frame yet."""
+        return len(self._data) - self._begin
+
+    def feed(self, data: bytes) -> None:
+        """Append received bytes."""
+        if self._begin == len(self._data):
+            self._data, self._begin = data, 0
+            return
+        # Frames that were read are views of the buffer, which then cannot grow.
+        if self._begin or not isinstance(self._data, bytearray):
+            self._data, self._begin = bytearray(memoryview(self._data)[self._begin :]), 0
+        self._data += data
+
+    def next(self) -> Frame | None:
+        """Return the next frame, or None if it is incomplete.
+
+        Raises:
+            BadFrame: a length is above its limit.
+        """
+        begin, available = self._begin, len(self)
+        if available < _HEAD.size:
+            return None
+        call, message_bytes, num_columns = _HEAD.unpack_from(self._data, begin)
+        if message_bytes > _MAX_MESSAGE_BYTES or num_columns > _MAX_COLUMNS:
+            raise BadFrame(f"a message of {message_bytes} bytes with {num_columns} columns is too large")
+        head_bytes = _HEAD.size + _SIZES[num_columns].size
+        if available < head_bytes:
+            return None
+        sizes = _SIZES[num_columns].unpack_from(self._data, begin + _HEAD.size)
+        body_bytes = sum(sizes)
+        if body_bytes > self._max_body_bytes:
+            raise BadFrame(f"columns of {body_bytes} bytes are too large, the limit is {self._max_body_bytes}")
+        message_end = head_bytes + message_bytes
+        column_begin = message_end + _padding(message_end)
+        end = column_begin + body_bytes + _padding(body_bytes)
+        if available < end:
+            return None
+        view = memoryview(self._data).toreadonly()[begin : begin + end]
+        columns = []
+        for size in sizes:
+            columns.append(view[column_begin : column_begin + size])
+            column_begin += size
+        self._begin += end
+        return Frame(call, view[head_bytes:message_end], columns)
 
 
 def _padding(position: int) -> int:
     return -position % _ALIGNMENT
-
-
-def _read_up_to(end: int, data: bytearray, receive: Callable[[int], bytes]) -> None:
-    """Extend `data` to this length. Memory grows with the bytes received, not with the length announced."""
-    while len(data) < end:
-        data += receive(min(end - len(data), _READ_BYTES))

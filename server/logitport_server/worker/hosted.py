@@ -65,9 +65,13 @@ class HostedProcessor:
         self._requests.pop(number, None)
 
     def select(self, numbers: Sequence[int]) -> None:
-        """Set the states of this call and the following ones, 0 for a row to leave out. A state may occur twice."""
+        """Set the states of this call and the following ones. A state may occur twice.
+
+        Args:
+            numbers: the state of each row. A row is left out if its number is 0, or if the start of its state failed.
+        """
         self._numbers = numbers
-        self._selected = [self._requests[number] if number else None for number in numbers]
+        self._selected = [self._requests.get(number) for number in numbers]
 
     def update(self, counts: Sequence[int] | None, events: Sequence[int]) -> dict[int, LogitportError]:
         """Apply the history events since the previous call.

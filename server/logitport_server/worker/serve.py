@@ -6,6 +6,7 @@ import mmap
 import os
 import socket
 import struct
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,25 +37,19 @@ _MAX_PROCESSORS = 128
 def serve(connection: socket.socket) -> None:
     """Answer calls until the connection is closed."""
     worker, own_pid = _Worker(), os.getpid()
-    descriptors: list[int] = []
-
-    def receive(max_bytes: int) -> bytes:
-        data, received, _, _ = socket.recv_fds(connection, max_bytes, 1)
-        descriptors.extend(received)
-        if not data:
-            raise EOFError
-        return data
-
+    reader = frames.Reader(frames.MAX_BODY_BYTES)
+    descriptors: deque[int] = deque()
     while True:
-        try:
-            call, message, columns = frames.read(receive, frames.MAX_BODY_BYTES)
-        except EOFError:
+        data, received, _, _ = socket.recv_fds(connection, frames.READ_BYTES, 1)
+        if not data:
             return
-        reply, reply_columns = worker.answer(messages.decode_call(message), columns, descriptors)
-        if os.getpid() != own_pid:  # a processor has forked; only the original process may answer
-            os._exit(1)
-        descriptors.clear()
-        connection.sendall(frames.pack(call, messages.encode(reply), reply_columns))
+        descriptors.extend(received)
+        reader.feed(data)
+        while (frame := reader.next()) is not None:
+            reply, columns = worker.answer(messages.decode_call(frame.message), frame.columns, descriptors)
+            if os.getpid() != own_pid:  # a processor has forked; only the original process may answer
+                os._exit(1)
+            connection.sendall(frames.pack(frame.call, messages.encode(reply), columns))
 
 
 class _Worker:
@@ -63,8 +58,13 @@ class _Worker:
         self._hosted: dict[int, HostedProcessor] = {}
         self._cuda: Cuda | None = None
 
-    def answer(self, call: messages.WorkerCall, columns: Columns, descriptors: Sequence[int]) -> Answer:
+    def answer(self, call: messages.WorkerCall, columns: Columns, descriptors: deque[int]) -> Answer:
         """Run a call. An error of a processor becomes an `ErrorReply`.
+
+        Args:
+            call: the call.
+            columns: its columns.
+            descriptors: received file descriptors, in the order of the calls that they belong to.
 
         Raises:
             CudaError: the call has broken CUDA for this process, which must exit.
@@ -91,7 +91,7 @@ class _Worker:
         hosted = self._hosted.get(call.processor)
         return hosted.dialect.name if hosted is not None else ""
 
-    def _run(self, call: messages.WorkerCall, columns: Columns, descriptors: Sequence[int]) -> Answer:
+    def _run(self, call: messages.WorkerCall, columns: Columns, descriptors: deque[int]) -> Answer:
         if isinstance(call, messages.Host):
             return self._host(call, columns), ()
         hosted = self._hosted[call.processor]
@@ -135,10 +135,8 @@ class _Worker:
         self._cuda = self._cuda or open_gpu(device, bytes.fromhex(uuid))
         return str(self._cuda.device)
 
-    def _open_gpu_memory(
-        self, hosted: HostedProcessor, memory: messages.WorkerMemory, descriptors: Sequence[int]
-    ) -> None:
-        (descriptor,) = descriptors
+    def _open_gpu_memory(self, hosted: HostedProcessor, memory: messages.WorkerMemory, descriptors: deque[int]) -> None:
+        descriptor = descriptors.popleft()
         try:
             if self._cuda is None:
                 raise RuntimeError("this worker uses no GPU")
@@ -194,11 +192,11 @@ def _update(
     return {row: _to_message(error) for row, error in failed.items()}, hosted.active_rows(failed)
 
 
-def _map(hosted: HostedProcessor, logits: messages.LogitsPlacement, descriptors: Sequence[int]) -> None:
+def _map(hosted: HostedProcessor, logits: messages.LogitsPlacement, descriptors: deque[int]) -> None:
     for number in logits.unmapped:
         hosted.memory.pop(number, None)
     if logits.mapped is not None:
-        (descriptor,) = descriptors
+        descriptor = descriptors.popleft()
         try:
             hosted.memory[logits.mapped.number] = mmap.mmap(descriptor, logits.mapped.size_bytes)
         finally:

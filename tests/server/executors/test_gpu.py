@@ -10,6 +10,7 @@ import gc
 import os
 import socket
 import threading
+from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from logitport_server.dialects import RequestContext
 from logitport_server.executors import Deadlines, Gpu, ProcessExecutor, remote
 from logitport_server.executors.shared_rows import SharedRows
 from logitport_server.executors.worker import Worker
-from logitport_server.executors.zygote import WorkerProcess
+from logitport_server.executors.worker_process import WorkerGone, WorkerProcess
 from logitport_server.principals import Party, TrustDomain
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.sandbox import LAYERS
@@ -149,23 +150,20 @@ def test_with_the_scope_the_worker_edits_gpu_memory(
 def test_server_and_worker_wait_for_the_gpu_work_of_each_other(
     gpu_server: GpuServer, ship: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send, receive = Worker.send, Worker.receive
+    post, handle = Worker.post, Worker._handle
 
-    def sends(
-        self: Worker, process: Any, source: Source, call: messages.WorkerCall, *rest: Any, **options: Any
-    ) -> None:
+    def posts(self: Worker, source: Source, call: messages.WorkerCall, *rest: Any) -> None:
         gpu_server.record.append(f"send {type(call).__name__}")
-        send(self, process, source, call, *rest, **options)
+        post(self, source, call, *rest)
 
-    def receives(self: Worker, *rest: Any, **options: Any) -> Any:
-        answer = receive(self, *rest, **options)
+    def handles(self: Worker, *rest: Any) -> None:
         gpu_server.record.append("receive")
-        return answer
+        handle(self, *rest)
 
     dialect = gpu_server.dialect(ship(DoubleInPlace))
     process(dialect)
-    monkeypatch.setattr(Worker, "send", sends)
-    monkeypatch.setattr(Worker, "receive", receives)
+    monkeypatch.setattr(Worker, "post", posts)
+    monkeypatch.setattr(Worker, "_handle", handles)
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
     gpu_server.record.clear()
     dialect.process([state], torch.ones(1, VOCAB))
@@ -252,15 +250,15 @@ def test_a_revoked_scope_replaces_the_worker(gpu_server: GpuServer, ship: Callab
 def test_a_revoked_scope_ends_an_idle_worker(gpu_server: GpuServer, ship: Callable[..., Source]) -> None:
     dialect = gpu_server.dialect(ship(DoubleInPlace))
     process(dialect)
-    dialect._worker.end_revoked()
+    dialect.worker.end_revoked()
     process(dialect)
     assert len(gpu_server.processes) == 1
     gpu_server.granted.clear()
-    with dialect._worker.reserved(dialect._source, 1.0):
-        dialect._worker.end_revoked()  # a worker in a call is left alone
-        assert dialect._worker._process is not None
-    dialect._worker.end_revoked()
-    assert dialect._worker._process is None
+    with dialect.worker.reserved(dialect.source, 1.0):
+        dialect.worker.end_revoked()  # a worker in a call is left alone
+        assert dialect.worker._process is not None
+    dialect.worker.end_revoked()
+    assert dialect.worker._process is None
     process(dialect)
     assert [process.holds_gpu for process in gpu_server.processes] == [True, False]
 
@@ -277,7 +275,7 @@ def test_a_worker_forked_in_advance_is_replaced_after_a_revocation(
     gpu_server: GpuServer, ship: Callable[..., Source]
 ) -> None:
     dialect = gpu_server.dialect(ship(DoubleInPlace))
-    dialect._worker.protocol_error(dialect._source, "nonsense")  # forks the process for the next call at once
+    dialect.worker._fail(WorkerGone("sent nonsense"))  # forks the process for the next call at once
     gpu_server.granted.clear()
     process(dialect)
     assert [process.holds_gpu for process in gpu_server.processes] == [True, True, False]
@@ -287,7 +285,7 @@ def test_a_new_process_gets_new_memory(gpu_server: GpuServer, ship: Callable[...
     """GPU work of the killed process may still be running in the old memory."""
     dialect = gpu_server.dialect(ship(DoubleInPlace))
     process(dialect)
-    dialect._worker.protocol_error(dialect._source, "nonsense")
+    dialect.worker._fail(WorkerGone("sent nonsense"))
     process(dialect)
     assert gpu_server.record.count("server: share") == 2
 
@@ -316,7 +314,7 @@ def test_a_worker_without_a_gpu_refuses_gpu_memory(ship: Callable[..., Source]) 
     assert not reply.gpu_error
     descriptor = os.memfd_create("x")
     call = messages.OpenGpuMemory(processor=1, memory=messages.WorkerMemory(1, 4096))
-    reply, _ = worker.answer(call, [], [descriptor])
+    reply, _ = worker.answer(call, [], deque([descriptor]))
     assert isinstance(reply, messages.ErrorReply)
     assert "this worker uses no GPU" in reply.error.message
     with pytest.raises(OSError, match="Bad file descriptor"):

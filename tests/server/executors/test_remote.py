@@ -55,8 +55,8 @@ def test_the_state_list_is_resent_after_a_failed_rebuild_of_another_list(
     first, others = States([states[0]]), States(states[1:])
     assert denied(dialect, others) == [[7], [1]]
     append(2, 3)
-    dialect._worker.process().kill()  # type: ignore[attr-defined]
-    while dialect._worker.process() is dialect._process:  # type: ignore[attr-defined]
+    dialect.worker.process(60.0).kill()  # type: ignore[attr-defined]
+    while dialect.worker.process(60.0) is dialect._process:  # type: ignore[attr-defined]
         time.sleep(0.01)
     assert denied(dialect, first) == [[1]]
     assert denied(dialect, others) == [[7], []]  # the second state cannot be built: its history has two ids

@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import Future
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 from weakref import ref
@@ -33,8 +34,9 @@ from logitport_server.dialects.base import by_row
 from logitport_server.dialects.failures import WorkerLost
 from logitport_server.executors import Deadlines, ProcessExecutor
 from logitport_server.executors.worker import Worker
-from logitport_server.executors.zygote import NoAnswer, WorkerGone, WorkerProcess
+from logitport_server.executors.worker_process import WorkerGone, WorkerProcess, wait_for_any
 from logitport_server.registry import loader
+from logitport_server.registry.quarantine import Quarantine
 from logitport_server.sandbox import LAYERS
 from logitport_server.worker import frames, messages
 
@@ -110,14 +112,14 @@ def test_a_worker_is_killed_from_outside_between_calls(workers: ProcessExecutor,
     source = ship(CountsCallsInWorker, tenant="killed")
     dialect = workers.host(source)
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
-    worker = dialect._worker  # type: ignore[attr-defined]
-    first = worker.process()
+    worker = dialect.worker  # type: ignore[attr-defined]
+    first = worker.process(60.0)
     first.kill()
     while first.alive:
         time.sleep(0.01)
     row_edits = by_row(dialect.edit([state]), 1)
     assert row_edits[0]
-    assert worker.process() is not first
+    assert worker.process(60.0) is not first
     assert not workers.quarantine.reason(source.key)
 
 
@@ -134,7 +136,7 @@ def test_errors_of_lost_states_do_not_keep_the_processor_alive(workers: ProcessE
     dialect = workers.host(ship(WritesToParams, tenant="lost"))
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
     dialect.process([state], torch.zeros(1, VOCAB))
-    process = dialect._worker.process()  # type: ignore[attr-defined]
+    process = dialect.worker.process(60.0)  # type: ignore[attr-defined]
     process.kill()
     while process.alive:
         time.sleep(0.01)
@@ -165,24 +167,6 @@ def test_many_threads_share_a_worker(workers: ProcessExecutor, ship: Ship) -> No
     assert sorted(counted) == list(range(8))
 
 
-def test_begin_does_not_wait_for_a_busy_worker(workers: ProcessExecutor, ship: Ship) -> None:
-    dialect = workers.host(ship(CountsCallsInWorker, tenant="busy"))
-    state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
-    with dialect._worker.lock:  # type: ignore[attr-defined]
-        assert not dialect.begin([state], None)
-    assert dialect.begin([state], None)
-    dialect.edit([state])
-
-
-def test_an_abandoned_call_does_not_block_the_worker(workers: ProcessExecutor, ship: Ship) -> None:
-    dialect = workers.host(ship(CountsCallsInWorker, tenant="abandoned"))
-    state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
-    assert dialect.begin([state], None)
-    dialect.abandon()
-    dialect.abandon()
-    dialect.edit([state])
-
-
 def test_a_call_that_ends_the_worker_is_not_retried_row_by_row(workers: ProcessExecutor, ship: Ship) -> None:
     dialect = workers.host(ship(ExitsInCall, tenant="leaves"))
     states = [dialect.start(RequestContext("r", History([1]), {}, VOCAB), {}) for _ in range(2)]
@@ -202,9 +186,20 @@ class UntrustedWorker:
         self.process.kill = lambda: None  # type: ignore[method-assign]
 
     def answer(self, data: bytes) -> Any:
-        self.process.send(EDIT, [], [], 60.0)
+        self.process.post(EDIT, [])
+        self.process.flush()
         self.end.sendall(data)
-        return self.process.receive()
+        while True:
+            assert wait_for_any([self.process], 60.0)
+            if received := self.process.pump():
+                return received
+
+    def exchange(self, call: messages.WorkerCall, column: bytes, seconds: float) -> Any:
+        """Make a call as the server makes it."""
+        source: Any = SimpleNamespace(display_name="untrusted", key="key")
+        worker = Worker(None, Mock(), Deadlines(seconds, seconds), Quarantine(3))
+        worker._process = self.process
+        worker.exchange(source, call, [column], messages.EditReply, seconds)
 
 
 @pytest.fixture
@@ -212,7 +207,8 @@ def untrusted() -> Any:
     worker = UntrustedWorker()
     yield worker
     worker.end.close()
-    worker.process.close()
+    if worker.process._connection.fileno() >= 0:
+        worker.process.close()
 
 
 @pytest.mark.parametrize(
@@ -238,27 +234,27 @@ def test_an_invalid_frame_ends_the_worker(untrusted: UntrustedWorker, data: byte
 
 def test_the_deadline_holds_if_bytes_arrive_slowly(untrusted: UntrustedWorker) -> None:
     frame, stopped = frames.pack(1, REPLY, [bytes(1 << 16)]), threading.Event()
-    untrusted.process.send(EDIT, [], [], 0.3)
 
     def send_slowly() -> None:  # the frame would take twenty minutes
         for byte in frame:
             if stopped.wait(0.02):
                 return
-            untrusted.end.sendall(bytes([byte]))
+            with suppress(OSError):  # the server has closed its end
+                untrusted.end.sendall(bytes([byte]))
 
     thread = threading.Thread(target=send_slowly)
     thread.start()
     try:
-        with pytest.raises(NoAnswer):
-            untrusted.process.receive()
+        with pytest.raises(ProcessorTimedOut):
+            untrusted.exchange(EDIT, b"", 0.3)
     finally:
         stopped.set()
         thread.join()
 
 
 def test_a_worker_that_does_not_read(untrusted: UntrustedWorker) -> None:
-    with pytest.raises(NoAnswer):
-        untrusted.process.send(HOST, [bytes(1 << 24)], [], 0.2)
+    with pytest.raises(ProcessorTimedOut):
+        untrusted.exchange(HOST, bytes(1 << 24), 0.2)
 
 
 @pytest.mark.parametrize(
@@ -287,17 +283,19 @@ def test_an_invalid_reply_ends_the_worker_and_fails_its_requests(
     dialect = workers.host(source)
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
     process = dialect._process  # type: ignore[attr-defined]
-    read = frames.read
+    read = frames.Reader.next
 
-    def read_invalid(*arguments: Any) -> frames.Frame:
-        call, _, _ = read(*arguments)
-        return frames.Frame(call, memoryview(orjson.dumps(reply)), [memoryview(column) for column in columns])
+    def read_invalid(reader: frames.Reader) -> frames.Frame | None:
+        frame = read(reader)
+        if frame is None:
+            return None
+        return frames.Frame(frame.call, memoryview(orjson.dumps(reply)), [memoryview(column) for column in columns])
 
     with monkeypatch.context() as patched:
-        patched.setattr(frames, "read", read_invalid)
+        patched.setattr(frames.Reader, "next", read_invalid)
         with pytest.raises(WorkerLost, match="its worker sent "):
             dialect.edit([state])
-    assert dialect._worker._process is not process  # type: ignore[attr-defined]
+    assert dialect.worker._process is not process  # type: ignore[attr-defined]
     row_edits = by_row(dialect.edit([state]), 1)
     assert row_edits[0]
 
@@ -326,7 +324,7 @@ def test_a_zygote_that_ends_is_launched_again(ship: Ship) -> None:
         executor.ready()
         dialect = executor.host(ship(CountsCallsInWorker))
         state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
-        process = dialect._worker.process()  # type: ignore[attr-defined]
+        process = dialect.worker.process(60.0)  # type: ignore[attr-defined]
         for zygote in executor._zygotes.values():
             zygote._process.kill()
         while process.alive:
@@ -351,6 +349,9 @@ def test_the_error_of_a_deadline_names_the_call_and_the_option(
     ship: Ship, call: messages.WorkerCall, seconds: float, message: str
 ) -> None:
     worker = Worker(None, Mock(), Deadlines(2.0, 10.0), Mock())
-    process = Mock(send=Mock(side_effect=NoAnswer))
+    worker._process = Mock()
+    errors: list[BaseException] = []
+    worker.post(ship(CountsCallsInWorker), call, [], messages.EditReply, Mock(), errors.append)
+    worker.time_out(seconds)
     with pytest.raises(ProcessorTimedOut, match=message):
-        worker.send(process, ship(CountsCallsInWorker), call, seconds=seconds)
+        raise errors[0]

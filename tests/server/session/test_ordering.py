@@ -13,6 +13,7 @@ from logitport_server.session.active_request import ActiveRequest, ChainEntry
 from logitport_server.session.grouping import Row, Rows
 from logitport_server.session.outcome import StepOutcome
 from logitport_server.session.step import run
+from logitport_server.session.step_time import StepTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,7 +73,7 @@ def step(chains: Sequence[str], drafts: dict[int, list[int]]) -> tuple[Calls, to
     rows = [(request, offset) for request in made for offset in range(1 + len(drafts.get(request.slot, [])))]
     logits, outcome = torch.zeros(len(rows), VOCAB), StepOutcome()
     placed = Rows(Row(at, *row) for at, row in enumerate(rows))
-    run(placed, {made[slot]: ids for slot, ids in drafts.items()}, VOCAB, logits, outcome)
+    run(placed, {made[slot]: ids for slot, ids in drafts.items()}, VOCAB, logits, outcome, StepTime(60.0))
     assert all(len(request.history) == 1 for request in made)
     assert all(entry.dialect.drafts == () for request in made for entry in request.chain)
     return calls, logits[:, 0], outcome

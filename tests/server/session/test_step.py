@@ -19,6 +19,7 @@ from logitport import (
 from logitport_server.session.grouping import Row, Rows
 from logitport_server.session.outcome import StepOutcome
 from logitport_server.session.step import run
+from logitport_server.session.step_time import StepTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -73,7 +74,7 @@ def process(
         logits = logits_of(len(rows))
     placed = [Row(at, *(row if isinstance(row, tuple) else (row,))) for at, row in enumerate(rows)]
     outcome = StepOutcome()
-    run(Rows(placed), drafts or {}, VOCAB, logits, outcome)
+    run(Rows(placed), drafts or {}, VOCAB, logits, outcome, StepTime(60.0))
     return logits, outcome
 
 

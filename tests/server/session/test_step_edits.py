@@ -20,6 +20,7 @@ from logitport.ops import apply_edits
 from logitport_server.session.grouping import Row, Rows
 from logitport_server.session.outcome import StepOutcome
 from logitport_server.session.step import run
+from logitport_server.session.step_time import StepTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +75,7 @@ def test_invalid_edits_fail_only_their_request(
     rows = [Row(0, wrong), Row(1, right)]
     logits = logits_of(2)
     outcome = StepOutcome()
-    run(Rows(rows), {}, VOCAB, logits if here else None, outcome)
+    run(Rows(rows), {}, VOCAB, logits if here else None, outcome, StepTime(60.0))
     if not here:
         apply_edits(outcome.pack(VOCAB), logits)
     assert logits[1].tolist() == [8, 9, 10, -INF, 12, 13, 14, 15]
@@ -89,7 +90,7 @@ def test_the_error_of_invalid_edits_names_their_processor(admission: Any) -> Non
     request.chain[1].dialect.name = "the wrong one"
     rows = [Row(0, request)]
     outcome = StepOutcome()
-    run(Rows(rows), {}, VOCAB, None, outcome)
+    run(Rows(rows), {}, VOCAB, None, outcome, StepTime(60.0))
     outcome.pack(VOCAB)
     assert outcome.failures[0].error.processor == "the wrong one"
 
@@ -103,7 +104,7 @@ def test_a_skipped_request_has_no_edits_in_any_row(admission: Any) -> None:
     request = admit((EditsAction(wrong_after_a_draft), {}), prompt=[5], skip=True)
     rows = [Row(0, request), Row(1, request, 1), Row(2, admit((deny(2), {})))]
     outcome = StepOutcome()
-    run(Rows(rows), {request: [6]}, VOCAB, None, outcome)
+    run(Rows(rows), {request: [6]}, VOCAB, None, outcome, StepTime(60.0))
     edits = outcome.pack(VOCAB)
     assert edits.rows.tolist() == [2]
     assert failed(outcome) == {0: (InvalidTokenId, True)}
@@ -142,7 +143,7 @@ def test_a_processor_that_changes_its_lists_affects_only_its_requests(
     rows = [Row(0, admit((ChangesLists(act), {}))), Row(1, admit((deny(3), {})))]
     logits = logits_of(2)
     outcome = StepOutcome()
-    run(Rows(rows), {}, VOCAB, logits if here else None, outcome)
+    run(Rows(rows), {}, VOCAB, logits if here else None, outcome, StepTime(60.0))
     if not here:
         apply_edits(outcome.pack(VOCAB), logits)
     assert logits[1].tolist() == [8, 9, 10, -INF, 12, 13, 14, 15]

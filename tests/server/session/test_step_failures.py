@@ -22,6 +22,7 @@ from logitport.ops import apply_edits
 from logitport_server.session.grouping import Row, Rows
 from logitport_server.session.outcome import StepOutcome
 from logitport_server.session.step import run
+from logitport_server.session.step_time import StepTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -83,7 +84,7 @@ def process(
         logits = logits_of(len(rows))
     placed = [Row(at, *(row if isinstance(row, tuple) else (row,))) for at, row in enumerate(rows)]
     outcome = StepOutcome()
-    run(Rows(placed), drafts or {}, VOCAB, logits, outcome)
+    run(Rows(placed), drafts or {}, VOCAB, logits, outcome, StepTime(60.0))
     return logits, outcome
 
 
@@ -181,7 +182,7 @@ def test_an_exception_of_a_logits_free_processor_fails_only_one_request(admissio
     requests = [admit((trips, {}), output=[token_id]) for token_id in (4, 5, 6)]
     rows = [Row(at, request) for at, request in enumerate(requests)]
     logits, outcome = logits_of(3), StepOutcome()
-    run(Rows(rows), {}, VOCAB, logits if here else None, outcome)
+    run(Rows(rows), {}, VOCAB, logits if here else None, outcome, StepTime(60.0))
     if not here:
         apply_edits(outcome.pack(VOCAB), logits)
     assert failed(outcome) == {1: (ProcessorFailed, False)}

@@ -14,6 +14,7 @@ from logitport.ops import apply_edits
 from logitport_server.session.grouping import Row, Rows
 from logitport_server.session.outcome import StepOutcome
 from logitport_server.session.step import run
+from logitport_server.session.step_time import StepTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -176,7 +177,7 @@ def check(
     rows = [Row(index, requests[at], offset) for index, (at, offset) in enumerate(placed)]
     drafts = {request: spec.drafts for request, spec in zip(requests, specs, strict=True) if spec.drafts}
     logits, outcome = torch.tensor(before), StepOutcome()
-    run(Rows(rows), drafts, VOCAB, logits if logits_are_here else None, outcome)
+    run(Rows(rows), drafts, VOCAB, logits if logits_are_here else None, outcome, StepTime(60.0))
     if not logits_are_here:
         apply_edits(outcome.pack(VOCAB), logits)
 

@@ -135,6 +135,7 @@ def test_processors_get_float32_logits(dtype: torch.dtype, admission: Any) -> No
     from logitport_server.session.grouping import Row, Rows
     from logitport_server.session.outcome import StepOutcome
     from logitport_server.session.step import run
+    from logitport_server.session.step_time import StepTime
 
     class Tenth(RecordsCalls):
         def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
@@ -152,7 +153,7 @@ def test_processors_get_float32_logits(dtype: torch.dtype, admission: Any) -> No
     logits = torch.randn(3, VOCAB).to(dtype)
     before = logits.clone()
     outcome = StepOutcome()
-    run(Rows([Row(0, others), Row(1, declines), Row(2, changes)]), {}, VOCAB, logits, outcome)
+    run(Rows([Row(0, others), Row(1, declines), Row(2, changes)]), {}, VOCAB, logits, outcome, StepTime(60.0))
     assert not outcome.failures
     assert torch.equal(logits[:2].view(torch.int16), before[:2].view(torch.int16))
     assert torch.equal(logits[2], (before[2].float() + 0.1).to(dtype))

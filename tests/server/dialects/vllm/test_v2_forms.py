@@ -88,12 +88,20 @@ def test_drafts_in_the_form_that_was_proposed_first(admission: Any) -> None:
     from logitport_server.session.grouping import Row, Rows
     from logitport_server.session.outcome import StepOutcome
     from logitport_server.session.step import run
+    from logitport_server.session.step_time import StepTime
 
     request = admission(VOCAB)((AsProposed, {}), prompt=[1])
     del AsProposed.calls[:]
     for drafts in ([2, 3], []):
         rows = Rows(Row(at, request, at) for at in range(1 + len(drafts)))
-        run(rows, {request: drafts} if drafts else {}, VOCAB, torch.zeros(len(rows), VOCAB), StepOutcome())
+        run(
+            rows,
+            {request: drafts} if drafts else {},
+            VOCAB,
+            torch.zeros(len(rows), VOCAB),
+            StepOutcome(),
+            StepTime(60.0),
+        )
     assert AsProposed.calls == [
         ("add", 0, 1),
         ([0], [[1]]),

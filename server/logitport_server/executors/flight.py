@@ -1,0 +1,178 @@
+"""Calls in workers that run at the same time: those of one place of the chains."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from logitport_server.executors.worker import busy
+from logitport_server.executors.worker_process import wait_for_any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import torch
+
+    from logitport_server.executors.worker import Worker
+    from logitport_server.registry.source import Source
+
+# How long to wait for a busy worker before the next one is tried.
+_RETRY_SECONDS = 0.002
+
+
+class InWorker(Protocol):
+    """A processor in a worker."""
+
+    @property
+    def source(self) -> Source:
+        """The processor's code."""
+
+    @property
+    def worker(self) -> Worker:
+        """The worker, which may run other processors, too."""
+
+    def post(self, call: RemoteCall, seconds: float) -> None:
+        """Post a call to the worker, which the caller has locked. May block for these seconds. An error ends it."""
+
+
+class RemoteCall:
+    """One call of a processor in a worker.
+
+    Args:
+        dialect: the processor.
+        states: the states of the rows.
+        logits: float[rows, vocab_size]; None for a logits-free processor.
+
+    Attributes:
+        result: edits, or the processed logits; None before the end and after an error.
+        failed: errors of single rows, by their index in the call; the other rows were served.
+        error: why the call failed; `NotStarted` if it may be repeated.
+        done: whether the call has a result or an error.
+    """
+
+    def __init__(self, dialect: InWorker, states: Sequence[Any], logits: torch.Tensor | None) -> None:
+        self.dialect = dialect
+        self.states = states
+        self.logits = logits
+        self.result: Any = None
+        self.failed: dict[int, BaseException] = {}
+        self.error: BaseException | None = None
+        self.done = False
+
+    def succeed(self, result: Any) -> None:
+        """End the call with a result."""
+        self.result, self.done = result, True
+
+    def fail(self, error: BaseException) -> None:
+        """End the call with an error. The first error counts."""
+        self.error, self.done = self.error or error, True
+
+
+class Flight:
+    """Runs calls until they end or their time is up. A context manager; leaving it ends the calls that still run.
+
+    All calls to one worker are written together, and workers are written to before any reply is read. A busy worker is
+    tried again later: blocking on a second worker while holding one would deadlock.
+
+    Args:
+        calls: the calls. Those of one worker run in this order.
+        seconds: how long to wait for all of them together. What the caller does while they run does not count.
+
+    Attributes:
+        waited: how long the caller has waited, in seconds.
+    """
+
+    def __init__(self, calls: Sequence[RemoteCall], seconds: float) -> None:
+        self.waited = 0.0
+        self._seconds = seconds
+        self._waiting: dict[Worker, list[RemoteCall]] = {}
+        for call in calls:
+            self._waiting.setdefault(call.dialect.worker, []).append(call)
+        self._running: dict[Worker, list[RemoteCall]] = {}
+        self._ended: list[RemoteCall] = []
+
+    def __enter__(self) -> Flight:
+        with self._waits():
+            self._begin_free()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in list(self._running):
+            worker.abandon()
+            self._release(worker)
+
+    def completed(self) -> Iterator[RemoteCall]:
+        """Yield each call when it has ended."""
+        while True:
+            while self._ended:
+                yield self._ended.pop()
+            if not (self._running or self._waiting):
+                return
+            with self._waits():
+                self._advance()
+
+    @property
+    def _remaining(self) -> float:
+        return self._seconds - self.waited
+
+    @contextmanager
+    def _waits(self) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.waited += time.monotonic() - began
+
+    def _advance(self) -> None:
+        """Wait until a worker can be pumped, or a busy one may have become free."""
+        seconds = min(self._remaining, _RETRY_SECONDS) if self._waiting else self._remaining
+        if not self._running and self._remaining > 0:
+            self._begin_next(seconds)
+        processes = {process: worker for worker in self._running for process in worker.wait_list()}
+        for process in wait_for_any(processes, seconds) if processes else ():
+            processes[process].pump()
+        for worker in [worker for worker in self._running if not worker.pending]:
+            self._release(worker)
+        if self._remaining > 0:
+            self._begin_free()
+        elif seconds <= 0:  # replies that had arrived were taken
+            self._end_all()
+
+    def _begin_free(self) -> None:
+        """Begin the calls of all workers that are free, without waiting for any."""
+        begun = []
+        for worker in list(self._waiting):
+            if worker.lock.acquire(blocking=False):
+                begun.append(worker)
+                self._post(worker)
+        for worker in begun:
+            worker.flush()
+
+    def _begin_next(self, seconds: float) -> None:
+        """Wait for one busy worker. No other one is held."""
+        worker = next(iter(self._waiting))
+        self._waiting[worker] = self._waiting.pop(worker)  # another one is tried next
+        if worker.lock.acquire(timeout=seconds):
+            self._post(worker)
+            worker.flush()
+
+    def _post(self, worker: Worker) -> None:
+        calls = self._running[worker] = self._waiting.pop(worker)
+        for call in calls:
+            call.dialect.post(call, self._remaining)
+
+    def _release(self, worker: Worker) -> None:
+        self._ended += reversed(self._running.pop(worker))
+        worker.lock.release()
+
+    def _end_all(self) -> None:
+        for worker in list(self._running):
+            if worker.pending:
+                worker.time_out(self._seconds)
+            self._release(worker)
+        for calls in self._waiting.values():
+            for call in calls:
+                call.fail(busy(call.dialect.source, self._seconds))
+            self._ended += calls
+        self._waiting.clear()

@@ -1,0 +1,183 @@
+"""The server's end of one worker process: posts calls to it, and reads their replies."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+from collections import deque
+from concurrent.futures import wait
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from logitport_server.worker import frames, messages
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from concurrent.futures import Future
+
+# How long to wait for the zygote's report of the exit status of a worker that has ended.
+_EXIT_TIMEOUT_SECONDS = 0.5
+# Limit for the columns of one reply. Biases of many rows over a large vocabulary fit.
+_MAX_REPLY_BYTES = 64 << 20
+# How much to read from one worker before another one has its turn.
+_MAX_READ_BYTES = 4 << 20
+
+
+class WorkerGone(Exception):
+    """The process has ended, or violated the protocol. The message is a predicate, such as "ended with status 1"."""
+
+
+class Received(NamedTuple):
+    """The reply to the oldest unanswered call."""
+
+    reply: messages.Reply
+    columns: list[memoryview]
+
+
+class WorkerProcess:
+    """A forked worker. It answers calls in the order in which they were posted. No method blocks.
+
+    Attributes:
+        holds_gpu: whether it has the device nodes of a GPU.
+        uses_gpu: whether it can use them, as far as is known.
+    """
+
+    def __init__(self, connection: socket.socket, pidfd: int, ended: Future[int], *, holds_gpu: bool = False) -> None:
+        self.holds_gpu = self.uses_gpu = holds_gpu
+        self._connection = connection
+        self._connection.setblocking(False)
+        self._pidfd = pidfd
+        self._ended = ended
+        self._killed = False
+        self._posted = self._answered = 0
+        # Frames, or the rest of one, with the descriptors that travel with its first byte.
+        self._outgoing: deque[tuple[bytes | memoryview, Sequence[int]]] = deque()
+        self._reader = frames.Reader(_MAX_REPLY_BYTES)
+        self._end = select.poll()
+        self._end.register(pidfd, select.POLLIN)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process has not ended, as far as is known."""
+        return not self._ended.done()
+
+    def post(self, call: messages.WorkerCall, columns: Sequence[bytes], descriptors: Sequence[int] = ()) -> None:
+        """Queue a call. `flush` or `pump` writes it."""
+        self._posted += 1
+        self._outgoing.append((frames.pack(self._posted, messages.encode(call), columns), descriptors))
+
+    def flush(self) -> None:
+        """Write as many calls as the socket takes. Raises WorkerGone if the process has ended."""
+        try:
+            self._write()
+        except OSError as error:
+            raise WorkerGone(self._describe_end()) from error
+
+    def pump(self) -> list[Received]:
+        """Write as many calls as the socket takes. Returns the replies that have arrived.
+
+        Raises:
+            WorkerGone: the process has ended, or sent something invalid.
+        """
+        self.flush()
+        try:
+            ended = not self._read()
+        except OSError as error:
+            raise WorkerGone(self._describe_end()) from error
+        received = self._replies()
+        if ended and not received:
+            raise WorkerGone(self._describe_end())
+        return received
+
+    def kill(self) -> None:
+        """Kill the process and all that it has started. Idempotent."""
+        self._killed = True
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill the process and close its descriptors. No method may be called afterwards."""
+        self.kill()
+        self._connection.close()
+        os.close(self._pidfd)
+
+    def register(self, poll: select.poll) -> tuple[int, int]:
+        """Register the descriptors that `wait_for_any` waits for. Returns them."""
+        poll.register(self._connection, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
+        poll.register(self._pidfd, select.POLLIN)
+        return self._connection.fileno(), self._pidfd
+
+    def _write(self) -> None:
+        while self._outgoing:
+            data, descriptors = self._outgoing.popleft()
+            if not descriptors and self._outgoing and not self._outgoing[0][1]:
+                data = self._joined(data)
+            try:
+                if descriptors:
+                    sent = socket.send_fds(self._connection, [data], descriptors)
+                else:
+                    sent = self._connection.send(data)
+            except BlockingIOError:
+                self._outgoing.appendleft((data, descriptors))
+                return
+            if sent < len(data):
+                self._outgoing.appendleft((memoryview(data)[sent:], ()))
+
+    def _joined(self, first: bytes | memoryview) -> bytes:
+        """Join the frames up to the next one with descriptors: one system call writes them all."""
+        parts = [first]
+        while self._outgoing and not self._outgoing[0][1]:
+            parts.append(self._outgoing.popleft()[0])
+        return b"".join(parts)
+
+    def _read(self) -> bool:
+        """Read what has arrived. Returns False if the process has ended and everything was read."""
+        begin = len(self._reader)
+        while len(self._reader) - begin < _MAX_READ_BYTES:
+            try:
+                data = self._connection.recv(frames.READ_BYTES)
+            except BlockingIOError:
+                # A process that it has started may hold the connection open.
+                return not self._end.poll(0)
+            if not data:
+                return False
+            self._reader.feed(data)
+            if len(data) < frames.READ_BYTES:
+                return True
+        return True
+
+    def _replies(self) -> list[Received]:
+        received = []
+        try:
+            while (frame := self._reader.next()) is not None:
+                self._answered += 1
+                if frame.call != self._answered or self._answered > self._posted:
+                    raise WorkerGone("sent the reply to another call")
+                received.append(Received(messages.decode_reply(frame.message), frame.columns))
+        except frames.BadFrame as error:
+            raise WorkerGone(f"sent an invalid frame: {error}") from error
+        if self._answered == self._posted and len(self._reader):
+            raise WorkerGone(f"sent {len(self._reader)} bytes that belong to no reply")
+        return received
+
+    def _describe_end(self) -> str:
+        wait([self._ended], _EXIT_TIMEOUT_SECONDS)
+        if not self._ended.done():
+            return "closed its connection to the server"
+        status = self._ended.result()
+        if status >= 0:
+            return f"ended with status {status}"
+        name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
+        return f"was killed by {name}" + (", most likely for memory" if name == "SIGKILL" and not self._killed else "")
+
+
+def wait_for_any(processes: Collection[WorkerProcess], seconds: float) -> list[WorkerProcess]:
+    """Wait until processes can be pumped. Returns these; none after `seconds`."""
+    poll, by_descriptor = select.poll(), {}
+    for process in processes:
+        for descriptor in process.register(poll):
+            by_descriptor[descriptor] = process
+    ready = poll.poll(max(0.0, seconds) * 1000)
+    return list(dict.fromkeys(by_descriptor[descriptor] for descriptor, _ in ready))

@@ -1,0 +1,44 @@
+"""The time that a step may wait for shipped code."""
+
+from __future__ import annotations
+
+# Seconds for calls after the deadline, in total. Without them, a processor that uses up the deadline would fail the
+# requests whose processors come after it.
+_GRACE_SECONDS = 0.4
+_MIN_GRACE_SECONDS = 0.01
+
+
+class StepTime:
+    """One deadline for all calls of shipped code in a step, and a short grace period for calls that begin after it.
+
+    Only waiting counts: what the server itself computes while workers run does not. Each call after the deadline gets
+    half of the grace period that is left, so that their sum is bounded.
+
+    Args:
+        seconds: how long the step may wait, in all its parts together.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._left = seconds
+        self._grace = _GRACE_SECONDS
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the deadline has passed."""
+        return self._left <= 0
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the grace period has been used up, too."""
+        return self.is_up and self._grace / 2 < _MIN_GRACE_SECONDS
+
+    def for_calls(self) -> float:
+        """Return how many seconds the next calls may take together."""
+        if not self.is_up:
+            return self._left
+        self._grace /= 2
+        return self._grace
+
+    def spend(self, seconds: float) -> None:
+        """Subtract a time that the step has waited."""
+        self._left -= seconds
