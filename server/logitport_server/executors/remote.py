@@ -305,7 +305,6 @@ class RemoteDialect(Dialect):
             assert self._process is not None  # noqa: S101 - set by `_begin`
             seconds = self._worker.deadlines.call
             reply, columns = self._worker.receive(self._process, self._source, expected, seconds=seconds)
-            self._worker.quarantine.record_success(self._worker.domain, self._source.key)
             if not self.failed and isinstance(states, States):
                 self._sent_states = ref(states)
             try:

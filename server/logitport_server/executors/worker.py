@@ -158,6 +158,8 @@ class Worker:
         except (WorkerGone, NoAnswer) as error:
             raise self._replace_process(source, error, seconds) from None
         self.idle_since = time.monotonic()
+        if self._last_call not in _LOADING_CALLS:  # an error is charged too: a processor may sleep, then raise
+            self.quarantine.record_call(self.domain, source.key, process.waited_seconds)
         if isinstance(reply, messages.ErrorReply):
             raise self.processor_error(source, reply.error)
         if not isinstance(reply, expected):
@@ -209,8 +211,9 @@ class Worker:
             reason = f"its worker {error}"
             failure = WorkerLost(f"processor {source.display_name}: {reason}", processor=source.display_name)
         logger.warning("processor %s of %s: %s", source.display_name, self.domain, reason)
+        waited = self._process.waited_seconds if self._process is not None else 0.0
         self._close_process()
-        self.quarantine.record_failure(self.domain, source.key, reason)
+        self.quarantine.record_failure(self.domain, source.key, reason, seconds=waited)
         with suppress(Exception):  # if it persists, the next call reports it
             self._forked = self._zygote().fork()
         return failure

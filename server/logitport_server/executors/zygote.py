@@ -45,6 +45,8 @@ class WorkerProcess:
     Attributes:
         holds_gpu: whether it has the device nodes of a GPU.
         uses_gpu: whether it can use them, as far as is known.
+        waited_seconds: how long the server has waited for the process since the beginning of the call. The time that
+            the server spends on other work during the call does not count.
     """
 
     def __init__(self, connection: socket.socket, pidfd: int, ended: Future[int], *, holds_gpu: bool = False) -> None:
@@ -59,6 +61,7 @@ class WorkerProcess:
         self._poll.register(connection, select.POLLIN)
         self._poll.register(pidfd, select.POLLIN)
         self._deadline = 0.0
+        self.waited_seconds = 0.0
 
     @property
     def alive(self) -> bool:
@@ -70,6 +73,7 @@ class WorkerProcess:
     ) -> None:
         """Begin a call. Raises WorkerGone, NoAnswer."""
         self._calls += 1
+        self.waited_seconds = 0.0
         self._deadline = time.monotonic() + seconds
         frame = memoryview(frames.pack(self._calls, messages.encode(call), columns))
         try:
@@ -122,7 +126,9 @@ class WorkerProcess:
     def _wait(self, event: int) -> None:
         """Wait until the socket is ready. Raises WorkerGone, NoAnswer."""
         self._poll.modify(self._connection, event)
-        ready = self._poll.poll(max(0.0, self._deadline - time.monotonic()) * 1000)
+        begin = time.monotonic()
+        ready = self._poll.poll(max(0.0, self._deadline - begin) * 1000)
+        self.waited_seconds += time.monotonic() - begin
         if not ready:
             raise NoAnswer
         if all(descriptor == self._pidfd for descriptor, _ in ready):

@@ -35,6 +35,7 @@ from logitport_server.executors import Deadlines, ProcessExecutor
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.zygote import NoAnswer, WorkerGone, WorkerProcess
 from logitport_server.registry import loader
+from logitport_server.registry.quarantine import Quarantine
 from logitport_server.sandbox import LAYERS
 from logitport_server.worker import frames, messages
 
@@ -354,3 +355,34 @@ def test_the_error_of_a_deadline_names_the_call_and_the_option(
     process = Mock(send=Mock(side_effect=NoAnswer))
     with pytest.raises(ProcessorTimedOut, match=message):
         worker.send(process, ship(CountsCallsInWorker), call, seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("call", "reply", "seconds", "is_charged"),
+    [
+        (EDIT, messages.EditReply(), 1.5, True),
+        (EDIT, messages.EditReply(), 0.5, False),
+        (EDIT, messages.ErrorReply(messages.Error(13, "", "")), 1.5, True),
+        (HOST, messages.HostReply(reads_logits=False), 1.5, False),  # loading has a deadline of its own
+    ],
+)
+def test_a_slow_call_is_charged_even_if_the_processor_raises(
+    ship: Ship, call: messages.WorkerCall, reply: messages.Reply, seconds: float, is_charged: bool
+) -> None:
+    quarantine, source = Quarantine(1, call_seconds=1.2), ship(CountsCallsInWorker)
+    worker = Worker(source.domain, Mock(), Deadlines(2.0, 10.0), quarantine)
+    process = Mock(receive=Mock(return_value=(reply, [])), waited_seconds=seconds)
+    worker.send(process, source, call, seconds=2.0)
+    with suppress(LogitportError):
+        worker.receive(process, source, type(reply), seconds=2.0)
+    assert bool(quarantine.reason(source.key)) == is_charged
+
+
+def test_only_the_time_that_the_server_waits_is_charged(untrusted: UntrustedWorker) -> None:
+    """A reply that arrived while the server called other processors is free."""
+    assert untrusted.answer(frames.pack(1, REPLY))
+    assert untrusted.process.waited_seconds == 0.0
+    untrusted.process.send(EDIT, [], [], 0.2)
+    with pytest.raises(NoAnswer):
+        untrusted.process.receive()
+    assert untrusted.process.waited_seconds >= 0.19
