@@ -14,9 +14,9 @@ from weakref import WeakSet
 from logitport.errors import ProcessorTimedOut, from_proto
 from logitport_proto import common_pb2
 from logitport_server.dialects import failures
-from logitport_server.dialects.failures import WorkerLost
+from logitport_server.dialects.failures import ReplyTooLarge, WorkerLost
 from logitport_server.executors.zygote import NoAnswer, WorkerGone, WorkerProcess
-from logitport_server.worker import messages
+from logitport_server.worker import messages, replies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -151,6 +151,7 @@ class Worker:
         Raises:
             ProcessorTimedOut: no reply within the seconds given to `send`. The process is killed.
             WorkerLost: the process ended, or its reply is invalid.
+            ReplyTooLarge: the edits of the call do not fit into a reply. The process continues.
             LogitportError: the processor raised, or was refused.
         """
         try:
@@ -162,6 +163,16 @@ class Worker:
             self.quarantine.record_call(self.domain, source.key, process.waited_seconds)
         if isinstance(reply, messages.ErrorReply):
             raise self.processor_error(source, reply.error)
+        if (
+            isinstance(reply, messages.TooLarge)
+            and reply.size_bytes > replies.MAX_EDITS_BYTES
+            and expected is messages.EditReply
+        ):
+            raise ReplyTooLarge(
+                f"processor {source.display_name}: the edits of one call take {reply.size_bytes} bytes, the limit is "
+                f"{replies.MAX_EDITS_BYTES} bytes; make edits with fewer ids",
+                processor=source.display_name,
+            )
         if not isinstance(reply, expected):
             raise self.protocol_error(source, f"{type(reply).__name__} instead of {expected.__name__}")
         return reply, columns

@@ -13,7 +13,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from logitport_server.worker import frames, messages
+from logitport_server.worker import frames, messages, replies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +27,6 @@ _MAX_MESSAGE_BYTES = 1 << 16
 _READY_TIMEOUT_SECONDS = 180.0
 # How long to wait for the zygote's report of the exit status of a worker that has ended.
 _EXIT_TIMEOUT_SECONDS = 0.5
-# Limit for the columns of one reply. Biases of many rows over a large vocabulary fit.
-_MAX_REPLY_BYTES = 64 << 20
 
 
 class WorkerGone(Exception):
@@ -61,6 +59,7 @@ class WorkerProcess:
         self._poll.register(connection, select.POLLIN)
         self._poll.register(pidfd, select.POLLIN)
         self._deadline = 0.0
+        self._reply_limits = replies.ReplyLimits(0, 0)
         self.waited_seconds = 0.0
 
     @property
@@ -74,6 +73,7 @@ class WorkerProcess:
         """Begin a call. Raises WorkerGone, NoAnswer."""
         self._calls += 1
         self.waited_seconds = 0.0
+        self._reply_limits = replies.limits(call, columns)
         self._deadline = time.monotonic() + seconds
         frame = memoryview(frames.pack(self._calls, messages.encode(call), columns))
         try:
@@ -90,7 +90,8 @@ class WorkerProcess:
     def receive(self) -> tuple[messages.Reply, list[memoryview]]:
         """End a call, before the deadline set at its beginning. Raises WorkerGone, NoAnswer."""
         try:
-            call, message, columns = frames.read(self._receive, _MAX_REPLY_BYTES)
+            limits = self._reply_limits
+            call, message, columns = frames.read(self._receive, limits.column_bytes, limits.message_bytes)
             reply = messages.decode_reply(message)
         except frames.BadFrame as error:
             raise WorkerGone(f"sent an invalid frame: {error}") from error

@@ -18,8 +18,8 @@ _HEAD = struct.Struct("<QII")
 # The first column starts at a multiple of this, so that arrays in it are aligned.
 _ALIGNMENT = 8
 
-# A message holds the state numbers of one call, or an error with its traceback.
-_MAX_MESSAGE_BYTES = 4 << 20
+# A message holds the state numbers of one call, or the errors of its rows. Replies have lower limits, see `replies`.
+MAX_MESSAGE_BYTES = 4 << 20
 _MAX_COLUMNS = 16
 # The bytes of each column follow the head. By number of columns: compiled once, as a step takes microseconds.
 _SIZES = [struct.Struct(f"<{num_columns}I") for num_columns in range(_MAX_COLUMNS + 1)]
@@ -55,12 +55,13 @@ def pack(call: int, message: bytes, columns: Sequence[bytes] = ()) -> bytes:
     return b"".join((head, sizes, message, padding, *columns))
 
 
-def read(receive: Callable[[int], bytes], max_body_bytes: int) -> Frame:
+def read(receive: Callable[[int], bytes], max_body_bytes: int, max_message_bytes: int = MAX_MESSAGE_BYTES) -> Frame:
     """Read the next frame.
 
     Args:
         receive: returns between one byte and the given number of bytes. Raises at the end of the stream.
         max_body_bytes: limit for the sum of all columns.
+        max_message_bytes: limit for the message.
 
     Raises:
         BadFrame: a length is above its limit, or bytes follow the frame.
@@ -68,7 +69,7 @@ def read(receive: Callable[[int], bytes], max_body_bytes: int) -> Frame:
     data = bytearray(receive(_FIRST_READ_BYTES))
     _read_up_to(_HEAD.size, data, receive)
     call, message_bytes, num_columns = _HEAD.unpack_from(data)
-    if message_bytes > _MAX_MESSAGE_BYTES or num_columns > _MAX_COLUMNS:
+    if message_bytes > max_message_bytes or num_columns > _MAX_COLUMNS:
         raise BadFrame(f"a message of {message_bytes} bytes with {num_columns} columns is too large")
     message_begin = _HEAD.size + _SIZES[num_columns].size
     _read_up_to(message_begin, data, receive)

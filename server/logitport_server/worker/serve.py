@@ -17,7 +17,7 @@ from logitport.core.history import History
 from logitport.errors import LoadFailed, LogitportError, to_proto
 from logitport_server.dialects import RequestContext, failures, make_dialect
 from logitport_server.registry.loader import Loader
-from logitport_server.worker import frames, messages
+from logitport_server.worker import frames, messages, replies
 from logitport_server.worker.hosted import HostedProcessor
 
 if TYPE_CHECKING:
@@ -47,14 +47,16 @@ def serve(connection: socket.socket) -> None:
 
     while True:
         try:
-            call, message, columns = frames.read(receive, frames.MAX_BODY_BYTES)
+            number, message, columns = frames.read(receive, frames.MAX_BODY_BYTES)
         except EOFError:
             return
-        reply, reply_columns = worker.answer(messages.decode_call(message), columns, descriptors)
+        call = messages.decode_call(message)
+        limits = replies.limits(call, columns)
+        reply, reply_columns = worker.answer(call, columns, descriptors)
         if os.getpid() != own_pid:  # a processor has forked; only the original process may answer
             os._exit(1)
         descriptors.clear()
-        connection.sendall(frames.pack(call, messages.encode(reply), reply_columns))
+        connection.sendall(replies.pack(number, reply, reply_columns, limits))
 
 
 class _Worker:
@@ -126,7 +128,7 @@ class _Worker:
             try:
                 hosted.device = self._start_gpu(*call.gpu)
             except Exception as error:  # noqa: BLE001 - the processor then runs on the CPU
-                reply.gpu_error = str(error) or type(error).__name__
+                reply.gpu_error = (str(error) or type(error).__name__)[: messages.MAX_TEXT_LENGTH]
         return reply
 
     def _start_gpu(self, device: str, uuid: str) -> str:
@@ -238,7 +240,8 @@ def _process_rows(hosted: HostedProcessor, rows: Sequence[int], logits: torch.Te
 
 def _to_message(error: LogitportError) -> messages.Error:
     proto = to_proto(error)
-    return messages.Error(proto.code, proto.message, proto.remote_traceback)
+    text, trace = proto.message[: messages.MAX_TEXT_LENGTH], proto.remote_traceback[-messages.MAX_TRACE_LENGTH :]
+    return messages.Error(proto.code, text, trace)
 
 
 def _check_torch() -> None:
