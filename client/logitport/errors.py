@@ -21,7 +21,7 @@
     │   └── LoadFailed                 unpickling or creating the instance raised, or not a processor class
     ├── ProcessorFailed                a processor raised, or did not return logits of its rows' shape
     │   ├── ProcessorTimedOut          it did not return within the server's time for a call
-    │   └── ProcessorQuarantined       it failed too often, and is not called until its quarantine is lifted
+    │   └── ProcessorQuarantined       it failed or was slow too often, and is not called until its quarantine is lifted
     ├── SessionError
     │   ├── UnknownRequest             the handle names no request of this session
     │   ├── DuplicateRequest           the slot is taken
@@ -149,7 +149,7 @@ class ProcessorTimedOut(ProcessorFailed):
 
 
 class ProcessorQuarantined(ProcessorFailed):
-    """A processor failed too often, and is not called until an operator lifts its quarantine."""
+    """A processor failed or was slow too often, and is not called until an operator lifts its quarantine."""
 
 
 class SessionError(LogitportError):

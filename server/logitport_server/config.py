@@ -258,7 +258,10 @@ class ServerConfig(EnvironmentOptions):
         description="timeout of loading a shipped processor and of starting a request with it, in seconds",
     )
     quarantine_after: int = Field(
-        3, ge=1, description="consecutive failures that end a worker, after which the processor is quarantined"
+        3,
+        ge=1,
+        description="a shipped processor is quarantined for its caller when failures that end its worker, and slow "
+        "calls, have taken this many times --processor-timeout-seconds within ten minutes",
     )
     loader_cache_size: int = Field(
         128, ge=1, description="maximum number of cached processor classes with --isolation none"

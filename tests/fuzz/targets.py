@@ -34,10 +34,10 @@ from logitport_server.registry.source import Source
 from logitport_server.session.session import EngineSession
 from logitport_server.transports.stream import SessionStream
 from logitport_server.worker import frames as worker_frames
-from logitport_server.worker import messages
+from logitport_server.worker import messages, replies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 ROWS, VOCAB = 4, 100
 _CONFIG = ServerConfig(max_region_bytes=1 << 16, max_tokens_per_request=1 << 12, max_requests_per_session=8)
@@ -99,7 +99,7 @@ def edits(data: bytes) -> None:
 def worker_reply(data: bytes) -> None:
     """A worker's reply is decoded, or raises an error. Memory stays proportional to the bytes received."""
     for reads_logits in (False, True):
-        worker = Worker(None, lambda: _FakeZygote(data, reads_logits), Deadlines(1.0, 1.0), Quarantine(1 << 30))  # type: ignore[arg-type, return-value] # noqa: B023
+        worker = Worker(None, lambda: _FakeZygote(data, reads_logits), Deadlines(1.0, 1.0), Quarantine(1 << 30, 1.0))  # type: ignore[arg-type, return-value] # noqa: B023
         dialect = RemoteDialect(_SOURCE, worker)
         states = [dialect.start(RequestContext("r", History([1, 2]), {}, VOCAB), {}) for _ in range(ROWS)]
         logits, row_edits = torch.zeros(ROWS, VOCAB), Edits.pack([], VOCAB)
@@ -132,16 +132,17 @@ class _FakeWorker:
 
     alive = True
     holds_gpu = uses_gpu = False
+    waited_seconds = 0.0
 
     def __init__(self, data: bytes, reads_logits: bool) -> None:
         hosted = messages.HostReply(reads_logits=reads_logits)
         self._replies: deque[messages.Reply] = deque([hosted, *[messages.StartReply()] * ROWS])
         self._unread = deque(data[at : at + 1000] for at in range(0, len(data), 1000))
-        self._reader = worker_frames.Reader(1 << 20)
+        self._reader = worker_frames.Reader()
         self._always_ready = os.eventfd(1)
 
-    def post(self, *_: object) -> None:
-        pass
+    def post(self, call: messages.WorkerCall, columns: Sequence[bytes], *_: object) -> None:
+        self._limits = replies.limits(call, columns)
 
     def flush(self) -> None:
         pass
@@ -157,7 +158,7 @@ class _FakeWorker:
             raise WorkerGone("ended")
         self._reader.feed(self._unread.popleft())
         try:
-            frame = self._reader.next()
+            frame = self._reader.next(self._limits.column_bytes, self._limits.message_bytes)
             return [] if frame is None else [Received(messages.decode_reply(frame.message), frame.columns)]
         except worker_frames.BadFrame as error:
             raise WorkerGone(str(error)) from error

@@ -116,7 +116,7 @@ def test_hits_and_misses_of_the_loader() -> None:
 
 def test_transfers_of_gpu_rows_to_workers_are_counted_by_memory(metrics: Metrics) -> None:
     gpu = Gpu(RecordedCuda(RecordedGpu(), "server"), ["/dev/nvidia0"], lambda _: True)  # type: ignore[arg-type]
-    workers: Any = SimpleNamespace(running=1, quarantine=Quarantine(1), gpu=gpu)
+    workers: Any = SimpleNamespace(running=1, quarantine=Quarantine(1, 1.0), gpu=gpu)
     metrics.watch_workers(workers)
     gpu.record_call("device")
     gpu.record_call("device")

@@ -59,6 +59,10 @@ class WorkerLost(ProcessorFailed):
     """The worker process ended during the call. Sent to clients as ProcessorFailed."""
 
 
+class ReplyTooLarge(LimitExceeded):
+    """The edits of one call do not fit into a reply; those of fewer rows may. Sent to clients as LimitExceeded."""
+
+
 # A retry would not help: it would lose another worker, or take as long again.
 NON_RETRYABLE = (WorkerLost, ProcessorTimedOut, ProcessorQuarantined)
 

@@ -24,7 +24,7 @@ class InlineExecutor(Executor):
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
-        self.quarantine = Quarantine(after=sys.maxsize)  # there are no workers to lose
+        self.quarantine = Quarantine(after=sys.maxsize, call_seconds=1.0)  # there are no workers to lose
 
     @property
     def hits(self) -> int:  # type: ignore[override]

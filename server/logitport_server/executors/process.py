@@ -43,7 +43,7 @@ class ProcessExecutor(Executor):
 
     Args:
         deadlines: how long a worker may take.
-        quarantine_after: number of consecutive failures that terminate a worker, after which the processor is
+        quarantine_after: number of call timeouts that a processor may be charged within ten minutes before it is
             quarantined.
         max_workers: maximum number of workers.
         pythons: paths of further interpreters by their minor version, such as {"3.12": "/usr/bin/python3.12"}.
@@ -69,7 +69,7 @@ class ProcessExecutor(Executor):
         first: StartedZygote | None = None,
     ) -> None:
         self.hits = self.misses = 0
-        self.quarantine = Quarantine(quarantine_after)
+        self.quarantine = Quarantine(quarantine_after, deadlines.call)
         self._deadlines = deadlines
         self._limits = limits or Limits()
         self.gpu = gpu

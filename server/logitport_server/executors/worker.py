@@ -15,9 +15,9 @@ from weakref import WeakSet
 from logitport.errors import LogitportError, ProcessorTimedOut, from_proto
 from logitport_proto import common_pb2
 from logitport_server.dialects import failures
-from logitport_server.dialects.failures import WorkerLost
+from logitport_server.dialects.failures import ReplyTooLarge, WorkerLost
 from logitport_server.executors.worker_process import WorkerGone, WorkerProcess, wait_for_any
-from logitport_server.worker import messages
+from logitport_server.worker import messages, replies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -102,8 +102,6 @@ class Worker:
         self._forked: Future[WorkerProcess] | None = None
         self._process: WorkerProcess | None = None
         self._posted: deque[_Posted] = deque()
-        # When the worker began the oldest call without a reply, as far as is known; time.monotonic() seconds.
-        self._began = 0.0
         # Objects that the process can drop: processors (state None), and states of processors.
         self._released: deque[tuple[int, int | None]] = deque()
 
@@ -169,8 +167,6 @@ class Worker:
         assert self._process is not None  # noqa: S101 - the caller has it from `process`
         if self._released:
             call.released = [self._released.popleft() for _ in range(len(self._released))]
-        if not self._posted:
-            self._began = time.monotonic()
         self._process.post(call, columns, descriptors)
         self._posted.append(_Posted(source, type(call), expected, on_reply, on_error))
 
@@ -271,11 +267,12 @@ class Worker:
 
     def _handle(self, reply: messages.Reply, columns: Sequence[memoryview]) -> None:
         """Pass a reply to the call that it answers."""
-        posted = self._posted[0]
-        now = time.monotonic()
+        posted, seconds = self._posted[0], self._restart_clock()
         try:
             if isinstance(reply, messages.ErrorReply):
                 posted.on_error(self.processor_error(posted.source, reply.error))
+            elif isinstance(reply, messages.TooLarge) and posted.expected is messages.EditReply:
+                posted.on_error(_too_large(posted.source, reply))
             elif isinstance(reply, posted.expected):
                 posted.on_reply(reply, columns)
             else:
@@ -285,10 +282,16 @@ class Worker:
             return
         except LogitportError as error:
             posted.on_error(error)
-        if posted.kind not in _LOADING_CALLS:
-            self.quarantine.record_success(self.domain, posted.source.key)
+        if posted.kind not in _LOADING_CALLS:  # an error is charged too: a processor may sleep, then raise
+            self.quarantine.record_call(self.domain, posted.source.key, seconds)
         self._posted.popleft()
-        self.idle_since = self._began = now
+        self.idle_since = time.monotonic()
+
+    def _restart_clock(self) -> float:
+        """Return how long the server has waited for the oldest call."""
+        assert self._process is not None  # noqa: S101 - there is a call
+        seconds, self._process.waited_seconds = self._process.waited_seconds, 0.0
+        return seconds
 
     def _fail(self, gone: WorkerGone | None, seconds: float = 0.0) -> None:
         """Kill the process, record the failure of the oldest call, and fork another process at once.
@@ -298,17 +301,18 @@ class Worker:
             seconds: the time limit that was exceeded.
         """
         calls, self._posted = self._posted, deque()
+        waited = self._process.waited_seconds if self._process is not None else 0.0
         self._close_process()
         with suppress(Exception):  # if it persists, the next call reports it
             self._forked = self._forked or self._zygote().fork()
         if not calls:
             return
         oldest = calls.popleft()
-        oldest.on_error(self._failure(oldest, gone, seconds))
+        oldest.on_error(self._failure(oldest, gone, seconds, waited))
         for call in calls:
             call.on_error(NotStarted())
 
-    def _failure(self, call: _Posted, gone: WorkerGone | None, seconds: float) -> LogitportError:
+    def _failure(self, call: _Posted, gone: WorkerGone | None, seconds: float, waited: float) -> LogitportError:
         """Record the loss of the process during a call. Returns the call's error."""
         name = call.source.display_name
         error: LogitportError
@@ -323,7 +327,7 @@ class Worker:
             reason = f"its worker {gone}"
             error = WorkerLost(f"processor {name}: {reason}", processor=name)
         logger.warning("processor %s of %s: %s", name, self.domain, reason)
-        self.quarantine.record_failure(self.domain, call.source.key, reason)
+        self.quarantine.record_failure(self.domain, call.source.key, reason, seconds=waited)
         return error
 
     def _close_process(self) -> None:
@@ -331,6 +335,16 @@ class Worker:
             self._process.close()
             self._process = None
         self._released.clear()
+
+
+def _too_large(source: Source, reply: messages.TooLarge) -> ReplyTooLarge:
+    if reply.size_bytes <= replies.MAX_EDITS_BYTES:
+        raise ValueError(f"edits of {reply.size_bytes} bytes, which fit into a reply, were not sent")
+    return ReplyTooLarge(
+        f"processor {source.display_name}: the edits of one call take {reply.size_bytes} bytes, the limit is "
+        f"{replies.MAX_EDITS_BYTES} bytes; make edits with fewer ids",
+        processor=source.display_name,
+    )
 
 
 def busy(source: Source, seconds: float) -> ProcessorTimedOut:

@@ -6,12 +6,13 @@ import os
 import select
 import signal
 import socket
+import time
 from collections import deque
 from concurrent.futures import wait
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from logitport_server.worker import frames, messages
+from logitport_server.worker import frames, messages, replies
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 # How long to wait for the zygote's report of the exit status of a worker that has ended.
 _EXIT_TIMEOUT_SECONDS = 0.5
-# Limit for the columns of one reply. Biases of many rows over a large vocabulary fit.
-_MAX_REPLY_BYTES = 64 << 20
 # How much to read from one worker before another one has its turn.
 _MAX_READ_BYTES = 4 << 20
 
@@ -42,6 +41,8 @@ class WorkerProcess:
     Attributes:
         holds_gpu: whether it has the device nodes of a GPU.
         uses_gpu: whether it can use them, as far as is known.
+        waited_seconds: how long the server has waited for the process since its last reply. The time that the server
+            spends on other work does not count.
     """
 
     def __init__(self, connection: socket.socket, pidfd: int, ended: Future[int], *, holds_gpu: bool = False) -> None:
@@ -51,10 +52,13 @@ class WorkerProcess:
         self._pidfd = pidfd
         self._ended = ended
         self._killed = False
-        self._posted = self._answered = 0
+        self.waited_seconds = 0.0
+        self._posted = 0
+        # Of each call without a reply.
+        self._limits: deque[replies.ReplyLimits] = deque()
         # Frames, or the rest of one, with the descriptors that travel with its first byte.
         self._outgoing: deque[tuple[bytes | memoryview, Sequence[int]]] = deque()
-        self._reader = frames.Reader(_MAX_REPLY_BYTES)
+        self._reader = frames.Reader()
         self._end = select.poll()
         self._end.register(pidfd, select.POLLIN)
 
@@ -66,6 +70,7 @@ class WorkerProcess:
     def post(self, call: messages.WorkerCall, columns: Sequence[bytes], descriptors: Sequence[int] = ()) -> None:
         """Queue a call. `flush` or `pump` writes it."""
         self._posted += 1
+        self._limits.append(replies.limits(call, columns))
         self._outgoing.append((frames.pack(self._posted, messages.encode(call), columns), descriptors))
 
     def flush(self) -> None:
@@ -151,16 +156,20 @@ class WorkerProcess:
     def _replies(self) -> list[Received]:
         received = []
         try:
-            while (frame := self._reader.next()) is not None:
-                self._answered += 1
-                if frame.call != self._answered or self._answered > self._posted:
+            while self._limits and (frame := self._next()) is not None:
+                if frame.call != self._posted - len(self._limits) + 1:
                     raise WorkerGone("sent the reply to another call")
+                self._limits.popleft()
                 received.append(Received(messages.decode_reply(frame.message), frame.columns))
         except frames.BadFrame as error:
             raise WorkerGone(f"sent an invalid frame: {error}") from error
-        if self._answered == self._posted and len(self._reader):
+        if not self._limits and len(self._reader):
             raise WorkerGone(f"sent {len(self._reader)} bytes that belong to no reply")
         return received
+
+    def _next(self) -> frames.Frame | None:
+        limits = self._limits[0]
+        return self._reader.next(limits.column_bytes, limits.message_bytes)
 
     def _describe_end(self) -> str:
         wait([self._ended], _EXIT_TIMEOUT_SECONDS)
@@ -179,5 +188,9 @@ def wait_for_any(processes: Collection[WorkerProcess], seconds: float) -> list[W
     for process in processes:
         for descriptor in process.register(poll):
             by_descriptor[descriptor] = process
+    began = time.monotonic()
     ready = poll.poll(max(0.0, seconds) * 1000)
+    waited = time.monotonic() - began
+    for process in processes:
+        process.waited_seconds += waited
     return list(dict.fromkeys(by_descriptor[descriptor] for descriptor, _ in ready))

@@ -1,4 +1,4 @@
-"""A circuit breaker for processors that repeatedly terminate or block their workers."""
+"""A circuit breaker for processors that take too much time of their callers' engines."""
 
 from __future__ import annotations
 
@@ -11,87 +11,184 @@ from typing import TYPE_CHECKING
 from logitport.errors import ProcessorQuarantined
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from logitport_server.principals import TrustDomain
+
+    _Key = tuple[TrustDomain | None, str]
 
 logger = logging.getLogger(__name__)
 
-# Only failures within this time count as consecutive.
+# How long a charge counts.
 _WINDOW_SECONDS = 600.0
 
-# Bounds memory: authors can ship any number of processors. The oldest record is evicted.
-_MAX_RECORDS = 1024
+# A successful call is charged if it takes more than this part of the call timeout.
+_SLOW = 0.5
+
+# A processor that is quarantined for so many principals is quarantined for all. One principal alone must not be able
+# to quarantine a shared processor for others: the principal chooses the parameters of its calls.
+_MAX_PRINCIPALS = 3
+
+# Bound memory. Records belong to the calling principal, so that one principal cannot evict the records of another.
+_MAX_RECORDS_OF_PRINCIPAL = 128
+_MAX_PRINCIPALS_WITH_RECORDS = 1024
 
 
 @dataclass
 class _Record:
-    failures: list[float] = field(default_factory=list)
+    """Charges to one processor in one trust domain.
+
+    Attributes:
+        charges: (time, seconds) of each charge in the window.
+        reason: why the processor is quarantined; "" if it is not.
+    """
+
+    charges: list[tuple[float, float]] = field(default_factory=list)
     reason: str = ""
 
 
 class Quarantine:
-    """Counts consecutive worker failures for each processor of each trust domain. Thread-safe.
+    """Charges processors the seconds that they take, and quarantines those that take too many. Thread-safe.
+
+    A failure that ended a worker is charged at least the call timeout. A slow call is charged its seconds. A success
+    does not clear charges: otherwise a processor that hangs at every second call would never be quarantined. Charges
+    are kept for each trust domain, which includes the calling party.
 
     Args:
-        after: number of consecutive failures after which a processor is quarantined.
+        after: a processor is quarantined when the charges of ten minutes reach this number of call timeouts.
+        call_seconds: the call timeout.
+        clock: returns monotonic seconds.
 
     Attributes:
         failures: total of all processors.
     """
 
-    def __init__(self, after: int) -> None:
+    def __init__(self, after: int, call_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.failures = 0
         self._after = after
-        self._records: dict[tuple[TrustDomain | None, str], _Record] = {}
+        self._call_seconds = call_seconds
+        self._slow_seconds = call_seconds * _SLOW
+        self._clock = clock
+        # By principal, then by trust domain and digest. Both are in the order of their last charge.
+        self._records: dict[str, dict[_Key, _Record]] = {}
+        # The quarantined records, by digest, then by trust domain.
+        self._quarantined: dict[str, dict[TrustDomain | None, _Record]] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return sum(bool(record.reason) for record in tuple(self._records.values()))
+        return sum(map(len, tuple(self._quarantined.values())))
 
     def check(self, domain: TrustDomain | None, digest: str, name: str) -> None:
         """Raise ProcessorQuarantined if the processor must not be called. The message has the given name."""
-        record = self._records.get((domain, digest))
-        if record is not None and record.reason:
+        found = self._quarantined.get(digest)
+        if found is None:
+            return
+        record = found.get(domain)
+        reason = record.reason if record is not None else _reason_for_all(found)
+        if reason:
             raise ProcessorQuarantined(
-                f"processor {name} is quarantined: {record.reason}; fix it, or have an operator lift the quarantine "
+                f"processor {name} is quarantined: {reason}; fix it, or have an operator lift the quarantine "
                 f"(logitport unquarantine TARGET {digest}, or Client.unquarantine)",
                 processor=name,
             )
 
-    def record_failure(self, domain: TrustDomain | None, digest: str, reason: str) -> None:
-        """Record that a worker was terminated because of the processor."""
-        now = time.monotonic()
+    def record_failure(self, domain: TrustDomain | None, digest: str, reason: str, seconds: float = 0.0) -> None:
+        """Record that a worker was terminated because of the processor, after a call of this many seconds."""
         with self._lock:
             self.failures += 1
-            record = self._records.setdefault((domain, digest), _Record())
-            record.failures = [failed_at for failed_at in record.failures if now - failed_at < _WINDOW_SECONDS]
-            record.failures.append(now)
-            if len(self._records) > _MAX_RECORDS:
-                del self._records[next(iter(self._records))]
-            if len(record.failures) < self._after or record.reason:
-                return
-            record.reason = f"{len(record.failures)} failures in a row, the last one: {reason}"
-        logger.error("processor %s of %r is quarantined: %s", digest, domain, record.reason)
+        self._charge(domain, digest, max(seconds, self._call_seconds), reason)
 
-    def record_success(self, domain: TrustDomain | None, digest: str) -> None:
-        """Record a call with a reply, which resets the count of failures. Loading does not reset it."""
-        if self._records:
-            with self._lock:
-                record = self._records.get((domain, digest))
-                if record is not None and not record.reason:
-                    del self._records[domain, digest]
+    def record_call(self, domain: TrustDomain | None, digest: str, seconds: float) -> None:
+        """Record a call with a reply, for which the server waited this many seconds."""
+        if seconds > self._slow_seconds:
+            self._charge(
+                domain, digest, seconds, f"a call took {seconds:.3g} s of the {self._call_seconds:g} s that it may take"
+            )
 
     def reason(self, digest: str, owner: str | None = None) -> str:
         """Return why the processor is quarantined in a domain of this owner (None: any owner), or ""."""
-        for (domain, found), record in tuple(self._records.items()):
-            if found == digest and record.reason and (owner is None or (domain is not None and domain.owner == owner)):
+        for domain, record in tuple(self._quarantined.get(digest, {}).items()):
+            if owner is None or (domain is not None and domain.owner == owner):
                 return record.reason
         return ""
 
     def lift(self, digest: str) -> bool:
         """Lift the quarantine of the processor in every domain. Returns whether it was quarantined."""
         with self._lock:
-            records = [self._records.pop(key) for key in list(self._records) if key[1] == digest]
-        was_quarantined = any(record.reason for record in records)
+            was_quarantined = self._quarantined.pop(digest, None) is not None
+            for records in self._records.values():
+                for key in [key for key in records if key[1] == digest]:
+                    del records[key]
         if was_quarantined:
             logger.info("the quarantine of processor %s was lifted", digest)
         return was_quarantined
+
+    def _charge(self, domain: TrustDomain | None, digest: str, seconds: float, what: str) -> None:
+        now = self._clock()
+        with self._lock:
+            record = self._record(domain, digest)
+            if record.reason:
+                return
+            record.charges = [charge for charge in record.charges if now - charge[0] < _WINDOW_SECONDS]
+            record.charges.append((now, seconds))
+            total, limit = sum(charged for _, charged in record.charges), self._after * self._call_seconds
+            if total < limit:
+                return
+            record.reason = (
+                f"{len(record.charges)} failures or slow calls within {_WINDOW_SECONDS:.0f} s were charged "
+                f"{total:.3g} s, the limit is {limit:.3g} s (--quarantine-after), the last one: {what}"
+            )
+            record.charges = []
+            found = self._quarantined.setdefault(digest, {})
+            found[domain] = record
+            for_all = _reason_for_all(found)
+        logger.error("processor %s of %r is quarantined: %s", digest, domain, record.reason)
+        if for_all:
+            logger.error("processor %s is quarantined for all callers: %s", digest, for_all)
+
+    def _record(self, domain: TrustDomain | None, digest: str) -> _Record:
+        """Return the record, created if there is none, and make it the last in order."""
+        principal, key = _principal(domain), (domain, digest)
+        if principal not in self._records and len(self._records) >= _MAX_PRINCIPALS_WITH_RECORDS:
+            self._forget_principal()
+        records = self._records.pop(principal, {})
+        self._records[principal] = records
+        if key not in records and len(records) >= _MAX_RECORDS_OF_PRINCIPAL:
+            self._forget(records, next((old for old in records if not records[old].reason), next(iter(records))))
+        record = records.pop(key, None) or _Record()
+        records[key] = record
+        return record
+
+    def _forget_principal(self) -> None:
+        """Evict the principal with the oldest charge; one with a quarantined processor only if all have one."""
+        harmless = (
+            principal
+            for principal, records in self._records.items()
+            if not any(record.reason for record in records.values())
+        )
+        records = self._records.pop(next(harmless, next(iter(self._records))))
+        for key in list(records):
+            self._forget(records, key)
+
+    def _forget(self, records: dict[_Key, _Record], key: _Key) -> None:
+        domain, digest = key
+        del records[key]
+        found = self._quarantined.get(digest, {})
+        found.pop(domain, None)
+        if not found:
+            self._quarantined.pop(digest, None)
+
+
+def _principal(domain: TrustDomain | None) -> str:
+    return "" if domain is None else domain.party.principal
+
+
+def _reason_for_all(found: dict[TrustDomain | None, _Record]) -> str:
+    """Return why the processor with these quarantined records is quarantined for all callers; "" if it is not."""
+    records = tuple(found.items())
+    if len(records) < _MAX_PRINCIPALS:
+        return ""
+    principals = {_principal(domain) for domain, _ in records}
+    if len(principals) < _MAX_PRINCIPALS:
+        return ""
+    return f"it is quarantined for {len(principals)} principals, for the last one because: {records[-1][1].reason}"

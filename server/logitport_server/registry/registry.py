@@ -57,7 +57,7 @@ class Registry:
     ) -> None:
         self._policy = policy
         # `quarantine or ...` would replace an empty quarantine: its length of 0 makes it false.
-        self._quarantine = Quarantine(after=sys.maxsize) if quarantine is None else quarantine
+        self._quarantine = Quarantine(after=sys.maxsize, call_seconds=1.0) if quarantine is None else quarantine
         self._check_python = check_python
         self._max_registered = max_registered
         self._max_owned = max_owned

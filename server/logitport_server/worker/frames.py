@@ -18,8 +18,8 @@ _HEAD = struct.Struct("<QII")
 # A frame and its first column start at a multiple of this, so that arrays in the column are aligned.
 _ALIGNMENT = 8
 
-# A message holds the state numbers of one call, or an error with its traceback.
-_MAX_MESSAGE_BYTES = 4 << 20
+# A message holds the state numbers of one call, or the errors of its rows. Replies have lower limits, see `replies`.
+MAX_MESSAGE_BYTES = 4 << 20
 _MAX_COLUMNS = 16
 # The bytes of each column follow the head. By number of columns: compiled once, as a step takes microseconds.
 _SIZES = [struct.Struct(f"<{num_columns}I") for num_columns in range(_MAX_COLUMNS + 1)]
@@ -56,14 +56,9 @@ def pack(call: int, message: bytes, columns: Sequence[bytes] = ()) -> bytes:
 
 
 class Reader:
-    """Splits a stream of bytes into frames. Memory grows with the bytes received, not with the length announced.
+    """Splits a stream of bytes into frames. Memory grows with the bytes received, not with the length announced."""
 
-    Args:
-        max_body_bytes: limit for the sum of all columns of a frame.
-    """
-
-    def __init__(self, max_body_bytes: int) -> None:
-        self._max_body_bytes = max_body_bytes
+    def __init__(self) -> None:
         self._data: bytes | bytearray = b""
         self._begin = 0
 
@@ -81,8 +76,12 @@ class Reader:
             self._data, self._begin = bytearray(memoryview(self._data)[self._begin :]), 0
         self._data += data
 
-    def next(self) -> Frame | None:
+    def next(self, max_body_bytes: int, max_message_bytes: int = MAX_MESSAGE_BYTES) -> Frame | None:
         """Return the next frame, or None if it is incomplete.
+
+        Args:
+            max_body_bytes: limit for the sum of all columns.
+            max_message_bytes: limit for the message.
 
         Raises:
             BadFrame: a length is above its limit.
@@ -91,15 +90,15 @@ class Reader:
         if available < _HEAD.size:
             return None
         call, message_bytes, num_columns = _HEAD.unpack_from(self._data, begin)
-        if message_bytes > _MAX_MESSAGE_BYTES or num_columns > _MAX_COLUMNS:
+        if message_bytes > max_message_bytes or num_columns > _MAX_COLUMNS:
             raise BadFrame(f"a message of {message_bytes} bytes with {num_columns} columns is too large")
         head_bytes = _HEAD.size + _SIZES[num_columns].size
         if available < head_bytes:
             return None
         sizes = _SIZES[num_columns].unpack_from(self._data, begin + _HEAD.size)
         body_bytes = sum(sizes)
-        if body_bytes > self._max_body_bytes:
-            raise BadFrame(f"columns of {body_bytes} bytes are too large, the limit is {self._max_body_bytes}")
+        if body_bytes > max_body_bytes:
+            raise BadFrame(f"columns of {body_bytes} bytes are too large, the limit is {max_body_bytes}")
         message_end = head_bytes + message_bytes
         column_begin = message_end + _padding(message_end)
         end = column_begin + body_bytes + _padding(body_bytes)

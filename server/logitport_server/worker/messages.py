@@ -15,8 +15,14 @@ from logitport_server.worker.frames import BadFrame
 
 _MAX_REASON = 160
 
+# In characters. `failures` cuts the texts of an error to less; longer ones are invalid.
+MAX_TEXT_LENGTH = 2000
+MAX_TRACE_LENGTH = 5000
+
 _Int32 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 _Int64 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_LENGTH)]
+_Trace = Annotated[str, msgspec.Meta(max_length=MAX_TRACE_LENGTH)]
 
 
 class _Message(msgspec.Struct, tag=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -156,14 +162,24 @@ class Error(msgspec.Struct, forbid_unknown_fields=True):
     """A `LogitportError`: the fields of `logitport.v1.Error`."""
 
     code: _Int32
-    message: str
-    trace: str
+    message: _Text
+    trace: _Trace
 
 
 class ErrorReply(_Message):
     """The call failed."""
 
     error: Error
+
+
+class TooLarge(_Message):
+    """The columns of the reply are larger than their limit. The call has failed, and the worker continues.
+
+    Attributes:
+        size_bytes: the sum of all columns.
+    """
+
+    size_bytes: _Int64
 
 
 class EmptyReply(_Message):
@@ -183,7 +199,7 @@ class HostReply(_Message):
     argmax_invariant: bool = False
     takes_drafts: bool = False
     unpickled: bool = False
-    gpu_error: str = ""
+    gpu_error: _Text = ""
 
 
 class StartReply(_Message):
@@ -262,7 +278,7 @@ class Ended(_Message):
     status: int
 
 
-Reply = Union[ErrorReply, EmptyReply, HostReply, StartReply, EditReply, ProcessReply]
+Reply = Union[ErrorReply, TooLarge, EmptyReply, HostReply, StartReply, EditReply, ProcessReply]
 ZygoteEvent = Union[Ready, Forked, ForkFailed, Ended]
 
 _encoder = msgspec.json.Encoder()

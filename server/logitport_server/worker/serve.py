@@ -18,7 +18,7 @@ from logitport.core.history import History
 from logitport.errors import LoadFailed, LogitportError, to_proto
 from logitport_server.dialects import RequestContext, failures, make_dialect
 from logitport_server.registry.loader import Loader
-from logitport_server.worker import frames, messages
+from logitport_server.worker import frames, messages, replies
 from logitport_server.worker.hosted import HostedProcessor
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _MAX_PROCESSORS = 128
 def serve(connection: socket.socket) -> None:
     """Answer calls until the connection is closed."""
     worker, own_pid = _Worker(), os.getpid()
-    reader = frames.Reader(frames.MAX_BODY_BYTES)
+    reader = frames.Reader()
     descriptors: deque[int] = deque()
     while True:
         data, received, _, _ = socket.recv_fds(connection, frames.READ_BYTES, 1)
@@ -45,11 +45,13 @@ def serve(connection: socket.socket) -> None:
             return
         descriptors.extend(received)
         reader.feed(data)
-        while (frame := reader.next()) is not None:
-            reply, columns = worker.answer(messages.decode_call(frame.message), frame.columns, descriptors)
+        while (frame := reader.next(frames.MAX_BODY_BYTES)) is not None:
+            call = messages.decode_call(frame.message)
+            limits = replies.limits(call, frame.columns)
+            reply, columns = worker.answer(call, frame.columns, descriptors)
             if os.getpid() != own_pid:  # a processor has forked; only the original process may answer
                 os._exit(1)
-            connection.sendall(frames.pack(frame.call, messages.encode(reply), columns))
+            connection.sendall(replies.pack(frame.call, reply, columns, limits))
 
 
 class _Worker:
@@ -126,7 +128,7 @@ class _Worker:
             try:
                 hosted.device = self._start_gpu(*call.gpu)
             except Exception as error:  # noqa: BLE001 - the processor then runs on the CPU
-                reply.gpu_error = str(error) or type(error).__name__
+                reply.gpu_error = (str(error) or type(error).__name__)[: messages.MAX_TEXT_LENGTH]
         return reply
 
     def _start_gpu(self, device: str, uuid: str) -> str:
@@ -236,7 +238,8 @@ def _process_rows(hosted: HostedProcessor, rows: Sequence[int], logits: torch.Te
 
 def _to_message(error: LogitportError) -> messages.Error:
     proto = to_proto(error)
-    return messages.Error(proto.code, proto.message, proto.remote_traceback)
+    text, trace = proto.message[: messages.MAX_TEXT_LENGTH], proto.remote_traceback[-messages.MAX_TRACE_LENGTH :]
+    return messages.Error(proto.code, text, trace)
 
 
 def _check_torch() -> None:

@@ -197,7 +197,7 @@ class UntrustedWorker:
     def exchange(self, call: messages.WorkerCall, column: bytes, seconds: float) -> Any:
         """Make a call as the server makes it."""
         source: Any = SimpleNamespace(display_name="untrusted", key="key")
-        worker = Worker(None, Mock(), Deadlines(seconds, seconds), Quarantine(3))
+        worker = Worker(None, Mock(), Deadlines(seconds, seconds), Quarantine(3, seconds))
         worker._process = self.process
         worker.exchange(source, call, [column], messages.EditReply, seconds)
 
@@ -285,8 +285,8 @@ def test_an_invalid_reply_ends_the_worker_and_fails_its_requests(
     process = dialect._process  # type: ignore[attr-defined]
     read = frames.Reader.next
 
-    def read_invalid(reader: frames.Reader) -> frames.Frame | None:
-        frame = read(reader)
+    def read_invalid(reader: frames.Reader, *limits: int) -> frames.Frame | None:
+        frame = read(reader, *limits)
         if frame is None:
             return None
         return frames.Frame(frame.call, memoryview(orjson.dumps(reply)), [memoryview(column) for column in columns])
@@ -355,3 +355,35 @@ def test_the_error_of_a_deadline_names_the_call_and_the_option(
     worker.time_out(seconds)
     with pytest.raises(ProcessorTimedOut, match=message):
         raise errors[0]
+
+
+@pytest.mark.parametrize(
+    ("call", "reply", "seconds", "is_charged"),
+    [
+        (EDIT, messages.EditReply(), 1.5, True),
+        (EDIT, messages.EditReply(), 0.5, False),
+        (EDIT, messages.ErrorReply(messages.Error(13, "", "")), 1.5, True),
+        (HOST, messages.HostReply(reads_logits=False), 1.5, False),  # loading has a deadline of its own
+    ],
+)
+def test_a_slow_call_is_charged_even_if_the_processor_raises(
+    ship: Ship, call: messages.WorkerCall, reply: messages.Reply, seconds: float, is_charged: bool
+) -> None:
+    quarantine, source = Quarantine(1, call_seconds=1.2), ship(CountsCallsInWorker)
+    worker = Worker(source.domain, Mock(), Deadlines(2.0, 10.0), quarantine)
+    worker._process = Mock(pump=Mock(return_value=[(reply, [])]), waited_seconds=seconds)
+    worker.post(source, call, [], type(reply), Mock(), Mock())
+    worker.pump()
+    assert not worker.pending
+    assert bool(quarantine.reason(source.key)) == is_charged
+
+
+def test_only_the_time_that_the_server_waits_is_charged(untrusted: UntrustedWorker) -> None:
+    """A reply that arrived while the server called other processors is free."""
+    untrusted.process.post(EDIT, [b""])
+    untrusted.process.flush()
+    untrusted.end.sendall(frames.pack(1, REPLY))
+    assert untrusted.process.pump()
+    assert untrusted.process.waited_seconds == 0.0
+    assert wait_for_any([untrusted.process], 0.2) == []
+    assert untrusted.process.waited_seconds >= 0.19

@@ -18,10 +18,10 @@ HEAD = struct.Struct("<QII")
 
 def read(data: bytes, at_once: int = 1 << 20) -> list[frames.Frame]:
     """Return the frames of a stream that arrives in pieces."""
-    reader, read = frames.Reader(MAX_BODY), []
+    reader, read = frames.Reader(), []
     for begin in range(0, len(data), at_once):
         reader.feed(data[begin : begin + at_once])
-        while (frame := reader.next()) is not None:
+        while (frame := reader.next(MAX_BODY)) is not None:
             read.append(frame)
     assert not len(reader)
     return read
@@ -43,10 +43,10 @@ def test_round_trip(call: int, message: bytes, columns: list[bytes], at_once: in
 
 @given(st.binary(max_size=200))
 def test_noise(data: bytes) -> None:
-    reader = frames.Reader(MAX_BODY)
+    reader = frames.Reader()
     reader.feed(data)
     with suppress(frames.BadFrame):
-        assert reader.next() is None
+        assert reader.next(MAX_BODY) is None
 
 
 def test_the_first_column_is_aligned() -> None:
@@ -73,31 +73,31 @@ def framed(message: bytes, sizes: list[int], body: bytes = b"") -> bytes:
     ],
 )
 def test_invalid_frames(data: bytes) -> None:
-    reader = frames.Reader(MAX_BODY)
+    reader = frames.Reader()
     reader.feed(data)
     with pytest.raises(frames.BadFrame) as raised:
-        reader.next()
+        reader.next(MAX_BODY)
     assert len(str(raised.value)) < 200
 
 
 def test_memory_is_allocated_as_bytes_arrive() -> None:
     """An announced length alone causes no allocation."""
-    reader = frames.Reader(1 << 32)
+    reader = frames.Reader()
     tracemalloc.start()
     try:
         reader.feed(framed(b"{}", [1 << 31]))
-        assert reader.next() is None
+        assert reader.next(1 << 32) is None
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
 
 
 def test_frames_stay_valid_while_later_bytes_arrive() -> None:
-    reader, packed = frames.Reader(MAX_BODY), frames.pack(1, b"{}", [b"column"])
+    reader, packed = frames.Reader(), frames.pack(1, b"{}", [b"column"])
     reader.feed(packed + packed[:5])
-    first = reader.next()
+    first = reader.next(MAX_BODY)
     assert first is not None
-    assert reader.next() is None
+    assert reader.next(MAX_BODY) is None
     reader.feed(packed[5:])
-    assert reader.next() is not None
+    assert reader.next(MAX_BODY) is not None
     assert bytes(first.columns[0]) == b"column"

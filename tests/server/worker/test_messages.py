@@ -43,6 +43,7 @@ CALLS = [
 ]
 REPLIES = [
     messages.ErrorReply(ERROR),
+    messages.TooLarge(1 << 40),
     messages.EmptyReply(),
     messages.HostReply(reads_logits=True, argmax_invariant=True, gpu_error="no driver"),
     messages.StartReply(argmax_invariant=True),
@@ -97,6 +98,10 @@ def test_zygote() -> None:
         b'{"type":"ErrorReply","error":{"code":-1,"message":"","trace":""}}',
         b'{"type":"ErrorReply","error":{"code":1,"message":"\xff","trace":""}}',
         b'{"type":"ErrorReply","error":{"code":1,"message":"\\ud800\\u0041","trace":""}}',
+        b'{"type":"ErrorReply","error":{"code":1,"message":"' + b"x" * 2001 + b'","trace":""}}',
+        b'{"type":"EditReply","failed":{"0":{"code":1,"message":"","trace":"' + b"x" * 5001 + b'"}}}',
+        b'{"type":"HostReply","reads_logits":true,"gpu_error":"' + b"x" * 2001 + b'"}',
+        b'{"type":"TooLarge","size_bytes":-1}',
         b'{"type":"ErrorReply","error":' + b"[" * 1_000_000,
         b'{"type":"EmptyReply","' + b"x" * 1_000_000 + b'":1}',
         b'{"type":"' + b"x" * 1_000_000 + b'"}',
