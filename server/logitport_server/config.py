@@ -209,6 +209,11 @@ class ServerConfig(EnvironmentOptions):
     max_connections: int = Field(
         1024, ge=1, description="maximum number of open connections; further connections are closed"
     )
+    max_streams_per_connection: int = Field(
+        128,
+        ge=1,
+        description="maximum number of calls and sessions on one connection; further ones wait for their turn",
+    )
     max_sessions: int = Field(256, ge=1, description="maximum number of open sessions")
     max_sessions_per_principal: int = Field(64, ge=1, description="maximum number of open sessions of one principal")
     max_calls_per_principal: int = Field(

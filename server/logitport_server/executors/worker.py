@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from logitport.errors import ProcessorTimedOut, from_proto
+from logitport.errors import LimitExceeded, ProcessorTimedOut, from_proto
 from logitport_proto import common_pb2
+from logitport_server import descriptors
 from logitport_server.dialects import failures
 from logitport_server.dialects.failures import WorkerLost
 from logitport_server.executors.zygote import NoAnswer, WorkerGone, WorkerProcess
@@ -110,13 +111,21 @@ class Worker:
             self.lock.release()
 
     def process(self) -> WorkerProcess:
-        """Return the process; fork one if there is none. Raises WorkerLost if that fails."""
+        """Return the process; fork one if there is none.
+
+        Raises:
+            WorkerLost: that fails.
+            LimitExceeded: the server has no descriptor for it.
+        """
         if self._process is not None and not (self._process.alive and self._is_permitted(self._process)):
             self._close_process()
         if self._process is None:
-            forked, self._forked = self._forked or self._zygote().fork(), None
+            with descriptors.reported():
+                forked, self._forked = self._forked or self._zygote().fork(), None
             try:
                 self._process = forked.result(_FORK_TIMEOUT_SECONDS)
+            except LimitExceeded:
+                raise
             except Exception as error:
                 forked.add_done_callback(_close_forked)
                 raise WorkerLost(f"no worker for {self.domain}: it {error}") from error

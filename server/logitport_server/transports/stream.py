@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from logitport.errors import InternalError, InvalidArgument, LogitportError, SessionClosed, to_proto
 from logitport_proto import processing_pb2
+from logitport_server import descriptors
 from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
@@ -127,8 +128,11 @@ class SessionStream:
         except LogitportError as error:
             reply.error.CopyFrom(to_proto(error))
         except Exception as error:
-            logger.exception("frame %d failed because of a defect of the server", frame.seq)
-            reply.error.CopyFrom(to_proto(InternalError(f"a defect of the server: {error!r}")))
+            failure: LogitportError = descriptors.shortage()
+            if not descriptors.is_shortage(error):
+                logger.exception("frame %d failed because of a defect of the server", frame.seq)
+                failure = InternalError(f"a defect of the server: {error!r}")
+            reply.error.CopyFrom(to_proto(failure))
         self._last = _duplicate_error(reply) if reply.WhichOneof("frame") == "logits" else reply
         return reply
 
