@@ -97,7 +97,7 @@ class Server:
             store=self._store,
             installed=known,
         )
-        self._metrics = Metrics(self._executor)
+        self._metrics = Metrics(self._executor, known)
         if isinstance(self._executor, ProcessExecutor):
             self._metrics.watch_workers(self._executor)
         self._guard = Guard(authenticator, Quotas(config), config.stall_seconds, self._metrics)

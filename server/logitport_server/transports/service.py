@@ -115,9 +115,10 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
 
     async def Apply(self, request: processing_pb2.ApplyRequest, context: Context) -> processing_pb2.ApplyResponse:
         started = time.perf_counter()
-        open_session = partial(self._open_session, principal=current_call.get().principal)
+        principal = current_call.get().principal
+        open_session = partial(self._open_session, principal=principal)
         response = await _on_thread(self._threads, partial(apply, request, open_session))
-        self._metrics.step(response, time.perf_counter() - started, "unary")
+        self._metrics.step(response, time.perf_counter() - started, "unary", principal.name)
         return response
 
     async def Session(self, request_iterator: object, context: Context) -> None:  # type: ignore[override] # read/write API

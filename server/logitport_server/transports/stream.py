@@ -157,11 +157,11 @@ class SessionStream:
             raise InvalidArgument("this session uses its local transport; send the frame there")
         if kind == "step":
             session.step(frame.step, reply.edits)
-            self._measured(reply.edits, time.perf_counter() - started, transport)
+            self._measured(reply.edits, time.perf_counter() - started, transport, session.principal.name)
         elif kind == "logits":
             session.edit_logits(frame.logits, reply.logits)
             memory = session.regions.memory(frame.logits.logits)
-            self._measured(reply.logits, time.perf_counter() - started, transport, memory)
+            self._measured(reply.logits, time.perf_counter() - started, transport, session.principal.name, memory)
         elif kind == "add":
             session.add(frame.add, reply.added)
         elif kind == "remove":
@@ -180,10 +180,11 @@ class SessionStream:
         reply: processing_pb2.StepEdits | processing_pb2.StepLogitsEdited,
         seconds: float,
         transport: str,
+        principal: str,
         memory: str = "",
     ) -> None:
         def update() -> None:
-            self._metrics.step(reply, seconds, transport)
+            self._metrics.step(reply, seconds, transport, principal)
             if memory:
                 self._metrics.logits_read(memory)
 
