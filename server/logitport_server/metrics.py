@@ -11,7 +11,7 @@ from logitport.errors import to_proto
 from logitport_proto import common_pb2, processing_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from logitport.errors import LogitportError
     from logitport_server.executors import Gpu
@@ -102,6 +102,9 @@ class Metrics:
             ["code"],
             registry=registry,
         )
+        self._requests_refused = Counter(
+            "logitport_requests_refused", "Requests that sessions refused to add, by error", ["code"], registry=registry
+        )
         # Children are kept, because looking one up by its labels takes longer than counting.
         self._steps_by = {transport: self._steps.labels(transport) for transport in ("unary", "grpc", "local")}
         self._seconds_by = {
@@ -161,6 +164,11 @@ class Metrics:
     def call_refused(self, error: LogitportError) -> None:
         """Count a call that was refused."""
         self._refused.labels(common_pb2.ErrorCode.Name(to_proto(error).code)).inc()
+
+    def requests_refused(self, failures: Iterable[common_pb2.Failure]) -> None:
+        """Count requests that a session refused to add."""
+        for failure in failures:
+            self._requests_refused.labels(common_pb2.ErrorCode.Name(failure.error.code)).inc()
 
     def session_opened(self, session: EngineSession) -> None:
         """Add an open session."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from logitport.errors import InternalError, InvalidArgument, LogitportError, SessionClosed, to_proto
 from logitport_proto import processing_pb2
 from logitport_server import descriptors
+from logitport_server.transports.refusals import Refusals
 from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
@@ -29,6 +30,12 @@ _SHORT_FRAME_BYTES = 1 << 16
 class SessionStream:
     """One engine's stream: opens its session, and replies to each frame.
 
+    Args:
+        open_session: opens the session.
+        metrics: the server's metrics.
+        local_socket: the local transport, if the server offers it.
+        refusals: the server's log of refused requests; by default the stream has one of its own.
+
     Attributes:
         descriptors: the file descriptors to send with the last reply.
     """
@@ -38,10 +45,12 @@ class SessionStream:
         open_session: Callable[[processing_pb2.OpenSession], EngineSession],
         metrics: Metrics,
         local_socket: LocalSocketListener | None,
+        refusals: Refusals | None = None,
     ) -> None:
         self._open_session = open_session
         self._metrics = metrics
         self._local_socket = local_socket
+        self._refusals = refusals or Refusals(metrics)
         self._connection: LocalConnection | None = None
         self._lock = threading.Lock()
         # Held while a frame is processed. A gRPC frame may still be processed when the local transport is attached.
@@ -164,6 +173,7 @@ class SessionStream:
             self._measured(reply.logits, time.perf_counter() - started, transport, session.principal.name, memory)
         elif kind == "add":
             session.add(frame.add, reply.added)
+            self._refusals.record(session.principal, reply.added.failures, len(frame.add.requests))
         elif kind == "remove":
             session.remove(frame.remove)
             reply.removed.SetInParent()
