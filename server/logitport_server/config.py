@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import re
 from pathlib import Path  # noqa: TC003 - pydantic reads the annotations
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-import limits
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
@@ -17,6 +16,9 @@ from logitport_server.sandbox.layers import LAYER_NAMES
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
     from pydantic_settings import PydanticBaseSettingsSource
+
+
+_SECONDS_OF = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 
 
 class StartupError(Exception):
@@ -38,11 +40,28 @@ def _address_or_socket(value: str) -> str:
     return _address(value)
 
 
+class Rate(NamedTuple):
+    """A number of calls per period.
+
+    Attributes:
+        calls: 1 or more.
+        seconds: the period.
+    """
+
+    calls: int
+    seconds: int
+
+    @classmethod
+    def parse(cls, text: str) -> Rate:
+        """Parse text such as "1000/second" or "10 per 5 minutes". Raises ValueError."""
+        match = re.fullmatch(r"(\d{1,9})(?:/| per )(?:(\d{1,9}) )?(second|minute|hour|day)s?", text.strip().lower())
+        if match is None or int(match[1]) < 1 or int(match[2] or 1) < 1:
+            raise ValueError(f"{text!r} is not a rate; write, for example, 1000/second or 5000/minute")
+        return cls(int(match[1]), int(match[2] or 1) * _SECONDS_OF[match[3]])
+
+
 def _rate(value: str) -> str:
-    try:
-        limits.parse(value)
-    except ValueError:
-        raise ValueError(f"{value!r} is not a rate; write, for example, 1000/second or 5000/minute") from None
+    Rate.parse(value)
     return value
 
 
@@ -190,6 +209,11 @@ class ServerConfig(EnvironmentOptions):
     max_connections: int = Field(
         1024, ge=1, description="maximum number of open connections; further connections are closed"
     )
+    max_streams_per_connection: int = Field(
+        128,
+        ge=1,
+        description="maximum number of calls and sessions on one connection; further ones wait for their turn",
+    )
     max_sessions: int = Field(256, ge=1, description="maximum number of open sessions")
     max_sessions_per_principal: int = Field(64, ge=1, description="maximum number of open sessions of one principal")
     max_calls_per_principal: int = Field(
@@ -278,6 +302,11 @@ class ServerConfig(EnvironmentOptions):
     def requires_authentication(self) -> bool:
         """Whether callers must authenticate."""
         return self.tokens is not None or self.tls_client_ca is not None
+
+    @property
+    def call_rate(self) -> Rate:
+        """The maximum rate of calls of one principal."""
+        return Rate.parse(self.max_call_rate)
 
     @property
     def has_workers(self) -> bool:

@@ -11,6 +11,8 @@ from logitport.errors import to_proto
 from logitport_proto import common_pb2, processing_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
     from logitport.errors import LogitportError
     from logitport_server.executors import Gpu
     from logitport_server.registry.quarantine import Quarantine
@@ -21,7 +23,10 @@ if TYPE_CHECKING:
 # Seconds. The range covers everything from a fast logits-free step to a batch of logits sent inline.
 _BUCKETS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5)
 
+# Labels of processors that are not installed: of one principal, and of all. They bound the number of time series.
+_MAX_OWN_LABELS = 64
 _MAX_LABELS = 1024
+_OTHERS = "(others)"
 
 _PARTS = {
     processing_pb2.StepEdits: "edits",
@@ -61,11 +66,15 @@ class Workers(Protocol):
 class Metrics:
     """The metrics of one server.
 
+    Args:
+        loads: counts of loads of shipped processors.
+        installed: names of the installed processors. Each has a label of its own.
+
     Attributes:
         registry: the collector registry; each server has its own.
     """
 
-    def __init__(self, loads: Loads) -> None:
+    def __init__(self, loads: Loads, installed: Collection[str] = ()) -> None:
         self.registry = registry = CollectorRegistry()
         self._sessions: set[EngineSession] = set()
         sessions = Gauge("logitport_sessions", "Sessions that are open", registry=registry)
@@ -93,6 +102,9 @@ class Metrics:
             ["code"],
             registry=registry,
         )
+        self._requests_refused = Counter(
+            "logitport_requests_refused", "Requests that sessions refused to add, by error", ["code"], registry=registry
+        )
         # Children are kept, because looking one up by its labels takes longer than counting.
         self._steps_by = {transport: self._steps.labels(transport) for transport in ("unary", "grpc", "local")}
         self._seconds_by = {
@@ -107,8 +119,11 @@ class Metrics:
             registry=registry,
         )
         self._read_in = {memory: self._read.labels(memory) for memory in ("inline", "host", "device")}
-        self._counters: dict[str, Counter] = {}
-        self._labels: set[str] = set()
+        self._counters: dict[tuple[str, str], Counter] = {}
+        self._installed = frozenset(installed)
+        # By principal. One principal may use a label of another; it then counts for both.
+        self._labels: dict[str, set[str]] = {}
+        self._num_labels = 0
         hits = Gauge("logitport_loader_hits", "Loads from the cache of classes", registry=registry)
         hits.set_function(lambda: loads.hits)
         misses = Gauge("logitport_loader_misses", "Loads that unpickled", registry=registry)
@@ -150,6 +165,11 @@ class Metrics:
         """Count a call that was refused."""
         self._refused.labels(common_pb2.ErrorCode.Name(to_proto(error).code)).inc()
 
+    def requests_refused(self, failures: Iterable[common_pb2.Failure]) -> None:
+        """Count requests that a session refused to add."""
+        for failure in failures:
+            self._requests_refused.labels(common_pb2.ErrorCode.Name(failure.error.code)).inc()
+
     def session_opened(self, session: EngineSession) -> None:
         """Add an open session."""
         self._sessions.add(session)
@@ -158,34 +178,41 @@ class Metrics:
         """Remove a session that was closed."""
         self._sessions.discard(session)
 
-    def step(self, reply: StepReply, seconds: float, transport: str) -> None:
-        """Record a step, or the part of it that processes logits, from its reply."""
+    def step(self, reply: StepReply, seconds: float, transport: str, principal: str) -> None:
+        """Record a step of this principal, or the part of it that processes logits, from its reply."""
         if type(reply) is not processing_pb2.StepLogitsEdited:
             self._steps_by[transport].inc()
         self._seconds_by[transport, type(reply)].observe(seconds)
         for applied in reply.applied:
-            self._applied_to(applied.display_name or applied.processor).inc(applied.rows)
+            self._applied_to(applied.display_name or applied.processor, principal).inc(applied.rows)
         for failure in reply.failures:
             code = failure.error.code
             # The name of an unknown processor is not used: clients can send any number of such names.
             name = "" if code == common_pb2.ERROR_CODE_UNKNOWN_PROCESSOR else failure.error.processor
-            self._failed.labels(self._label(name), common_pb2.ErrorCode.Name(code)).inc()
+            self._failed.labels(self._label(name, principal), common_pb2.ErrorCode.Name(code)).inc()
 
     def logits_read(self, memory: str) -> None:
         """Count a step that read logits; `memory` is "inline", "host" or "device"."""
         self._read_in[memory].inc()
 
-    def _applied_to(self, processor: str) -> Counter:
-        counter = self._counters.get(processor)
+    def _applied_to(self, processor: str, principal: str) -> Counter:
+        counter = self._counters.get((principal, processor))
         if counter is None:
-            counter = self._applied.labels(self._label(processor))
-            if len(self._counters) < _MAX_LABELS:
-                self._counters[processor] = counter
+            label = self._label(processor, principal)
+            counter = self._applied.labels(label)
+            if label != _OTHERS and len(self._counters) < _MAX_LABELS:
+                self._counters[principal, processor] = counter
         return counter
 
-    def _label(self, processor: str) -> str:
-        """The processor's label, or "(others)" once there are too many. The limit bounds the number of time series."""
-        if processor in self._labels or len(self._labels) < _MAX_LABELS:
-            self._labels.add(processor)
+    def _label(self, processor: str, principal: str) -> str:
+        """The processor's label; `_OTHERS` if it is not installed, and the principal or all have too many labels."""
+        if not processor or processor in self._installed:
             return processor
-        return "(others)"
+        own = self._labels.get(principal, set())
+        if processor in own:
+            return processor
+        if len(own) >= _MAX_OWN_LABELS or self._num_labels >= _MAX_LABELS:
+            return _OTHERS
+        self._labels.setdefault(principal, own).add(processor)
+        self._num_labels += 1
+        return processor

@@ -22,6 +22,7 @@ from logitport import ops
 from logitport.errors import LogitportError
 from logitport.variables import OF_THE_SDK, unread
 from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
+from logitport_server import descriptors
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
 from logitport_server.config import StartupError
 from logitport_server.executors import ProcessExecutor
@@ -96,7 +97,7 @@ class Server:
             store=self._store,
             installed=known,
         )
-        self._metrics = Metrics(self._executor)
+        self._metrics = Metrics(self._executor, known)
         if isinstance(self._executor, ProcessExecutor):
             self._metrics.watch_workers(self._executor)
         self._guard = Guard(authenticator, Quotas(config), config.stall_seconds, self._metrics)
@@ -202,6 +203,7 @@ def run(config: ServerConfig, processors: Iterable[object] = (), first_zygote: S
         first_zygote: see `Server`.
     """
     config.start_logging()
+    descriptors.raise_limit()
     for variable in unread({*OF_THE_SDK, *config.variables()}):
         logger.warning("%s; logitport serve --help has all options", variable)
     try:

@@ -37,6 +37,10 @@ def test_it_is_frozen() -> None:
     ("field", "value"),
     [
         *(("listen", value) for value in ("", "x", ":1", "x:", "x:-1", "x:65536", "x:1.0", "x:port")),
+        *(
+            ("max_call_rate", value)
+            for value in ("", "fast", "0/second", "5/0 second", "-1/second", "1/fortnight", "1e3/day")
+        ),
         *(("device", value) for value in ("", "CPU", "cuda:", "cuda:-1", "cuda:x", "mps", "cpu\n")),
         *(("max_message_bytes", value) for value in (0, 1 << 31, "x", None)),
         *((field, 0) for field in ("max_requests_per_session", "max_registered_processors", "loader_cache_size")),

@@ -57,9 +57,9 @@ def test_sessions_and_the_requests_that_they_hold(metrics: Metrics, open_engine:
 
 def test_a_step_that_reads_logits_is_one_step(metrics: Metrics) -> None:
     rows = [common_pb2.RowsApplied(processor="thinking_budget", rows=3)]
-    metrics.step(processing_pb2.StepEdits(applied=rows), 0.001, "local")
-    metrics.step(processing_pb2.StepLogitsEdited(applied=rows), 0.002, "local")
-    metrics.step(processing_pb2.ApplyResponse(applied=rows), 0.003, "unary")
+    metrics.step(processing_pb2.StepEdits(applied=rows), 0.001, "local", "alice")
+    metrics.step(processing_pb2.StepLogitsEdited(applied=rows), 0.002, "local", "alice")
+    metrics.step(processing_pb2.ApplyResponse(applied=rows), 0.003, "unary", "alice")
     assert value(metrics, "logitport_steps_total", transport="local") == 1
     assert value(metrics, "logitport_steps_total", transport="unary") == 1
     assert value(metrics, "logitport_rows_applied_total", processor="thinking_budget") == 9
@@ -70,18 +70,59 @@ def test_a_step_that_reads_logits_is_one_step(metrics: Metrics) -> None:
 
 def test_rows_are_counted_by_display_name(metrics: Metrics) -> None:
     rows = [common_pb2.RowsApplied(processor=DIGEST, rows=3, display_name="Ban (sha256:0123456789ab)")]
-    metrics.step(processing_pb2.StepEdits(applied=rows), 0.001, "local")
+    metrics.step(processing_pb2.StepEdits(applied=rows), 0.001, "local", "alice")
     assert value(metrics, "logitport_rows_applied_total", processor="Ban (sha256:0123456789ab)") == 3
+
+
+def applied(*names: str) -> Any:
+    """The reply to a step in which these processors were applied to one row each."""
+    return processing_pb2.StepEdits(applied=[common_pb2.RowsApplied(processor=name, rows=1) for name in names])
+
+
+def labels(metrics: Metrics) -> set[str]:
+    (rows,) = (metric for metric in metrics.registry.collect() if metric.name == "logitport_rows_applied")
+    return {sample.labels["processor"] for sample in rows.samples}
 
 
 def test_changing_names_of_a_processor_create_a_bounded_number_of_series(metrics: Metrics) -> None:
     for number in range(3000):
         rows = [common_pb2.RowsApplied(processor=DIGEST, rows=1, display_name=f"Ban{number} (sha256:0123456789ab)")]
-        metrics.step(processing_pb2.StepEdits(applied=rows), 0.001, "local")
-    (applied,) = (metric for metric in metrics.registry.collect() if metric.name == "logitport_rows_applied")
-    series = {sample.labels["processor"] for sample in applied.samples}
-    assert len(series) == 1025
-    assert value(metrics, "logitport_rows_applied_total", processor="(others)") == 3000 - 1024
+        metrics.step(processing_pb2.StepEdits(applied=rows), 0.001, "local", "alice")
+    assert len(labels(metrics)) == 65
+    assert value(metrics, "logitport_rows_applied_total", processor="(others)") == 3000 - 64
+
+
+def test_installed_processors_keep_their_labels() -> None:
+    metrics = Metrics(Loader(1), installed=["thinking_budget", "our:Own"])
+    for number in range(3000):
+        metrics.step(applied(f"Ban{number}"), 0.001, "local", f"principal {number % 100}")
+    for name in ("thinking_budget", "our:Own"):
+        metrics.step(applied(name), 0.001, "local", "alice")
+        metrics.step(
+            processing_pb2.StepEdits(failures=[failure(common_pb2.ERROR_CODE_PROCESSOR_FAILED, name)]),
+            0.001,
+            "local",
+            "alice",
+        )
+        assert value(metrics, "logitport_rows_applied_total", processor=name) == 1
+        code = "ERROR_CODE_PROCESSOR_FAILED"
+        assert value(metrics, "logitport_requests_failed_total", processor=name, code=code) == 1
+
+
+def test_the_labels_of_one_principal_are_not_those_of_another(metrics: Metrics) -> None:
+    for number in range(3000):
+        metrics.step(applied(f"Ban{number}"), 0.001, "local", "mallory")
+    metrics.step(applied("Own", "Ban2999"), 0.001, "local", "alice")
+    for name in ("Own", "Ban2999"):
+        assert value(metrics, "logitport_rows_applied_total", processor=name) == 1
+
+
+def test_labels_of_any_number_of_principals(metrics: Metrics) -> None:
+    """Names of principals may come from certificates."""
+    for number in range(3000):
+        metrics.step(applied(f"Ban{number}", "Shared"), 0.001, "local", f"principal {number}")
+    assert len(labels(metrics)) <= 1025
+    assert len(metrics._labels) <= 1024
 
 
 def test_failures_by_processor_and_code(metrics: Metrics) -> None:
@@ -90,7 +131,7 @@ def test_failures_by_processor_and_code(metrics: Metrics) -> None:
         failure(common_pb2.ERROR_CODE_NEED_SYNC, ""),
         failure(common_pb2.ERROR_CODE_NEED_SYNC, ""),
     ]
-    metrics.step(processing_pb2.StepEdits(failures=failures), 0.001, "grpc")
+    metrics.step(processing_pb2.StepEdits(failures=failures), 0.001, "grpc", "alice")
     name = "logitport_requests_failed_total"
     assert value(metrics, name, processor=DIGEST, code="ERROR_CODE_PROCESSOR_FAILED") == 1
     assert value(metrics, name, processor="", code="ERROR_CODE_NEED_SYNC") == 2
@@ -99,7 +140,7 @@ def test_failures_by_processor_and_code(metrics: Metrics) -> None:
 def test_unknown_processor_names_create_no_time_series(metrics: Metrics) -> None:
     for at in range(20):
         unknown = failure(common_pb2.ERROR_CODE_UNKNOWN_PROCESSOR, f"made-up-{at}")
-        metrics.step(processing_pb2.ApplyResponse(failures=[unknown]), 0.001, "unary")
+        metrics.step(processing_pb2.ApplyResponse(failures=[unknown]), 0.001, "unary", "alice")
     name = "logitport_requests_failed_total"
     assert value(metrics, name, processor="", code="ERROR_CODE_UNKNOWN_PROCESSOR") == 20
     assert value(metrics, name, processor="made-up-0", code="ERROR_CODE_UNKNOWN_PROCESSOR") is None

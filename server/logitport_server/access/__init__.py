@@ -1,8 +1,9 @@
 """Access control: authentication, scopes and quotas, checked before a call's message is read."""
 
 from logitport_server.access.authentication import Authenticator
-from logitport_server.access.guard import Guard, current_call, stall_limit
+from logitport_server.access.guard import Guard, current_call
 from logitport_server.access.quotas import Quotas
+from logitport_server.access.stalls import stall_limit
 from logitport_server.access.tokens import TokenFile, new_token
 
 __all__ = ["Authenticator", "Guard", "Quotas", "TokenFile", "current_call", "new_token", "stall_limit"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import grpc
 
 from logitport.errors import METADATA_KEY, InternalError, LogitportError, status_name, to_proto
+from logitport_server import descriptors
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,6 +34,8 @@ async def statuses(context: Context) -> AsyncIterator[None]:
         except (grpc.aio.BaseError, asyncio.CancelledError):
             raise
         except Exception as error:
+            if descriptors.is_shortage(error):
+                await _abort(context, descriptors.shortage())
             logger.exception("a call failed because of a defect of the server")
             await _abort(context, InternalError(f"a defect of the server: {error!r}"))
     except grpc.aio.InternalError as error:  # the connection is gone, so no status can be sent

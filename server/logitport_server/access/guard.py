@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -12,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from logitport.errors import InvalidArgument, LimitExceeded, LogitportError, NotAuthenticated, NotPermitted
+from logitport.errors import InvalidArgument, LogitportError, NotAuthenticated, NotPermitted
 from logitport_server.access.grpc_errors import statuses
+from logitport_server.access.open_calls import OpenCalls
+from logitport_server.access.stalls import stall_limit
 from logitport_server.principals import ADMIN, APPLY, REGISTER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from concurrent.futures import Future
 
     from logitport_server.access.authentication import Authenticator
@@ -81,20 +82,22 @@ class Guard(grpc.aio.ServerInterceptor):
         self._quotas = quotas
         self._stall_seconds = stall_seconds
         self._metrics = metrics
+        self._open_calls = OpenCalls()
         self._running: dict[asyncio.Task[Any], tuple[Principal, Callable[[], Principal]]] = {}
         self._ending: dict[asyncio.Task[Any], LogitportError] = {}
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         handler: Any = await continuation(handler_call_details)
         method: str = handler_call_details.method
-        if handler is None or method.startswith(_OPEN):
-            return handler
+        if handler is None:
+            return None
+        serve = self._serve_open if method.startswith(_OPEN) else self._serve
 
         # Unary calls are handled as streams of one message, because gRPC reads a stream's messages only on request.
         # For a unary handler, gRPC would read the message before this interceptor could refuse the call.
         async def admitted(messages: object, context: Context) -> None:
             async with statuses(context):
-                await self._serve(handler, method, messages, context)
+                await serve(handler, method, messages, context)
 
         return grpc.stream_stream_rpc_method_handler(
             admitted, handler.request_deserializer, handler.response_serializer
@@ -121,6 +124,13 @@ class Guard(grpc.aio.ServerInterceptor):
                 changed = error
             self._ending[task] = changed
             task.cancel()
+
+    async def _serve_open(self, handler: Any, method: str, messages: object, context: Context) -> None:  # noqa: ARG002
+        try:
+            await self._open_calls.answer(handler, context)
+        except LogitportError as error:
+            self._metrics.call_refused(error)  # not logged: callers without a token could fill the log
+            raise
 
     async def _serve(self, handler: Any, method: str, messages: object, context: Context) -> None:
         task = asyncio.current_task()
@@ -189,31 +199,3 @@ async def _stream(behaviour: Callable[..., Any], messages: object, context: Cont
             await context.write(reply)
     else:
         await replies
-
-
-@contextmanager
-def stall_limit(seconds: float, what: str) -> Iterator[None]:
-    """Context with a time limit on a client's reads and writes. Raises LimitExceeded if it is exceeded.
-
-    Args:
-        seconds: the limit.
-        what: a clause for the error message that says what has not happened.
-    """
-    task = asyncio.current_task()
-    assert task is not None  # noqa: S101 - a coroutine always runs in one
-    stalled = False
-
-    def stall() -> None:
-        nonlocal stalled
-        stalled = True
-        task.cancel()
-
-    timer = asyncio.get_running_loop().call_later(seconds, stall)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not stalled:
-            raise
-        raise LimitExceeded(f"{what} within {seconds:g} s; send less at once, or raise --stall-seconds") from None
-    finally:
-        timer.cancel()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING
 
-import limits
-from limits.aio.storage import MemoryStorage
-from limits.aio.strategies import SlidingWindowCounterRateLimiter
+from aiolimiter import AsyncLimiter
 
 from logitport.errors import LimitExceeded
 
@@ -19,25 +17,31 @@ if TYPE_CHECKING:
     from logitport_server.config import ServerConfig
     from logitport_server.principals import Principal
 
+# Names may come from certificates: their number has no limit. The counts of the least active principals are dropped.
+_MAX_LIMITERS = 4096
+
 
 class Quotas:
     """Counts the calls and sessions of each principal."""
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
-        self._rate = limits.parse(config.max_call_rate)
-        self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
+        # Leaky buckets on the event loop's clock, which is monotonic. Windows of the wall clock refuse callers after it
+        # is set back.
+        self._limiters: OrderedDict[str, AsyncLimiter] = OrderedDict()
         self._calls: Counter[str] = Counter()
         self._sessions: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     async def check_rate(self, principal: Principal) -> None:
         """Count one more call or session. Raises LimitExceeded if the principal's rate is too high."""
-        if not await self._limiter.hit(self._rate, principal.name):
+        limiter = self._limiter(principal.name)
+        if not limiter.has_capacity():
             raise LimitExceeded(
-                f"{principal.display_name} makes more than {self._rate} calls, the limit of a principal: do more per "
-                "call, keep a session open, or raise --max-call-rate"
+                f"{principal.display_name} makes more calls than {self._config.max_call_rate}, the limit of a "
+                "principal: do more per call, keep a session open, or raise --max-call-rate"
             )
+        await limiter.acquire()  # does not wait, because there is capacity
 
     def begin_call(self, principal: Principal) -> Callable[[], None]:
         """Count a call as in flight. Returns a function that ends it, to be called on any thread.
@@ -75,6 +79,15 @@ class Quotas:
                 )
             self._sessions[principal.name] += 1
         return partial(self._end, self._sessions, principal.name)
+
+    def _limiter(self, name: str) -> AsyncLimiter:
+        limiter = self._limiters.get(name)
+        if limiter is None:
+            limiter = self._limiters[name] = AsyncLimiter(*self._config.call_rate)
+            if len(self._limiters) > _MAX_LIMITERS:
+                self._limiters.popitem(last=False)
+        self._limiters.move_to_end(name)
+        return limiter
 
     def _end(self, counted: Counter[str], name: str) -> None:
         with self._lock:

@@ -117,9 +117,9 @@ class TokenFile:
         try:
             version = self._file_version()
             if version != self._version:
-                self._version = version
                 self._grants = self._read()
                 self._by_name = _by_name(self._grants)
+                self._version = version  # last: if the file cannot be read now, it is read at the next refresh
                 logger.info("reloaded %d tokens and certificates from %s", len(self._grants), self._path)
                 changed = True
         except StartupError as error:

@@ -23,6 +23,7 @@ from logitport.errors import (
     StateLost,
     UnknownProcessor,
 )
+from logitport_server import descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -72,7 +73,14 @@ def of_processor(error: BaseException, processor: str, *, shipped: bool = True) 
 
     logitport's own errors keep their type. Any other exception becomes `ProcessorFailed`, with its traceback. For a
     processor that was not shipped, the traceback is logged and not returned: clients need not see installed code.
+    If this process has no free descriptor, that is `LimitExceeded` of the server, and not a failure of the processor.
     """
+    if descriptors.is_shortage(error):
+        return LimitExceeded(descriptors.shortage().message, processor=processor)
+    return _of_code(error, processor, shipped=shipped)
+
+
+def _of_code(error: BaseException, processor: str, *, shipped: bool) -> LogitportError:
     if isinstance(error, _OURS):
         kind = next(cls for cls in type(error).__mro__ if cls.__module__ == LogitportError.__module__)
         message = _text(getattr(error, "message", error))
@@ -92,7 +100,7 @@ def of_processor(error: BaseException, processor: str, *, shipped: bool = True) 
 
 def of_sandboxed(error: BaseException, processor: str) -> LogitportError:
     """Convert like `of_processor`, in a worker; a failed system call gets a hint that the sandbox may be the cause."""
-    failure = of_processor(error, processor)
+    failure = _of_code(error, processor, shipped=True)
     if _refused_by_the_system(error):
         failure.message += _SANDBOXED
     elif "No module named" in failure.message and "install" not in failure.message and _lacks_a_module(error):

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
-from logitport.errors import LogitportError, ProcessorTimedOut, from_proto
+from logitport.errors import LimitExceeded, LogitportError, ProcessorTimedOut, from_proto
 from logitport_proto import common_pb2
+from logitport_server import descriptors
 from logitport_server.dialects import failures
 from logitport_server.dialects.failures import ReplyTooLarge, WorkerLost
 from logitport_server.executors.worker_process import WorkerGone, WorkerProcess, wait_for_any
@@ -125,17 +126,25 @@ class Worker:
             self.lock.release()
 
     def process(self, seconds: float) -> WorkerProcess:
-        """Return the process; fork one if there is none. Raises WorkerLost if that fails, or takes longer."""
+        """Return the process; fork one if there is none.
+
+        Raises:
+            WorkerLost: that fails, or takes longer than these seconds.
+            LimitExceeded: the server has no descriptor for it.
+        """
         if self._process is not None and not (self._process.alive and self._is_permitted(self._process)):
             self._close_process()
         if self._process is None:
-            self._forked = self._forked or self._zygote().fork()
+            with descriptors.reported():
+                self._forked = self._forked or self._zygote().fork()
             wait([self._forked], max(0.0, seconds))
             if not self._forked.done():  # the next call takes its process
                 raise WorkerLost(f"no worker for {self.domain} was started within {seconds:.3g} s; try again")
             forked, self._forked = self._forked, None
             try:
                 self._process = forked.result()
+            except LimitExceeded:
+                raise
             except Exception as error:
                 raise WorkerLost(f"no worker for {self.domain}: it {error}") from error
             if not self._is_permitted(self._process):  # forked before the owner lost the scope

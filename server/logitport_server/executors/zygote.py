@@ -10,6 +10,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from logitport_server import descriptors
 from logitport_server.executors.worker_process import WorkerGone, WorkerProcess
 from logitport_server.worker import messages
 
@@ -71,7 +72,10 @@ class Zygote:
         self._ready.result()
 
     def fork(self) -> Future[WorkerProcess]:
-        """Request a worker without waiting for it. The future may raise WorkerGone."""
+        """Request a worker without waiting for it. The future may raise WorkerGone, LimitExceeded.
+
+        Raises OSError if the server has no descriptor for its connection.
+        """
         server_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         forked: Future[WorkerProcess] = Future()
         with worker_end, self._lock:
@@ -100,28 +104,33 @@ class Zygote:
         with self._control:
             while True:
                 try:
-                    data, descriptors, _, _ = socket.recv_fds(self._control, _MAX_MESSAGE_BYTES, 1)
+                    data, received, _, _ = socket.recv_fds(self._control, _MAX_MESSAGE_BYTES, 1)
                 except OSError:
-                    data, descriptors = b"", []
+                    data, received = b"", []
                 if not data:
                     break
-                self._handle(messages.decode_event(data), descriptors)
+                self._handle(messages.decode_event(data), received)
         self._handle_end()
 
-    def _handle(self, event: messages.ZygoteEvent, descriptors: list[int]) -> None:
+    def _handle(self, event: messages.ZygoteEvent, received: list[int]) -> None:
         if isinstance(event, messages.Ready):
             self._ready.set_result(None)
         elif isinstance(event, messages.Forked):
             with self._lock:
                 connection, forked = self._forking.pop(event.worker)
                 ended = self._ended[event.worker]
-            forked.set_result(WorkerProcess(connection, descriptors[0], ended, holds_gpu=self.holds_gpu))
+            if not received:  # the kernel drops what it has no number for; the worker ends with its connection
+                connection.close()
+                forked.set_exception(descriptors.shortage())
+                return
+            forked.set_result(WorkerProcess(connection, received[0], ended, holds_gpu=self.holds_gpu))
         elif isinstance(event, messages.ForkFailed):
             with self._lock:
                 connection, forked = self._forking.pop(event.worker)
                 del self._ended[event.worker]
             connection.close()
-            forked.set_exception(WorkerGone(f"could not be forked: {event.reason}"))
+            gone = WorkerGone(f"could not be forked: {event.reason}")
+            forked.set_exception(descriptors.shortage() if event.lacks_descriptors else gone)
         else:
             with self._lock:
                 self._ended.pop(event.worker).set_result(event.status)

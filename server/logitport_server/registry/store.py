@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from logitport.errors import InternalError
+from logitport_server import descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -152,7 +153,8 @@ class Store(NoStore):
 @contextmanager
 def _as_internal_error() -> Iterator[None]:
     try:
-        yield
+        with descriptors.reported():
+            yield
     except OSError as error:
         raise InternalError(f"the server's store cannot be written: {error}; nothing has changed") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -64,7 +65,8 @@ class WorkerForker:
         The worker has the descriptors in `keep`, and /dev/null as its standard streams; it ends when `child` returns
         or raises. It dies with this process, which must collect its exit status (`os.waitpid`).
 
-        Raises SandboxError if a layer could not be applied; then `child` was not called.
+        Raises SandboxError if a layer could not be applied, OSError if there is no process or descriptor for it; then
+        `child` was not called.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(_SETTING_UP_SECONDS)
@@ -73,8 +75,10 @@ class WorkerForker:
             if intermediate == 0:
                 _end_with(theirs, lambda: self._split(theirs, child, limits, keep))
             theirs.close()
-            message, descriptors, _, _ = socket.recv_fds(ours, _MESSAGE_BYTES, 1)
+            message, descriptors, flags, _ = socket.recv_fds(ours, _MESSAGE_BYTES, 1)
             os.waitpid(intermediate, 0)
+            if flags & socket.MSG_CTRUNC:  # the worker ends with the channel
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             if not descriptors:
                 raise SandboxError(message.decode() or "a worker ended before its layers were applied")
             pid, pidfd = int(message), descriptors[0]

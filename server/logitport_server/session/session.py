@@ -56,6 +56,9 @@ class EngineSession:
     """Requests by slot, each with its history and state.
 
     Not thread-safe: an engine's frames are processed one at a time.
+
+    Attributes:
+        principal: the caller that opened it.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class EngineSession:
         self._max_draft_tokens = opening.max_draft_tokens
         self._registry = registry
         self._executor = executor
-        self._principal = principal
+        self.principal = principal
         self._device = device
         self._requests: dict[int, ActiveRequest] = {}
         self._run_chains = PipelineStage.get(RunChains.name)
@@ -137,7 +140,7 @@ class EngineSession:
             try:
                 previous = self._request_at(addition.slot, addition.generation)
                 self._check_request(addition.request)
-                caller = Party(self._principal.name, addition.request.tenant)
+                caller = Party(self.principal.name, addition.request.tenant)
                 seconds = self._limits.load_timeout_seconds
                 request = admit(addition, self._engine, self._host, previous, str(self._device), seconds, caller)
             except LogitportError as error:
@@ -283,7 +286,7 @@ class EngineSession:
         return self._batch
 
     def _host(self, processor: common_pb2.Processor, tenant: str, place: int) -> Dialect:
-        source = self._registry.resolve(processor, self._principal, tenant)
+        source = self._registry.resolve(processor, self.principal, tenant)
         shared_key, tenant_key = ((source.key, source.domain, owner, place) for owner in (None, tenant))
         dialect = self._hosted.get(shared_key) or self._hosted.get(tenant_key)
         if dialect is None:

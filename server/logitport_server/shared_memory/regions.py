@@ -15,6 +15,7 @@ import torch
 from logitport.core import tensors
 from logitport.core.cuda_ipc import CudaError
 from logitport.errors import InvalidArgument, InvalidLogits, LimitExceeded
+from logitport_server import descriptors
 from logitport_server.shared_memory.device_regions import DeviceRegion, wait_until_idle
 
 if TYPE_CHECKING:
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Each region uses two of the server's file descriptors. An engine's client opens three regions at most.
-_MAX_REGIONS = 16
+# The server's file descriptors of a region: its own, and that of its mapping.
+DESCRIPTORS_PER_REGION = 2
+# Of one session. An engine's client opens three regions at most.
+MAX_REGIONS = 4
 
 
 class Region:
@@ -100,12 +103,13 @@ class Regions:
 
         Raises:
             InvalidArgument: the size is below 1.
-            LimitExceeded: the session's regions would be too many or too large.
+            LimitExceeded: the session's regions would be too many or too large, or the server has no descriptor.
         """
         if size_bytes < 1:
             raise InvalidArgument(f"OpenRegion.size_bytes is {size_bytes}; send 1 or more")
         self._check_limits(size_bytes, replaces)
-        region = Region(size_bytes)
+        with descriptors.reported():
+            region = Region(size_bytes)
         if self._cuda is not None:
             region.pin(self._cuda)
         self.close_region(replaces)
@@ -185,8 +189,8 @@ class Regions:
         return self._last_id
 
     def _check_limits(self, size_bytes: int, replaces: int) -> None:
-        if len(self._regions) - (replaces in self._regions) >= _MAX_REGIONS:
-            raise LimitExceeded(f"the session has {_MAX_REGIONS} regions, its limit; replace one")
+        if len(self._regions) - (replaces in self._regions) >= MAX_REGIONS:
+            raise LimitExceeded(f"the session has {MAX_REGIONS} regions, its limit; replace one")
         held = sum(region.size_bytes for number, region in self._regions.items() if number != replaces)
         if held + size_bytes > self._max_bytes:
             raise LimitExceeded(

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from logitport_server import descriptors
 from logitport_server.config import StartupError
 from logitport_server.principals import SCOPES
+from logitport_server.transports.connection_limit import connection_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,13 +30,18 @@ _UNIX = "unix:"
 
 
 def options(config: ServerConfig) -> list[tuple[str, int]]:
-    """Options of the gRPC server: message limits, and keepalive pings that detect dead connections."""
+    """Options of the gRPC server: limits of messages, connections and streams, and keepalive pings.
+
+    The pings detect dead connections.
+    """
     milliseconds = int(config.keepalive_seconds * 1000)
     return [
         ("grpc.max_receive_message_length", config.max_message_bytes),
         ("grpc.max_send_message_length", config.max_message_bytes),
         ("grpc.so_reuseport", 0),
-        ("grpc.max_allowed_incoming_connections", config.max_connections),
+        ("grpc.max_allowed_incoming_connections", connection_limit(config, descriptors.limit())),
+        # A connection has no principal: its streams are limited, because each takes memory before its call is admitted.
+        ("grpc.max_concurrent_streams", config.max_streams_per_connection),
         # Compression is off: logits hardly compress, and a few bytes could expand to a message of the maximum size.
         ("grpc.compression_enabled_algorithms_bitset", 1 << grpc.Compression.NoCompression),
         ("grpc.keepalive_time_ms", milliseconds),

@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from google.protobuf.message import DecodeError
@@ -28,6 +29,9 @@ _TOKEN_BYTES = 32
 _WELCOME = b"\1"
 _HANDSHAKE_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
+# Connections that have not presented a token. Each has a thread. A further one replaces the oldest: an engine sends its
+# token when it connects, so that connections without one cannot keep engines out.
+MAX_HANDSHAKES = 64
 _LENGTH = struct.Struct("<I")
 
 
@@ -83,6 +87,9 @@ class LocalSocketListener:
         self._handlers: dict[bytes, FrameHandler] = {}
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
+        # In the order of their acceptance. A replaced connection stays until its thread has ended.
+        self._handshakes: dict[socket.socket, None] = {}
+        self._handshake_ended = threading.Condition(self._lock)
         threading.Thread(target=self._accept, name="logitport-local-transport-accept", daemon=True).start()
 
     def issue_token(self, handler: FrameHandler) -> processing_pb2.LocalTransport:
@@ -116,17 +123,40 @@ class LocalSocketListener:
         return sum(thread.is_alive() for thread in running)
 
     def _accept(self) -> None:
+        failing = False
         while not self._closed:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
+                self._start(connection)
+                failing = False
+            except (OSError, RuntimeError) as error:  # no descriptor, or no thread
                 if not self._closed:
-                    logger.exception("cannot accept a connection of the local transport")
+                    if not failing:  # once, because it may last
+                        logger.warning("cannot accept connections of the local transport: %s", error)
+                    failing = True
                     time.sleep(_PAUSE_SECONDS)
-                continue
+
+    def _start(self, connection: socket.socket) -> None:
+        """Serve a connection on a thread. Raises RuntimeError if none can be started; the connection is then closed."""
+        with self._handshake_ended:
+            while len(self._handshakes) >= MAX_HANDSHAKES:
+                with suppress(OSError):
+                    next(iter(self._handshakes)).shutdown(socket.SHUT_RDWR)
+                self._handshake_ended.wait()
+            self._handshakes[connection] = None
+        try:
             threading.Thread(
                 target=self._serve, args=(connection,), name="logitport-local-transport", daemon=True
             ).start()
+        except RuntimeError:
+            self._end_handshake(connection)
+            connection.close()
+            raise
+
+    def _end_handshake(self, connection: socket.socket) -> None:
+        with self._handshake_ended:
+            self._handshakes.pop(connection, None)
+            self._handshake_ended.notify()
 
     def _serve(self, connection: socket.socket) -> None:
         thread = threading.current_thread()
@@ -134,6 +164,7 @@ class LocalSocketListener:
         try:
             self._handshake_and_run(connection)
         finally:
+            self._end_handshake(connection)
             self._threads.discard(thread)
 
     def _handshake_and_run(self, peer: socket.socket) -> None:
@@ -145,6 +176,7 @@ class LocalSocketListener:
                     handler = self._handlers.pop(token, None)
                 if handler is None:
                     return
+                self._end_handshake(peer)
                 connection = LocalConnection(peer, handler, self._max_message_bytes)
                 if handler.attach(connection):
                     try:

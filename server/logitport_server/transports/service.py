@@ -14,6 +14,7 @@ from logitport.errors import LogitportError
 from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
 from logitport_server.access import current_call, stall_limit
 from logitport_server.session.apply import apply
+from logitport_server.transports.refusals import Refusals
 from logitport_server.transports.stream import SessionStream
 
 if TYPE_CHECKING:
@@ -109,22 +110,24 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         self._threads = threads
         self._metrics = metrics
         self._local_socket = local_socket
+        self._refusals = Refusals(metrics)
         self._stall_seconds = stall_seconds
         self._idle: set[asyncio.Task[None]] = set()
         self._draining = False
 
     async def Apply(self, request: processing_pb2.ApplyRequest, context: Context) -> processing_pb2.ApplyResponse:
         started = time.perf_counter()
-        open_session = partial(self._open_session, principal=current_call.get().principal)
+        principal = current_call.get().principal
+        open_session = partial(self._open_session, principal=principal)
         response = await _on_thread(self._threads, partial(apply, request, open_session))
-        self._metrics.step(response, time.perf_counter() - started, "unary")
+        self._metrics.step(response, time.perf_counter() - started, "unary", principal.name)
         return response
 
     async def Session(self, request_iterator: object, context: Context) -> None:  # type: ignore[override] # read/write API
         task, call = asyncio.current_task(), current_call.get()
         assert task is not None  # noqa: S101 - a coroutine always runs in one
         open_session = partial(self._open_session, principal=call.principal)
-        stream = SessionStream(open_session, self._metrics, self._local_socket)
+        stream = SessionStream(open_session, self._metrics, self._local_socket, self._refusals)
         try:
             while not self._draining:
                 self._idle.add(task)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from logitport.errors import InternalError, InvalidArgument, LogitportError, SessionClosed, to_proto
 from logitport_proto import processing_pb2
+from logitport_server import descriptors
+from logitport_server.transports.refusals import Refusals
 from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
@@ -28,6 +30,12 @@ _SHORT_FRAME_BYTES = 1 << 16
 class SessionStream:
     """One engine's stream: opens its session, and replies to each frame.
 
+    Args:
+        open_session: opens the session.
+        metrics: the server's metrics.
+        local_socket: the local transport, if the server offers it.
+        refusals: the server's log of refused requests; by default the stream has one of its own.
+
     Attributes:
         descriptors: the file descriptors to send with the last reply.
     """
@@ -37,10 +45,12 @@ class SessionStream:
         open_session: Callable[[processing_pb2.OpenSession], EngineSession],
         metrics: Metrics,
         local_socket: LocalSocketListener | None,
+        refusals: Refusals | None = None,
     ) -> None:
         self._open_session = open_session
         self._metrics = metrics
         self._local_socket = local_socket
+        self._refusals = refusals or Refusals(metrics)
         self._connection: LocalConnection | None = None
         self._lock = threading.Lock()
         # Held while a frame is processed. A gRPC frame may still be processed when the local transport is attached.
@@ -127,8 +137,11 @@ class SessionStream:
         except LogitportError as error:
             reply.error.CopyFrom(to_proto(error))
         except Exception as error:
-            logger.exception("frame %d failed because of a defect of the server", frame.seq)
-            reply.error.CopyFrom(to_proto(InternalError(f"a defect of the server: {error!r}")))
+            failure: LogitportError = descriptors.shortage()
+            if not descriptors.is_shortage(error):
+                logger.exception("frame %d failed because of a defect of the server", frame.seq)
+                failure = InternalError(f"a defect of the server: {error!r}")
+            reply.error.CopyFrom(to_proto(failure))
         self._last = _duplicate_error(reply) if reply.WhichOneof("frame") == "logits" else reply
         return reply
 
@@ -153,13 +166,14 @@ class SessionStream:
             raise InvalidArgument("this session uses its local transport; send the frame there")
         if kind == "step":
             session.step(frame.step, reply.edits)
-            self._measured(reply.edits, time.perf_counter() - started, transport)
+            self._measured(reply.edits, time.perf_counter() - started, transport, session.principal.name)
         elif kind == "logits":
             session.edit_logits(frame.logits, reply.logits)
             memory = session.regions.memory(frame.logits.logits)
-            self._measured(reply.logits, time.perf_counter() - started, transport, memory)
+            self._measured(reply.logits, time.perf_counter() - started, transport, session.principal.name, memory)
         elif kind == "add":
             session.add(frame.add, reply.added)
+            self._refusals.record(session.principal, reply.added.failures, len(frame.add.requests))
         elif kind == "remove":
             session.remove(frame.remove)
             reply.removed.SetInParent()
@@ -176,10 +190,11 @@ class SessionStream:
         reply: processing_pb2.StepEdits | processing_pb2.StepLogitsEdited,
         seconds: float,
         transport: str,
+        principal: str,
         memory: str = "",
     ) -> None:
         def update() -> None:
-            self._metrics.step(reply, seconds, transport)
+            self._metrics.step(reply, seconds, transport, principal)
             if memory:
                 self._metrics.logits_read(memory)
 

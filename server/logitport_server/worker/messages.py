@@ -260,10 +260,17 @@ class Forked(_Message):
 
 
 class ForkFailed(_Message):
-    """A worker could not be forked."""
+    """A worker could not be forked.
+
+    Attributes:
+        worker: number of the worker.
+        reason: the error.
+        lacks_descriptors: whether the zygote has no free descriptor.
+    """
 
     worker: int
     reason: str
+    lacks_descriptors: bool = False
 
 
 class Ended(_Message):

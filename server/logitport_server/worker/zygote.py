@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from logitport.payload import wire_names
-from logitport_server import stubs
+from logitport_server import descriptors, stubs
 from logitport_server.sandbox import SandboxError, WorkerForker
 from logitport_server.worker import messages
 from logitport_server.worker.malloc import keep_large_blocks
@@ -69,9 +69,9 @@ class _Zygote:
         # By pidfd: the server's number for the worker, and its pid.
         self._workers: dict[int, tuple[int, int]] = {}
 
-    def send(self, event: ZygoteEvent, *descriptors: int) -> None:
+    def send(self, event: ZygoteEvent, *sent: int) -> None:
         """Send an event to the server."""
-        socket.send_fds(self._control, [messages.encode(event)], descriptors)
+        socket.send_fds(self._control, [messages.encode(event)], sent)
 
     def run(self) -> None:
         """Fork and reap workers until the server closes the socket."""
@@ -80,16 +80,21 @@ class _Zygote:
                 if key.fileobj is not self._control:
                     self._reap(key.fd)
                     continue
-                message, descriptors, _, _ = socket.recv_fds(self._control, _MAX_MESSAGE_BYTES, 1)
+                message, received, _, _ = socket.recv_fds(self._control, _MAX_MESSAGE_BYTES, 1)
                 if not message:
                     return
-                self._fork(messages.decode_fork(message), descriptors[0])
+                request = messages.decode_fork(message)
+                if received:
+                    self._fork(request, received[0])
+                else:  # the kernel drops what it has no number for
+                    self.send(messages.ForkFailed(request.worker, "no free descriptor", lacks_descriptors=True))
 
     def _fork(self, request: Fork, descriptor: int) -> None:
         try:
             process = self._forker.fork(lambda: _serve(descriptor), request.limits, [descriptor])
         except (OSError, SandboxError) as error:
-            self.send(messages.ForkFailed(request.worker, str(error)))
+            lacks = descriptors.is_shortage(error)
+            self.send(messages.ForkFailed(request.worker, str(error), lacks_descriptors=lacks))
         else:
             self._workers[process.pidfd] = request.worker, process.pid
             self._selector.register(process.pidfd, selectors.EVENT_READ)

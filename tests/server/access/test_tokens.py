@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pydantic import ValidationError
 
 from logitport_server.access import TokenFile, new_token
 from logitport_server.config import StartupError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOW = datetime.now(timezone.utc)
 HASH = "0" * 64
@@ -164,6 +164,19 @@ def test_a_changed_file_is_read_again(path: Path, caplog: pytest.LogCaptureFixtu
     assert known.by_token(new) == second
     logged = [record.message for record in caplog.records if record.levelname == "ERROR"]
     assert [("line 1" in message, "No such file" in message) for message in logged] == [(True, False), (False, True)]
+
+
+def test_a_change_that_cannot_be_read_yet_is_read_later(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a caller that takes the server's last descriptor could keep a revoked token."""
+    token, grant = new_token("alice", ["apply"])
+    path.write_text(grant.line)
+    known = TokenFile(path)
+    path.write_text("# revoked")
+    with monkeypatch.context() as context:
+        context.setattr(Path, "read_text", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+        assert not known.refresh()
+    assert known.refresh()
+    assert known.by_token(token) is None
 
 
 def test_an_expired_line_counts_as_a_change(path: Path) -> None:

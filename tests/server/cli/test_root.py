@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from logitport_server.cli.root import COMMANDS, Command, run
 
-SLOW = {"pydantic", "pydantic_settings", "torch", "numpy", "rich", "grpc", "limits", "asyncio", "logitport"}
+SLOW = {"pydantic", "pydantic_settings", "torch", "numpy", "rich", "grpc", "aiolimiter", "asyncio", "logitport"}
 
 
 def imported_by(*arguments: str) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,18 @@ def converted(call: Callable[[], Any]) -> LogitportError:
     frames = raised.value.__traceback__
     assert frames is not None
     return of_processor(raised.value.with_traceback(frames.tb_next), "its name")
+
+
+def test_a_server_without_descriptors_is_not_a_failure_of_the_processor() -> None:
+    error = of_processor(OSError(errno.EMFILE, "Too many open files"), "its name")
+    assert type(error) is LimitExceeded
+    assert error.message.startswith("the server is out of file descriptors")
+
+
+def test_a_worker_without_descriptors_is_a_failure_of_the_processor() -> None:
+    """A worker has a limit of its own, which only its code can reach."""
+    error = of_sandboxed(OSError(errno.EMFILE, "Too many open files"), "its name")
+    assert type(error) is ProcessorFailed
 
 
 def test_a_logitport_error_caused_by_a_processor_has_a_traceback() -> None:

@@ -1,0 +1,80 @@
+"""The log and the count of requests that sessions refuse at admission."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from logitport_proto import common_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from logitport_server.metrics import Metrics
+    from logitport_server.principals import Principal
+
+logger = logging.getLogger(__name__)
+
+# One line for each principal in this time: an engine may send any number of frames.
+_INTERVAL_SECONDS = 1.0
+# Names may come from certificates: their number has no limit.
+_MAX_PRINCIPALS = 1024
+# Characters of an error in the log; errors quote what the caller sent.
+_MAX_REASON_LENGTH = 300
+
+
+@dataclass
+class _Recent:
+    logged_at: float
+    unlogged: int = 0
+
+
+class Refusals:
+    """Counts refused requests, and logs them in at most one line a second for each principal. Thread-safe.
+
+    Args:
+        metrics: has the count.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._recent: OrderedDict[str, _Recent] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def record(self, principal: Principal, failures: Sequence[common_pb2.Failure], requests: int) -> None:
+        """Record a frame of this many requests, with the failures of those that were refused, if any."""
+        if not failures:
+            return
+        self._metrics.requests_refused(failures)
+        unlogged = self._take(principal.name, len(failures))
+        if unlogged is None:
+            return
+        first = failures[0]
+        logger.info(
+            "refused %d of %d requests of %s, and %d before that were not logged; the first, of slot %d: %s: %r",
+            len(failures),
+            requests,
+            principal.display_name,
+            unlogged,
+            first.slot,
+            common_pb2.ErrorCode.Name(first.error.code),
+            first.error.message[:_MAX_REASON_LENGTH],
+        )
+
+    def _take(self, principal: str, refused: int) -> int | None:
+        """The number of earlier refusals that were not logged, if these may be logged; otherwise add them, and None."""
+        now = time.monotonic()
+        with self._lock:
+            recent = self._recent.get(principal)
+            if recent is not None and now - recent.logged_at < _INTERVAL_SECONDS:
+                recent.unlogged += refused
+                return None
+            self._recent[principal] = _Recent(now)
+            self._recent.move_to_end(principal)
+            if len(self._recent) > _MAX_PRINCIPALS:
+                self._recent.popitem(last=False)
+            return 0 if recent is None else recent.unlogged

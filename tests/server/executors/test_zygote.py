@@ -1,0 +1,104 @@
+"""Forks that fail because the server, or the zygote, has no free descriptor."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
+
+import pytest
+
+from logitport import LimitExceeded
+from logitport_server.executors import Deadlines
+from logitport_server.executors.worker import Worker
+from logitport_server.executors.zygote import WorkerGone, Zygote
+from logitport_server.registry.quarantine import Quarantine
+from logitport_server.sandbox import Limits
+from logitport_server.worker import messages
+from logitport_server.worker import zygote as zygote_process
+from logitport_server.worker.start import StartedZygote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Zygote, socket.socket]]:
+    """The server's end of a zygote, and the socket of the process, which the test plays."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    process = Mock()
+    process.poll.return_value = None
+    zygote = Zygote("3.11", StartedZygote(ours, process, frozenset()), Limits())
+    with theirs:
+        yield zygote, theirs
+    zygote.close()
+
+
+def requested(control: socket.socket) -> int:
+    """Receive a request to fork. Returns the number of the worker."""
+    message, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 1)
+    os.close(descriptors[0])
+    return messages.decode_fork(message).worker
+
+
+def send(control: socket.socket, event: messages.ZygoteEvent) -> None:
+    control.send(messages.encode(event))
+
+
+def test_the_server_cannot_receive_the_workers_pidfd(ends: tuple[Zygote, socket.socket]) -> None:
+    zygote, control = ends
+    forked = zygote.fork()
+    send(control, messages.Forked(requested(control)))
+    with pytest.raises(LimitExceeded, match="out of file descriptors"):
+        forked.result(60)
+    again = zygote.fork()
+    send(control, messages.ForkFailed(requested(control), "another reason"))
+    with pytest.raises(WorkerGone, match="another reason"):
+        again.result(60)
+
+
+def test_the_zygote_has_no_descriptor(ends: tuple[Zygote, socket.socket]) -> None:
+    zygote, control = ends
+    forked = zygote.fork()
+    send(control, messages.ForkFailed(requested(control), "Too many open files", lacks_descriptors=True))
+    with pytest.raises(LimitExceeded, match="out of file descriptors"):
+        forked.result(60)
+
+
+def test_a_zygote_that_receives_no_descriptor_stays() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    forker = Mock()
+    with ours:
+        ours.send(messages.encode(messages.Fork(7, Limits())))
+        ours.shutdown(socket.SHUT_WR)
+        with theirs:
+            zygote_process._Zygote(theirs, forker).run()
+        event: Any = messages.decode_event(ours.recv(1 << 16))
+    assert (type(event), event.worker, event.lacks_descriptors) == (messages.ForkFailed, 7, True)
+    forker.fork.assert_not_called()
+
+
+@pytest.mark.parametrize(("number", "lacks"), [(errno.EMFILE, True), (errno.ENFILE, True), (errno.EAGAIN, False)])
+def test_a_zygote_that_cannot_fork(number: int, lacks: bool) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    forker = Mock()
+    forker.fork.side_effect = OSError(number, os.strerror(number))
+    with ours:
+        socket.send_fds(ours, [messages.encode(messages.Fork(7, Limits()))], [0])
+        ours.shutdown(socket.SHUT_WR)
+        with theirs:
+            zygote_process._Zygote(theirs, forker).run()
+        event: Any = messages.decode_event(ours.recv(1 << 16))
+    assert event.lacks_descriptors == lacks
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_worker_without_a_descriptor_is_no_failure_of_a_processor(number: int) -> None:
+    zygote, quarantine = Mock(), Quarantine(1, 1.0)
+    zygote.fork.side_effect = OSError(number, os.strerror(number))
+    worker = Worker(None, lambda: zygote, Deadlines(1.0, 1.0), quarantine)
+    with pytest.raises(LimitExceeded, match="out of file descriptors"):
+        worker.process(60.0)
+    assert quarantine.failures == 0

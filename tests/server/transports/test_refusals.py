@@ -1,0 +1,104 @@
+"""Requests that sessions refuse: they are counted, and logged within bounds."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport_proto import common_pb2, processing_pb2
+from logitport_server.metrics import Metrics
+from logitport_server.principals import Principal
+from logitport_server.registry.loader import Loader
+from logitport_server.transports import refusals as module
+from logitport_server.transports.refusals import Refusals
+from logitport_server.transports.stream import SessionStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ALICE, BOB = (Principal(name, frozenset()) for name in ("alice", "bob\nline"))
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(Loader(1))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> list[float]:
+    """The monotonic time; its only item."""
+    caplog.set_level(logging.INFO)
+    now = [1000.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def refused(message: str = "no such processor", slot: int = 0) -> common_pb2.Failure:
+    error = common_pb2.Error(code=common_pb2.ERROR_CODE_UNKNOWN_PROCESSOR, message=message)
+    return common_pb2.Failure(slot=slot, error=error)
+
+
+def count(metrics: Metrics, code: str) -> float | None:
+    return metrics.registry.get_sample_value("logitport_requests_refused_total", {"code": f"ERROR_CODE_{code}"})
+
+
+def test_a_frame_is_one_line(metrics: Metrics, clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
+    Refusals(metrics).record(ALICE, [refused(slot=5), refused(), refused()], 8)
+    (line,) = caplog.messages
+    assert "refused 3 of 8 requests of 'alice'" in line
+    assert "of slot 5: ERROR_CODE_UNKNOWN_PROCESSOR: 'no such processor'" in line
+    assert count(metrics, "UNKNOWN_PROCESSOR") == 3
+
+
+def test_a_frame_without_refusals_is_no_line(
+    metrics: Metrics, clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    Refusals(metrics).record(ALICE, [], 8)
+    assert not caplog.messages
+
+
+def test_frames_do_not_fill_the_log(metrics: Metrics, clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
+    refusals = Refusals(metrics)
+    for _ in range(1000):
+        refusals.record(ALICE, [refused()], 1)
+    refusals.record(BOB, [refused()], 1)
+    assert len(caplog.messages) == 2, "one line for each principal"
+    clock[0] += 1.0
+    refusals.record(ALICE, [refused()], 1)
+    assert "and 999 before that were not logged" in caplog.messages[-1]
+    assert count(metrics, "UNKNOWN_PROCESSOR") == 1002
+
+
+def test_foreign_text_forges_no_line(metrics: Metrics, clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
+    Refusals(metrics).record(BOB, [refused("no\nERROR \x1b[2J" + "x" * 100_000)], 1)
+    (line,) = caplog.messages
+    assert line.isprintable()
+    assert len(line) < 600
+
+
+def test_any_number_of_principals(metrics: Metrics, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MAX_PRINCIPALS", 8)
+    refusals = Refusals(metrics)
+    for number in range(100):
+        refusals.record(Principal(str(number), frozenset()), [refused()], 1)
+    assert len(refusals._recent) == 8
+
+
+def test_sessions_record_what_they_refuse(
+    metrics: Metrics, clock: list[float], caplog: pytest.LogCaptureFixture, open_engine: Callable[[int], Any]
+) -> None:
+    stream = SessionStream(lambda opening: open_engine(opening.vocab_size).session, metrics, None)
+    opening = processing_pb2.OpenSession(vocab_size=8, datatype="FP32")
+    stream.answer(processing_pb2.SessionRequest(seq=1, open=opening), "grpc")
+    calls = [common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin="none"))]
+    requests = [
+        processing_pb2.SlottedRequest(slot=0, request=common_pb2.Request()),
+        processing_pb2.SlottedRequest(slot=1, request=common_pb2.Request(processors=calls)),
+    ]
+    addition = processing_pb2.AddRequests(requests=requests)
+    reply = stream.answer(processing_pb2.SessionRequest(seq=2, add=addition), "grpc")
+    assert len(reply.added.failures) == 1
+    assert count(metrics, "UNKNOWN_PROCESSOR") == 1
+    assert [message for message in caplog.messages if "refused 1 of 2 requests of the caller" in message]
