@@ -50,7 +50,10 @@ class OpenCalls:
             return
         with self._wait():
             message = await _message(context)
-        reply = await handler.unary_unary(message, context)
+        try:
+            reply = await handler.unary_unary(message, context)
+        except NotImplementedError:  # gRPC's health service has no `List`
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "the health service has Check and Watch only")
         with stall_limit(_MESSAGE_SECONDS, "the reply was not received", option=""):
             await context.write(reply)
 
@@ -99,8 +102,9 @@ async def _message(context: Context) -> Any:
         message = await context.read()
     if message is grpc.aio.EOF:
         raise InvalidArgument("the call has no message; send one")
-    if len(message.service) > _MAX_NAME_LENGTH:
+    name = getattr(message, "service", "")  # `List` takes none
+    if len(name) > _MAX_NAME_LENGTH:
         raise InvalidArgument(
-            f"the name of the service has {len(message.service)} characters; send at most {_MAX_NAME_LENGTH} characters"
+            f"the name of the service has {len(name)} characters; send at most {_MAX_NAME_LENGTH} characters"
         )
     return message

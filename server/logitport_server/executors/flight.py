@@ -89,8 +89,7 @@ class Flight:
         self._waiting: dict[Worker, list[RemoteCall]] = {}
         for call in calls:
             self._waiting.setdefault(call.dialect.worker, []).append(call)
-        self._running: dict[Worker, list[RemoteCall]] = {}
-        self._ended: list[RemoteCall] = []
+        self._running: set[Worker] = set()
 
     def __enter__(self) -> Flight:
         with self._waits():
@@ -102,13 +101,9 @@ class Flight:
             worker.abandon()
             self._release(worker)
 
-    def completed(self) -> Iterator[RemoteCall]:
-        """Yield each call when it has ended."""
-        while True:
-            while self._ended:
-                yield self._ended.pop()
-            if not (self._running or self._waiting):
-                return
+    def wait(self) -> None:
+        """Wait until all calls have ended."""
+        while self._running or self._waiting:
             with self._waits():
                 self._advance()
 
@@ -158,12 +153,12 @@ class Flight:
             worker.flush()
 
     def _post(self, worker: Worker) -> None:
-        calls = self._running[worker] = self._waiting.pop(worker)
-        for call in calls:
+        self._running.add(worker)
+        for call in self._waiting.pop(worker):
             call.dialect.post(call, self._remaining)
 
     def _release(self, worker: Worker) -> None:
-        self._ended += reversed(self._running.pop(worker))
+        self._running.remove(worker)
         worker.lock.release()
 
     def _end_all(self) -> None:
@@ -174,5 +169,4 @@ class Flight:
         for calls in self._waiting.values():
             for call in calls:
                 call.fail(busy(call.dialect.source, self._seconds))
-            self._ended += calls
         self._waiting.clear()

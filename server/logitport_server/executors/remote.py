@@ -321,8 +321,7 @@ class RemoteDialect(Dialect):
         """Make one call, and wait for its end."""
         call = RemoteCall(self, states, logits)
         with Flight([call], self.worker.deadlines.call) as flight:
-            for _ in flight.completed():
-                pass
+            flight.wait()
         self.failed = call.failed
         if call.error is not None:
             raise call.error

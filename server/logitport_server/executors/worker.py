@@ -129,7 +129,8 @@ class Worker:
         """Return the process; fork one if there is none.
 
         Raises:
-            WorkerLost: that fails, or takes longer than these seconds.
+            WorkerLost: that fails.
+            ProcessorTimedOut: it takes longer than these seconds.
             LimitExceeded: the server has no descriptor for it.
         """
         if self._process is not None and not (self._process.alive and self._is_permitted(self._process)):
@@ -139,7 +140,7 @@ class Worker:
                 self._forked = self._forked or self._zygote().fork()
             wait([self._forked], max(0.0, seconds))
             if not self._forked.done():  # the next call takes its process
-                raise WorkerLost(f"no worker for {self.domain} was started within {seconds:.3g} s; try again")
+                raise ProcessorTimedOut(f"no worker for {self.domain} was started within {seconds:.3g} s; try again")
             forked, self._forked = self._forked, None
             try:
                 self._process = forked.result()
@@ -336,7 +337,11 @@ class Worker:
             reason = f"its worker {gone}"
             error = WorkerLost(f"processor {name}: {reason}", processor=name)
         logger.warning("processor %s of %s: %s", name, self.domain, reason)
-        self.quarantine.record_failure(self.domain, call.source.key, reason, seconds=waited)
+        if gone is None and seconds < self.deadlines.call:
+            # Earlier calls have used up the time, so only the time that this one took is charged.
+            self.quarantine.record_call(self.domain, call.source.key, waited)
+        else:
+            self.quarantine.record_failure(self.domain, call.source.key, reason, seconds=waited)
         return error
 
     def _close_process(self) -> None:

@@ -74,10 +74,11 @@ def _call_all(
             if not group.dialect.isolated:
                 again += _call(group, vocab_size, logits, outcome, time)
         if flight is not None:
-            for call in flight.completed():
-                result = _Result(call.result, call.error, call.failed)
-                again += _conclude(calls[call], result, vocab_size, logits, outcome, time)
+            flight.wait()
             time.spend(flight.waited)
+    for call, group in calls.items():
+        result = _Result(call.result, call.error, call.failed)
+        again += _conclude(group, result, vocab_size, logits, outcome, time)
     return again
 
 

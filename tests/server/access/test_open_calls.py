@@ -142,3 +142,24 @@ def test_an_invalid_message(message: object) -> None:
                 await started(OpenCalls(), handler, Context(message=message))
 
     asyncio.run(run())
+
+
+def test_a_method_that_the_health_service_lacks_is_unimplemented() -> None:
+    aborted: list[Any] = []
+
+    class Aborted(Exception):
+        pass
+
+    class Aborts(Context):
+        async def abort(self, status: grpc.StatusCode, _: str) -> None:
+            aborted.append(status)
+            raise Aborted
+
+    async def missing(message: object, context: object) -> None:
+        raise NotImplementedError
+
+    handler: Any = SimpleNamespace(unary_unary=missing, unary_stream=None)
+    context: Any = Aborts(message=health_pb2.HealthListRequest())
+    with pytest.raises(Aborted):
+        asyncio.run(OpenCalls().answer(handler, context))
+    assert aborted == [grpc.StatusCode.UNIMPLEMENTED]

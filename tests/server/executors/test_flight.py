@@ -1,0 +1,267 @@
+"""Calls in workers that run at the same time."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport import EditProcessor, History, ProcessorFailed, ProcessorTimedOut
+from logitport_server.dialects import RequestContext
+from logitport_server.dialects.base import States
+from logitport_server.dialects.failures import WorkerLost
+from logitport_server.executors import Deadlines, Flight, NotStarted, ProcessExecutor, RemoteCall
+from logitport_server.sandbox import LAYERS
+from logitport_server.session import step as step_module
+from logitport_server.session.active_request import ActiveRequest, ChainEntry
+from logitport_server.session.grouping import Row, Rows
+from logitport_server.session.outcome import StepOutcome
+from logitport_server.session.step import run
+from logitport_server.session.step_time import StepTime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from logitport import EditRequest, RowEdits
+    from logitport_server.registry.source import Source
+
+    Ship = Callable[..., Source]
+
+VOCAB = 64
+SECONDS = 1.0
+
+
+class DenyGiven(EditProcessor):
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.deny(request.params["ids"])
+
+
+class Exits(EditProcessor):
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        os._exit(7)
+
+
+class SleepsAndRaises(EditProcessor):
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        time.sleep(request.params["seconds"])
+        raise ValueError("after the sleep")
+
+
+class StartsOnce(EditProcessor):
+    """Its state cannot be built in a second process."""
+
+    def start(self, request: EditRequest) -> None:
+        if len(request.history) > 1:
+            time.sleep(3600)
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.deny([3])
+
+
+def hanging(number: int) -> type[EditProcessor]:
+    class Hangs(EditProcessor):
+        which = number
+
+        def edit(self, request: EditRequest, edits: RowEdits) -> None:
+            time.sleep(3600)
+
+    return Hangs
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[ProcessExecutor]:
+    """Workers with a short deadline for calls."""
+    missing = [layer.name for layer in LAYERS if layer.missing() is not None]
+    executor = ProcessExecutor(Deadlines(SECONDS, 200.0), quarantine_after=1000, without=missing)
+    executor.ready()
+    yield executor
+    executor.close()
+
+
+def request_of(dialects: Sequence[Any], slot: int, params: dict[str, Any]) -> ActiveRequest:
+    context = RequestContext(f"r{slot}", History([1]), {}, VOCAB)
+    chain = [ChainEntry(dialect, dialect.start(context, params)) for dialect in dialects]
+    return ActiveRequest(slot, 0, context.history, chain, skip=False)
+
+
+def step(requests: Sequence[ActiveRequest], seconds: float = 60.0) -> StepOutcome:
+    outcome = StepOutcome()
+    run(Rows([Row(at, request) for at, request in enumerate(requests)]), {}, VOCAB, None, outcome, StepTime(seconds))
+    return outcome
+
+
+def denied(outcome: StepOutcome) -> dict[int, list[int]]:
+    return {row: sorted({int(i) for _, ids, _ in edits for i in ids}) for row, edits in outcome.edits.items()}
+
+
+class RecordedWorker:
+    """A worker that records what is done with it, and answers at the first pump."""
+
+    def __init__(self, name: str, record: list[str]) -> None:
+        self.name, self.record = name, record
+        self.lock = threading.Lock()
+        self.calls: list[RemoteCall] = []
+        self.at_pump: Callable[[], object] = lambda: None
+        self.read, self.written = os.pipe()
+        os.write(self.written, b"x")
+
+    @property
+    def pending(self) -> bool:
+        return bool(self.calls)
+
+    def flush(self) -> None:
+        self.record.append(f"write {self.name}")
+
+    def pump(self) -> None:
+        self.record.append(f"read {self.name}")
+        for call in self.calls:
+            call.succeed(self.name)
+        self.calls = []
+        self.at_pump()
+
+    def wait_list(self) -> list[Any]:
+        return [self] if self.calls else []
+
+    def register(self, poll: Any) -> list[int]:
+        poll.register(self.read)
+        return [self.read]
+
+    waited_seconds = 0.0
+
+
+class RecordedDialect:
+    source: Any = None
+
+    def __init__(self, worker: RecordedWorker) -> None:
+        self.worker = worker
+
+    def post(self, call: RemoteCall, _: float) -> None:
+        self.worker.record.append(f"post {self.worker.name}")
+        self.worker.calls.append(call)
+
+
+def test_workers_are_written_to_once_and_before_any_is_read() -> None:
+    record: list[str] = []
+    workers = [RecordedWorker(name, record) for name in "ab"]
+    calls: list[Any] = [RemoteCall(RecordedDialect(worker), States(), None) for worker in workers * 2]  # type: ignore[arg-type]
+    with Flight(calls, 60.0) as flight:
+        flight.wait()
+    assert [call.result for call in calls] == ["a", "b", "a", "b"]
+    assert record[:6] == ["post a", "post a", "post b", "post b", "write a", "write b"]
+    assert sorted(record[6:]) == ["read a", "read b"]
+    assert not any(worker.lock.locked() for worker in workers)
+
+
+def test_a_busy_worker_delays_no_other_one() -> None:
+    record: list[str] = []
+    busy, free = RecordedWorker("busy", record), RecordedWorker("free", record)
+    calls: list[Any] = [RemoteCall(RecordedDialect(worker), States(), None) for worker in (busy, free)]  # type: ignore[arg-type]
+    busy.lock.acquire()
+    free.at_pump = busy.lock.release
+    with Flight(calls, 60.0) as flight:
+        flight.wait()
+    assert [call.result for call in calls] == ["busy", "free"]
+    assert record.index("read free") < record.index("post busy")
+
+
+def test_a_call_that_waits_for_a_busy_worker_times_out(impatient: ProcessExecutor, ship: Ship) -> None:
+    dialect: Any = impatient.host(ship(DenyGiven, tenant="waits"))
+    request = request_of([dialect], 0, {"ids": [1]})
+    failures = impatient.quarantine.failures
+    with dialect.worker.lock:
+        outcome = step([request], 0.05)
+    with pytest.raises(ProcessorTimedOut, match=r"the worker of its trust domain was busy for 0\.05 s"):
+        raise outcome.failures[0].error
+    assert impatient.quarantine.failures == failures
+
+
+def test_a_call_behind_one_that_ends_the_worker_is_repeated(workers: ProcessExecutor, ship: Ship) -> None:
+    dialects = [workers.host(ship(cls, tenant="behind")) for cls in (Exits, DenyGiven)]
+    bad, good = request_of(dialects[:1], 0, {}), request_of(dialects[1:], 1, {"ids": [5]})
+    outcome = step([bad, good])
+    assert {slot: type(failure.error) for slot, failure in outcome.failures.items()} == {0: ProcessorFailed}
+    assert denied(outcome) == {1: [5]}
+
+
+def test_a_call_alone_in_a_flight_reports_that_it_was_not_started(workers: ProcessExecutor, ship: Ship) -> None:
+    dialects: list[Any] = [workers.host(ship(cls, tenant="not started")) for cls in (Exits, DenyGiven)]
+    states = [request_of([dialect], 0, {"ids": [5]}).chain[0].state for dialect in dialects]
+    calls = [RemoteCall(dialect, States([state]), None) for dialect, state in zip(dialects, states, strict=True)]
+    with Flight(calls, 60.0) as flight:
+        flight.wait()
+    assert [type(call.error) for call in calls] == [WorkerLost, NotStarted]
+
+
+def test_leaving_a_flight_ends_the_calls_that_run(workers: ProcessExecutor, ship: Ship) -> None:
+    dialect: Any = workers.host(ship(hanging(0), tenant="left"))
+    request = request_of([dialect], 0, {})
+    with Flight([RemoteCall(dialect, States([request.chain[0].state]), None)], 60.0):
+        pass
+    assert not dialect.worker.lock.locked()
+    assert not dialect.worker.pending
+    assert workers.host(ship(DenyGiven, tenant="left"))
+
+
+@pytest.mark.parametrize("share_a_worker", [True, False])
+def test_many_processors_that_hang_take_one_deadline(
+    impatient: ProcessExecutor, ship: Ship, monkeypatch: pytest.MonkeyPatch, share_a_worker: bool
+) -> None:
+    granted: list[float] = []
+
+    class RecordedFlight(Flight):
+        def __init__(self, calls: Any, seconds: float) -> None:
+            granted.append(seconds)
+            super().__init__(calls, seconds)
+
+    monkeypatch.setattr(step_module, "Flight", RecordedFlight)
+    number = 8 if share_a_worker else 3
+    requests = [
+        request_of([impatient.host(ship(hanging(slot), tenant="all" if share_a_worker else f"t{slot}"))], slot, {})
+        for slot in range(number)
+    ]
+    good = request_of([impatient.host(ship(DenyGiven, tenant="good"))], number, {"ids": [5]})
+    outcome = step([*requests, good], SECONDS)
+    assert {type(failure.error) for failure in outcome.failures.values()} == {ProcessorTimedOut}
+    assert sorted(outcome.failures) == list(range(number))
+    assert denied(outcome) == {number: [5]}
+    assert granted[0] == SECONDS
+    assert sum(granted) < SECONDS + 0.4
+
+
+def test_a_processor_that_uses_up_the_deadline_does_not_fail_the_next_place(
+    impatient: ProcessExecutor, ship: Ship
+) -> None:
+    good = impatient.host(ship(DenyGiven, tenant="next place"))
+    bad = request_of([impatient.host(ship(hanging(0), tenant="uses it up"))], 0, {})
+    chained = request_of([good, impatient.host(ship(DenyGiven, tenant="next place"))], 1, {"ids": [5]})
+    outcome = step([bad, chained], SECONDS)
+    assert outcome.failures.keys() == {0}
+    assert denied(outcome) == {1: [5]}
+
+
+def test_a_failing_group_is_called_again_only_before_the_deadline(impatient: ProcessExecutor, ship: Ship) -> None:
+    """Each of 16 rows sleeps and raises: the rows are not called one by one after the deadline."""
+    dialect: Any = impatient.host(ship(SleepsAndRaises, tenant="slow failure"))
+    requests = [request_of([dialect], slot, {"seconds": SECONDS * 0.4}) for slot in range(16)]
+    calls = []
+    post = dialect.post
+    dialect.post = lambda call, seconds: (calls.append(call), post(call, seconds))
+    outcome = step(requests, SECONDS)
+    assert sorted(outcome.failures) == list(range(16))
+    assert len(calls) <= 1 + 2 + 4
+
+
+def test_a_start_that_hangs_in_a_new_worker_fails_its_request_only(impatient: ProcessExecutor, ship: Ship) -> None:
+    dialects = [impatient.host(ship(cls, tenant="rebuilt")) for cls in (StartsOnce, DenyGiven)]
+    bad, good = request_of(dialects[:1], 0, {}), request_of(dialects[1:], 1, {"ids": [5]})
+    good.skip = True  # the time of the step may be used up when its turn comes
+    assert denied(step([bad, good])) == {0: [3], 1: [5]}
+    dialects[0].worker._close_process()  # type: ignore[attr-defined]
+    for request in (bad, good):
+        request.synchronize(1, request.crc, [2])
+    assert type(step([bad, good], SECONDS).failures[0].error) is ProcessorTimedOut
+    good.synchronize(2, good.crc, [3])
+    assert denied(step([good])) == {0: [5]}
