@@ -1,0 +1,1 @@
+"""An innocent engine beside hostile callers: `make hostile`."""
