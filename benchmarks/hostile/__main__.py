@@ -6,6 +6,7 @@ With default options it saves its results; with others it prints them only, unle
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from benchmarks.hostile.attackers import ATTACKERS
 from benchmarks.hostile.blocks import Plan, compare
 from benchmarks.machine import describe
 
-_BLOCKS, _STEPS, _SECONDS = 10, 1000, 20.0
+_BLOCKS, _STEPS, _LEAST_SECONDS, _SECONDS = 10, 1000, 4.0, 20.0
 _TRANSPORTS = ("local", "grpc")
 _RESULTS = Path(__file__).parents[1] / "results" / "hostile"
 
@@ -23,9 +24,10 @@ _RESULTS = Path(__file__).parents[1] / "results" / "hostile"
 def main() -> None:
     options = _parse()
     if options.command == "publish":
-        publish.publish(report.load_latest(_RESULTS), Path(__file__).parents[2])
+        publish.publish(_RESULTS, Path(__file__).parents[2])
         return
-    plan = Plan(options.blocks, options.steps, options.seconds, not options.no_floor)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the servers, too
+    plan = Plan(options.blocks, options.steps, options.least_seconds, options.seconds, not options.no_floor)
     found = report.HostileReport(describe(), time.strftime("%Y-%m-%d %H:%M"), plan)
     for comparison in compare(options.attackers, options.transport, plan):
         found.comparisons.append(comparison)
@@ -40,6 +42,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("command", nargs="?", choices=["run", "publish", "list"], default="run")
     parser.add_argument("--blocks", type=int, default=_BLOCKS, help="blocks alone, beside and at the floor")
     parser.add_argument("--steps", type=int, default=_STEPS, help="steps of a block")
+    parser.add_argument("--least-seconds", type=float, default=_LEAST_SECONDS, help="a faster block goes on until then")
     parser.add_argument("--seconds", type=float, default=_SECONDS, help="when a slower block ends")
     parser.add_argument(
         "--attackers", nargs="+", default=list(ATTACKERS), metavar="NAME", help="names or parts of them"

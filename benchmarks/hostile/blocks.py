@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,14 +19,14 @@ from benchmarks.hostile.servers import cpu_seconds, hostile_server
 from benchmarks.machine import busy_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from benchmarks.hostile.servers import HostileServer, Usage
 
 _READY_SECONDS = 90.0
 _GRACE_SECONDS = 90.0  # an engine's step in progress has 60 s at most
 _SAMPLE_SECONDS = 0.5
-_WARM_UP = {"steps": 20, "seconds": 10.0}
+_WARM_UP = {"steps": 20, "least_seconds": 0.0, "seconds": 10.0}
 _MAX_ERRORS = 5
 
 
@@ -34,13 +35,15 @@ class Plan(NamedTuple):
 
     Attributes:
         blocks: blocks of each arrangement, for each attacker and transport.
-        steps: steps in a block.
-        seconds: when a block ends that has not reached its steps.
+        steps: a block has at least so many steps.
+        least_seconds: and takes at least so long, so that it holds whole rounds of a slow attacker.
+        seconds: when a block ends in any case.
         floor: whether to measure the floor.
     """
 
     blocks: int
     steps: int
+    least_seconds: float
     seconds: float
     floor: bool = True
 
@@ -76,14 +79,15 @@ class Peak:
 
 
 def compare(attackers: Sequence[str], transports: Sequence[str], plan: Plan) -> Iterator[Comparison]:
-    """Compare each attacker over each transport. The server that nobody attacks is the same in the whole run."""
+    """Compare each attacker over each transport. One server without an attacker runs during all comparisons."""
     with _bench(transports) as alone, Helper("burner") as burner:
         for attacker in attackers:
             for transport in transports:
-                yield _compare(attacker, transport, plan, alone, burner)
+                yield attack(attacker, transport, plan, partial(_measure_reference, plan, alone, burner))
 
 
-def _compare(name: str, transport: str, plan: Plan, alone: Bench, burner: Helper) -> Comparison:
+def attack(name: str, transport: str, plan: Plan, between: Callable[[Comparison], object] | None = None) -> Comparison:
+    """Run blocks beside an attacker, on a new server. `between` runs after each block while the attack is stopped."""
     found = Comparison(name, ATTACKERS[name].does, transport)
     with _bench([transport]) as attacked, Helper("attack", name) as attacker:
         before = peak = attacked.server.usage()
@@ -95,8 +99,9 @@ def _compare(name: str, transport: str, plan: Plan, alone: Bench, burner: Helper
                 peak = peak.highest(usage)
                 found.beside.append(block)
                 found.errors = (found.errors + errors)[:_MAX_ERRORS]
-                with _frozen(attacked.server, attacker):
-                    _measure_reference(found, plan, alone, burner)
+                if between is not None:
+                    with _frozen(attacked.server, attacker):
+                        between(found)
             found.counts = attacker.call(_GRACE_SECONDS)
             found.metrics_bytes, values = attacked.server.metrics()
             found.workers_lost = int(values.get("logitport_workers_lost", 0))
@@ -107,7 +112,7 @@ def _compare(name: str, transport: str, plan: Plan, alone: Bench, burner: Helper
     return found
 
 
-def _measure_reference(found: Comparison, plan: Plan, alone: Bench, burner: Helper) -> None:
+def _measure_reference(plan: Plan, alone: Bench, burner: Helper, found: Comparison) -> None:
     """Measure a block alone, and one at the floor of the last block beside the attacker."""
     block, _, _ = _block(alone, found.transport, plan)
     found.alone.append(block)
@@ -123,7 +128,8 @@ def _block(bench: Bench, transport: str, plan: Plan, rival: Helper | None = None
     began, clock = time.monotonic(), _Clock(bench.server, rival, (bench.engines[transport], bench.health))
     with Peak(bench.server) as peak:
         try:
-            ran = bench.engines[transport].call(plan.seconds + _GRACE_SECONDS, steps=plan.steps, seconds=plan.seconds)
+            duration = {"steps": plan.steps, "least_seconds": plan.least_seconds, "seconds": plan.seconds}
+            ran = bench.engines[transport].call(plan.seconds + _GRACE_SECONDS, **duration)
         except HelperLost as error:  # the engine waits for ever, or has ended: all its requests are lost
             ran = {"seconds": [], "admission_seconds": 0.0, "wrong": 0, "lost": [str(error)] * WORKLOAD.rows}
             bench.engines[transport].close()

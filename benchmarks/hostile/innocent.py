@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from logitport import Handle, Session
 
 _TIMEOUT_SECONDS = 60.0
+_DISTINCT_STEPS = 1000
 
 
 class Block:
@@ -46,13 +48,14 @@ class Block:
         self.wrong = 0
         self.lost: list[str] = []
 
-    def run(self, steps: int, seconds: float) -> None:
-        """Run so many steps, fewer if they take longer than `seconds`."""
+    def run(self, steps: int, least_seconds: float, seconds: float) -> None:
+        """Run so many steps and for `least_seconds`, but not longer than `seconds`."""
         self._admit()
-        deadline = time.monotonic() + seconds
+        began = time.monotonic()
         token_ids: Sequence[int] | None = None  # a request's first step has no new ids
-        for sampled in WORKLOAD.sampled(steps):
-            if not self._handles or time.monotonic() > deadline:
+        for number, sampled in enumerate(cycle(WORKLOAD.sampled(_DISTINCT_STEPS))):
+            elapsed = time.monotonic() - began
+            if not self._handles or elapsed > seconds or (number >= steps and elapsed > least_seconds):
                 break
             if token_ids is not None:
                 self._reference.append(list(token_ids))
@@ -100,13 +103,13 @@ class Block:
         self._handles.pop(row, None)
 
 
-def run_block(session: Session, steps: int, seconds: float) -> dict[str, Any]:
-    """Run a block. Returns its result as JSON."""
+def run_block(session: Session, **duration: Any) -> dict[str, Any]:
+    """Run a block of this duration. Returns its result as JSON."""
     block = Block(session)
     gc.collect()
     gc.disable()
     try:
-        block.run(steps, seconds)
+        block.run(**duration)
     except LogitportError as error:  # the session as a whole
         block.lost += [f"{type(error).__name__}: {error}"[:300]] * (WORKLOAD.rows - len(block.lost))
     gc.enable()
@@ -124,7 +127,7 @@ def main() -> None:
     opening: dict[str, Any] = {"vocab_size": WORKLOAD.vocab_size, "dtype": WORKLOAD.dtype, "transport": transport}
     with Client(target, timeout=_TIMEOUT_SECONDS) as client, client.session(**opening) as session:
         for command in commands():
-            reply(**run_block(session, command["steps"], command["seconds"]))
+            reply(**run_block(session, **command))
 
 
 if __name__ == "__main__":

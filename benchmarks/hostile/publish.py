@@ -11,17 +11,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def publish(found: report.HostileReport, root: Path) -> None:
-    """Write the table between `<!-- hostile:begin -->` and `<!-- hostile:end -->`."""
-    write(texts(found), root)
+def publish(folder: Path, root: Path) -> None:
+    """Write the latest results between `<!-- hostile:begin -->` and `<!-- hostile:end -->`."""
+    write(texts(folder), root)
 
 
-def texts(found: report.HostileReport) -> dict[str, str]:
-    """The published texts, each by the name of its markers."""
+def texts(folder: Path) -> dict[str, str]:
+    """The published texts, each by the name of its markers; empty without results."""
+    if not any(folder.glob("*.json")):
+        return {"hostile": ""}
+    found = report.load_latest(folder)
     table = markdown(report.HEAD, (report.cells(comparison) for comparison in found.comparisons))
     plan = found.plan
     where = (
-        f"\n{plan.blocks} blocks of {plan.steps:,} steps, or of {plan.seconds:g} s. On {found.machine.described}. "
-        f"{found.started[:10]}; {found.conditions}.\n"
+        f"\n{plan.blocks} blocks of {plan.steps:,} steps, each of {plan.least_seconds:g} to {plan.seconds:g} s. "
+        f"On {found.machine.described}. {found.started[:10]}; {found.conditions}.\n"
     )
     return {"hostile": table + where}
