@@ -1,0 +1,69 @@
+"""A few blocks beside every hostile caller of `make hostile`: what must hold on a machine of any speed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks.hostile import publish, report
+from benchmarks.hostile.attackers import ATTACKERS
+from benchmarks.hostile.blocks import Plan, attack
+from benchmarks.hostile.records import Block, Comparison
+from benchmarks.hostile.servers import Usage
+from benchmarks.machine import describe
+
+ROOT = Path(__file__).parents[2]
+PLAN = Plan(blocks=2, steps=30, least_seconds=2.0, seconds=15.0, floor=False)
+# The server's default limits.
+MAX_WORKERS, MAX_CONNECTIONS = 64, 1024
+# Beside connections: a worker's socket and pidfd, also of one that is being replaced; sessions, files, event loops.
+MAX_DESCRIPTORS = MAX_CONNECTIONS + 2 * 2 * MAX_WORKERS + 128
+MAX_SERVER_BYTES = 1 << 30
+MAX_METRICS_BYTES = 2 << 20
+BLOCK = Block(30, 0.002, 0.004, 0.008, 0.1, 0.02, 100, 0, 0, 1.0, 0.5, 0.1)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("name", "transport"), list(zip(ATTACKERS, ["local", "grpc"] * len(ATTACKERS), strict=False)))
+def test_an_innocent_engine_is_served_beside(name: str, transport: str) -> None:
+    found = attack(name, transport, PLAN)
+    assert not found.ended
+    assert not found.errors
+    assert (found.wrong, found.lost) == (0, 0)
+    assert len(found.beside) == PLAN.blocks
+    assert all(block.steps for block in found.beside)
+    assert all(block.answered for block in found.beside)
+    assert found.growth.descriptors <= MAX_DESCRIPTORS
+    assert found.growth.workers <= 2 * MAX_WORKERS
+    assert found.growth.server_bytes <= MAX_SERVER_BYTES
+    assert found.metrics_bytes <= MAX_METRICS_BYTES
+
+
+def test_results_are_saved_loaded_and_published(tmp_path: Path) -> None:
+    slow = BLOCK._replace(p50=0.004, longest=0.016, stall=0.5, wrong=1, lost=2)
+    found = Comparison("chains", "sends chains", "grpc", [BLOCK], [slow], [BLOCK], Usage(1_000_000, 2_000_000, 3, 4))
+    assert publish.texts(tmp_path) == {"hostile": ""}
+    run = report.HostileReport(describe(), "2026-01-01 00:00", PLAN, [found])
+    report.save(run, tmp_path / "machine-2026-01-01.json")
+    assert report.load_latest(tmp_path) == run
+    (line,) = [line for line in publish.texts(tmp_path)["hostile"].splitlines() if "chains" in line]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells == [
+        *("chains", "grpc", "2.00", "2.00 to 2.00", "1.00", "2.00", "500 ms", "20 ms"),
+        *("1.00", "1.00", "1.00", "20 ms", "+1 MB", "+2 MB", "+3", "1", "2"),
+    ]
+
+
+def test_a_comparison_without_a_block_can_be_reported() -> None:
+    """The attacker may end the server before the first block."""
+    found = Comparison("chains", "sends chains", "grpc", ended=True, errors=["it has ended"])
+    assert report.cells(found)[0] == "chains (the server ended)"
+    assert "it has ended" in report.line(found)
+
+
+def test_the_attackers_are_listed() -> None:
+    command = [sys.executable, "-m", "benchmarks.hostile", "list"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stderr
+    assert listed.splitlines() == [f"{name}: {attacker.does}" for name, attacker in ATTACKERS.items()]
