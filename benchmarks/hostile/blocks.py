@@ -195,7 +195,10 @@ def _engine(server: HostileServer, transport: str) -> Helper:
 
 @contextmanager
 def _frozen(server: HostileServer, attacker: Helper) -> Iterator[None]:
-    """Stop the attack, and what it has left on its server, while others are measured."""
+    """Stop the attack, and what it has left on its server, while others are measured.
+
+    The clocks go on, so calls of the attacker that are in progress may exceed their deadlines here.
+    """
     attacker.signal(signal.SIGSTOP)
     server.freeze()
     try:
