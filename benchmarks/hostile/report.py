@@ -49,7 +49,7 @@ def cells(found: Comparison) -> tuple[str, ...]:
     return (
         found.attacker + (" (the server ended)" if found.ended else ""),
         found.transport,
-        quotient(beside.value),
+        quotient(beside.value) if any(block.steps for block in found.beside) else "no step",
         spread(beside),
         quotient(found.p99(found.beside)),
         quotient(found.longest(found.beside)),
