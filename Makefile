@@ -68,7 +68,7 @@ bench-cuda: $(VENV)/.bench .peers/sglang/.unpacked ## on a GPU: in place, pinned
 bench-publish: $(VENV)/.bench ## write the latest results into docs/performance.md, and their picture into README.md
 	$(BIN)/python -m benchmarks publish
 
-hostile: $(VENV)/.bench ## an innocent engine beside hostile callers: a table and JSON; HOSTILE="--blocks 2 --steps 100"; 3 hours
+hostile: $(VENV)/.bench ## an innocent engine under attack: a table and JSON; HOSTILE="--blocks 2 --steps 100" for less; 3 hours
 	$(BIN)/python -m benchmarks.hostile $(HOSTILE)
 
 hostile-publish: $(VENV)/.bench ## write the latest results of `make hostile` into docs/performance.md

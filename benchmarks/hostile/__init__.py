@@ -1,1 +1,1 @@
-"""An innocent engine beside hostile callers: `make hostile`."""
+"""Measures an innocent engine while another caller attacks its server: `make hostile`."""

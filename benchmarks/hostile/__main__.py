@@ -40,7 +40,7 @@ def main() -> None:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hostile", description=__doc__)
     parser.add_argument("command", nargs="?", choices=["run", "publish", "list"], default="run")
-    parser.add_argument("--blocks", type=int, default=_BLOCKS, help="blocks alone, beside and at the floor")
+    parser.add_argument("--blocks", type=int, default=_BLOCKS, help="blocks alone, attacked and at the floor")
     parser.add_argument("--steps", type=int, default=_STEPS, help="steps of a block")
     parser.add_argument("--least-seconds", type=float, default=_LEAST_SECONDS, help="a faster block goes on until then")
     parser.add_argument("--seconds", type=float, default=_SECONDS, help="when a slower block ends")

@@ -20,12 +20,12 @@ _PAUSE_SECONDS = 0.01
 
 
 def repeat(attacker: Attacker, thread: int) -> None:
-    """Run rounds for ever. What the server refuses is counted, and tried again."""
+    """Run rounds without end. Errors are counted, and the next round follows."""
     while True:
         try:
             attacker.attack(thread)
             attacker.counts["rounds"] += 1
-        except Exception as error:  # noqa: BLE001 - whatever the server does, the attack goes on
+        except Exception as error:  # noqa: BLE001 - the attack continues after any error
             attacker.counts[type(error).__name__] += 1
             time.sleep(_PAUSE_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Runs the innocent engine alone, beside an attacker, and beside the floor, block by block in turn."""
+"""Runs the innocent engine alone, during an attack, and at the floor, block by block in turn."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def compare(attackers: Sequence[str], transports: Sequence[str], plan: Plan) -> 
 
 
 def attack(name: str, transport: str, plan: Plan, between: Callable[[Comparison], object] | None = None) -> Comparison:
-    """Run blocks beside an attacker, on a new server. `between` runs after each block while the attack is stopped."""
+    """Run blocks during an attack, on a new server. `between` runs after each block while the attack is stopped."""
     found = Comparison(name, ATTACKERS[name].does, transport)
     with _bench([transport]) as attacked, Helper("attack", name) as attacker:
         before = peak = attacked.server.usage()
@@ -97,7 +97,7 @@ def attack(name: str, transport: str, plan: Plan, between: Callable[[Comparison]
             for _ in range(plan.blocks):
                 block, usage, errors = _block(attacked, transport, plan, attacker)
                 peak = peak.highest(usage)
-                found.beside.append(block)
+                found.attacked.append(block)
                 found.errors = (found.errors + errors)[:_MAX_ERRORS]
                 if between is not None:
                     with _frozen(attacked.server, attacker):
@@ -113,11 +113,11 @@ def attack(name: str, transport: str, plan: Plan, between: Callable[[Comparison]
 
 
 def _measure_reference(plan: Plan, alone: Bench, burner: Helper, found: Comparison) -> None:
-    """Measure a block alone, and one at the floor of the last block beside the attacker."""
+    """Measure a block alone, and one at the floor of the last attacked block."""
     block, _, _ = _block(alone, found.transport, plan)
     found.alone.append(block)
     if plan.floor:
-        burner.call(_READY_SECONDS, do="start", cores=found.beside[-1].cores_beyond(block))
+        burner.call(_READY_SECONDS, do="start", cores=found.attacked[-1].cores_beyond(block))
         found.floor.append(_block(alone, found.transport, plan, burner)[0])
         burner.call(_READY_SECONDS, do="stop")
 
@@ -130,7 +130,7 @@ def _block(bench: Bench, transport: str, plan: Plan, rival: Helper | None = None
         try:
             duration = {"steps": plan.steps, "least_seconds": plan.least_seconds, "seconds": plan.seconds}
             ran = bench.engines[transport].call(plan.seconds + _GRACE_SECONDS, **duration)
-        except HelperLost as error:  # the engine waits for ever, or has ended: all its requests are lost
+        except HelperLost as error:  # the engine hangs or has ended: all its requests are lost
             ran = {"seconds": [], "admission_seconds": 0.0, "wrong": 0, "lost": [str(error)] * WORKLOAD.rows}
             bench.engines[transport].close()
             bench.engines[transport] = _engine(bench.server, transport)
@@ -195,7 +195,7 @@ def _engine(server: HostileServer, transport: str) -> Helper:
 
 @contextmanager
 def _frozen(server: HostileServer, attacker: Helper) -> Iterator[None]:
-    """Stop the attack, and what it has left on its server, while others are measured.
+    """Stop the attacker, its server and the server's workers while other blocks run.
 
     The clocks go on, so calls of the attacker that are in progress may exceed their deadlines here.
     """

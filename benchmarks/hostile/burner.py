@@ -1,8 +1,7 @@
 """A process that uses a given number of cores: `python -m benchmarks.hostile.burner`. The floor of every attack.
 
 Its threads compute hashes, which releases Python's lock, at normal niceness. The kernel divides the machine's cores
-between them and everything else, so this is what the same CPU time costs the innocent engine without a server that
-serves both.
+between them and all other threads. So the floor is the effect of the same CPU time without a shared server.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Processes beside the benchmark that obey commands: one JSON object per line, in both directions."""
+"""Processes that run a part of the benchmark on command: one JSON object per line, in both directions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The results: blocks of steps, and what an attacker did to them."""
+"""The results: blocks of steps, and their comparison with and without an attacker."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Comparison:
 
     Attributes:
         attacker: its name.
-        does: what it does.
+        does: the attack, in one line.
         transport: the innocent engine's, and the attacker's.
         alone: blocks on a server without an attacker.
-        beside: blocks beside the attacker.
-        floor: blocks beside a process that burns as much processor time as the attacker caused.
-        growth: the most that the attacked server used, less what it used before the attack.
+        attacked: blocks during the attack.
+        floor: blocks on the server without an attacker, while a process burns as much processor time as the attack.
+        growth: the highest usage of the attacked server minus its usage before the attack.
         metrics_bytes: length of the page of metrics after the attack.
         workers_lost: workers that were terminated because of a processor.
         counts: the attacker's rounds and errors.
@@ -69,7 +69,7 @@ class Comparison:
     does: str
     transport: str
     alone: list[Block] = field(default_factory=list)
-    beside: list[Block] = field(default_factory=list)
+    attacked: list[Block] = field(default_factory=list)
     floor: list[Block] = field(default_factory=list)
     growth: Usage = field(default_factory=Usage)
     metrics_bytes: int = 0
@@ -81,12 +81,12 @@ class Comparison:
     @property
     def wrong(self) -> int:
         """Wrong rows in all blocks."""
-        return sum(block.wrong for block in self.beside)
+        return sum(block.wrong for block in self.attacked)
 
     @property
     def lost(self) -> int:
         """Requests that were lost in all blocks."""
-        return sum(block.lost for block in self.beside)
+        return sum(block.lost for block in self.attacked)
 
     def p50(self, blocks: list[Block]) -> Ratio:
         """Medians as ratios to alone, block by block: the median, the lowest and the highest."""

@@ -22,7 +22,7 @@ _N = NGRAM.params["ngram_size"]
 
 
 class Reference:
-    """Keeps each row's history, and says what its logits must become."""
+    """The histories of all rows, and the logits that they must get."""
 
     def __init__(self) -> None:
         self._histories = WORKLOAD.histories().tolist()

@@ -44,16 +44,16 @@ class HostileReport:
 
 def cells(found: Comparison) -> tuple[str, ...]:
     """A line of the table, in the order of HEAD."""
-    beside, floor = found.p50(found.beside), found.p50(found.floor)
+    attacked, floor = found.p50(found.attacked), found.p50(found.floor)
     growth = found.growth
     return (
         found.attacker + (" (the server ended)" if found.ended else ""),
         found.transport,
-        quotient(beside.value) if any(block.steps for block in found.beside) else "no step",
-        spread(beside),
-        quotient(found.p99(found.beside)),
-        quotient(found.longest(found.beside)),
-        _stall(found.beside),
+        quotient(attacked.value) if any(block.steps for block in found.attacked) else "no step",
+        spread(attacked),
+        quotient(found.p99(found.attacked)),
+        quotient(found.longest(found.attacked)),
+        _stall(found.attacked),
         _stall(found.alone),
         quotient(floor.value) if found.floor else "",
         quotient(found.p99(found.floor)) if found.floor else "",
@@ -71,7 +71,7 @@ def line(found: Comparison) -> str:
     """One comparison in one line, while the run goes on."""
     named = [f"{head} {cell}" for head, cell in zip(HEAD[2:], cells(found)[2:], strict=True) if cell]
     counts = ", ".join(f"{name} {count}" for name, count in found.counts.items())
-    steps = sum(block.steps for block in found.beside)
+    steps = sum(block.steps for block in found.attacked)
     lines = [f"{found.attacker}, {found.transport}: {'; '.join(named)}"]
     lines.append(
         f"  {steps} steps; attacker: {counts}; {found.workers_lost} workers lost; {found.metrics_bytes} B metrics"
@@ -82,7 +82,7 @@ def line(found: Comparison) -> str:
 def show(report: HostileReport) -> None:
     """Print all results."""
     console = Console(width=None if Console().is_terminal else 200)
-    table = Table(*HEAD, title="The innocent engine beside each attacker, ÷ alone")
+    table = Table(*HEAD, title="The innocent engine during each attack, ÷ alone")
     for column in table.columns[2:]:
         column.justify = "right"
     for _, found in groupby(report.comparisons, key=lambda each: each.attacker):
@@ -110,7 +110,7 @@ def load_latest(folder: Path) -> HostileReport:
         Comparison(
             **{
                 **found,
-                **{name: [Block(**block) for block in found[name]] for name in ("alone", "beside", "floor")},
+                **{name: [Block(**block) for block in found[name]] for name in ("alone", "attacked", "floor")},
                 "growth": Usage(**found["growth"]),
             }
         )
@@ -121,7 +121,7 @@ def load_latest(folder: Path) -> HostileReport:
 
 
 def _as_json(found: Comparison) -> dict[str, object]:
-    blocks = {name: [block._asdict() for block in getattr(found, name)] for name in ("alone", "beside", "floor")}
+    blocks = {name: [block._asdict() for block in getattr(found, name)] for name in ("alone", "attacked", "floor")}
     return {**asdict(found), **blocks, "growth": found.growth._asdict()}
 
 

@@ -1,4 +1,4 @@
-"""A few blocks beside every hostile caller of `make hostile`: what must hold on a machine of any speed."""
+"""A few blocks of `make hostile` with every attacker. The assertions do not depend on the speed of the machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 PLAN = Plan(blocks=2, steps=30, least_seconds=1.0, seconds=15.0, floor=False)
 # The server's default limits.
 MAX_WORKERS, MAX_CONNECTIONS = 64, 1024
-# Beside connections: a worker's socket and pidfd, also of one that is being replaced; sessions, files, event loops.
+# Connections; a worker's socket and pidfd, also of one that is being replaced; sessions, files, event loops.
 MAX_DESCRIPTORS = MAX_CONNECTIONS + 2 * 2 * MAX_WORKERS + 128
 MAX_SERVER_BYTES = 1 << 30
 MAX_METRICS_BYTES = 2 << 20
@@ -32,7 +32,7 @@ WITHOUT_WORKERS = {each.name for module in (chains, connections, sizes) for each
 BLOCK = Block(30, 0.002, 0.004, 0.008, 0.1, 0.02, 100, 0, 0, 1.0, 0.5, 0.1)
 
 
-# What the server does not yet withstand.
+# Attacks that the server does not withstand yet.
 KNOWN = {
     "chains, 16 sessions": "the innocent engine's frame over gRPC waits longer than its timeout of 60 s",
     "63 tenants": "one principal takes all workers but one, and the innocent engine needs two",
@@ -48,14 +48,14 @@ def cases() -> Iterator[Any]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("name", "transport"), list(cases()))
-def test_an_innocent_engine_is_served_beside(name: str, transport: str) -> None:
+def test_an_innocent_engine_is_served_during(name: str, transport: str) -> None:
     found = attack(name, transport, PLAN)
     assert not found.ended
     assert not found.errors
     assert (found.wrong, found.lost) == (0, 0)
-    assert len(found.beside) == PLAN.blocks
-    assert all(block.steps for block in found.beside)
-    assert all(block.answered for block in found.beside)
+    assert len(found.attacked) == PLAN.blocks
+    assert all(block.steps for block in found.attacked)
+    assert all(block.answered for block in found.attacked)
     assert found.growth.descriptors <= MAX_DESCRIPTORS
     assert found.growth.workers <= 2 * MAX_WORKERS
     assert found.growth.server_bytes <= MAX_SERVER_BYTES

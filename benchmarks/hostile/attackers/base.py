@@ -1,4 +1,4 @@
-"""What every attacker is: something to open first, and a round that its threads repeat until they are stopped."""
+"""The base class of attackers: it opens connections first, then its threads repeat a round until the process ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Attacker(ABC):
 
     Attributes:
         name: name in the table.
-        does: what it does, in one line.
+        does: the attack, in one line.
         threads: how many threads repeat `attack` at the same time.
         counts: how often the attack ran, and its errors by class.
     """

@@ -18,7 +18,7 @@ class Raises(EditProcessor):
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         time.sleep(_SLEEP_SECONDS)
-        raise ValueError("as planned")
+        raise ValueError("fails on purpose")
 
 
 class Hangs(EditProcessor):
@@ -70,7 +70,7 @@ class SixteenHang(Attacker):
 
 
 class HangsEverySecondCall(Attacker):
-    """The same class for ever."""
+    """One class in all rounds."""
 
     name = "hangs every second call"
     does = "a processor that hangs at every second call"

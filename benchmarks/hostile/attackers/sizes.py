@@ -41,7 +41,7 @@ class LargeParams(Attacker):
 
 
 class Heavy(EditProcessor):
-    """Has data as large as its payload shall be."""
+    """A class with data that makes its payload large."""
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         edits.deny([1])

@@ -17,7 +17,7 @@ class Raises(EditProcessor):
     """Fails, so that its name is a label of two metrics."""
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        raise ValueError("as planned")
+        raise ValueError("fails on purpose")
 
 
 class Exits(EditProcessor):

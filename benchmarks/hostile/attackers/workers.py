@@ -1,4 +1,4 @@
-"""Workers that use as much as the sandbox lets them."""
+"""Workers that use all that the sandbox allows."""
 
 from __future__ import annotations
 
