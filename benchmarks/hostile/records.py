@@ -1,0 +1,109 @@
+"""The results: blocks of steps, and their comparison with and without an attacker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.hostile.servers import Usage
+from benchmarks.measure import Ratio
+
+
+class Block(NamedTuple):
+    """One block of the innocent engine's steps.
+
+    Attributes:
+        steps: number of steps.
+        p50, p99, longest: of the steps' durations, in seconds.
+        admission: longest admission of a request, in seconds.
+        stall: longest answer to a health check, in seconds.
+        answered: health checks that were answered.
+        wrong: rows that differ from the reference.
+        lost: requests that were refused or failed.
+        wall: duration of the block, in seconds, with admissions and comparisons.
+        cpu: processor time of the server, its workers and the attacker, in seconds.
+        others: processor time of processes that do not belong to the benchmark, in seconds.
+    """
+
+    steps: int
+    p50: float
+    p99: float
+    longest: float
+    admission: float
+    stall: float
+    answered: int
+    wrong: int
+    lost: int
+    wall: float
+    cpu: float
+    others: float
+
+    def cores_beyond(self, alone: Block) -> float:
+        """How many cores this block's server and attacker used, without what the innocent steps use alone."""
+        own = alone.cpu * self.steps / max(alone.steps, 1)
+        return max(0.0, self.cpu - own) / self.wall
+
+
+@dataclass
+class Comparison:
+    """One attacker over one transport, block by block.
+
+    Attributes:
+        attacker: its name.
+        does: the attack, in one line.
+        transport: the innocent engine's, and the attacker's.
+        alone: blocks on a server without an attacker.
+        attacked: blocks during the attack.
+        floor: blocks on the server without an attacker, while a process burns as much processor time as the attack.
+        growth: the highest usage of the attacked server minus its usage before the attack.
+        metrics_bytes: length of the page of metrics after the attack.
+        workers_lost: workers that were terminated because of a processor.
+        counts: the attacker's rounds and errors.
+        errors: why innocent requests were lost, and why the comparison ended early, a few.
+        ended: whether the server has ended.
+    """
+
+    attacker: str
+    does: str
+    transport: str
+    alone: list[Block] = field(default_factory=list)
+    attacked: list[Block] = field(default_factory=list)
+    floor: list[Block] = field(default_factory=list)
+    growth: Usage = field(default_factory=Usage)
+    metrics_bytes: int = 0
+    workers_lost: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    ended: bool = False
+
+    @property
+    def wrong(self) -> int:
+        """Wrong rows in all blocks."""
+        return sum(block.wrong for block in self.attacked)
+
+    @property
+    def lost(self) -> int:
+        """Requests that were lost in all blocks."""
+        return sum(block.lost for block in self.attacked)
+
+    def p50(self, blocks: list[Block]) -> Ratio:
+        """Medians as ratios to alone, block by block: the median, the lowest and the highest."""
+        ratios = [block.p50 / alone.p50 for block, alone in zip(blocks, self.alone, strict=False)]
+        return Ratio(float(np.median(ratios)), min(ratios), max(ratios)) if ratios else _NOTHING
+
+    def p99(self, blocks: list[Block]) -> float:
+        """The median of the blocks' 99th percentiles, as a ratio to alone."""
+        return _quotient(*(np.median([block.p99 for block in each] or [0]) for each in (blocks, self.alone)))
+
+    def longest(self, blocks: list[Block]) -> float:
+        """The longest step, as a ratio to alone."""
+        return _quotient(*(max((block.longest for block in each), default=0.0) for each in (blocks, self.alone)))
+
+
+_NOTHING = Ratio(0.0, 0.0, 0.0)
+
+
+def _quotient(value: float, reference: float) -> float:
+    return float(value / reference) if reference else 0.0
