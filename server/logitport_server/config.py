@@ -170,7 +170,7 @@ class ServerConfig(EnvironmentOptions):
     )
     logits_processors: list[Annotated[str, AfterValidator(_processor_path)]] = Field(
         default=[],
-        description="module.path:Class of an installed processor; requests use the same text as its name; it is "
+        description="module.path:Class of an installed processor; requests name it by the same text; it is "
         "trusted and runs in the server's own process; may be given more than once",
     )
     entry_points: bool = Field(
@@ -220,7 +220,8 @@ class ServerConfig(EnvironmentOptions):
         64, ge=1, description="maximum number of in-flight calls of one principal, without sessions"
     )
     max_call_rate: Annotated[str, AfterValidator(_rate)] = Field(
-        "1000/second", description="maximum rate of calls of one principal; opening a session counts, its steps do not"
+        "1000/second",
+        description="maximum rate of calls of one principal; opening a session counts as a call, a step does not",
     )
     stall_seconds: float = Field(
         60.0, gt=0, description="how long a client may take to send a call's message or to receive a reply, in seconds"

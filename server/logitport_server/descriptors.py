@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Of the process, and of the whole machine.
+# No descriptor is free: in the process, and on the whole machine.
 _SHORTAGES = (errno.EMFILE, errno.ENFILE)
 
 _MAX_CHAIN_LENGTH = 8

@@ -91,7 +91,7 @@ class Metrics:
         )
         self._seconds = Histogram(
             "logitport_step_seconds",
-            "Time to process a step, or the part of it that processes logits, in seconds",
+            "Seconds to compute a step, by part: edits, logits, or apply (a call of Apply)",
             ["transport", "part"],
             buckets=_BUCKETS,
             registry=registry,
@@ -150,7 +150,7 @@ class Metrics:
                 logits.labels(memory).set_function(partial(gpu.calls.__getitem__, memory))
             refused = Gauge(
                 "logitport_worker_gpus_refused",
-                "Workers with access to the GPU that could not use it; their rows are passed in host memory",
+                "Workers that have access to the GPU but failed to use it; their rows are passed in host memory",
                 registry=self.registry,
             )
             refused.set_function(lambda: gpu.refusals)

@@ -160,7 +160,7 @@ class RowEdits:
 
 
 def smallest(edit: Edit, vocab_size: int) -> Edit:
-    """Convert a long list of ids to a bitmask, if that is smaller. Raises InvalidTokenId as `RowEdits.check`."""
+    """Return the edit in its smaller form: many ids become a bitmask. Raises InvalidTokenId, like `RowEdits.check`."""
     kind, ids, _ = edit
     if kind not in (EditKind.DENY, EditKind.ALLOW) or ids.size <= bitmask_words(vocab_size):
         return edit

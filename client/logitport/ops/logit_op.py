@@ -42,7 +42,7 @@ class OpsConfig:
             if entry[0] == "+" and f"-{entry[1:]}" in self.custom_ops:
                 raise InvalidArgument(f"{shown} both enables and disables {entry[1:]!r}; keep one sign")
         if self.custom_ops.count("all") + self.custom_ops.count("none") > 1:
-            raise InvalidArgument(f"{shown} has more than one base; keep one of 'all' and 'none'")
+            raise InvalidArgument(f"{shown} has 'all' or 'none' more than once; keep one of them")
 
     def decide(self, op: str) -> tuple[bool, str]:
         """Return whether an op runs the kernel of its platform, and the reason."""

@@ -20,7 +20,7 @@ _replacements: dict[str, type[Replaceable]] = {}
 
 
 class Replaceable:
-    """Base of `LogitOp` and `PipelineStage`. A name is unique over both. Wrong names and classes: InvalidArgument."""
+    """Base of `LogitOp` and `PipelineStage`. Names are unique across both; a wrong one raises InvalidArgument."""
 
     name: ClassVar[str] = ""  # set by registration
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def loads(payload: Payload) -> Any:
-    """Unpickle the processor in a payload. Runs the code in it: only for trusted payloads, or in a sandbox.
+    """Unpickle the processor in a payload. This runs the payload's code: only for trusted payloads, or in a sandbox.
 
     Raises:
         PythonMismatch: the code in it is of another Python minor version; nothing was run.

@@ -66,7 +66,7 @@ class SharedAllocation:
         return self._allocation.size_bytes
 
     def tensor(self) -> torch.Tensor:
-        """View all of it, uint8[size_bytes], zeroed so that a server cannot read old contents. Raises CudaError."""
+        """Return it all, uint8[size_bytes], zeroed so that a server cannot read old contents. Raises CudaError."""
         return self.cuda.tensor(self._allocation, self._release).zero_()
 
     def frame(self, size_bytes: int) -> processing_pb2.ShareDeviceMemory:

@@ -202,7 +202,7 @@ class LogitsTransfer:
 
     @staticmethod
     def refuse(placed: Placement) -> bool:
-        """Handle a refusal of valid logits by the server; returns whether to send them again from other memory."""
+        """Handle valid logits that the server refused. Returns whether to send them again from other memory."""
         if placed.buffer is None or placed.buffer.memory.name != "device":
             return False
         placed.buffer.refuse()

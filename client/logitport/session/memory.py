@@ -24,7 +24,7 @@ class Memory(ABC):
 
     @abstractmethod
     def open(self, size_bytes: int, replaces: int) -> tuple[int, Any] | None:
-        """Open a region in place of region `replaces` (0 for none): its id and bytes; None if none can be shared.
+        """Open a region that replaces region `replaces` (0: none). Returns id and bytes; None if it cannot be shared.
 
         Raises:
             LimitExceeded: more than the server's max_region_bytes.

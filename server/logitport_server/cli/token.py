@@ -27,8 +27,8 @@ class Token(BaseModel):
     )
     scope: Annotated[list[Scope], Field(min_length=1)] = Field(
         description="what the token permits: apply (call processors), register (ship code), admin (manage the "
-        "processors of other principals), cuda (run shipped code that holds the server's GPU and so cannot "
-        "be fully contained); may be given more than once"
+        "processors of other principals), cuda (run shipped code with access to the server's GPU; it cannot "
+        "be fully isolated); may be given more than once"
     )
     expires: Annotated[timedelta, Field(gt=timedelta(0))] | None = Field(
         None, description="how long the token is valid, for example 90d; without it, the token does not expire"

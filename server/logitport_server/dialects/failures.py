@@ -109,7 +109,7 @@ def of_sandboxed(error: BaseException, processor: str) -> LogitportError:
 
 
 def of_dialect(error: BaseException, dialect: Dialect) -> LogitportError:
-    """Convert what a dialect raised, like `of_processor`."""
+    """Convert an exception of a dialect, as `of_processor` does for one of a processor."""
     return of_processor(error, dialect.name, shipped=dialect.shipped)
 
 

@@ -50,7 +50,7 @@ class Deadlines:
     """How long a worker may take, in seconds.
 
     Attributes:
-        call: for one call of a processor.
+        call: for the calls of processors in one step.
         load: to unpickle a processor, to create its instance, to check parameters, to build a request's state.
     """
 
@@ -215,7 +215,7 @@ class Worker:
         return replies[0]
 
     def flush(self) -> None:
-        """Write as many of the posted calls as the process takes."""
+        """Write as many posted calls as the socket takes without blocking."""
         if self._process is not None:
             try:
                 self._process.flush()

@@ -158,7 +158,7 @@ class WorkerProcess:
         try:
             while self._limits and (frame := self._next()) is not None:
                 if frame.call != self._posted - len(self._limits) + 1:
-                    raise WorkerGone("sent the reply to another call")
+                    raise WorkerGone("sent a reply with the number of another call")
                 self._limits.popleft()
                 received.append(Received(messages.decode_reply(frame.message), frame.columns))
         except frames.BadFrame as error:

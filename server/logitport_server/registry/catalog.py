@@ -80,7 +80,9 @@ class Catalog:
             entry = self._by_digest.get(bound.digest, {}).get(bound.owner)
             if entry is None:
                 logger.warning(
-                    "the stored name %s was not loaded, because its processor %s was not", bound.name, bound.digest
+                    "the stored name %s was not loaded, because its processor %s could not be loaded",
+                    bound.name,
+                    bound.digest,
                 )
                 self._reserved[bound.name] = bound.owner
             else:

@@ -26,7 +26,8 @@ class _Use:
 
     Attributes:
         domains: the trust domains of the requests since the region was opened; None for a request with processors of
-            several domains, or of no domain, such as built-ins. At most two are kept: more make no difference.
+            several domains, or of no domain, such as built-ins. At most two are kept: two already
+            show that the memory is shared.
         steps: number of steps with logits in the region while it was exclusive.
         borrowers: the processors that it was lent to.
     """

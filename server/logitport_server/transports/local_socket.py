@@ -129,7 +129,7 @@ class LocalSocketListener:
                 connection, _ = self._socket.accept()
                 self._start(connection)
                 failing = False
-            except (OSError, RuntimeError) as error:  # no descriptor, or no thread
+            except (OSError, RuntimeError) as error:  # no descriptor is free, or no thread can be started
                 if not self._closed:
                     if not failing:  # once, because it may last
                         logger.warning("cannot accept connections of the local transport: %s", error)

@@ -40,8 +40,8 @@ def test_the_reason_for_a_decision(custom_ops: tuple[str, ...], reason: str) -> 
 @pytest.mark.parametrize(
     ("custom_ops", "message"),
     [
-        (("all", "none"), "more than one base"),
-        (("all", "all"), "more than one base"),
+        (("all", "none"), "'all' or 'none' more than once"),
+        (("all", "all"), "'all' or 'none' more than once"),
         (("all", "+apply_edits", "-apply_edits"), "both enables and disables 'apply_edits'"),
         (("apply_edits",), "'apply_edits' is none of"),
         (("+",), r"'\+' is none of"),
