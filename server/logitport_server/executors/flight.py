@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from logitport_server.executors.worker import busy
@@ -48,7 +48,7 @@ class RemoteCall:
         result: edits, or the processed logits; None before the end and after an error.
         failed: errors of single rows, by their index in the call; the other rows were served.
         error: why the call failed; `NotStarted` if it may be repeated.
-        done: whether the call has a result or an error.
+        splittable: whether calls with fewer rows may succeed where this call has failed.
     """
 
     def __init__(self, dialect: InWorker, states: Sequence[Any], logits: torch.Tensor | None) -> None:
@@ -58,22 +58,22 @@ class RemoteCall:
         self.result: Any = None
         self.failed: dict[int, BaseException] = {}
         self.error: BaseException | None = None
-        self.done = False
+        self.splittable = True
 
     def succeed(self, result: Any) -> None:
         """End the call with a result."""
-        self.result, self.done = result, True
+        self.result = result
 
     def fail(self, error: BaseException) -> None:
         """End the call with an error. The first error counts."""
-        self.error, self.done = self.error or error, True
+        self.error = self.error or error
 
 
 class Flight:
     """Runs calls until they end or their time is up. A context manager; leaving it ends the calls that still run.
 
-    All calls to one worker are written together, and workers are written to before any reply is read. A busy worker is
-    tried again later: blocking on a second worker while holding one would deadlock.
+    All calls to one worker are written together, and workers are written to before any reply is read. A worker that is
+    busy, or that is being forked, is tried again later: blocking on a second worker while holding one would deadlock.
 
     Args:
         calls: the calls. Those of one worker run in this order.
@@ -85,6 +85,7 @@ class Flight:
 
     def __init__(self, calls: Sequence[RemoteCall], seconds: float) -> None:
         self.waited = 0.0
+        self._began = 0.0
         self._seconds = seconds
         self._waiting: dict[Worker, list[RemoteCall]] = {}
         for call in calls:
@@ -92,14 +93,20 @@ class Flight:
         self._running: set[Worker] = set()
 
     def __enter__(self) -> Flight:
-        with self._waits():
-            self._begin_free()
+        try:
+            with self._waits():
+                self._begin_free()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in list(self._running):
-            worker.abandon()
-            self._release(worker)
+        with ExitStack() as releases:
+            for worker in self._running:
+                releases.callback(worker.lock.release)
+            for worker in self._running:
+                worker.abandon()
 
     def wait(self) -> None:
         """Wait until all calls have ended."""
@@ -109,53 +116,57 @@ class Flight:
 
     @property
     def _remaining(self) -> float:
-        return self._seconds - self.waited
+        """Seconds until the time is up; only inside `_waits`."""
+        return self._seconds - self.waited - (time.monotonic() - self._began)
 
     @contextmanager
     def _waits(self) -> Iterator[None]:
-        began = time.monotonic()
+        self._began = time.monotonic()
         try:
             yield
         finally:
-            self.waited += time.monotonic() - began
+            self.waited += time.monotonic() - self._began
 
     def _advance(self) -> None:
         """Wait until a worker can be pumped, or a busy one may have become free."""
-        seconds = min(self._remaining, _RETRY_SECONDS) if self._waiting else self._remaining
-        if not self._running and self._remaining > 0:
+        remaining = self._remaining
+        seconds = min(remaining, _RETRY_SECONDS) if self._waiting else remaining
+        if not self._running and remaining > 0:
             self._begin_next(seconds)
         processes = {process: worker for worker in self._running for process in worker.wait_list()}
         for process in wait_for_any(processes, seconds) if processes else ():
             processes[process].pump()
         for worker in [worker for worker in self._running if not worker.pending]:
             self._release(worker)
-        if self._remaining > 0:
-            self._begin_free()
-        elif seconds <= 0:  # replies that had arrived were taken
+        if remaining <= 0:  # replies that had arrived were taken
             self._end_all()
+        else:
+            self._begin_free()
 
     def _begin_free(self) -> None:
-        """Begin the calls of all workers that are free, without waiting for any."""
-        begun = []
+        """Begin the calls of all workers that are free and started, without waiting for any."""
         for worker in list(self._waiting):
             if worker.lock.acquire(blocking=False):
-                begun.append(worker)
-                self._post(worker)
-        for worker in begun:
-            worker.flush()
+                self._begin(worker)
 
     def _begin_next(self, seconds: float) -> None:
         """Wait for one busy worker. No other one is held."""
         worker = next(iter(self._waiting))
         self._waiting[worker] = self._waiting.pop(worker)  # another one is tried next
-        if worker.lock.acquire(timeout=seconds):
-            self._post(worker)
-            worker.flush()
+        began = time.monotonic()
+        if worker.lock.acquire(timeout=seconds) and not self._begin(worker):
+            time.sleep(max(0.0, seconds - (time.monotonic() - began)))
 
-    def _post(self, worker: Worker) -> None:
+    def _begin(self, worker: Worker) -> bool:
+        """Post the calls of a worker; its lock is held. Releases it and returns False if its process is not started."""
+        if not worker.prepare():
+            worker.lock.release()
+            return False
         self._running.add(worker)
         for call in self._waiting.pop(worker):
             call.dialect.post(call, self._remaining)
+        worker.flush()
+        return True
 
     def _release(self, worker: Worker) -> None:
         self._running.remove(worker)

@@ -58,6 +58,10 @@ class RemoteDialect(Dialect):
         self.domain = worker.domain
         self._number = next(numbers)
         self._process: WorkerProcess | None = None
+        # Identifies the loading of the processor that states belong to. The same process may load it again.
+        self._loaded = object()
+        # (reads_logits, takes_drafts), which must not change.
+        self._kind: tuple[bool, bool] | None = None
         # Weak reference to the state list that the process already holds. The list is resent only when it changes.
         self._sent_states: Callable[[], States | None] = _no_states
         self._memory = SharedRows(worker.gpu, worker.domain)
@@ -83,12 +87,11 @@ class RemoteDialect(Dialect):
         state = RemoteState(context, orjson.dumps(params), on_release=self._release)
         seconds = self.worker.deadlines.load
         with self.worker.reserved(self.source, seconds):
-            process = self._host(seconds)
+            self._host(seconds)
             call, columns = self._start_call(state)
             reply, _ = self.worker.exchange(self.source, call, columns, messages.StartReply, seconds)
             self._started(reply)
-            state.process = process
-            state.history_events.clear()
+            state.loaded = self._loaded
         return state
 
     def token_callback(self, state: RemoteState) -> Callable[[int], object]:
@@ -100,7 +103,7 @@ class RemoteDialect(Dialect):
 
     def rebuild(self, state: RemoteState) -> None:
         self.check_rebuildable(state)
-        state.process = None
+        state.loaded = None
         self._sent_states = _no_states
 
     def check_rebuildable(self, state: RemoteState) -> None:
@@ -119,13 +122,13 @@ class RemoteDialect(Dialect):
     def post(self, call: RemoteCall, seconds: float) -> None:
         """Post a call, after what it needs: the processor and the states that the process lacks.
 
-        Never blocks for longer than the given time. An error ends the call.
+        Blocks only to open memory of a GPU, for the given time. An error ends the call.
         """
         try:
             process = self._post_host(call, seconds)
-            numbers = self._post_states(call, process)
+            state_numbers = self._post_states(call)
             message, shared, descriptors = self._message(call, process, seconds)
-            message.states = numbers
+            message.states = state_numbers
             drafts = [state.context.history.draft_tokens for state in call.states]
             if any(drafts):
                 message.drafts = drafts
@@ -137,6 +140,9 @@ class RemoteDialect(Dialect):
             on_reply = partial(self._finish, call, shared)
             self.worker.post(self.source, message, columns, expected, on_reply, partial(self._fail, call), descriptors)
         except BaseException as error:  # noqa: BLE001 - the caller finds it in the call
+            for state in call.states:  # their events may be lost
+                state.loaded = None
+            call.splittable = False
             self._fail(call, error)
 
     def scratch(self, rows: int, like: torch.Tensor) -> torch.Tensor:
@@ -150,7 +156,7 @@ class RemoteDialect(Dialect):
             self.worker.release(self._number, None)
 
     def _release(self, state: RemoteState) -> None:
-        if state.process is not None:
+        if state.loaded is not None:
             self.worker.release(self._number, state.number)
 
     def _host(self, seconds: float) -> WorkerProcess:
@@ -158,9 +164,9 @@ class RemoteDialect(Dialect):
         process = self._current_process(seconds)
         if process is not self._process:
             call = self._host_call(process)
-            reply, _ = self.worker.exchange(self.source, call, [self._payload.data], messages.HostReply, seconds)
-            self._hosted(process, reply)
-            self._process, self._sent_states = process, _no_states
+            columns, check = [self._payload.data], partial(self._hosted, process)
+            self.worker.exchange(self.source, call, columns, messages.HostReply, seconds, check=check)
+            self._set_process(process)
         return process
 
     def _post_host(self, call: RemoteCall, seconds: float) -> WorkerProcess:
@@ -170,6 +176,7 @@ class RemoteDialect(Dialect):
 
             def failed(error: BaseException) -> None:
                 self._process = None
+                call.splittable = False
                 call.fail(error)
 
             self.worker.post(
@@ -180,8 +187,13 @@ class RemoteDialect(Dialect):
                 lambda reply, _: self._hosted(process, reply),
                 failed,
             )
-            self._process, self._sent_states = process, _no_states
+            self._set_process(process)
         return process
+
+    def _set_process(self, process: WorkerProcess) -> None:
+        """Set the process that has loaded the processor, or will have when it has answered."""
+        self._process, self._loaded, self._sent_states = process, object(), _no_states
+        self._memory.forget()
 
     def _current_process(self, seconds: float) -> WorkerProcess:
         self.worker.quarantine.check(self.worker.domain, self.source.key, self.name)
@@ -199,6 +211,11 @@ class RemoteDialect(Dialect):
         )
 
     def _hosted(self, process: WorkerProcess, reply: messages.HostReply) -> None:
+        kind = reply.reads_logits, reply.takes_drafts
+        if self._kind is None:
+            self._kind = kind
+        elif self._kind != kind:
+            raise ValueError(f"reads_logits and takes_drafts are {kind}, they were {self._kind}")
         gpu = self.worker.gpu
         if gpu is not None and process.uses_gpu and reply.gpu_error:
             gpu.disable(self.domain, process, reply.gpu_error)
@@ -225,7 +242,7 @@ class RemoteDialect(Dialect):
     def _started(self, reply: messages.StartReply) -> None:
         self.argmax_invariant = reply.argmax_invariant  # an instance made now may know better
 
-    def _post_states(self, call: RemoteCall, process: WorkerProcess) -> list[int] | None:
+    def _post_states(self, call: RemoteCall) -> list[int] | None:
         """Post the start of all states that the process lacks.
 
         Returns:
@@ -234,16 +251,16 @@ class RemoteDialect(Dialect):
         if self._sent_states() is call.states:
             return None
         self._sent_states = _no_states  # until the process has answered
-        numbers = []
+        state_numbers = []
         for row, state in enumerate(call.states):
-            if state.process is not process:
-                self._post_start(call, row, state, process)
-            numbers.append(state.number if state.process is process else 0)
-        return numbers
+            if state.loaded is not self._loaded:
+                self._post_start(call, row, state)
+            state_numbers.append(state.number if state.loaded is self._loaded else 0)
+        return state_numbers
 
-    def _post_start(self, call: RemoteCall, row: int, state: RemoteState, process: WorkerProcess) -> None:
+    def _post_start(self, call: RemoteCall, row: int, state: RemoteState) -> None:
         def failed(error: BaseException) -> None:
-            state.process = None
+            state.loaded = None
             state.history_events.clear()
             for index in range(row, len(call.states)):  # draft rows share a state
                 if call.states[index] is state:
@@ -258,7 +275,7 @@ class RemoteDialect(Dialect):
         self.worker.post(
             self.source, message, columns, messages.StartReply, lambda reply, _: self._started(reply), failed
         )
-        state.process = process
+        state.loaded = self._loaded
         state.history_events.clear()
 
     def _message(
@@ -304,6 +321,8 @@ class RemoteDialect(Dialect):
 
     def _fail(self, call: RemoteCall, error: BaseException) -> None:
         self._sent_states = _no_states
+        if call.logits is not None:
+            self._memory.forget()  # the worker may not have mapped what came with the call
         call.fail(error)
 
     def _decode_edits(self, columns: Sequence[memoryview], states: Sequence[RemoteState]) -> Edits:

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from logitport_server.dialects import RequestContext
-    from logitport_server.executors.worker_process import WorkerProcess
 
 # Numbers of processors and states in workers. No number is used twice.
 numbers = count(1)
@@ -29,12 +28,12 @@ class RemoteState:
         params: JSON.
         history_events: what the worker must apply before its next call. An id was appended to the history;
             -1 - length means a rewind to that length.
-        process: the process that has the state; None if none has.
+        loaded: the loading of the processor that has the state; None if none has.
         rebuildable: whether the state is a function of the history.
     """
 
     __slots__ = (
-        *("__weakref__", "_on_release", "context", "history_events", "number", "params", "process", "rebuildable"),
+        *("__weakref__", "_on_release", "context", "history_events", "number", "loaded", "params", "rebuildable"),
     )
 
     def __init__(self, context: RequestContext, params: bytes, on_release: Callable[[RemoteState], object]) -> None:
@@ -42,7 +41,7 @@ class RemoteState:
         self.context = context
         self.params = params
         self.history_events: list[int] = []
-        self.process: WorkerProcess | None = None
+        self.loaded: object = None
         self.rebuildable = True
         self._on_release = on_release
 

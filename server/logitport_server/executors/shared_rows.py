@@ -89,6 +89,10 @@ class SharedRows:
                 self._unmapped.append(self._borrowed.number)
             self._borrowed = None if region is None else _Mapping(next(_numbers), region)
 
+    def forget(self) -> None:
+        """Map all memory again at the next call: the worker may not have mapped it."""
+        self._process = None
+
     def share(
         self, logits: torch.Tensor, process: WorkerProcess, open_on_gpu: OpenOnGpu
     ) -> tuple[torch.Tensor, messages.LogitsPlacement, Sequence[int]]:

@@ -58,6 +58,10 @@ class Deadlines:
     load: float
 
 
+# A call that was ended after this part of the deadline has had all of it.
+_WHOLE = 0.9
+
+
 class NotStarted(Exception):
     """A call that the worker never began, because its process ended during an earlier call. It may be repeated."""
 
@@ -70,6 +74,7 @@ class _Posted(NamedTuple):
     expected: type[Any]
     on_reply: OnReply
     on_error: OnError
+    at_admission: bool
 
 
 class Worker:
@@ -125,6 +130,15 @@ class Worker:
         finally:
             self.lock.release()
 
+    def prepare(self) -> bool:
+        """Return whether `process` would not wait. If there is no process, one is forked without waiting for it."""
+        if self._process is not None and not (self._process.alive and self._is_permitted(self._process)):
+            self._close_process()
+        if self._process is None and self._forked is None:
+            with suppress(Exception):  # `process` reports it
+                self._forked = self._zygote().fork()
+        return self._process is not None or self._forked is None or self._forked.done()
+
     def process(self, seconds: float) -> WorkerProcess:
         """Return the process; fork one if there is none.
 
@@ -133,8 +147,7 @@ class Worker:
             ProcessorTimedOut: it takes longer than these seconds.
             LimitExceeded: the server has no descriptor for it.
         """
-        if self._process is not None and not (self._process.alive and self._is_permitted(self._process)):
-            self._close_process()
+        self.prepare()
         if self._process is None:
             with descriptors.reported():
                 self._forked = self._forked or self._zygote().fork()
@@ -161,6 +174,8 @@ class Worker:
         on_reply: OnReply,
         on_error: OnError,
         descriptors: Sequence[int] = (),
+        *,
+        at_admission: bool = False,
     ) -> None:
         """Queue a call of a processor. The calls are answered in this order, each by one of its functions.
 
@@ -173,12 +188,16 @@ class Worker:
                 reply is invalid, and ends the process. Any other LogitportError goes to `on_error`.
             on_error: called with ProcessorTimedOut, WorkerLost, NotStarted, or an error that the worker sent.
             descriptors: file descriptors that travel with the message.
+            at_admission: whether the call belongs to the admission of a request, which has a longer deadline.
+
+        Raises:
+            LimitExceeded: the message is too large.
         """
         assert self._process is not None  # noqa: S101 - the caller has it from `process`
         if self._released:
             call.released = [self._released.popleft() for _ in range(len(self._released))]
         self._process.post(call, columns, descriptors)
-        self._posted.append(_Posted(source, type(call), expected, on_reply, on_error))
+        self._posted.append(_Posted(source, type(call), expected, on_reply, on_error, at_admission))
 
     def exchange(
         self,
@@ -188,8 +207,11 @@ class Worker:
         expected: type[_Reply],
         seconds: float,
         descriptors: Sequence[int] = (),
+        check: Callable[[_Reply], object] | None = None,
     ) -> tuple[_Reply, Sequence[memoryview]]:
         """Post a call, and wait for its reply and those of all earlier calls.
+
+        `check` is called with the reply, and may raise what `on_reply` of `post` may raise.
 
         Raises:
             ProcessorTimedOut: the replies did not arrive within these seconds. The process is killed.
@@ -200,9 +222,12 @@ class Worker:
         errors: list[BaseException] = []
 
         def on_reply(reply: _Reply, reply_columns: Sequence[memoryview]) -> None:
+            if check is not None:
+                check(reply)
             replies.append((reply, reply_columns))
 
-        self.post(source, call, columns, expected, on_reply, errors.append, descriptors)
+        at_admission = seconds >= self.deadlines.load
+        self.post(source, call, columns, expected, on_reply, errors.append, descriptors, at_admission=at_admission)
         deadline = time.monotonic() + seconds
         self.flush()
         while self._posted and self._process is not None:
@@ -246,7 +271,10 @@ class Worker:
     def abandon(self) -> None:
         """Kill the process if calls have no reply: nothing waits for them any more."""
         if self._posted:
+            calls, self._posted = self._posted, deque()
             self._fail(WorkerGone("was ended: its call was abandoned"))
+            for call in calls:
+                call.on_error(NotStarted())
 
     def processor_error(self, source: Source, error: messages.Error) -> LogitportError:
         """Convert an error that the worker sent."""
@@ -256,9 +284,11 @@ class Worker:
     def end_revoked(self) -> None:
         """End an idle process that holds a GPU after its owner has lost the scope. A busy process is not ended."""
         if self.lock.acquire(blocking=False):
-            if self._process is not None and not self._is_permitted(self._process):
-                self._close_process()
-            self.lock.release()
+            try:
+                if self._process is not None and not self._is_permitted(self._process):
+                    self._close_process()
+            finally:
+                self.lock.release()
 
     def release(self, processor: int, state: int | None) -> None:
         """Let the process drop a state, or a processor, at its next call. Does not need the lock."""
@@ -292,7 +322,7 @@ class Worker:
             return
         except LogitportError as error:
             posted.on_error(error)
-        if posted.kind not in _LOADING_CALLS:  # an error is charged too: a processor may sleep, then raise
+        if not posted.at_admission:  # an error is charged too: a processor may sleep, then raise
             self.quarantine.record_call(self.domain, posted.source.key, seconds)
         self._posted.popleft()
         self.idle_since = time.monotonic()
@@ -325,23 +355,22 @@ class Worker:
     def _failure(self, call: _Posted, gone: WorkerGone | None, seconds: float, waited: float) -> LogitportError:
         """Record the loss of the process during a call. Returns the call's error."""
         name = call.source.display_name
-        error: LogitportError
-        if gone is None:
-            what = _LOADING_CALLS.get(call.kind, "its call")
-            # Within a step, even loading calls have only the time of a call, or the rest of it.
-            is_load = call.kind in _LOADING_CALLS and seconds >= self.deadlines.load
-            option = "--load-timeout-seconds" if is_load else "--processor-timeout-seconds"
-            reason = f"{what} took over {seconds:.3g} s ({option}), and its worker was ended: look for a loop"
-            error = ProcessorTimedOut(f"processor {name}: {reason}", processor=name)
-        else:
+        if gone is not None:
             reason = f"its worker {gone}"
-            error = WorkerLost(f"processor {name}: {reason}", processor=name)
-        logger.warning("processor %s of %s: %s", name, self.domain, reason)
-        if gone is None and seconds < self.deadlines.call:
-            # Earlier calls have used up the time, so only the time that this one took is charged.
-            self.quarantine.record_call(self.domain, call.source.key, waited)
+            error: LogitportError = WorkerLost(f"processor {name}: {reason}", processor=name)
         else:
-            self.quarantine.record_failure(self.domain, call.source.key, reason, seconds=waited)
+            what = _LOADING_CALLS.get(call.kind, "its call")
+            option = "--load-timeout-seconds" if call.at_admission else "--processor-timeout-seconds"
+            reason = f"{what} took over {seconds:.3g} s ({option}), and its worker was ended: look for a loop"
+            if cut_short := not call.at_admission and waited < _WHOLE * self.deadlines.call:
+                reason = f"{what} was not finished after {waited:.3g} s, when the time of the step ({option}) was up"
+            error = ProcessorTimedOut(f"processor {name}: {reason}", processor=name)
+            if cut_short:  # earlier calls have used up the time, so only the time of this one is charged
+                logger.warning("processor %s of %s: %s", name, self.domain, reason)
+                self.quarantine.record_call(self.domain, call.source.key, waited)
+                return error
+        logger.warning("processor %s of %s: %s", name, self.domain, reason)
+        self.quarantine.record_failure(self.domain, call.source.key, reason, seconds=waited)
         return error
 
     def _close_process(self) -> None:

@@ -12,14 +12,17 @@ from concurrent.futures import wait
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from logitport.errors import LimitExceeded
 from logitport_server.worker import frames, messages, replies
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from concurrent.futures import Future
 
+# How long to wait for the end of a worker that has closed its connection. One that lives on must not delay a step.
+_END_MILLISECONDS = 10
 # How long to wait for the zygote's report of the exit status of a worker that has ended.
-_EXIT_TIMEOUT_SECONDS = 0.5
+_STATUS_TIMEOUT_SECONDS = 0.5
 # How much to read from one worker before another one has its turn.
 _MAX_READ_BYTES = 4 << 20
 
@@ -65,13 +68,18 @@ class WorkerProcess:
     @property
     def alive(self) -> bool:
         """Whether the process has not ended, as far as is known."""
-        return not self._ended.done()
+        return not (self._ended.done() or self._end.poll(0))
 
     def post(self, call: messages.WorkerCall, columns: Sequence[bytes], descriptors: Sequence[int] = ()) -> None:
-        """Queue a call. `flush` or `pump` writes it."""
+        """Queue a call. `flush` or `pump` writes it. Raises LimitExceeded if its message is too large."""
+        message = messages.encode(call)
+        if len(message) > frames.MAX_MESSAGE_BYTES:
+            raise LimitExceeded(
+                f"a call takes {len(message)} bytes, the limit is {frames.MAX_MESSAGE_BYTES}: use fewer rows or drafts"
+            )
         self._posted += 1
         self._limits.append(replies.limits(call, columns))
-        self._outgoing.append((frames.pack(self._posted, messages.encode(call), columns), descriptors))
+        self._outgoing.append((frames.pack(self._posted, message, columns), descriptors))
 
     def flush(self) -> None:
         """Write as many calls as the socket takes. Raises WorkerGone if the process has ended."""
@@ -81,20 +89,24 @@ class WorkerProcess:
             raise WorkerGone(self._describe_end()) from error
 
     def pump(self) -> list[Received]:
-        """Write as many calls as the socket takes. Returns the replies that have arrived.
+        """Return the replies that have arrived; if there are none, write as many calls as the socket takes.
 
         Raises:
-            WorkerGone: the process has ended, or sent something invalid.
+            WorkerGone: the process has ended, or sent something invalid. Valid replies before that are returned first.
         """
-        self.flush()
         try:
-            ended = not self._read()
-        except OSError as error:
-            raise WorkerGone(self._describe_end()) from error
-        received = self._replies()
-        if ended and not received:
+            is_open = self._read()
+        except OSError:
+            is_open = False
+        received, invalid = self._replies()
+        if received:
+            return received
+        if invalid:
+            raise WorkerGone(invalid)
+        if not is_open:
             raise WorkerGone(self._describe_end())
-        return received
+        self.flush()
+        return []
 
     def kill(self) -> None:
         """Kill the process and all that it has started. Idempotent."""
@@ -153,26 +165,27 @@ class WorkerProcess:
                 return True
         return True
 
-    def _replies(self) -> list[Received]:
-        received = []
+    def _replies(self) -> tuple[list[Received], str]:
+        """Return the complete replies, and what follows them that is invalid, or ""."""
+        received: list[Received] = []
         try:
             while self._limits and (frame := self._next()) is not None:
                 if frame.call != self._posted - len(self._limits) + 1:
-                    raise WorkerGone("sent a reply with the number of another call")
-                self._limits.popleft()
+                    return received, "sent a reply with the number of another call"
                 received.append(Received(messages.decode_reply(frame.message), frame.columns))
+                self._limits.popleft()
         except frames.BadFrame as error:
-            raise WorkerGone(f"sent an invalid frame: {error}") from error
-        if not self._limits and len(self._reader):
-            raise WorkerGone(f"sent {len(self._reader)} bytes that belong to no reply")
-        return received
+            return received, f"sent an invalid frame: {error}"
+        surplus = 0 if self._limits else len(self._reader)
+        return received, f"sent {surplus} bytes that belong to no reply" if surplus else ""
 
     def _next(self) -> frames.Frame | None:
         limits = self._limits[0]
         return self._reader.next(limits.column_bytes, limits.message_bytes)
 
     def _describe_end(self) -> str:
-        wait([self._ended], _EXIT_TIMEOUT_SECONDS)
+        if self._end.poll(_END_MILLISECONDS):
+            wait([self._ended], _STATUS_TIMEOUT_SECONDS)
         if not self._ended.done():
             return "closed its connection to the server"
         status = self._ended.result()

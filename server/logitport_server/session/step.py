@@ -67,7 +67,11 @@ def _call_all(
     groups: Sequence[Group], vocab_size: int, logits: torch.Tensor | None, outcome: StepOutcome, time: StepTime
 ) -> list[Group]:
     """Call the processors of all groups; those in workers run at the same time. Returns the groups to call again."""
-    calls = {_remote_call(group, logits): group for group in groups if group.dialect.isolated}
+    isolated = [group for group in groups if group.dialect.isolated]
+    if isolated and time.is_exhausted:
+        _fail_not_called(isolated, outcome)
+        isolated = []
+    calls = {_remote_call(group, logits): group for group in isolated}
     again: list[Group] = []
     with Flight([*calls], time.for_calls()) if calls else nullcontext() as flight:
         for group in groups:
@@ -77,7 +81,7 @@ def _call_all(
             flight.wait()
             time.spend(flight.waited)
     for call, group in calls.items():
-        result = _Result(call.result, call.error, call.failed)
+        result = _Result(call.result, call.error, call.failed, call.splittable)
         again += _conclude(group, result, vocab_size, logits, outcome, time)
     return again
 
@@ -88,6 +92,7 @@ class _Result(NamedTuple):
     value: Any
     error: BaseException | None
     failed: Mapping[int, BaseException]
+    splittable: bool = True
 
 
 def _remote_call(group: Group, logits: torch.Tensor | None) -> RemoteCall:
@@ -124,7 +129,7 @@ def _conclude(
     """Record the result of a call. An error fails the requests of this group only.
 
     If a call of a logits-free processor fails, its halves are called again, so that only the rows that cause the
-    failure fail. A repeated call has no effect on the result, which depends on the history alone. It needs less calls
+    failure fail. A repeated call has no effect on the result, which depends on the history alone. It needs fewer calls
     than calling each row again: most often one row of many causes the failure.
 
     Returns:
@@ -133,17 +138,19 @@ def _conclude(
     error = result.error
     if isinstance(error, NotStarted):
         rest = _without_failed(group, result.failed, outcome)
-        if not time.is_exhausted:
+        if not time.is_up:
             return [rest] if rest.rows else []
-        error = ProcessorTimedOut("not called: shipped processors have used up the time of this step")
-    elif error is None:
+        # The grace period is for other places of the chains: not for calls behind one that used up the time.
+        _fail_not_called([rest], outcome)
+        return []
+    if error is None:
         try:
             _apply(group, result, vocab_size, logits, outcome)
         except BaseException as invalid:  # noqa: BLE001 - a processor may return anything
             error = invalid
         else:
             return []
-    if _can_split(group, error, time):
+    if result.splittable and _can_split(group, error, time):
         return _halves(group)
     failure = of_dialect(error, group.dialect)
     for row in group.rows:
@@ -159,10 +166,11 @@ def _apply(group: Group, result: _Result, vocab_size: int, logits: torch.Tensor 
         _write_back(group, result.value, logits)
     else:
         edits = result.value
+    has_edits = bool(edits)
     for index, error in result.failed.items():
         outcome.fail(group.rows[index].request, of_dialect(error, group.dialect))
     outcome.succeeded.append((group, edits))
-    if edits and logits is not None:
+    if has_edits and logits is not None:
         apply_edits(StepOutcome([(group, edits)], outcome.failures).pack(vocab_size), logits)
 
 
@@ -172,6 +180,14 @@ def _write_back(group: Group, result: Any, logits: torch.Tensor) -> None:
     if not result.is_set_to(logits[indices[0] : indices[-1] + 1]):
         with torch.no_grad():
             put_rows(logits, indices, result)
+
+
+def _fail_not_called(groups: Iterable[Group], outcome: StepOutcome) -> None:
+    error = ProcessorTimedOut("not called: shipped processors have used up the time of this step")
+    for group in groups:
+        failure = of_dialect(error, group.dialect)
+        for row in group.rows:
+            outcome.fail(row.request, failure)
 
 
 def _without_failed(group: Group, failed: Mapping[int, BaseException], outcome: StepOutcome) -> Group:

@@ -5,7 +5,8 @@ from __future__ import annotations
 # Seconds for calls after the deadline, in total. Without them, a processor that uses up the deadline would fail the
 # requests whose processors come after it.
 _GRACE_SECONDS = 0.4
-_MIN_GRACE_SECONDS = 0.01
+# A shorter time would end workers that are only a little slow.
+_MIN_GRACE_SECONDS = 0.05
 
 
 class StepTime:

@@ -68,7 +68,7 @@ class HostedProcessor:
         """Set the states of this call and the following ones. A state may occur twice.
 
         Args:
-            numbers: the state of each row. A row is left out if its number is 0, or if the start of its state failed.
+            numbers: the state of each row. A row with the number 0 is left out.
         """
         self._numbers = numbers
         self._selected = [self._requests.get(number) for number in numbers]
@@ -88,6 +88,7 @@ class HostedProcessor:
         selected = self._selected
         for row, (request, count) in enumerate(zip(selected, counts or repeat(1, len(selected)), strict=True)):
             if request is None:
+                begin += count
                 continue
             try:
                 if request.stale:
@@ -103,6 +104,12 @@ class HostedProcessor:
                 failed[row] = failures.of_sandboxed(error, self.dialect.name)
             begin += count
         return failed
+
+    def unknown_rows(self) -> list[int]:
+        """Return the rows with a state that was never started; rows with the number 0 are left out on purpose."""
+        if None not in self._selected:
+            return []
+        return [row for row, number in enumerate(self._numbers) if number and self._selected[row] is None]
 
     def mark_drafts(self, draft_tokens: Sequence[int]) -> None:
         """Set how many ids at the end of each history are draft tokens. An empty sequence changes none."""

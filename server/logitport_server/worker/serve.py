@@ -15,7 +15,7 @@ import orjson
 from logitport import dialects, payload
 from logitport.core.edits import Edits
 from logitport.core.history import History
-from logitport.errors import LoadFailed, LogitportError, to_proto
+from logitport.errors import LoadFailed, LogitportError, ProcessorFailed, to_proto
 from logitport_server.dialects import RequestContext, failures, make_dialect
 from logitport_server.registry.loader import Loader
 from logitport_server.worker import frames, messages, replies
@@ -72,10 +72,15 @@ class _Worker:
             CudaError: the call has broken CUDA for this process, which must exit.
         """
         self._drop(call.released)
+        # Taken before anything can fail: it must not be left for the next call.
+        descriptor = descriptors.popleft() if _has_descriptor(call) else -1
         try:
-            answer = self._run(call, columns, descriptors)
+            answer = self._run(call, columns, descriptor)
         except BaseException as error:  # noqa: BLE001 - shipped code may raise anything
             answer = messages.ErrorReply(_to_message(failures.of_sandboxed(error, self._name(call)))), ()
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
         if self._cuda is not None:
             self._cuda.synchronize()  # the server relies on all work on the logits being done
         return answer
@@ -93,21 +98,22 @@ class _Worker:
         hosted = self._hosted.get(call.processor)
         return hosted.dialect.name if hosted is not None else ""
 
-    def _run(self, call: messages.WorkerCall, columns: Columns, descriptors: deque[int]) -> Answer:
+    def _run(self, call: messages.WorkerCall, columns: Columns, descriptor: int) -> Answer:
         if isinstance(call, messages.Host):
             return self._host(call, columns), ()
-        hosted = self._hosted[call.processor]
+        hosted = self._hosted.get(call.processor)
+        if hosted is None:
+            raise LoadFailed("the processor is not loaded: loading it has failed")
         if isinstance(call, messages.Edit):
             return _edit(hosted, call, columns)
         if isinstance(call, messages.Process):
-            _map(hosted, call.logits, descriptors)
-            return _process(hosted, call, columns), ()
+            return _process(hosted, call, columns, descriptor), ()
         if isinstance(call, messages.Start):
             return _start(hosted, call, columns), ()
         if isinstance(call, messages.Validate):
             hosted.dialect.validate(orjson.loads(columns[0]), orjson.loads(columns[1]))
         elif isinstance(call, messages.OpenGpuMemory):
-            self._open_gpu_memory(hosted, call.memory, descriptors)
+            self._open_gpu_memory(hosted, call.memory, descriptor)
         return messages.EmptyReply(), ()
 
     def _host(self, call: messages.Host, columns: Columns) -> messages.HostReply:
@@ -137,14 +143,16 @@ class _Worker:
         self._cuda = self._cuda or open_gpu(device, bytes.fromhex(uuid))
         return str(self._cuda.device)
 
-    def _open_gpu_memory(self, hosted: HostedProcessor, memory: messages.WorkerMemory, descriptors: deque[int]) -> None:
-        descriptor = descriptors.popleft()
-        try:
-            if self._cuda is None:
-                raise RuntimeError("this worker uses no GPU")
-            hosted.memory[memory.number] = self._cuda.open_shared(descriptor, memory.size_bytes)
-        finally:
-            os.close(descriptor)
+    def _open_gpu_memory(self, hosted: HostedProcessor, memory: messages.WorkerMemory, descriptor: int) -> None:
+        if self._cuda is None:
+            raise RuntimeError("this worker uses no GPU")
+        hosted.memory[memory.number] = self._cuda.open_shared(descriptor, memory.size_bytes)
+
+
+def _has_descriptor(call: messages.WorkerCall) -> bool:
+    if isinstance(call, messages.Process):
+        return call.logits.mapped is not None
+    return isinstance(call, messages.OpenGpuMemory)
 
 
 def _start(hosted: HostedProcessor, call: messages.Start, columns: Columns) -> messages.StartReply:
@@ -171,8 +179,11 @@ def _edit(hosted: HostedProcessor, call: messages.Edit, columns: Columns) -> Ans
     return messages.EditReply(failed), edits.to_columns()
 
 
-def _process(hosted: HostedProcessor, call: messages.Process, columns: Columns) -> messages.ProcessReply:
-    failed, rows = _update(hosted, call, columns)
+def _process(
+    hosted: HostedProcessor, call: messages.Process, columns: Columns, descriptor: int
+) -> messages.ProcessReply:
+    failed, rows = _update(hosted, call, columns)  # first: the server has forgotten these events
+    _map(hosted, call.logits, descriptor)
     if rows:
         before = call.drafts_before
         hosted.dialect.drafts = [before[row] for row in rows] if before else ()
@@ -190,19 +201,17 @@ def _update(
         hosted.select(call.states)
     events = struct.unpack(f"<{len(columns[0]) // 4}i", columns[0])
     failed = hosted.update(call.counts, events)
+    for row in hosted.unknown_rows():
+        failed[row] = ProcessorFailed("the state of the request is not in the worker: its start has failed")
     hosted.mark_drafts(call.drafts)
     return {row: _to_message(error) for row, error in failed.items()}, hosted.active_rows(failed)
 
 
-def _map(hosted: HostedProcessor, logits: messages.LogitsPlacement, descriptors: deque[int]) -> None:
+def _map(hosted: HostedProcessor, logits: messages.LogitsPlacement, descriptor: int) -> None:
     for number in logits.unmapped:
         hosted.memory.pop(number, None)
     if logits.mapped is not None:
-        descriptor = descriptors.popleft()
-        try:
-            hosted.memory[logits.mapped.number] = mmap.mmap(descriptor, logits.mapped.size_bytes)
-        finally:
-            os.close(descriptor)
+        hosted.memory[logits.mapped.number] = mmap.mmap(descriptor, logits.mapped.size_bytes)
 
 
 def _logits(hosted: HostedProcessor, placement: messages.LogitsPlacement) -> torch.Tensor:

@@ -112,6 +112,9 @@ class RecordedWorker:
     def pending(self) -> bool:
         return bool(self.calls)
 
+    def prepare(self) -> bool:
+        return True
+
     def flush(self) -> None:
         self.record.append(f"write {self.name}")
 
@@ -150,7 +153,7 @@ def test_workers_are_written_to_once_and_before_any_is_read() -> None:
     with Flight(calls, 60.0) as flight:
         flight.wait()
     assert [call.result for call in calls] == ["a", "b", "a", "b"]
-    assert record[:6] == ["post a", "post a", "post b", "post b", "write a", "write b"]
+    assert record[:6] == ["post a", "post a", "write a", "post b", "post b", "write b"]
     assert sorted(record[6:]) == ["read a", "read b"]
     assert not any(worker.lock.locked() for worker in workers)
 
@@ -265,3 +268,70 @@ def test_a_start_that_hangs_in_a_new_worker_fails_its_request_only(impatient: Pr
     assert type(step([bad, good], SECONDS).failures[0].error) is ProcessorTimedOut
     good.synchronize(2, good.crc, [3])
     assert denied(step([good])) == {0: [5]}
+
+
+class RaisesInSecondInit(EditProcessor):
+    """Cannot be created again in a worker that was replaced, until a file-less flag of the process is set."""
+
+    def __init__(self) -> None:
+        import logitport_server.worker.serve as serving
+
+        seen = vars(serving).setdefault("created", [])
+        seen.append(1)
+        if len(seen) == 1 and vars(serving).get("fail_first"):
+            raise ValueError("not the first time")
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.deny([len(request.history)])
+
+
+class MakesFirstFail(EditProcessor):
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        import logitport_server.worker.serve as serving
+
+        vars(serving)["fail_first"] = True
+        vars(serving)["created"] = []
+
+
+def test_states_are_built_again_after_loading_has_failed_once(workers: ProcessExecutor, ship: Ship) -> None:
+    """A row must not be left out silently because its state was expected in the worker."""
+    helper = workers.host(ship(MakesFirstFail, tenant="reload"))
+    dialect: Any = workers.host(ship(RaisesInSecondInit, tenant="reload"))
+    request, other = request_of([dialect], 0, {}), request_of([helper], 1, {})
+    request.skip = True
+    assert denied(step([request])) == {0: [1]}
+    step([other])  # the next creation in this process raises
+    dialect._process = None  # as after a failure: the processor is loaded again
+    request.synchronize(1, request.crc, [2])
+    assert 0 in step([request]).failures
+    request.synchronize(2, request.crc, [3])
+    assert denied(step([request])) == {0: [3]}
+
+
+def test_a_processor_that_changes_its_kind_ends_its_worker(workers: ProcessExecutor, ship: Ship) -> None:
+    dialect: Any = workers.host(ship(DenyGiven, tenant="kind"))
+    dialect._kind = (True, False)
+    dialect._process = None
+    request = request_of([], 0, {})
+    with pytest.raises(WorkerLost, match="sent an invalid reply: reads_logits and takes_drafts are"):
+        dialect.start(RequestContext("r", request.history, {}, VOCAB), {"ids": [1]})
+
+
+def test_a_worker_that_is_being_forked_delays_no_other_one() -> None:
+    record: list[str] = []
+    forking, free = RecordedWorker("forking", record), RecordedWorker("free", record)
+    forked = threading.Event()
+    forking.prepare = forked.is_set  # type: ignore[method-assign]
+    free.at_pump = forked.set
+    calls: list[Any] = [RemoteCall(RecordedDialect(worker), States(), None) for worker in (forking, free)]  # type: ignore[arg-type]
+    with Flight(calls, 60.0) as flight:
+        flight.wait()
+    assert record.index("read free") < record.index("post forking")
+
+
+def test_an_abandoned_call_charges_no_processor(workers: ProcessExecutor, ship: Ship) -> None:
+    dialect: Any = workers.host(ship(hanging(0), tenant="abandoned"))
+    request, failures = request_of([dialect], 0, {}), workers.quarantine.failures
+    with Flight([RemoteCall(dialect, States([request.chain[0].state]), None)], 60.0):
+        pass
+    assert workers.quarantine.failures == failures

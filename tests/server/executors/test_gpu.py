@@ -152,9 +152,9 @@ def test_server_and_worker_wait_for_the_gpu_work_of_each_other(
 ) -> None:
     post, handle = Worker.post, Worker._handle
 
-    def posts(self: Worker, source: Source, call: messages.WorkerCall, *rest: Any) -> None:
+    def posts(self: Worker, source: Source, call: messages.WorkerCall, *rest: Any, **options: Any) -> None:
         gpu_server.record.append(f"send {type(call).__name__}")
-        post(self, source, call, *rest)
+        post(self, source, call, *rest, **options)
 
     def handles(self: Worker, *rest: Any) -> None:
         gpu_server.record.append("receive")
