@@ -17,7 +17,7 @@ from logitport_proto import common_pb2
 from logitport_server import descriptors
 from logitport_server.dialects import failures
 from logitport_server.dialects.failures import ReplyTooLarge, WorkerLost
-from logitport_server.executors.worker_process import WorkerGone, WorkerProcess, wait_for_any
+from logitport_server.executors.worker_process import WorkerGone, WorkerProcess, ZygoteGone, wait_for_any
 from logitport_server.worker import messages, replies
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from logitport_server.executors.gpu import Gpu
+    from logitport_server.executors.slots import WorkerSlots
     from logitport_server.executors.zygote import Zygote
     from logitport_server.principals import TrustDomain
     from logitport_server.registry.quarantine import Quarantine
@@ -82,15 +83,20 @@ class Worker:
         dialects: the processors that sessions hold.
         idle_since: when the last call ended, in time.monotonic() seconds.
         gpu: the server's GPU, if it can share memory.
+
+    Args:
+        zygote: returns the zygote to fork from, which may take as many seconds as its argument. Raises WorkerGone.
+        slots: where the right to have a process is acquired; None for no limit.
     """
 
     def __init__(
         self,
         domain: TrustDomain | None,
-        zygote: Callable[[], Zygote],
+        zygote: Callable[[float], Zygote],
         deadlines: Deadlines,
         quarantine: Quarantine,
         gpu: Gpu | None = None,
+        slots: WorkerSlots | None = None,
     ) -> None:
         self.domain = domain
         self.gpu = gpu
@@ -100,6 +106,7 @@ class Worker:
         self.quarantine = quarantine
         self.idle_since = time.monotonic()
         self._zygote = zygote
+        self._slots = slots
         self._forked: Future[WorkerProcess] | None = None
         self._process: WorkerProcess | None = None
         self._posted: deque[_Posted] = deque()
@@ -110,6 +117,11 @@ class Worker:
     def pending(self) -> bool:
         """Whether a call has no reply yet."""
         return bool(self._posted)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether sessions hold processors of the worker."""
+        return bool(self.dialects)
 
     def reserve(self, source: Source, seconds: float) -> None:
         """Acquire the lock. Raises ProcessorTimedOut if other calls of the trust domain hold it for so long."""
@@ -131,14 +143,17 @@ class Worker:
         Raises:
             WorkerLost: that fails.
             ProcessorTimedOut: it takes longer than these seconds.
-            LimitExceeded: the server has no descriptor for it.
+            LimitExceeded: the server has no descriptor for it, or no slot for this trust domain.
         """
+        deadline = time.monotonic() + seconds
+        if self._slots is not None:
+            self._slots.acquire(self, seconds)  # ends the process if another party is entitled to its slot
         if self._process is not None and not (self._process.alive and self._is_permitted(self._process)):
             self._close_process()
         if self._process is None:
-            with descriptors.reported():
-                self._forked = self._forked or self._zygote().fork()
-            wait([self._forked], max(0.0, seconds))
+            if self._forked is None:
+                self._forked = self._fork(deadline - time.monotonic())
+            wait([self._forked], max(0.0, deadline - time.monotonic()))
             if not self._forked.done():  # the next call takes its process
                 raise ProcessorTimedOut(f"no worker for {self.domain} was started within {seconds:.3g} s; try again")
             forked, self._forked = self._forked, None
@@ -149,7 +164,7 @@ class Worker:
             except Exception as error:
                 raise WorkerLost(f"no worker for {self.domain}: it {error}") from error
             if not self._is_permitted(self._process):  # forked before the owner lost the scope
-                return self.process(seconds)
+                return self.process(deadline - time.monotonic())
         return self._process
 
     def post(
@@ -271,6 +286,14 @@ class Worker:
             self._forked.add_done_callback(_close_forked)
             self._forked = None
 
+    def _fork(self, seconds: float) -> Future[WorkerProcess]:
+        """Request a process. A zygote that has ended is launched again, and has these seconds for that."""
+        with descriptors.reported():
+            try:
+                return self._zygote(seconds).fork()
+            except WorkerGone as gone:
+                raise WorkerLost(f"no worker for {self.domain}: it {gone}; try again") from gone
+
     def _is_permitted(self, process: WorkerProcess) -> bool:
         """Return whether the owner still has the scope for the GPU, if the process holds one."""
         return not process.holds_gpu or (self.gpu is not None and self.gpu.granted(self.domain))
@@ -314,7 +337,7 @@ class Worker:
         waited = self._process.waited_seconds if self._process is not None else 0.0
         self._close_process()
         with suppress(Exception):  # if it persists, the next call reports it
-            self._forked = self._forked or self._zygote().fork()
+            self._forked = self._forked or self._zygote(0.0).fork()
         if not calls:
             return
         oldest = calls.popleft()
@@ -340,7 +363,7 @@ class Worker:
         if gone is None and seconds < self.deadlines.call:
             # Earlier calls have used up the time, so only the time that this one took is charged.
             self.quarantine.record_call(self.domain, call.source.key, waited)
-        else:
+        elif not isinstance(gone, ZygoteGone):
             self.quarantine.record_failure(self.domain, call.source.key, reason, seconds=waited)
         return error
 
