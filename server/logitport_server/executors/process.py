@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from logitport_server.executors.zygote import Zygote
     from logitport_server.principals import TrustDomain
     from logitport_server.registry.source import Source
+    from logitport_server.sandbox.cgroups import WorkerCgroups
     from logitport_server.worker.start import StartedZygote
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class ProcessExecutor(Executor):
         without: names of the sandbox layers to leave out.
         gpu: the server's GPU. A worker holds it if its owner has the scope `cuda`.
         first: a zygote of the server's own Python, started without the same layers.
+        cgroups: where each worker gets a cgroup of its own, if that is permitted.
 
     Raises:
         SandboxError: an interpreter cannot run workers.
@@ -70,6 +72,7 @@ class ProcessExecutor(Executor):
         without: Iterable[str] = (),
         gpu: Gpu | None = None,
         first: StartedZygote | None = None,
+        cgroups: WorkerCgroups | None = None,
     ) -> None:
         self.hits = self.misses = 0
         self.quarantine = Quarantine(quarantine_after, deadlines.call)
@@ -82,7 +85,7 @@ class ProcessExecutor(Executor):
         has_nodes = gpu is not None and bool(gpu.nodes)
         kinds = [ZygoteKind(*kind) for kind in product(self._paths, (False, True) if has_nodes else (False,))]
         started = {} if first is None else {ZygoteKind(RUNNING, False): first}
-        self._zygotes = Zygotes(kinds, self._start, self._limits, started)
+        self._zygotes = Zygotes(kinds, self._start, self._limits, started, cgroups)
         self._slots = WorkerSlots(max_workers)
         # A worker without a slot and without processors is dropped.
         self._workers: WeakValueDictionary[tuple[TrustDomain | None, str], Worker] = WeakValueDictionary()

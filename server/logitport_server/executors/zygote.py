@@ -15,8 +15,10 @@ from logitport_server.worker import messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from logitport_server.sandbox import Limits
+    from logitport_server.sandbox.cgroups import WorkerCgroups
     from logitport_server.worker.start import StartedZygote
 
 logger = logging.getLogger(__name__)
@@ -33,6 +35,7 @@ class Zygote:
         started: the process and its control socket, which this object then owns.
         limits: what each worker may use.
         holds_gpu: whether the workers have the device nodes of a GPU.
+        cgroups: where each worker gets a cgroup of its own, if that is permitted.
         on_end: called once, when the process has ended without `close` after it was ready.
 
     Attributes:
@@ -47,11 +50,15 @@ class Zygote:
         limits: Limits,
         *,
         holds_gpu: bool = False,
+        cgroups: WorkerCgroups | None = None,
         on_end: Callable[[Zygote], object] = lambda _: None,
     ) -> None:
         self.python = python
         self.holds_gpu = holds_gpu
         self._limits = limits
+        self._cgroups = cgroups
+        # By the number of the worker.
+        self._cgroup_of: dict[int, Path] = {}
         self._on_end = on_end
         self._control, self._process = started.control, started.process
         self._ready: Future[None] = Future()
@@ -127,6 +134,8 @@ class Zygote:
                 connection.close()
                 forked.set_exception(descriptors.shortage())
                 return
+            if self._cgroups is not None and (cgroup := self._cgroups.add(received[0], self._limits)) is not None:
+                self._cgroup_of[event.worker] = cgroup
             forked.set_result(WorkerProcess(connection, received[0], ended, holds_gpu=self.holds_gpu))
         elif isinstance(event, messages.ForkFailed):
             with self._lock:
@@ -138,6 +147,11 @@ class Zygote:
         else:
             with self._lock:
                 self._ended.pop(event.worker).set_result(event.status)
+            self._remove_cgroup(event.worker)
+
+    def _remove_cgroup(self, worker: int) -> None:
+        if self._cgroups is not None and worker in self._cgroup_of:
+            self._cgroups.remove(self._cgroup_of.pop(worker))
 
     def _handle_end(self) -> None:
         """Complete all futures: the workers have ended with their zygote."""
@@ -154,6 +168,8 @@ class Zygote:
             forked.set_exception(gone)
         for future in ended:
             future.set_result(None)
+        for worker in tuple(self._cgroup_of):
+            self._remove_cgroup(worker)
         if not self._ready.done():
             status = self._process.wait()
             self._ready.set_exception(RuntimeError(f"it ended with status {status} during start-up"))

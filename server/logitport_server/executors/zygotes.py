@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from logitport_server.sandbox import Limits
+    from logitport_server.sandbox.cgroups import WorkerCgroups
     from logitport_server.worker.start import StartedZygote
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class Zygotes:
             a zygote dies with the thread that started it.
         limits: what each worker may use.
         started: processes that were started already.
+        cgroups: where each worker gets a cgroup of its own, if that is permitted.
 
     Raises:
         SandboxError, OSError: a process cannot be started.
@@ -53,9 +55,11 @@ class Zygotes:
         start: Callable[[ZygoteKind], StartedZygote],
         limits: Limits,
         started: Mapping[ZygoteKind, StartedZygote],
+        cgroups: WorkerCgroups | None = None,
     ) -> None:
         self._start = start
         self._limits = limits
+        self._cgroups = cgroups
         self._closed = False
         self._lock = threading.Lock()
         self._launcher = ThreadPoolExecutor(1, "logitport-launcher")
@@ -121,6 +125,7 @@ class Zygotes:
             process,
             self._limits,
             holds_gpu=kind.holds_gpu,
+            cgroups=self._cgroups,
             on_end=lambda zygote: self._launch_again(kind, zygote),
         )
 

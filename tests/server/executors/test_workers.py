@@ -32,13 +32,14 @@ from logitport import (
 from logitport_server.dialects import RequestContext
 from logitport_server.dialects.base import by_row
 from logitport_server.dialects.failures import WorkerLost
-from logitport_server.executors import Deadlines, ProcessExecutor, process
+from logitport_server.executors import Deadlines, ProcessExecutor
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.worker_process import WorkerGone, WorkerProcess, wait_for_any
 from logitport_server.registry import loader
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.sandbox import LAYERS
 from logitport_server.worker import frames, messages
+from logitport_server.worker.start import start_zygote
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,7 +182,7 @@ class UntrustedWorker:
     def __init__(self) -> None:
         self.end, server_end = socket.socketpair()
         pidfd = os.pidfd_open(os.getpid())
-        self.ended: Future[int] = Future()
+        self.ended: Future[int | None] = Future()
         self.process = WorkerProcess(server_end, pidfd, self.ended)
         self.process.kill = lambda: None  # type: ignore[method-assign]
 
@@ -340,7 +341,7 @@ def test_a_zygote_is_launched_again_in_the_background(ship: Ship, monkeypatch: p
     """A step in the meantime fails within its time, a later one succeeds, and the processor is charged for neither."""
     launching, may_launch = threading.Event(), threading.Event()
     missing = [layer.name for layer in LAYERS if layer.missing() is not None]
-    start, executors = process.start_zygote, []
+    start, executors = start_zygote, list[ProcessExecutor]()
 
     def start_late(*arguments: Any, **options: Any) -> Any:
         if executors:
@@ -348,7 +349,7 @@ def test_a_zygote_is_launched_again_in_the_background(ship: Ship, monkeypatch: p
             assert may_launch.wait(60.0)
         return start(*arguments, **options)
 
-    monkeypatch.setattr(process, "start_zygote", start_late)
+    monkeypatch.setattr("logitport_server.executors.process.start_zygote", start_late)
     executors.append(executor := ProcessExecutor(Deadlines(0.5, 200.0), quarantine_after=1, without=missing))
     try:
         executor.ready()
