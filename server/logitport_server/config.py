@@ -269,7 +269,10 @@ class ServerConfig(EnvironmentOptions):
         "more than once",
     )
     max_workers: int = Field(
-        64, ge=1, description="maximum number of worker processes; each author or tenant with processors in use has one"
+        64,
+        ge=1,
+        description="maximum number of worker processes, one for each author or tenant with processors in use; "
+        "when all are in use, each calling principal has an equal share",
     )
     worker_memory_bytes: int = Field(2 << 30, ge=64 << 20, description="maximum memory of one worker, in bytes")
     worker_threads: int = Field(32, ge=4, description="maximum number of threads and processes of one worker")

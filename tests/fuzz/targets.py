@@ -99,7 +99,7 @@ def edits(data: bytes) -> None:
 def worker_reply(data: bytes) -> None:
     """A worker's reply is decoded, or raises an error. Memory stays proportional to the bytes received."""
     for reads_logits in (False, True):
-        worker = Worker(None, lambda: _FakeZygote(data, reads_logits), Deadlines(1.0, 1.0), Quarantine(1 << 30, 1.0))  # type: ignore[arg-type, return-value] # noqa: B023
+        worker = Worker(None, lambda _: _FakeZygote(data, reads_logits), Deadlines(1.0, 1.0), Quarantine(1 << 30, 1.0))  # type: ignore[arg-type, return-value] # noqa: B023
         dialect = RemoteDialect(_SOURCE, worker)
         states = [dialect.start(RequestContext("r", History([1, 2]), {}, VOCAB), {}) for _ in range(ROWS)]
         logits, row_edits = torch.zeros(ROWS, VOCAB), Edits.pack([], VOCAB)

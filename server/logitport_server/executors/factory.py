@@ -11,6 +11,7 @@ from logitport_server.executors import Deadlines, Gpu, InlineExecutor, ProcessEx
 from logitport_server.principals import CUDA
 from logitport_server.registry.loader import Loader
 from logitport_server.sandbox import Limits, SandboxError
+from logitport_server.sandbox.cgroups import WorkerCgroups
 from logitport_server.sandbox.gpu import device_nodes
 from logitport_server.worker.start import start_first_zygote
 
@@ -74,9 +75,21 @@ def choose_executor(config: ServerConfig, gpu: Gpu | None = None, first: Started
             without=first.without,
             gpu=gpu,
             first=first,
+            cgroups=open_cgroups(),
         )
     except (SandboxError, OSError) as error:
         raise StartupError(f"shipped processors cannot be isolated on this machine: {error}") from error
+
+
+def open_cgroups() -> WorkerCgroups | None:
+    """Return where workers get cgroups of their own; None if the machine does not permit it. Logs which."""
+    try:
+        cgroups = WorkerCgroups.open()
+    except (OSError, ValueError) as error:
+        logger.info("workers have no cgroups of their own: %s", error)
+        return None
+    logger.info("each worker has a cgroup of its own in %s", cgroups.path)
+    return cgroups
 
 
 def announce(config: ServerConfig, gpu: Gpu | None = None) -> str:

@@ -6,7 +6,6 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from logitport_server.executors.worker import busy
 from logitport_server.executors.worker_process import wait_for_any
 
 if TYPE_CHECKING:
@@ -179,5 +178,5 @@ class Flight:
             self._release(worker)
         for calls in self._waiting.values():
             for call in calls:
-                call.fail(busy(call.dialect.source, self._seconds))
+                call.fail(call.dialect.worker.not_begun(call.dialect.source, self._seconds))
         self._waiting.clear()

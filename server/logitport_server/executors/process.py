@@ -6,17 +6,19 @@ import logging
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from logitport import payload
-from logitport.errors import LimitExceeded, PythonMismatch
+from logitport.errors import PythonMismatch
 from logitport.payload.bytecode import RUNNING
 from logitport_server.executors.base import Executor
 from logitport_server.executors.remote import RemoteDialect
+from logitport_server.executors.slots import WorkerSlots
 from logitport_server.executors.worker import Worker
-from logitport_server.executors.zygote import Zygote
+from logitport_server.executors.zygotes import ZygoteKind, Zygotes
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.sandbox import Limits
 from logitport_server.worker.start import start_zygote
@@ -28,8 +30,10 @@ if TYPE_CHECKING:
     from logitport_server.dialects import Dialect
     from logitport_server.executors.gpu import Gpu
     from logitport_server.executors.worker import Deadlines
+    from logitport_server.executors.zygote import Zygote
     from logitport_server.principals import TrustDomain
     from logitport_server.registry.source import Source
+    from logitport_server.sandbox.cgroups import WorkerCgroups
     from logitport_server.worker.start import StartedZygote
 
 logger = logging.getLogger(__name__)
@@ -45,12 +49,13 @@ class ProcessExecutor(Executor):
         deadlines: how long a worker may take.
         quarantine_after: number of call timeouts that a processor may be charged within ten minutes before it is
             quarantined.
-        max_workers: maximum number of workers.
+        max_workers: maximum number of worker processes, which `WorkerSlots` divides among the calling parties.
         pythons: paths of further interpreters by their minor version, such as {"3.12": "/usr/bin/python3.12"}.
         limits: what one worker may use.
         without: names of the sandbox layers to leave out.
         gpu: the server's GPU. A worker holds it if its owner has the scope `cuda`.
         first: a zygote of the server's own Python, started without the same layers.
+        cgroups: where each worker gets a cgroup of its own, if that is permitted.
 
     Raises:
         SandboxError: an interpreter cannot run workers.
@@ -67,6 +72,7 @@ class ProcessExecutor(Executor):
         without: Iterable[str] = (),
         gpu: Gpu | None = None,
         first: StartedZygote | None = None,
+        cgroups: WorkerCgroups | None = None,
     ) -> None:
         self.hits = self.misses = 0
         self.quarantine = Quarantine(quarantine_after, deadlines.call)
@@ -74,18 +80,15 @@ class ProcessExecutor(Executor):
         self._limits = limits or Limits()
         self.gpu = gpu
         self._without = frozenset(without)
-        # A zygote dies with the thread that launched it, so that thread must live as long as the executor.
-        self._launcher = ThreadPoolExecutor(1, "logitport-launcher")
         self._paths = {RUNNING: sys.executable, **(pythons or {})}
         self._lock = threading.Lock()
-        # By Python version, and whether the workers hold the GPU.
-        kinds = (False, True) if gpu is not None and gpu.nodes else (False,)
-        self._zygotes = {} if first is None else {(RUNNING, False): Zygote(RUNNING, first, self._limits)}
-        self._zygotes |= {
-            kind: self._launch(*kind) for kind in product(self._paths, kinds) if kind not in self._zygotes
-        }
-        self._max_workers = max_workers
-        self._workers: dict[tuple[TrustDomain | None, str], Worker] = {}
+        has_nodes = gpu is not None and bool(gpu.nodes)
+        kinds = [ZygoteKind(*kind) for kind in product(self._paths, (False, True) if has_nodes else (False,))]
+        started = {} if first is None else {ZygoteKind(RUNNING, False): first}
+        self._zygotes = Zygotes(kinds, self._start, self._limits, started, cgroups)
+        self._slots = WorkerSlots(max_workers)
+        # A worker without a slot and without processors is dropped.
+        self._workers: WeakValueDictionary[tuple[TrustDomain | None, str], Worker] = WeakValueDictionary()
         self._closed = threading.Event()
         threading.Thread(target=self._close_unused, name="logitport-idle-workers", daemon=True).start()
 
@@ -96,22 +99,24 @@ class ProcessExecutor(Executor):
 
     @property
     def running(self) -> int:
-        """The number of workers."""
-        return len(self._workers)
+        """The number of workers that have a process."""
+        return len(self._slots)
 
     def ready(self) -> None:
         """Wait until workers can be forked. Raises RuntimeError with the reason if they cannot."""
-        for (python, holds_gpu), zygote in list(self._zygotes.items()):
+        for kind, zygote in self._zygotes.current().items():
             try:
                 zygote.ready()
             except RuntimeError as error:
-                if holds_gpu:
+                if kind.holds_gpu:
                     logger.warning(
-                        "no worker of Python %s can hold the GPU, even with the scope cuda: %s", python, error
+                        "no worker of Python %s can hold the GPU, even with the scope cuda: %s", kind.python, error
                     )
-                    self._zygotes.pop((python, holds_gpu)).close()
+                    self._zygotes.remove(kind)
                     continue
-                raise RuntimeError(f"no workers of Python {python} ({self._paths[python]}): {error}") from error
+                raise RuntimeError(
+                    f"no workers of Python {kind.python} ({self._paths[kind.python]}): {error}"
+                ) from error
 
     def check_python(self, shipped: Payload) -> None:
         self._candidates(shipped)
@@ -135,13 +140,8 @@ class ProcessExecutor(Executor):
 
     def close(self) -> None:
         self._closed.set()
-        with self._lock:
-            for worker in self._workers.values():
-                worker.close()
-            self._workers.clear()
-            for zygote in self._zygotes.values():
-                zygote.close()
-        self._launcher.shutdown()
+        self._slots.close()
+        self._zygotes.close()
 
     def _candidates(self, shipped: Payload) -> list[str]:
         """Return the Pythons that may match the payload, the likeliest first. Raises PythonMismatch if none does."""
@@ -156,20 +156,12 @@ class ProcessExecutor(Executor):
         return [RUNNING, *others]
 
     def _worker(self, domain: TrustDomain | None, python: str) -> Worker:
-        """Return the worker of a trust domain; create it if there is none. Raises LimitExceeded."""
+        """Return the worker of a trust domain; create it if there is none. Its first call acquires a slot."""
         with self._lock:
             worker = self._workers.get((domain, python))
             if worker is None:
-                if len(self._workers) >= self._max_workers:
-                    self._end_idle(0.0)
-                if len(self._workers) >= self._max_workers:
-                    raise LimitExceeded(
-                        f"{self._max_workers} workers are in use, one for each author or tenant; try again when "
-                        "requests have ended, or raise --max-workers"
-                    )
-                worker = Worker(
-                    domain, lambda: self._zygote(domain, python), self._deadlines, self.quarantine, self.gpu
-                )
+                zygote = partial(self._zygote, domain, python)
+                worker = Worker(domain, zygote, self._deadlines, self.quarantine, self.gpu, self._slots)
                 self._workers[domain, python] = worker
             worker.idle_since = time.monotonic()
             return worker
@@ -177,35 +169,17 @@ class ProcessExecutor(Executor):
     def _close_unused(self) -> None:
         """Periodically end idle workers, and processes that hold a revoked GPU, until the executor is closed."""
         while not self._closed.wait(_IDLE_SECONDS / 2):
-            with self._lock:
-                self._end_idle(_IDLE_SECONDS)
-                for worker in self._workers.values():
-                    worker.end_revoked()
+            self._slots.end_idle(_IDLE_SECONDS)
+            for worker in list(self._workers.values()):
+                worker.end_revoked()
 
-    def _end_idle(self, seconds: float) -> None:
-        now = time.monotonic()
-        for key, worker in list(self._workers.items()):
-            if not worker.dialects and now - worker.idle_since > seconds and worker.lock.acquire(blocking=False):
-                del self._workers[key]
-                worker.close()
-                worker.lock.release()
+    def _zygote(self, domain: TrustDomain | None, python: str, seconds: float) -> Zygote:
+        """Return the zygote for this trust domain's workers. Raises what `Zygotes.get` raises."""
+        kind = ZygoteKind(python, self.gpu is not None and self.gpu.granted(domain))
+        return self._zygotes.get(kind if kind in self._zygotes else ZygoteKind(python, False), seconds)
 
-    def _zygote(self, domain: TrustDomain | None, python: str) -> Zygote:
-        """Return the zygote for this trust domain's workers; launch it again if it has ended."""
-        kind = (python, self.gpu is not None and self.gpu.granted(domain))
-        if kind not in self._zygotes:
-            kind = (python, False)
-        zygote = self._zygotes[kind]
-        if not zygote.alive:
-            with self._lock:
-                zygote = self._zygotes[kind]
-                if not zygote.alive:
-                    zygote = self._zygotes[kind] = self._launch(*kind)
-        return zygote
-
-    def _launch(self, python: str, holds_gpu: bool) -> Zygote:
-        nodes = self.gpu.nodes if self.gpu is not None and holds_gpu else ()
-        started = self._launcher.submit(
-            start_zygote, self._paths[python], without=self._without, threads=self._limits.threads, devices=nodes
+    def _start(self, kind: ZygoteKind) -> StartedZygote:
+        nodes = self.gpu.nodes if self.gpu is not None and kind.holds_gpu else ()
+        return start_zygote(
+            self._paths[kind.python], without=self._without, threads=self._limits.threads, devices=nodes
         )
-        return Zygote(python, started.result(), self._limits, holds_gpu=holds_gpu)

@@ -17,7 +17,7 @@ from logitport_proto import common_pb2
 from logitport_server import descriptors
 from logitport_server.dialects import failures
 from logitport_server.dialects.failures import ReplyTooLarge, WorkerLost
-from logitport_server.executors.worker_process import WorkerGone, WorkerProcess, wait_for_any
+from logitport_server.executors.worker_process import WorkerGone, WorkerProcess, ZygoteGone, wait_for_any
 from logitport_server.worker import messages, replies
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from logitport_server.executors.gpu import Gpu
+    from logitport_server.executors.slots import WorkerSlots
     from logitport_server.executors.zygote import Zygote
     from logitport_server.principals import TrustDomain
     from logitport_server.registry.quarantine import Quarantine
@@ -87,15 +88,20 @@ class Worker:
         dialects: the processors that sessions hold.
         idle_since: when the last call ended, in time.monotonic() seconds.
         gpu: the server's GPU, if it can share memory.
+
+    Args:
+        zygote: returns the zygote to fork from, which may take as many seconds as its argument. Raises WorkerGone.
+        slots: where the right to have a process is acquired; None for no limit.
     """
 
     def __init__(
         self,
         domain: TrustDomain | None,
-        zygote: Callable[[], Zygote],
+        zygote: Callable[[float], Zygote],
         deadlines: Deadlines,
         quarantine: Quarantine,
         gpu: Gpu | None = None,
+        slots: WorkerSlots | None = None,
     ) -> None:
         self.domain = domain
         self.gpu = gpu
@@ -105,6 +111,7 @@ class Worker:
         self.quarantine = quarantine
         self.idle_since = time.monotonic()
         self._zygote = zygote
+        self._slots = slots
         self._forked: Future[WorkerProcess] | None = None
         self._process: WorkerProcess | None = None
         self._posted: deque[_Posted] = deque()
@@ -116,10 +123,27 @@ class Worker:
         """Whether a call has no reply yet."""
         return bool(self._posted)
 
+    @property
+    def in_use(self) -> bool:
+        """Whether sessions hold processors of the worker."""
+        return bool(self.dialects)
+
     def reserve(self, source: Source, seconds: float) -> None:
         """Acquire the lock. Raises ProcessorTimedOut if other calls of the trust domain hold it for so long."""
         if not self.lock.acquire(timeout=seconds):
-            raise busy(source, seconds)
+            raise self.not_begun(source, seconds)
+
+    def not_begun(self, source: Source, seconds: float) -> ProcessorTimedOut:
+        """Return the error of a call that has waited these seconds for the worker, and was not begun."""
+        name = source.display_name
+        if self._process is None:
+            reason = f"no worker for {self.domain} was started within {seconds:.3g} s; try again"
+        else:
+            reason = (
+                f"the worker of its trust domain was busy for {seconds:.3g} s; try again, or give slow processors a "
+                "tenant of their own"
+            )
+        return ProcessorTimedOut(f"processor {name}: {reason}", processor=name)
 
     @contextmanager
     def reserved(self, source: Source, seconds: float) -> Iterator[None]:
@@ -132,11 +156,17 @@ class Worker:
 
     def prepare(self) -> bool:
         """Return whether `process` would not wait. If there is no process, one is forked without waiting for it."""
+        if self._slots is not None and not self._slots.holds(self):
+            return True  # `process` waits for a slot, or reports that there is none
         if self._process is not None and not (self._process.alive and self._is_permitted(self._process)):
             self._close_process()
         if self._process is None and self._forked is None:
-            with suppress(Exception):  # `process` reports it
-                self._forked = self._zygote().fork()
+            try:
+                self._forked = self._zygote(0.0).fork()
+            except WorkerGone:
+                return False  # the zygote is being launched
+            except Exception:  # noqa: BLE001 - `process` reports it
+                return True
         return self._process is not None or self._forked is None or self._forked.done()
 
     def process(self, seconds: float) -> WorkerProcess:
@@ -145,13 +175,16 @@ class Worker:
         Raises:
             WorkerLost: that fails.
             ProcessorTimedOut: it takes longer than these seconds.
-            LimitExceeded: the server has no descriptor for it.
+            LimitExceeded: the server has no descriptor for it, or no slot for this trust domain.
         """
+        deadline = time.monotonic() + seconds
+        if self._slots is not None:
+            self._slots.acquire(self, seconds)  # ends the process if another party is entitled to its slot
         self.prepare()
         if self._process is None:
-            with descriptors.reported():
-                self._forked = self._forked or self._zygote().fork()
-            wait([self._forked], max(0.0, seconds))
+            if self._forked is None:
+                self._forked = self._fork(deadline - time.monotonic())
+            wait([self._forked], max(0.0, deadline - time.monotonic()))
             if not self._forked.done():  # the next call takes its process
                 raise ProcessorTimedOut(f"no worker for {self.domain} was started within {seconds:.3g} s; try again")
             forked, self._forked = self._forked, None
@@ -162,7 +195,7 @@ class Worker:
             except Exception as error:
                 raise WorkerLost(f"no worker for {self.domain}: it {error}") from error
             if not self._is_permitted(self._process):  # forked before the owner lost the scope
-                return self.process(seconds)
+                return self.process(deadline - time.monotonic())
         return self._process
 
     def post(
@@ -301,6 +334,14 @@ class Worker:
             self._forked.add_done_callback(_close_forked)
             self._forked = None
 
+    def _fork(self, seconds: float) -> Future[WorkerProcess]:
+        """Request a process. A zygote that has ended is launched again, and has these seconds for that."""
+        with descriptors.reported():
+            try:
+                return self._zygote(seconds).fork()
+            except WorkerGone as gone:
+                raise WorkerLost(f"no worker for {self.domain}: it {gone}; try again") from gone
+
     def _is_permitted(self, process: WorkerProcess) -> bool:
         """Return whether the owner still has the scope for the GPU, if the process holds one."""
         return not process.holds_gpu or (self.gpu is not None and self.gpu.granted(self.domain))
@@ -344,7 +385,7 @@ class Worker:
         waited = self._process.waited_seconds if self._process is not None else 0.0
         self._close_process()
         with suppress(Exception):  # if it persists, the next call reports it
-            self._forked = self._forked or self._zygote().fork()
+            self._forked = self._forked or self._zygote(0.0).fork()
         if not calls:
             return
         oldest = calls.popleft()
@@ -370,7 +411,8 @@ class Worker:
                 self.quarantine.record_call(self.domain, call.source.key, waited)
                 return error
         logger.warning("processor %s of %s: %s", name, self.domain, reason)
-        self.quarantine.record_failure(self.domain, call.source.key, reason, seconds=waited)
+        if not isinstance(gone, ZygoteGone):
+            self.quarantine.record_failure(self.domain, call.source.key, reason, seconds=waited)
         return error
 
     def _close_process(self) -> None:
@@ -386,15 +428,6 @@ def _too_large(source: Source, reply: messages.TooLarge) -> ReplyTooLarge:
     return ReplyTooLarge(
         f"processor {source.display_name}: the edits of one call take {reply.size_bytes} bytes, the limit is "
         f"{replies.MAX_EDITS_BYTES} bytes; make edits with fewer ids",
-        processor=source.display_name,
-    )
-
-
-def busy(source: Source, seconds: float) -> ProcessorTimedOut:
-    """Return the error of a call that has waited these seconds for other calls of its worker."""
-    return ProcessorTimedOut(
-        f"processor {source.display_name}: the worker of its trust domain was busy for {seconds:.3g} s; try again, or "
-        "give slow processors a tenant of their own",
         processor=source.display_name,
     )
 

@@ -31,6 +31,10 @@ class WorkerGone(Exception):
     """The process has ended, or violated the protocol. The message is a predicate, such as "ended with status 1"."""
 
 
+class ZygoteGone(WorkerGone):
+    """The zygote has ended, and the worker with it. That is not the fault of the processor that was called."""
+
+
 class Received(NamedTuple):
     """The reply to the oldest unanswered call."""
 
@@ -48,7 +52,9 @@ class WorkerProcess:
             spends on other work does not count.
     """
 
-    def __init__(self, connection: socket.socket, pidfd: int, ended: Future[int], *, holds_gpu: bool = False) -> None:
+    def __init__(
+        self, connection: socket.socket, pidfd: int, ended: Future[int | None], *, holds_gpu: bool = False
+    ) -> None:
         self.holds_gpu = self.uses_gpu = holds_gpu
         self._connection = connection
         self._connection.setblocking(False)
@@ -86,7 +92,7 @@ class WorkerProcess:
         try:
             self._write()
         except OSError as error:
-            raise WorkerGone(self._describe_end()) from error
+            raise self._gone() from error
 
     def pump(self) -> list[Received]:
         """Return the replies that have arrived; if there are none, write as many calls as the socket takes.
@@ -104,7 +110,7 @@ class WorkerProcess:
         if invalid:
             raise WorkerGone(invalid)
         if not is_open:
-            raise WorkerGone(self._describe_end())
+            raise self._gone()
         self.flush()
         return []
 
@@ -183,16 +189,20 @@ class WorkerProcess:
         limits = self._limits[0]
         return self._reader.next(limits.column_bytes, limits.message_bytes)
 
-    def _describe_end(self) -> str:
+    def _gone(self) -> WorkerGone:
+        """Return how the process ended."""
         if self._end.poll(_END_MILLISECONDS):
             wait([self._ended], _STATUS_TIMEOUT_SECONDS)
         if not self._ended.done():
-            return "closed its connection to the server"
+            return WorkerGone("closed its connection to the server")
         status = self._ended.result()
+        if status is None:
+            return ZygoteGone("ended with the process that forks workers")
         if status >= 0:
-            return f"ended with status {status}"
+            return WorkerGone(f"ended with status {status}")
         name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
-        return f"was killed by {name}" + (", most likely for memory" if name == "SIGKILL" and not self._killed else "")
+        cause = ", most likely for memory" if name == "SIGKILL" and not self._killed else ""
+        return WorkerGone(f"was killed by {name}{cause}")
 
 
 def wait_for_any(processes: Collection[WorkerProcess], seconds: float) -> list[WorkerProcess]:

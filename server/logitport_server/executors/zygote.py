@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import socket
 import threading
 from concurrent.futures import Future, wait
@@ -11,11 +10,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from logitport_server import descriptors
-from logitport_server.executors.worker_process import WorkerGone, WorkerProcess
+from logitport_server.executors.worker_process import WorkerGone, WorkerProcess, ZygoteGone
 from logitport_server.worker import messages
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from logitport_server.sandbox import Limits
+    from logitport_server.sandbox.cgroups import WorkerCgroups
     from logitport_server.worker.start import StartedZygote
 
 logger = logging.getLogger(__name__)
@@ -32,6 +35,8 @@ class Zygote:
         started: the process and its control socket, which this object then owns.
         limits: what each worker may use.
         holds_gpu: whether the workers have the device nodes of a GPU.
+        cgroups: where each worker gets a cgroup of its own, if that is permitted.
+        on_end: called once, when the process has ended without `close` after it was ready.
 
     Attributes:
         python: such as "3.11".
@@ -45,24 +50,30 @@ class Zygote:
         limits: Limits,
         *,
         holds_gpu: bool = False,
+        cgroups: WorkerCgroups | None = None,
+        on_end: Callable[[Zygote], object] = lambda _: None,
     ) -> None:
         self.python = python
         self.holds_gpu = holds_gpu
         self._limits = limits
+        self._cgroups = cgroups
+        # By the number of the worker.
+        self._cgroup_of: dict[int, Path] = {}
+        self._on_end = on_end
         self._control, self._process = started.control, started.process
         self._ready: Future[None] = Future()
         # By the number of the worker.
         self._forking: dict[int, tuple[socket.socket, Future[WorkerProcess]]] = {}
-        self._ended: dict[int, Future[int]] = {}
+        self._ended: dict[int, Future[int | None]] = {}
         self._last_worker = 0
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = self._gone = False
         threading.Thread(target=self._listen, name=f"logitport-zygote-{python}", daemon=True).start()
 
     @property
     def alive(self) -> bool:
         """Whether it can still fork."""
-        return not self._closed and self._process.poll() is None
+        return not (self._closed or self._gone) and self._process.poll() is None
 
     def ready(self) -> None:
         """Wait until its imports are done. Raises RuntimeError with the reason if they fail."""
@@ -123,6 +134,8 @@ class Zygote:
                 connection.close()
                 forked.set_exception(descriptors.shortage())
                 return
+            if self._cgroups is not None and (cgroup := self._cgroups.add(received[0], self._limits)) is not None:
+                self._cgroup_of[event.worker] = cgroup
             forked.set_result(WorkerProcess(connection, received[0], ended, holds_gpu=self.holds_gpu))
         elif isinstance(event, messages.ForkFailed):
             with self._lock:
@@ -134,12 +147,18 @@ class Zygote:
         else:
             with self._lock:
                 self._ended.pop(event.worker).set_result(event.status)
+            self._remove_cgroup(event.worker)
+
+    def _remove_cgroup(self, worker: int) -> None:
+        if self._cgroups is not None and worker in self._cgroup_of:
+            self._cgroups.remove(self._cgroup_of.pop(worker))
 
     def _handle_end(self) -> None:
         """Complete all futures: the workers have ended with their zygote."""
+        self._gone = True
         if not self._closed:
             logger.error("the zygote of Python %s has ended, and all its workers with it", self.python)
-        gone = WorkerGone("could not be forked: the zygote has ended")
+        gone = ZygoteGone("could not be forked: the zygote has ended")
         with self._lock:
             forking, ended = list(self._forking.values()), list(self._ended.values())
             self._forking.clear()
@@ -148,7 +167,13 @@ class Zygote:
             connection.close()
             forked.set_exception(gone)
         for future in ended:
-            future.set_result(-signal.SIGKILL)
+            future.set_result(None)
+        for worker in tuple(self._cgroup_of):
+            self._remove_cgroup(worker)
         if not self._ready.done():
             status = self._process.wait()
             self._ready.set_exception(RuntimeError(f"it ended with status {status} during start-up"))
+        elif not self._closed:
+            self._on_end(self)
+            self._process.kill()  # bubblewrap around it may not have ended yet
+            self._process.wait()

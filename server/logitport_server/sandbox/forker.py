@@ -10,7 +10,7 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from logitport_server.sandbox import linux
+from logitport_server.sandbox import linux, priority
 from logitport_server.sandbox.layers import LAYERS
 from logitport_server.sandbox.nobody import become_nobody, is_open_to_nobody
 from logitport_server.sandbox.plan import Plan, SandboxError
@@ -49,6 +49,7 @@ class WorkerForker:
     def __init__(self) -> None:
         self._plan = Plan.received()
         self._layers = [layer for layer in LAYERS if layer.name not in self._plan.without]
+        priority.lower_session()
         # Without bubblewrap, Python may be in a folder that only root can read. Workers then stay root.
         if "bubblewrap" not in self._plan.without or all(map(is_open_to_nobody, self._plan.readable)):
             become_nobody()
@@ -110,6 +111,7 @@ class WorkerForker:
             _MESSAGE_BYTES
         )  # wait until the intermediate process has ended: the parent is then the preloaded one
         linux.die_with_parent(signal.SIGKILL)
+        priority.lower()
         max_descriptors = os.sysconf("SC_OPEN_MAX")  # before a layer lowers the limit
         for layer in self._layers:
             layer.apply(self._plan, limits)

@@ -73,7 +73,7 @@ class GpuServer:
 
     def dialect(self, source: Source, owner: str = "alice") -> Any:
         domain = TrustDomain(owner, Party("engine"))
-        worker = Worker(domain, lambda: self._zygote(domain), DEADLINES, Quarantine(3, DEADLINES.call), self.gpu)
+        worker = Worker(domain, lambda _: self._zygote(domain), DEADLINES, Quarantine(3, DEADLINES.call), self.gpu)
         return remote.RemoteDialect(source, worker)
 
     @property

@@ -80,7 +80,7 @@ def fork() -> Future[WorkerProcess]:
 def worker(ship: Ship, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     monkeypatch.setattr(replies, "MAX_EDITS_BYTES", LIMIT_BYTES)
     domain = ship(Biases).domain
-    worker = Worker(domain, lambda: Mock(fork=fork), DEADLINES, Quarantine(1, DEADLINES.call))
+    worker = Worker(domain, lambda _: Mock(fork=fork), DEADLINES, Quarantine(1, DEADLINES.call))
     yield worker
     worker.close()
 

@@ -39,6 +39,7 @@ from logitport_server.registry import loader
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.sandbox import LAYERS
 from logitport_server.worker import frames, messages
+from logitport_server.worker.start import start_zygote
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,7 +182,7 @@ class UntrustedWorker:
     def __init__(self) -> None:
         self.end, server_end = socket.socketpair()
         pidfd = os.pidfd_open(os.getpid())
-        self.ended: Future[int] = Future()
+        self.ended: Future[int | None] = Future()
         self.process = WorkerProcess(server_end, pidfd, self.ended)
         self.process.kill = lambda: None  # type: ignore[method-assign]
 
@@ -283,7 +284,7 @@ def test_an_invalid_reply_ends_the_worker_and_fails_its_requests(
     workers.quarantine.lift(source.key)
     dialect = workers.host(source)
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
-    process = dialect._process  # type: ignore[attr-defined]
+    before = dialect._process  # type: ignore[attr-defined]
     read = frames.Reader.next
 
     def read_invalid(reader: frames.Reader, *limits: int) -> frames.Frame | None:
@@ -296,7 +297,7 @@ def test_an_invalid_reply_ends_the_worker_and_fails_its_requests(
         patched.setattr(frames.Reader, "next", read_invalid)
         with pytest.raises(WorkerLost, match="its worker sent "):
             dialect.edit([state])
-    assert dialect.worker._process is not process  # type: ignore[attr-defined]
+    assert dialect.worker._process is not before  # type: ignore[attr-defined]
     row_edits = by_row(dialect.edit([state]), 1)
     assert row_edits[0]
 
@@ -325,15 +326,56 @@ def test_a_zygote_that_ends_is_launched_again(ship: Ship) -> None:
         executor.ready()
         dialect = executor.host(ship(CountsCallsInWorker))
         state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
-        process = dialect.worker.process(60.0)  # type: ignore[attr-defined]
-        for zygote in executor._zygotes.values():
+        lost = dialect.worker.process(60.0)  # type: ignore[attr-defined]
+        for zygote in executor._zygotes.current().values():
             zygote._process.kill()
-        while process.alive:
+        while lost.alive:
             time.sleep(0.01)
         row_edits = by_row(dialect.edit([state]), 1)
         assert row_edits[0]
         assert not executor.quarantine.failures
     finally:
+        executor.close()
+
+
+def test_a_zygote_is_launched_again_in_the_background(ship: Ship, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step in the meantime fails within its time, a later one succeeds, and the processor is charged for neither."""
+    launching, may_launch = threading.Event(), threading.Event()
+    missing = [layer.name for layer in LAYERS if layer.missing() is not None]
+    start, executors = start_zygote, list[ProcessExecutor]()
+
+    def start_late(*arguments: Any, **options: Any) -> Any:
+        if executors:
+            launching.set()
+            assert may_launch.wait(60.0)
+        return start(*arguments, **options)
+
+    monkeypatch.setattr("logitport_server.executors.process.start_zygote", start_late)
+    executors.append(executor := ProcessExecutor(Deadlines(0.5, 200.0), quarantine_after=1, without=missing))
+    try:
+        executor.ready()
+        dialect = executor.host(ship(CountsCallsInWorker))
+        state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
+        worker = dialect.worker  # type: ignore[attr-defined]
+        (zygote,) = executor._zygotes.current().values()
+        flush = worker._process.flush
+
+        def end_in_call() -> None:
+            zygote._process.kill()
+            assert launching.wait(60.0)  # it is launched without another call
+            flush()
+
+        monkeypatch.setattr(worker._process, "flush", end_in_call)
+        with pytest.raises(WorkerLost, match="ended with the process that forks workers"):
+            dialect.edit([state])
+        with pytest.raises(WorkerLost, match="is being launched"):
+            dialect.edit([state])
+        may_launch.set()
+        assert worker.process(60.0).alive
+        assert by_row(dialect.edit([state]), 1)[0]
+        assert executor.quarantine.failures == 0
+    finally:
+        may_launch.set()
         executor.close()
 
 

@@ -98,7 +98,7 @@ def test_a_zygote_that_cannot_fork(number: int, lacks: bool) -> None:
 def test_a_worker_without_a_descriptor_is_no_failure_of_a_processor(number: int) -> None:
     zygote, quarantine = Mock(), Quarantine(1, 1.0)
     zygote.fork.side_effect = OSError(number, os.strerror(number))
-    worker = Worker(None, lambda: zygote, Deadlines(1.0, 1.0), quarantine)
+    worker = Worker(None, lambda _: zygote, Deadlines(1.0, 1.0), quarantine)
     with pytest.raises(LimitExceeded, match="out of file descriptors"):
         worker.process(60.0)
     assert quarantine.failures == 0

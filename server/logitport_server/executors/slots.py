@@ -1,0 +1,201 @@
+"""Which workers may have a process: a number of slots, with a share for each calling party."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Protocol
+
+from logitport.errors import LimitExceeded
+
+if TYPE_CHECKING:
+    from logitport_server.principals import TrustDomain
+
+    # The calling principal, its tenant, and the code: each level is divided among the parties of the next one.
+    Path = tuple[str, str, tuple[str, str]]
+
+_RETRY_SECONDS = 0.01
+# A call that waits for a slot leaves the rest of its time to the calls of the same step that run after it.
+_WAITING_PART = 0.5
+_LEVELS = ("principal", "tenant", "processor")
+
+
+class HoldsSlot(Protocol):
+    """A worker, as far as slots are concerned. Its lock is held during calls, and while a slot is acquired."""
+
+    lock: threading.Lock
+    idle_since: float
+
+    @property
+    def domain(self) -> TrustDomain | None:
+        """The trust domain."""
+
+    @property
+    def in_use(self) -> bool:
+        """Whether sessions hold processors of the worker."""
+
+    def close(self) -> None:
+        """End the process. The worker acquires a slot before it has another."""
+
+
+class WorkerSlots:
+    """Grants workers the right to have a process. Thread-safe.
+
+    Free slots are lent to any party. When there is none, the slots are divided equally among the principals that have
+    or request one, a principal's slots among its tenants, and a tenant's among its processors. A party below its share
+    gets the slot of an idle worker, or of the party that is most above its share. A party at its share is refused.
+
+    Locks: a worker's lock is acquired before this object's. While this object's lock is held, the locks of other
+    workers are only tried.
+
+    Args:
+        count: number of slots.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._held: dict[HoldsSlot, Path] = {}
+        # The oldest request first. A worker requests one slot at a time, because its lock is held.
+        self._requests: dict[HoldsSlot, Path] = {}
+        # Workers that must give way at their next call: workers that are always in calls could keep their slots.
+        self._claimed: set[HoldsSlot] = set()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def workers(self) -> list[HoldsSlot]:
+        """Return the workers that hold a slot."""
+        with self._lock:
+            return list(self._held)
+
+    def holds(self, worker: HoldsSlot) -> bool:
+        """Return whether the worker has a slot, and need not give way."""
+        return worker in self._held and worker not in self._claimed
+
+    def acquire(self, worker: HoldsSlot, seconds: float) -> None:
+        """Acquire a slot for a worker, if it has none. The caller holds the worker's lock.
+
+        Raises LimitExceeded if the worker's party is at its share, or if all workers above their share are in calls
+        for half of these seconds.
+        """
+        if self.holds(worker):
+            return
+        path, deadline = _path(worker.domain), time.monotonic() + seconds * _WAITING_PART
+        with self._lock:
+            self._give_way(worker)
+            self._requests[worker] = path
+        try:
+            while not self._granted(worker, path, is_last=time.monotonic() >= deadline):
+                time.sleep(_RETRY_SECONDS)
+        finally:
+            with self._lock:
+                del self._requests[worker]
+                if not self._requests:
+                    self._claimed.clear()
+
+    def end_idle(self, seconds: float) -> None:
+        """End workers that no session has used for so long."""
+        now = time.monotonic()
+        with self._lock:
+            for worker in list(self._held):
+                if not worker.in_use and now - worker.idle_since > seconds:
+                    self._try_to_end(worker)
+
+    def close(self) -> None:
+        """End all workers, also those in calls."""
+        with self._lock:
+            for worker in list(self._held):
+                self._end(worker)
+
+    def _granted(self, worker: HoldsSlot, path: Path, *, is_last: bool) -> bool:
+        """Try to hold a slot. Raises LimitExceeded if the worker's party is at its share, or at the last attempt."""
+        with self._lock:
+            if worker in self._held or self._try(worker, path):
+                return True
+            above = self._above_share(path)
+            if is_last or not above:
+                reason = "and those above their share are in calls" if above else self._counted(path)
+                raise LimitExceeded(
+                    f"{self._count} workers are in use, {reason}; try again when requests have ended, or raise "
+                    "--max-workers"
+                )
+            if len(self._claimed) < len(self._requests):
+                self._claimed.add(above[0])
+            return False
+
+    def _give_way(self, worker: HoldsSlot) -> None:
+        """Hand over the slot of a claimed worker, if a request is still entitled to it."""
+        if worker not in self._claimed:
+            return
+        self._claimed.discard(worker)
+        for request, path in self._requests.items():
+            if worker in self._above_share(path):
+                self._end(worker)
+                self._held[request] = path
+                return
+
+    def _try(self, worker: HoldsSlot, path: Path) -> bool:
+        """Hold a slot that is free, or that another worker can give up at once."""
+        if len(self._held) >= self._count:
+            above = self._above_share(path)
+            idle = sorted((one for one in self._held if not one.in_use), key=lambda one: one.idle_since)
+            # Idle workers of a party above its share first, then those of the own principal, then those of others.
+            idle.sort(key=lambda one: (one not in above, self._held[one][:1] != path[:1]))
+            if not any(self._try_to_end(one) for one in (*idle, *above)):
+                return False
+        self._held[worker] = path
+        return True
+
+    def _above_share(self, path: Path) -> list[HoldsSlot]:
+        """Return the workers that must give way to this party, the first one first; none if it is at its share."""
+        for level in range(len(_LEVELS)):
+            counts, share = self._counts(path, level)
+            if counts[path[: level + 1]] < share:
+                above = {prefix: count for prefix, count in counts.items() if count > share}
+                workers = [one for one, held in self._held.items() if held[: level + 1] in above]
+                return sorted(workers, key=lambda one: (-above[self._held[one][: level + 1]], one.idle_since))
+        return []
+
+    def _counts(self, path: Path, level: int) -> tuple[Counter[tuple[object, ...]], int]:
+        """Return the slots of each party beside this one at a level of its path, and the share of each."""
+        counts: Counter[tuple[object, ...]] = Counter()
+        for held in self._held.values():
+            if held[:level] == path[:level]:
+                counts[held[: level + 1]] += 1
+        total = self._count if level == 0 else counts.total()
+        for requested in self._requests.values():
+            if requested[:level] == path[:level]:
+                counts[requested[: level + 1]] += 0  # it has a share, too
+        return counts, max(1, total // len(counts))
+
+    def _counted(self, path: Path) -> str:
+        """Return the slots and shares of a party, for an error."""
+        parts = []
+        for level, what in enumerate(_LEVELS):
+            counts, share = self._counts(path, level)
+            if level == 0 or len(counts) > 1:
+                parts.append(f"{counts[path[: level + 1]]} of them by this {what} (its share: {share})")
+        return ", ".join(parts)
+
+    def _try_to_end(self, worker: HoldsSlot) -> bool:
+        """End a worker, unless it is in a call."""
+        if not worker.lock.acquire(blocking=False):
+            return False
+        try:
+            self._end(worker)
+        finally:
+            worker.lock.release()
+        return True
+
+    def _end(self, worker: HoldsSlot) -> None:
+        self._held.pop(worker, None)
+        self._claimed.discard(worker)
+        worker.close()
+
+
+def _path(domain: TrustDomain | None) -> Path:
+    if domain is None:
+        return "", "", ("", "")
+    return domain.party.principal, domain.party.tenant, (domain.owner, domain.digest)

@@ -1,0 +1,181 @@
+"""A cgroup for each worker, where the server may create cgroups: cgroup v2, cgroups(7).
+
+systemd permits it with `Delegate=yes` in the server's unit. It is no layer: most servers run without it, and then the
+niceness and the resource limits of workers hold alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from logitport_server.sandbox.plan import Limits
+
+logger = logging.getLogger(__name__)
+
+_CONTROLLERS = ("cpu", "memory", "pids")
+
+# The server has the default weight, 100. All workers together have the part of one process of niceness 10.
+_WORKERS_WEIGHT = 10
+
+# Each thread has a stack, and a worker has temporary files in two folders; both count as memory.
+_STACK_BYTES = 8 << 20
+_TEMPORARY_FOLDERS = 2
+
+
+class WorkerCgroups:
+    """Creates cgroups of workers below the server's own cgroup.
+
+    Attributes:
+        path: folder of the common cgroup of all workers.
+    """
+
+    def __init__(self, path: Path, proc: Path) -> None:
+        self.path = path
+        self._proc = proc
+        self._numbers = count(1)
+        self._warned = False
+        # Cgroups that could not be removed yet.
+        self._left: set[Path] = set()
+
+    @classmethod
+    def open(cls, root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> WorkerCgroups:
+        """Prepare the server's own cgroup.
+
+        The server moves to the child `server`, because a cgroup with processes cannot have children with controllers.
+        Workers get children of `workers`.
+
+        Args:
+            root: where cgroup v2 is mounted.
+            proc: where procfs is mounted.
+
+        Raises OSError with the reason if this is not permitted here.
+        """
+        own = _own_cgroup(root, proc)
+        if own.name == "server" and (own.parent / "workers").is_dir():  # a second executor of this process
+            own = own.parent
+        else:
+            _make_room(own, proc)
+        workers = own / "workers"
+        workers.mkdir(exist_ok=True)
+        for old in workers.iterdir():  # of a server that was killed
+            if old.is_dir():
+                with suppress(OSError):
+                    old.rmdir()
+        _enable_controllers(workers)
+        (workers / "cpu.weight").write_text(str(_WORKERS_WEIGHT))
+        return cls(workers, proc)
+
+    def add(self, pidfd: int, limits: Limits) -> Path | None:
+        """Create a cgroup, and move a process to it.
+
+        Args:
+            pidfd: the process, which has not run shipped code yet.
+            limits: its limits. Memory that it has in common with the zygote does not count, nor do regions that the
+                server or an engine has written to.
+
+        Returns:
+            The folder; None if that fails. The first failure is logged.
+        """
+        self._remove_left()
+        path = self.path / f"worker-{os.getpid()}-{next(self._numbers)}"
+        memory = limits.memory_bytes + limits.threads * _STACK_BYTES + _TEMPORARY_FOLDERS * limits.temporary_bytes
+        try:
+            path.mkdir()
+            (path / "memory.max").write_text(str(memory))
+            (path / "memory.oom.group").write_text("1")
+            (path / "pids.max").write_text(str(limits.threads))
+            (path / "cgroup.procs").write_text(str(self._pid(pidfd)))
+        except (OSError, ValueError) as error:
+            if not self._warned:
+                self._warned = True
+                logger.warning("a worker has no cgroup of its own: %s", error)
+            self.remove(path)
+            return None
+        return path
+
+    def remove(self, path: Path) -> None:
+        """Remove the cgroup of a worker that has ended."""
+        self._left.add(path)
+        self._remove_left()
+
+    def _remove_left(self) -> None:
+        for path in tuple(self._left):
+            try:
+                path.rmdir()
+            except FileNotFoundError:
+                self._left.discard(path)
+            except OSError:  # its last process is still ending
+                continue
+            self._left.discard(path)
+
+    def _pid(self, pidfd: int) -> int:
+        """Return the process id in the server's namespace. The zygote knows only the id in its own."""
+        for line in (self._proc / "self/fdinfo" / str(pidfd)).read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == "Pid" and int(value) > 0:
+                return int(value)
+        raise ProcessLookupError("the worker has ended")
+
+
+def _own_cgroup(root: Path, proc: Path) -> Path:
+    if not (root / "cgroup.controllers").is_file():
+        raise FileNotFoundError(f"no cgroup v2 is mounted at {root}")
+    for line in (proc / "self/cgroup").read_text().splitlines():
+        if line.startswith("0::"):
+            return root / line[len("0::") :].strip("/")
+    raise FileNotFoundError("this process has no cgroup v2")
+
+
+def _make_room(own: Path, proc: Path) -> None:
+    """Move this process and those that it has started to a child of their cgroup."""
+    lacking = set(_CONTROLLERS) - set((own / "cgroup.controllers").read_text().split())
+    if lacking:
+        raise OSError(f"{own} lacks the controllers {', '.join(sorted(lacking))}")
+    for name in ("", "cgroup.procs", "cgroup.subtree_control"):
+        if not os.access(own / name, os.W_OK):
+            raise PermissionError(f"{own / name} is not writable")
+    processes = _processes(own)
+    others = [pid for pid in processes if not _is_own(pid, proc)]
+    if others:  # such as a login session: its cgroup is not the server's to divide
+        raise PermissionError(f"{own} has other processes, such as {others[0]}")
+    server = own / "server"
+    server.mkdir(exist_ok=True)
+    for pid in processes:
+        with suppress(ProcessLookupError):
+            (server / "cgroup.procs").write_text(str(pid))
+    try:
+        _enable_controllers(own)
+    except OSError:
+        for pid in processes:
+            with suppress(OSError):
+                (own / "cgroup.procs").write_text(str(pid))
+        with suppress(OSError):
+            server.rmdir()
+        raise
+
+
+def _enable_controllers(path: Path) -> None:
+    (path / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in _CONTROLLERS))
+
+
+def _processes(path: Path) -> list[int]:
+    return [int(pid) for pid in (path / "cgroup.procs").read_text().split()]
+
+
+def _is_own(pid: int, proc: Path) -> bool:
+    """Whether a process is this one, or was started by it."""
+    while pid > 1:
+        if pid == os.getpid():
+            return True
+        try:
+            stat = (proc / str(pid) / "stat").read_text()
+        except OSError:  # it has ended
+            return True
+        pid = int(stat.rpartition(")")[2].split()[1])
+    return pid == os.getpid()

@@ -1,0 +1,51 @@
+"""The CPU priority of workers: below the server and below an engine on the same machine.
+
+It is no layer: it needs nothing from the machine, and is applied to every worker.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from contextlib import suppress
+
+# A thread of niceness 10 has about a tenth of the weight of one of niceness 0. On an idle machine it makes no
+# difference. 19 lost: a weight of 1.5 % would let a busy engine starve honest workers.
+NICENESS = 10
+
+_AUTOGROUP = "/proc/self/autogroup"
+# The kernel accepts one such write in a tenth of a second from all unprivileged processes together.
+_AUTOGROUP_TRIES, _AUTOGROUP_SECONDS = 10, 0.1
+
+
+def lower_session() -> None:
+    """In the preloaded parent: lower the priority of its session, which includes all workers.
+
+    With autogroups (sched(7)), a niceness counts only within a session, and sessions have a niceness of their own.
+    Must be called before the process is made undumpable, because its files in /proc then belong to root.
+    """
+    for _ in range(_AUTOGROUP_TRIES):
+        try:
+            with open(_AUTOGROUP, "w", encoding="ascii") as file:
+                file.write(str(NICENESS))
+        except BlockingIOError:
+            time.sleep(_AUTOGROUP_SECONDS)
+        except OSError:  # a kernel without autogroups
+            return
+        else:
+            return
+
+
+def lower() -> None:
+    """In a worker, before the layers: lower its priority for good. Its threads inherit that.
+
+    SCHED_BATCH: a worker that wakes up does not preempt what runs. The kernel permits any process to leave
+    SCHED_BATCH for SCHED_OTHER; seccomp forbids it.
+    """
+    increment = NICENESS - os.getpriority(os.PRIO_PROCESS, 0)
+    if increment > 0:
+        os.nice(increment)
+    with suppress(PermissionError):  # another policy with a lower priority is kept
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    resource.setrlimit(resource.RLIMIT_NICE, (0, 0))  # in units of 20 - niceness

@@ -1,0 +1,86 @@
+"""The CPU priority of workers, in real ones."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from logitport_server.sandbox import priority
+
+INSIDE = """
+import threading
+
+ready, ready_end = socket.socketpair()
+
+def attempt(call, *arguments):
+    try:
+        call(*arguments)
+    except OSError as error:
+        return error.errno
+    return 0
+
+def inside():
+    threading.Thread(target=server.recv, args=(1,), daemon=True).start()
+    ready_end.send(b'.')
+    send([
+        attempt(os.nice, -1),
+        attempt(os.setpriority, os.PRIO_PROCESS, 0, 0),
+        attempt(os.sched_setscheduler, 0, os.SCHED_OTHER, os.sched_param(0)),
+        attempt(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(1)),
+    ])
+    server.recv(1)
+
+try:
+    with open("/proc/self/autogroup") as file:
+        session = file.read()
+except OSError:
+    session = None
+send(session)
+worker = fork(inside, keep=[ready_end.fileno()])
+ready.recv(1)
+threads = [int(name) for name in os.listdir(f"/proc/{worker.pid}/task")]
+send([[os.getpriority(os.PRIO_PROCESS, thread), os.sched_getscheduler(thread)] for thread in threads])
+os.waitpid(worker.pid, 0)
+"""
+
+
+def received(program):
+    """Return the session's niceness, the results of the attempts, and the niceness and policy of each thread."""
+    session, *others = [program.receive() for _ in range(3)]
+    attempts, threads = sorted(others, key=lambda message: isinstance(message[0], list))
+    return session, attempts, threads
+
+
+@pytest.mark.parametrize("python_only", [False, True])
+def test_workers_and_their_threads_have_a_lower_priority(run, python_only):
+    without = ("bubblewrap", "limits", "namespaces", "landlock") if python_only else ()
+    with run(INSIDE, without=without) as program:
+        session, attempts, threads = received(program)
+    assert threads == [[priority.NICENESS, os.SCHED_BATCH]] * 2
+    assert all(number in (errno.EPERM, errno.EACCES, errno.ENOSYS) for number in attempts)
+    if session is not None:
+        assert session.endswith(f" nice {priority.NICENESS}\n")
+
+
+def test_the_kernel_alone_permits_no_lower_niceness(run):
+    """Without seccomp, and without any layer."""
+    layers = ("bubblewrap", "limits", "namespaces", "landlock", "seccomp")
+    with run(INSIDE, without=layers) as program:
+        _, (nice, setpriority, _, realtime), _ = received(program)
+    assert 0 not in (nice, setpriority, realtime)
+
+
+def test_the_kernel_accepts_few_writes_of_a_sessions_niceness(monkeypatch, tmp_path):
+    attempts = []
+
+    def refuse_once(*arguments, **options):
+        attempts.append(arguments)
+        if len(attempts) == 1:
+            raise BlockingIOError(errno.EAGAIN, "again")
+        return open(tmp_path / "autogroup", "w", encoding="ascii")
+
+    monkeypatch.setattr(priority, "open", refuse_once, raising=False)
+    priority.lower_session()
+    assert (tmp_path / "autogroup").read_text() == str(priority.NICENESS)
