@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from logitport.errors import LogitportError, UnknownRequest
@@ -22,9 +23,12 @@ class StepBatch:
     Attributes:
         layout: the layout that the frame gave.
         logits_free: the rows of chains that read no logits in this step.
+        chain_lengths: length of each request's chain; 0 for an unknown request.
+        work: the rows of each request times its chain's length, added up. Draft tokens without rows count, too,
+            because processors see each of them.
     """
 
-    __slots__ = ("_logits_reading", "_requests", "_unknown", "layout", "logits_free")
+    __slots__ = ("_logits_reading", "_requests", "_unknown", "chain_lengths", "layout", "logits_free", "work")
 
     def __init__(self, layout: StepLayout, active: Mapping[int, ActiveRequest]) -> None:
         """Look up the requests of the layout among the session's active requests, by slot."""
@@ -39,6 +43,12 @@ class StepBatch:
                 )
                 request = None
             self._requests.append(request)
+        self.chain_lengths = [0 if request is None else len(request.chain) for request in self._requests]
+        rows_of = Counter(place for place, _ in layout.rows)
+        self.work = sum(
+            max(rows_of[place], draft_count) * length
+            for place, (draft_count, length) in enumerate(zip(layout.draft_counts, self.chain_lengths, strict=True))
+        )
         rows = [
             Row(index, request, offset)
             for index, (place, offset) in enumerate(layout.rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -179,6 +180,7 @@ class EngineSession:
         self._check_size(frame)
         batch = self._batch_for(frame)
         columns = StepColumns.read(frame, batch.layout, self.vocab_size, self._limits.max_tokens_per_request)
+        self._check_new_ids(columns, batch)
         outcome = StepOutcome()
         drafts = batch.synchronize(columns, outcome)
         self._step_time = StepTime(self._limits.processor_timeout_seconds)
@@ -247,6 +249,16 @@ class EngineSession:
             )
         return self.regions.tensor(tensor) if tensor.HasField("region") else tensors.to_torch(tensor)
 
+    def check_work(self, work: int, rows: int) -> None:
+        """Check the work of a step: its rows times their chains' lengths, added up. Raises LimitExceeded."""
+        limit = self._limits.max_step_work
+        if work > limit:
+            raise LimitExceeded(
+                f"the work of a step with {rows} rows is {work} (each request's rows or drafts times its processors); "
+                f"the server accepts {limit}: chain fewer processors, send fewer rows or drafts in one step, or raise "
+                "--max-step-work"
+            )
+
     def close(self) -> None:
         """Close the memory that the session shares with its engine."""
         self.regions.close()
@@ -277,12 +289,26 @@ class EngineSession:
                 "frames, send long histories with AddRequests, or raise --max-step-bytes"
             )
 
+    def _check_new_ids(self, columns: StepColumns, batch: StepBatch) -> None:
+        """Check the calls of processors for new ids. Raises LimitExceeded."""
+        limit, longest = self._limits.max_step_work, max(batch.chain_lengths, default=0)
+        if longest * max(map(len, columns.new_token_ids), default=0) * len(batch.chain_lengths) <= limit:
+            return  # fast path for the usual step
+        counts = [len(token_ids) for token_ids in columns.new_token_ids]
+        work = sum(map(operator.mul, counts, batch.chain_lengths))
+        if work > limit:
+            raise LimitExceeded(
+                f"{sum(counts)} new ids for chains of up to {longest} processors are {work} calls in "
+                f"one step; the server accepts {limit}: send long histories with AddRequests, or raise --max-step-work"
+            )
+
     def _batch_for(self, frame: processing_pb2.Step) -> StepBatch:
         """The batch of a frame: the last step's if the layout is the same. Raises InvalidArgument."""
         columns = StepLayout.columns(frame)
         if self._batch is None or columns != self._batch_columns:
-            self._batch = StepBatch(StepLayout.read(frame, self._max_draft_tokens), self._requests)
-            self._batch_columns = columns
+            batch = StepBatch(StepLayout.read(frame, self._max_draft_tokens), self._requests)
+            self.check_work(batch.work, len(batch.layout.rows))
+            self._batch, self._batch_columns = batch, columns
         return self._batch
 
     def _host(self, processor: common_pb2.Processor, tenant: str, place: int) -> Dialect:
