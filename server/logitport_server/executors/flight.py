@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from logitport_server.executors.worker import busy
 from logitport_server.executors.worker_process import wait_for_any
+from logitport_server.turns import Released
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -115,7 +116,8 @@ class Flight:
     def _waits(self) -> Iterator[None]:
         began = time.monotonic()
         try:
-            yield
+            with Released():
+                yield
         finally:
             self.waited += time.monotonic() - began
 

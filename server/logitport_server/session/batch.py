@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from logitport.errors import LogitportError, UnknownRequest
 from logitport_server.session.grouping import Row, Rows, needs_logits
 from logitport_server.session.outcome import Failed
+from logitport_server.turns import pausing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,7 +71,7 @@ class StepBatch:
         for slot, error in self._unknown.items():
             outcome.failures[slot] = Failed(error, skipped=False)
         drafts: dict[ActiveRequest, Sequence[int]] = {}
-        for request, invalid, base_length, history_crc, new_token_ids, draft_token_ids in zip(
+        per_request = zip(
             self._requests,
             columns.invalid,
             columns.base_lengths,
@@ -78,7 +79,8 @@ class StepBatch:
             columns.new_token_ids,
             columns.draft_token_ids,
             strict=True,
-        ):
+        )
+        for request, invalid, base_length, history_crc, new_token_ids, draft_token_ids in pausing(per_request):
             if request is None:
                 continue
             try:
