@@ -170,5 +170,6 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
 
 async def _on_thread(threads: Threads, work: Callable[[], T]) -> T:
     """Run slow work on a thread. It counts as the call's work until it ends, even if the call is cancelled before."""
-    future = current_call.get().work = threads.submit(work)
+    call = current_call.get()
+    future = call.work = threads.submit(call.principal.name, work)
     return await asyncio.wrap_future(future)
