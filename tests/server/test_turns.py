@@ -1,4 +1,4 @@
-"""Turns of principals: one thread computes at a time, round-robin between principals."""
+"""Turns of principals: one thread computes at a time, of the principal that has used the least time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def queue_up(turns: Turns, pool: ThreadPoolExecutor, principal: str, work: Calla
     wait_until(lambda: turns.waiting == before + 1)
 
 
-def test_turns_rotate_between_principals(pool: ThreadPoolExecutor) -> None:
+def test_principals_that_have_used_less_are_next(pool: ThreadPoolExecutor) -> None:
     turns, served = Turns(), []
     with turns.of("many"):
         for number in range(3):
@@ -57,21 +57,62 @@ def test_a_pause_hands_over_a_used_slice(pool: ThreadPoolExecutor) -> None:
     clock, served = Clock(), []
     turns = Turns(slice_seconds=1.0, clock=clock)
     with turns.of("busy"):
-        for principal in ("busy", "idle"):
-            queue_up(turns, pool, principal, lambda principal=principal: served.append(principal))  # type: ignore[misc]
-        clock.now = 0.5
+        queue_up(turns, pool, "busy", lambda: served.append("another session"))
+        clock.now = 0.9
         pause()
         assert served == []
-        clock.now = 1.5
+        clock.now = 1.1
         pause()
-        assert served == ["idle", "busy"]
-        clock.now = 2.0
-        queue_up(turns, pool, "idle", lambda: served.append("later"))
-        pause()  # its next slice began at 1.5
-        assert served == ["idle", "busy"]
-        clock.now = 2.5
+        assert served == ["another session"]
+
+
+def test_a_principal_that_has_used_less_waits_for_a_quarter_of_a_slice(pool: ThreadPoolExecutor) -> None:
+    clock, served = Clock(), []
+    turns = Turns(slice_seconds=1.0, clock=clock)
+    with turns.of("busy"):
+        queue_up(turns, pool, "idle", lambda: served.append("idle"))
+        clock.now = 0.2
         pause()
-        assert served == ["idle", "busy", "later"]
+        assert served == []
+        clock.now = 0.3
+        pause()
+        assert served == ["idle"]
+
+
+def test_time_is_shared_by_principals_not_by_threads(pool: ThreadPoolExecutor) -> None:
+    clock, served = Clock(), []
+    turns = Turns(slice_seconds=1.0, clock=clock)
+
+    def compute(principal: str) -> None:
+        served.append(principal)
+        clock.now += 1.0
+
+    with turns.of("first"):
+        for principal in [*["many"] * 6, *["one"] * 3]:
+            queue_up(turns, pool, principal, lambda principal=principal: compute(principal))  # type: ignore[misc]
+    pool.shutdown()
+    assert served == ["many", "one", "many", "one", "many", "one", "many", "many", "many"]
+
+
+def test_unused_time_is_not_saved(pool: ThreadPoolExecutor) -> None:
+    clock, served = Clock(), []
+    turns = Turns(slice_seconds=1.0, clock=clock)
+    with turns.of("idle"):
+        pass
+    for _ in range(10):
+        with turns.of("busy"):
+            clock.now += 1.0
+
+    def compute(principal: str) -> None:
+        served.append(principal)
+        clock.now += 1.0
+
+    with turns.of("busy"):
+        clock.now += 1.0
+        for principal in [*["idle"] * 4, *["busy"] * 2]:
+            queue_up(turns, pool, principal, lambda principal=principal: compute(principal))  # type: ignore[misc]
+    pool.shutdown()
+    assert served == ["idle", "busy", "idle", "busy", "idle", "idle"]
 
 
 def test_items_are_yielded_with_pauses(pool: ThreadPoolExecutor) -> None:

@@ -266,6 +266,11 @@ class EngineSession:
             )
         return self.regions.tensor(tensor) if tensor.HasField("region") else tensors.to_torch(tensor)
 
+    def chain_length(self, request: common_pb2.Request) -> int:
+        """Length of the chain of a request before its admission; 0 if it will be refused for its length."""
+        length = len(request.processors)
+        return length if length <= self._limits.max_processors_per_request else 0
+
     def check_work(self, work: int, rows: int) -> None:
         """Check the work of a step: its rows times their chains' lengths, added up. Raises LimitExceeded."""
         limit = self._limits.max_step_work
