@@ -28,8 +28,8 @@ _ITEMS_PER_PAUSE = 64
 class Turns:
     """Lets one thread compute at a time, of the principal that has used the least time; within it, in order of arrival.
 
-    The time of a principal that arrives is at least what the holder had used at its own beginning, so that no principal
-    saves time for later. A principal that computes little is therefore served at the next pause, however long the others
+    The time of a principal that arrives is at least what the holder had used at its own beginning: no principal saves
+    time for later. A principal that computes little is therefore served at the next pause, however long the others
     compute. Source: start-time fair queueing, in Goyal, Vin and Cheng, "Start-time Fair Queuing: A Scheduling Algorithm
     for Integrated Services Packet Switching Networks", 1996. A round-robin order was tried: a step that waits for a
     worker, or computes on logits, needs the turn several times, and each time waited for a slice of every other
