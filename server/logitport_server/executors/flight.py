@@ -114,12 +114,12 @@ class Flight:
 
     @contextmanager
     def _waits(self) -> Iterator[None]:
-        began = time.monotonic()
-        try:
-            with Released():
+        with Released():  # outside the measured time: the calls are not charged for the wait for the next turn
+            began = time.monotonic()
+            try:
                 yield
-        finally:
-            self.waited += time.monotonic() - began
+            finally:
+                self.waited += time.monotonic() - began
 
     def _advance(self) -> None:
         """Wait until a worker can be pumped, or a busy one may have become free."""

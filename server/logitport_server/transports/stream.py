@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 # A step of 1024 requests with one new id each has 24 kB. Processing it takes less time than waking a thread.
 _SHORT_FRAME_BYTES = 1 << 16
+_COMPUTING = ("add", "step", "logits")
 
 
 class SessionStream:
@@ -93,7 +94,7 @@ class SessionStream:
             error = InvalidArgument("this session uses its local transport, which is processing a frame; send it there")
             return processing_pb2.SessionResponse(seq=frame.seq, error=to_proto(error))
         try:
-            with self._turn() if may_wait else nullcontext():
+            with self._turn(frame) if may_wait else nullcontext():
                 return self._answer(frame, transport)
         finally:
             self._processing.release()
@@ -137,9 +138,11 @@ class SessionStream:
         if ended:
             self._close_session()
 
-    def _turn(self) -> AbstractContextManager[None]:
-        """The turn of the session's principal; none before the session is open."""
-        return nullcontext() if self._session is None else self._turns.of(self._session.principal.name)
+    def _turn(self, frame: processing_pb2.SessionRequest) -> AbstractContextManager[None]:
+        """The turn of the session's principal, for frames that compute. Others may wait, for example for a GPU."""
+        if self._session is None or frame.WhichOneof("frame") not in _COMPUTING:
+            return nullcontext()
+        return self._turns.of(self._session.principal.name)
 
     def _answer(self, frame: processing_pb2.SessionRequest, transport: str) -> processing_pb2.SessionResponse:
         if frame.seq == self._last.seq != 0:

@@ -10,7 +10,7 @@ import pytest
 
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, RowEdits
 from logitport_server.executors.flight import Flight
-from logitport_server.turns import Turns
+from logitport_server.turns import Turn, Turns
 from tests.waiting import SECONDS, wait_until
 
 if TYPE_CHECKING:
@@ -141,3 +141,19 @@ def test_while_the_step_waits_for_workers(turns: Turns, other: Callable[[], None
         with Flight([], 1.0):
             pass
         assert Record.calls == ["other"]
+
+
+def test_the_wait_for_the_next_turn_is_not_charged_to_workers(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("logitport_server.executors.flight.time.monotonic", lambda: clock[0])
+    acquire = Turn.acquire
+
+    def slow(turn: Turn) -> None:
+        acquire(turn)
+        clock[0] += 5.0
+
+    with turns.of("engine"):
+        monkeypatch.setattr(Turn, "acquire", slow)
+        with Flight([], 1.0) as flight:
+            assert clock[0] == 5.0
+            assert flight.waited == 0.0
