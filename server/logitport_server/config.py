@@ -203,6 +203,12 @@ class ServerConfig(EnvironmentOptions):
         ge=1 << 10,
         description="maximum size of the frame with a step's columns, in bytes; 1024 rows of drafts take 40 kB",
     )
+    max_step_work: int = Field(
+        32768,
+        ge=1,
+        description="maximum work of a step: for each request, its rows or drafts times its processors, added up; the "
+        "same limit applies to its new ids times its processors",
+    )
     max_tokens_per_request: int = Field(
         1 << 20, ge=1, description="maximum number of token ids of one request, including drafts"
     )

@@ -38,6 +38,7 @@ from logitport_server.transports import endpoint
 from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
 from logitport_server.transports.service import ProcessingService, RegistryService
 from logitport_server.transports.threads import Threads
+from logitport_server.turns import Turns
 from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ logger = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Number of allocations before a garbage collection: more than a large step makes; all are freed at the step's end.
 _GC_THRESHOLD = 20_000
+# How long a thread may compute while others wait for the interpreter's lock. A thread waits for the lock after each of
+# its system calls. With Python's default of 5 ms, every system call of an engine's thread could take 5 ms.
+_SWITCH_SECONDS = 0.0005
 _SERVICES = (
     registry_pb2.DESCRIPTOR.services_by_name["ProcessorRegistry"].full_name,
     processing_pb2.DESCRIPTOR.services_by_name["LogitProcessing"].full_name,
@@ -104,7 +108,7 @@ class Server:
         self._local_socket = open_local_socket(config) if config.local_transport and LOCAL_TRANSPORT_AVAILABLE else None
         self._threads = Threads()
         self._processing = ProcessingService(
-            self._open_session, self._threads, self._metrics, self._local_socket, config.stall_seconds
+            self._open_session, self._threads, self._metrics, self._local_socket, config.stall_seconds, Turns()
         )
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
@@ -221,6 +225,7 @@ async def _serve(config: ServerConfig, processors: Iterable[object], first_zygot
     address = await server.start()
     gc.freeze()  # existing objects live as long as the server: collections during steps need not scan them
     gc.set_threshold(_GC_THRESHOLD)
+    sys.setswitchinterval(_SWITCH_SECONDS)
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
     for number in _SIGNALS:
         loop.add_signal_handler(number, stopping.set)

@@ -114,7 +114,7 @@ def test_a_step_of_maximum_size_does_not_block_other_sessions(raw_engine: Any, c
     """Only its own session is slow. Another session gets replies meanwhile."""
     engine, other = raw_engine(max_draft_tokens=256), raw_engine()
     engine.send(add={"requests": [{}]})
-    rows = 130_000
+    rows = 32_000
     step = {
         "slots": bytes(4),
         "generations": bytes(4),

@@ -143,7 +143,13 @@ class Engine:
     """Sends frames to a server's session, as an engine does."""
 
     def __init__(
-        self, vocab_size: int, *toys: type, max_requests_per_session: int = 4, device: str = "cpu", **opening: Any
+        self,
+        vocab_size: int,
+        *toys: type,
+        max_requests_per_session: int = 4,
+        max_step_work: int = 32768,
+        device: str = "cpu",
+        **opening: Any,
     ) -> None:
         self.vocab_size = vocab_size
         self.registry = Toys(*(toys or (DenyHistory, AddOutputs, CountCalls)))
@@ -152,7 +158,7 @@ class Engine:
             self.registry,  # type: ignore[arg-type]
             InlineExecutor(Loader(4)),
             torch.device(device),
-            ServerConfig(max_requests_per_session=max_requests_per_session),
+            ServerConfig(max_requests_per_session=max_requests_per_session, max_step_work=max_step_work),
         )
 
     def add(

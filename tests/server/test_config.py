@@ -55,6 +55,7 @@ def test_it_is_frozen() -> None:
         *((field, 0) for field in ("max_workers", "quarantine_after", "load_timeout_seconds", "worker_threads")),
         ("isolation", "maybe"),
         ("max_step_bytes", 1023),
+        ("max_step_work", 0),
         ("nonsense", 1),
     ],
 )

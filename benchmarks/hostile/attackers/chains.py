@@ -10,7 +10,7 @@ from benchmarks.hostile.attackers.base import Attacker
 from benchmarks.hostile.raw import RawSession, checksum, int32
 from logitport_proto import common_pb2, processing_pb2
 
-_REQUESTS, _LINKS, _DRAFTS = 4, 64, 256
+_REQUESTS, _LINKS, _DRAFTS = 4, 64, 127  # the largest work that the server accepts
 _PROMPT = tuple(range(10, 42))
 _BUILTINS = (
     ("no_repeat_ngram", {"ngram_size": 2}),

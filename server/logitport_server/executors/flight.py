@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from logitport_server.executors.worker_process import wait_for_any
+from logitport_server.turns import Released
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -120,11 +121,12 @@ class Flight:
 
     @contextmanager
     def _waits(self) -> Iterator[None]:
-        self._began = time.monotonic()
-        try:
-            yield
-        finally:
-            self.waited += time.monotonic() - self._began
+        with Released():  # outside the measured time: the calls are not charged for the wait for the next turn
+            self._began = time.monotonic()
+            try:
+                yield
+            finally:
+                self.waited += time.monotonic() - self._began
 
     def _advance(self) -> None:
         """Wait until a worker can be pumped, or a busy one may have become free."""

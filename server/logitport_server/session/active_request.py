@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from logitport.errors import (
 from logitport_proto import common_pb2
 from logitport_server.dialects import Dialect, RequestContext, failures
 from logitport_server.dialects.base import is_greedy
+from logitport_server.turns import Released, pause, pausing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 _MAX_NAME_LENGTH = 256
 _MAX_LABEL_LENGTH = 256  # longer than any valid name or digest
 _INLINE = "(shipped inline)"
+# More new ids than a usual step has: their callbacks take long enough for other principals to wait.
+_MANY_IDS = 32
 
 
 @dataclass(eq=False, slots=True)
@@ -173,7 +177,7 @@ class ActiveRequest:
     def _extend(self, token_ids: Sequence[int]) -> LogitportError | None:
         """Append ids to the history, and call the token callbacks. Returns the first error of a processor."""
         failure = None
-        for token_id in token_ids:
+        for token_id in pausing(token_ids) if len(token_ids) > _MANY_IDS else token_ids:
             self.history.append(token_id)
             for callback, entry in self._token_callbacks:
                 if entry.stale:
@@ -198,6 +202,7 @@ class ActiveRequest:
             except BaseException as error:  # noqa: BLE001 - as above
                 entry.stale = True
                 failure = failure or failures.of_dialect(error, entry.dialect)
+            pause()
         return failure
 
 
@@ -270,11 +275,14 @@ def admit(
             if _is_pinned(pinned, place, label):
                 dialect = pinned[place].dialect
             else:
-                dialect = host(call.processor, message.tenant, place)
+                with Released():  # it may wait for a worker or for the store
+                    dialect = host(call.processor, message.tenant, place)
             check_deadline()
-            dialect.validate(params, sampling_params, caller)
-            check_deadline()
-            chain.append(ChainEntry(dialect, dialect.start(context, params), label))
+            with Released() if _may_wait(dialect) else nullcontext():
+                dialect.validate(params, sampling_params, caller)
+                check_deadline()
+                chain.append(ChainEntry(dialect, dialect.start(context, params), label))
+            pause()
         except BaseException as error:
             if dialect is None:
                 raise failures.of_processor(error, label) from error
@@ -309,6 +317,11 @@ def json_object(text: bytes, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidParams(f"{where}: must be a JSON object, not {type(value).__name__}; send an object, such as {{}}")
     return value
+
+
+def _may_wait(dialect: Dialect) -> bool:
+    """Whether methods of the dialect may wait, or run for long."""
+    return dialect.isolated or dialect.shipped or dialect.takes_long
 
 
 def _is_pinned(chain: list[ChainEntry], place: int, label: str) -> bool:

@@ -49,6 +49,7 @@ def apply(
             f"{len(message.requests)} requests in one Apply; the server accepts {session.max_requests}: send fewer, "
             "or raise --max-requests-per-session"
         )
+    session.check_work(rows_per_request * sum(map(session.chain_length, message.requests)), num_rows)
     addition = [
         processing_pb2.SlottedRequest(slot=slot, request=request) for slot, request in enumerate(message.requests)
     ]

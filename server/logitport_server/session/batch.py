@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from logitport.errors import LogitportError, UnknownRequest
 from logitport_server.session.grouping import Row, Rows, needs_logits
 from logitport_server.session.outcome import Failed
+from logitport_server.turns import pausing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,9 +24,12 @@ class StepBatch:
     Attributes:
         layout: the layout that the frame gave.
         logits_free: the rows of chains that read no logits in this step.
+        chain_lengths: length of each request's chain; 0 for an unknown request.
+        work: the rows of each request times its chain's length, added up. Draft tokens without rows count, too,
+            because processors see each of them.
     """
 
-    __slots__ = ("_logits_reading", "_requests", "_unknown", "layout", "logits_free")
+    __slots__ = ("_logits_reading", "_requests", "_unknown", "chain_lengths", "layout", "logits_free", "work")
 
     def __init__(self, layout: StepLayout, active: Mapping[int, ActiveRequest]) -> None:
         """Look up the requests of the layout among the session's active requests, by slot."""
@@ -39,6 +44,12 @@ class StepBatch:
                 )
                 request = None
             self._requests.append(request)
+        self.chain_lengths = [0 if request is None else len(request.chain) for request in self._requests]
+        rows_of = Counter(place for place, _ in layout.rows)
+        self.work = sum(
+            max(rows_of[place], draft_count) * length
+            for place, (draft_count, length) in enumerate(zip(layout.draft_counts, self.chain_lengths, strict=True))
+        )
         rows = [
             Row(index, request, offset)
             for index, (place, offset) in enumerate(layout.rows)
@@ -60,7 +71,7 @@ class StepBatch:
         for slot, error in self._unknown.items():
             outcome.failures[slot] = Failed(error, skipped=False)
         drafts: dict[ActiveRequest, Sequence[int]] = {}
-        for request, invalid, base_length, history_crc, new_token_ids, draft_token_ids in zip(
+        per_request = zip(
             self._requests,
             columns.invalid,
             columns.base_lengths,
@@ -68,7 +79,8 @@ class StepBatch:
             columns.new_token_ids,
             columns.draft_token_ids,
             strict=True,
-        ):
+        )
+        for request, invalid, base_length, history_crc, new_token_ids, draft_token_ids in pausing(per_request):
             if request is None:
                 continue
             try:

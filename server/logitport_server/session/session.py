@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -34,6 +35,7 @@ from logitport_server.session.outcome import StepOutcome
 from logitport_server.session.step import RunChains
 from logitport_server.session.step_time import StepTime
 from logitport_server.shared_memory.regions import Regions, write_back
+from logitport_server.turns import Released
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +52,11 @@ if TYPE_CHECKING:
 # These fields are sent to workers with every request.
 _MAX_EOS_TOKEN_IDS = 1024
 _MAX_TOKENIZER_ID_LENGTH = 4096  # a path, perhaps
+
+# Rows times processors that run on the event loop: about a millisecond. To wake a thread takes a tenth of it.
+_MAX_SHORT_WORK = 128
+# A processor's call for a new id takes about a quarter of its time for a row.
+_WORK_OF_A_NEW_ID = 0.25
 
 
 class EngineSession:
@@ -108,6 +115,8 @@ class EngineSession:
         self.principal = principal
         self._device = device
         self._requests: dict[int, ActiveRequest] = {}
+        # Length of the longest chain since the session last had no request.
+        self._longest_chain = 0
         self._run_chains = PipelineStage.get(RunChains.name)
         # One dialect per processor, trust domain, tenant (None: all tenants) and place in the chain. It is dropped with
         # the last request that uses it. Places have dialects of their own because a processor that keeps the state of a
@@ -125,13 +134,15 @@ class EngineSession:
     def __len__(self) -> int:
         return len(self._requests)
 
-    @property
-    def may_take_long(self) -> bool:
+    def may_take_long(self, frame: processing_pb2.Step) -> bool:
         """Whether a step may be slow, and must not run on the event loop.
 
-        True if it runs code that a client shipped, or a processor that declares that it takes long.
+        True if it runs code that a client shipped, or a processor that declares that it takes long, or if its work may
+        be large. The work is estimated by the longest chain, without reading the columns.
         """
-        return any(dialect.shipped or dialect.takes_long for dialect in self._hosted.values())
+        rows = max(len(frame.row_requests) or len(frame.slots), len(frame.draft_token_ids))
+        work = (rows + len(frame.new_token_ids) * _WORK_OF_A_NEW_ID) / 4 * max(1, self._longest_chain)
+        return work > _MAX_SHORT_WORK or any(dialect.shipped or dialect.takes_long for dialect in self._hosted.values())
 
     def add(self, frame: processing_pb2.AddRequests, reply: processing_pb2.RequestsAdded) -> None:
         """Admit requests. A refused request does not affect the others."""
@@ -150,6 +161,7 @@ class EngineSession:
             else:
                 reply.chains.add(processors=[entry.dialect.key for entry in request.chain])
                 self._requests[addition.slot] = request
+                self._longest_chain = max(self._longest_chain, len(request.chain))
                 self._batch = None
                 if self._lending.admitted(request):
                     self.regions.retire()
@@ -173,12 +185,15 @@ class EngineSession:
             if request is not None and request.generation == generation:
                 del self._requests[slot]
                 self._batch = None
+        if not self._requests:
+            self._longest_chain = 0
 
     def step(self, frame: processing_pb2.Step, reply: processing_pb2.StepEdits) -> None:
         """Extend the histories by the sampled ids, and reply with the edits of the logits-free chains."""
         self._check_size(frame)
         batch = self._batch_for(frame)
         columns = StepColumns.read(frame, batch.layout, self.vocab_size, self._limits.max_tokens_per_request)
+        self._check_new_ids(columns, batch)
         outcome = StepOutcome()
         drafts = batch.synchronize(columns, outcome)
         self._step_time = StepTime(self._limits.processor_timeout_seconds)
@@ -202,8 +217,9 @@ class EngineSession:
         in_region = frame.logits.HasField("region")
         whole_step = in_region and frame.logits.shape[:1] == [step_rows]
         with self.regions.lent(frame.logits):
-            received = self._decode(frame.logits, step_rows if whole_step else len(pending))
-            logits = received.to(self._device, non_blocking=True)  # blocks nevertheless if the memory is not pinned
+            with Released():
+                received = self._decode(frame.logits, step_rows if whole_step else len(pending))
+                logits = received.to(self._device, non_blocking=True)  # blocks nevertheless if the memory is not pinned
             self._pending = (Rows(), 0, {})
             outcome = StepOutcome()
             region = self.regions.region(frame.logits)
@@ -215,10 +231,11 @@ class EngineSession:
                 renumbered = (Row(index, row.request, row.draft_offset) for index, row in enumerate(pending))
                 rows = Rows(renumbered, greedy=pending.greedy)
             self._run_chains(rows, drafts, self.vocab_size, logits, outcome, self._step_time)
-            if not in_region:
-                tensors.write(reply.logits, logits)
-            elif logits is not received:
-                write_back(received, logits, [row.index for row in rows])
+            with Released():
+                if not in_region:
+                    tensors.write(reply.logits, logits)
+                elif logits is not received:
+                    write_back(received, logits, [row.index for row in rows])
         step_index = {row.index: pending_row.index for row, pending_row in zip(rows, pending, strict=True)}
         write_outcome(reply, outcome, [step_index[index] for index in outcome.all_denied(self.vocab_size)])
 
@@ -226,13 +243,15 @@ class EngineSession:
         self, tensor: common_pb2.Tensor, num_rows: int, rows_per_request: int, reply: processing_pb2.ApplyResponse
     ) -> None:
         """Process `num_rows` rows of logits: those of slot 0, then those of slot 1, ...; a slot may be empty."""
-        logits = self._decode(tensor, num_rows).to(self._device)
+        with Released():
+            logits = self._decode(tensor, num_rows).to(self._device)
         outcome = StepOutcome()
         requests = ((index, self._requests.get(index // rows_per_request)) for index in range(num_rows))
         greedy = all(request.greedy for request in self._requests.values())
         rows = Rows((Row(index, request) for index, request in requests if request is not None), greedy=greedy)
         self._run_chains(rows, {}, self.vocab_size, logits, outcome, self._step_time)
-        tensors.write(reply.logits, logits)
+        with Released():
+            tensors.write(reply.logits, logits)
         write_outcome(reply, outcome, outcome.all_denied(self.vocab_size))
 
     def _decode(self, tensor: common_pb2.Tensor, rows: int) -> torch.Tensor:
@@ -246,6 +265,21 @@ class EngineSession:
                 f"logits are {tensor.datatype}{list(tensor.shape)}; send {self._datatype}[{rows}, {self.vocab_size}]"
             )
         return self.regions.tensor(tensor) if tensor.HasField("region") else tensors.to_torch(tensor)
+
+    def chain_length(self, request: common_pb2.Request) -> int:
+        """Length of the chain of a request before its admission; 0 if it will be refused for its length."""
+        length = len(request.processors)
+        return length if length <= self._limits.max_processors_per_request else 0
+
+    def check_work(self, work: int, rows: int) -> None:
+        """Check the work of a step: its rows times their chains' lengths, added up. Raises LimitExceeded."""
+        limit = self._limits.max_step_work
+        if work > limit:
+            raise LimitExceeded(
+                f"the work of a step with {rows} rows is {work} (each request's rows or drafts times its processors); "
+                f"the server accepts {limit}: chain fewer processors, send fewer rows or drafts in one step, or raise "
+                "--max-step-work"
+            )
 
     def close(self) -> None:
         """Close the memory that the session shares with its engine."""
@@ -277,12 +311,28 @@ class EngineSession:
                 "frames, send long histories with AddRequests, or raise --max-step-bytes"
             )
 
+    def _check_new_ids(self, columns: StepColumns, batch: StepBatch) -> None:
+        """Check the calls of processors for new ids. Raises LimitExceeded."""
+        limit, longest = self._limits.max_step_work, max(batch.chain_lengths, default=0)
+        if longest * max(map(len, columns.new_token_ids), default=0) * len(batch.chain_lengths) <= limit:
+            return  # fast path for the usual step
+        counts = [len(token_ids) for token_ids in columns.new_token_ids]
+        work = sum(map(operator.mul, counts, batch.chain_lengths))
+        if work > limit:
+            raise LimitExceeded(
+                f"{sum(counts)} new ids for chains of up to {longest} processors are {work} calls in "
+                f"one step; the server accepts {limit}: send long histories with AddRequests, or raise --max-step-work"
+            )
+
     def _batch_for(self, frame: processing_pb2.Step) -> StepBatch:
         """The batch of a frame: the last step's if the layout is the same. Raises InvalidArgument."""
         columns = StepLayout.columns(frame)
         if self._batch is None or columns != self._batch_columns:
-            self._batch = StepBatch(StepLayout.read(frame, self._max_draft_tokens), self._requests)
-            self._batch_columns = columns
+            rows = max(len(frame.row_requests), len(frame.slots)) // 4
+            self.check_work(rows, rows)  # rows without a chain are work, too
+            batch = StepBatch(StepLayout.read(frame, self._max_draft_tokens), self._requests)
+            self.check_work(batch.work, len(batch.layout.rows))
+            self._batch, self._batch_columns = batch, columns
         return self._batch
 
     def _host(self, processor: common_pb2.Processor, tenant: str, place: int) -> Dialect:

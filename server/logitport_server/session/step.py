@@ -10,20 +10,25 @@ import torch
 from logitport.core.tensors import even_span, put_rows, take_rows
 from logitport.errors import ProcessorFailed, ProcessorTimedOut
 from logitport.ops import PipelineStage, apply_edits
-from logitport_server.dialects.base import States
+from logitport_server.dialects.base import States, by_row
 from logitport_server.dialects.failures import NON_RETRYABLE, of_dialect
 from logitport_server.dialects.results import check_result, rows_with_nan
 from logitport_server.executors import Flight, NotStarted, RemoteCall
 from logitport_server.session.grouping import Group, Row, Rows
 from logitport_server.session.ordering import in_order
 from logitport_server.session.outcome import StepOutcome
+from logitport_server.turns import Released, pause
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from logitport.core.edits import RowEdits
     from logitport_server.dialects.base import EditsResult
     from logitport_server.session.active_request import ActiveRequest
     from logitport_server.session.step_time import StepTime
+
+# A call of a processor of this process has at most this many rows, so that other principals do not wait for more.
+_MAX_ROWS_PER_CALL = 256
 
 
 def run(
@@ -50,7 +55,8 @@ def run(
         while called:
             called = _call_all(called, vocab_size, logits, outcome, time)
         if logits is not None:
-            _fail_nan_rows(groups, logits, outcome)
+            with Released():
+                _fail_nan_rows(groups, logits, outcome)
     for row in rows if originals else ():
         if logits is not None and row.request.failure is not None and row.index in originals:
             logits[row.index].copy_(originals[row.index])
@@ -77,12 +83,14 @@ def _call_all(
         for group in groups:
             if not group.dialect.isolated:
                 again += _call(group, vocab_size, logits, outcome, time)
+                pause()
         if flight is not None:
             flight.wait()
             time.spend(flight.waited)
     for call, group in calls.items():
         result = _Result(call.result, call.error, call.failed, call.splittable)
         again += _conclude(group, result, vocab_size, logits, outcome, time)
+        pause()
     return again
 
 
@@ -105,17 +113,42 @@ def _call(
 ) -> list[Group]:
     """Call a processor of this process. Returns the groups to call again."""
     value: Any = None
+    failed: Mapping[int, BaseException] = {}
     raised = None
     try:
         if group.dialect.reads_logits:
             assert logits is not None  # noqa: S101 - the session runs such a chain only with its logits
-            with torch.no_grad():
+            with Released(), torch.no_grad():
                 value = group.dialect.process(group.states, _select(group, logits))
+            failed = group.dialect.failed
         else:
-            value = group.dialect.edit(group.states)
+            value, failed = _edit(group)
     except BaseException as error:  # noqa: BLE001 - a processor may raise anything
         raised = error
-    return _conclude(group, _Result(value, raised, group.dialect.failed), vocab_size, logits, outcome, time)
+    return _conclude(group, _Result(value, raised, failed), vocab_size, logits, outcome, time)
+
+
+def _edit(group: Group) -> tuple[EditsResult, Mapping[int, BaseException]]:
+    """Call a logits-free processor of this process, in parts if it is fast and has many rows.
+
+    Returns:
+        The edits, and the errors of single rows, by index.
+    """
+    dialect, states = group.dialect, group.states
+    if dialect.shipped or dialect.takes_long:
+        # It may wait, or run for long; then other principals must not wait for its turn to end.
+        with Released():
+            return dialect.edit(states), dialect.failed
+    if len(states) <= _MAX_ROWS_PER_CALL or dialect.takes_drafts:  # `drafts` belong to the rows of the whole call
+        return dialect.edit(states), dialect.failed
+    edits: list[RowEdits] = []
+    failed: dict[int, BaseException] = {}
+    for begin in range(0, len(states), _MAX_ROWS_PER_CALL):
+        part = States(states[begin : begin + _MAX_ROWS_PER_CALL])
+        edits += by_row(dialect.edit(part), len(part))
+        failed |= {begin + index: error for index, error in dialect.failed.items()}
+        pause()
+    return edits, failed
 
 
 def _conclude(
@@ -171,14 +204,16 @@ def _apply(group: Group, result: _Result, vocab_size: int, logits: torch.Tensor 
         outcome.fail(group.rows[index].request, of_dialect(error, group.dialect))
     outcome.succeeded.append((group, edits))
     if has_edits and logits is not None:
-        apply_edits(StepOutcome([(group, edits)], outcome.failures).pack(vocab_size), logits)
+        packed = StepOutcome([(group, edits)], outcome.failures).pack(vocab_size)
+        with Released():
+            apply_edits(packed, logits)
 
 
 def _write_back(group: Group, result: Any, logits: torch.Tensor) -> None:
     indices = [row.index for row in group.rows]
     check_result(result, torch.Size([len(indices), logits.shape[1]]), group.dialect.name)
     if not result.is_set_to(logits[indices[0] : indices[-1] + 1]):
-        with torch.no_grad():
+        with Released(), torch.no_grad():
             put_rows(logits, indices, result)
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from logitport_server.session.session import EngineSession
     from logitport_server.transports.local_socket import LocalSocketListener
     from logitport_server.transports.threads import Threads
+    from logitport_server.turns import Turns
 
     class OpenSession(Protocol):
         """Opens a session for the calling principal."""
@@ -105,7 +106,9 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         metrics: Metrics,
         local_socket: LocalSocketListener | None,
         stall_seconds: float,
+        turns: Turns,
     ) -> None:
+        self._turns = turns
         self._open_session = open_session
         self._threads = threads
         self._metrics = metrics
@@ -119,7 +122,12 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         started = time.perf_counter()
         principal = current_call.get().principal
         open_session = partial(self._open_session, principal=principal)
-        response = await _on_thread(self._threads, partial(apply, request, open_session))
+
+        def work() -> processing_pb2.ApplyResponse:
+            with self._turns.of(principal.name):
+                return apply(request, open_session)
+
+        response = await _on_thread(self._threads, work)
         self._metrics.step(response, time.perf_counter() - started, "unary", principal.name)
         return response
 
@@ -127,7 +135,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         task, call = asyncio.current_task(), current_call.get()
         assert task is not None  # noqa: S101 - a coroutine always runs in one
         open_session = partial(self._open_session, principal=call.principal)
-        stream = SessionStream(open_session, self._metrics, self._local_socket, self._refusals)
+        stream = SessionStream(open_session, self._metrics, self._local_socket, self._refusals, self._turns)
         try:
             while not self._draining:
                 self._idle.add(task)
@@ -138,7 +146,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
                 if stream.may_take_long(frame):
                     reply = await _on_thread(self._threads, partial(stream.answer, frame, "grpc"))
                 else:
-                    reply = stream.answer(frame, "grpc")
+                    reply = stream.answer(frame, "grpc", may_wait=False)
                 with stall_limit(self._stall_seconds, "a reply was not received"):
                     await context.write(reply)
                 stream.record()
@@ -162,5 +170,6 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
 
 async def _on_thread(threads: Threads, work: Callable[[], T]) -> T:
     """Run slow work on a thread. It counts as the call's work until it ends, even if the call is cancelled before."""
-    future = current_call.get().work = threads.submit(work)
+    call = current_call.get()
+    future = call.work = threads.submit(call.principal.name, work)
     return await asyncio.wrap_future(future)

@@ -6,16 +6,19 @@ import logging
 import threading
 import time
 import uuid
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from logitport.errors import InternalError, InvalidArgument, LogitportError, SessionClosed, to_proto
 from logitport_proto import processing_pb2
 from logitport_server import descriptors
 from logitport_server.transports.refusals import Refusals
+from logitport_server.turns import Turns
 from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from logitport_server.metrics import Metrics
     from logitport_server.session.session import EngineSession
@@ -25,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 # A step of 1024 requests with one new id each has 24 kB. Processing it takes less time than waking a thread.
 _SHORT_FRAME_BYTES = 1 << 16
+_COMPUTING = ("add", "step", "logits")
 
 
 class SessionStream:
@@ -35,6 +39,7 @@ class SessionStream:
         metrics: the server's metrics.
         local_socket: the local transport, if the server offers it.
         refusals: the server's log of refused requests; by default the stream has one of its own.
+        turns: divides the server's computing between principals; by default the stream has its own.
 
     Attributes:
         descriptors: the file descriptors to send with the last reply.
@@ -46,11 +51,13 @@ class SessionStream:
         metrics: Metrics,
         local_socket: LocalSocketListener | None,
         refusals: Refusals | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self._open_session = open_session
         self._metrics = metrics
         self._local_socket = local_socket
         self._refusals = refusals or Refusals(metrics)
+        self._turns = turns or Turns()
         self._connection: LocalConnection | None = None
         self._lock = threading.Lock()
         # Held while a frame is processed. A gRPC frame may still be processed when the local transport is attached.
@@ -65,21 +72,30 @@ class SessionStream:
     def may_take_long(self, frame: processing_pb2.SessionRequest) -> bool:
         """Whether the frame must not be processed on the event loop.
 
-        True for frames that run shipped code, carry logits, or are large.
+        True for frames that run shipped code, carry logits, are large, or are much work.
         """
         kind = frame.WhichOneof("frame")
-        if kind == "step" and self._session is not None and self._session.may_take_long:
+        if kind == "step" and self._session is not None and self._session.may_take_long(frame.step):
             return True
         return kind in ("add", "logits") or frame.ByteSize() > _SHORT_FRAME_BYTES
 
-    def answer(self, frame: processing_pb2.SessionRequest, transport: str) -> processing_pb2.SessionResponse:
-        """Process one frame that arrived by `transport`, and return its reply. A refused frame changes nothing."""
+    def answer(
+        self, frame: processing_pb2.SessionRequest, transport: str, *, may_wait: bool = True
+    ) -> processing_pb2.SessionResponse:
+        """Process one frame that arrived by `transport`, and return its reply. A refused frame changes nothing.
+
+        Args:
+            frame: the frame.
+            transport: "local" or "grpc".
+            may_wait: False on the event loop: the frame then takes no turn, because it is little work.
+        """
         # Only the thread of the local transport may block: gRPC frames may be processed on the event loop.
         if not self._processing.acquire(blocking=transport == "local"):
             error = InvalidArgument("this session uses its local transport, which is processing a frame; send it there")
             return processing_pb2.SessionResponse(seq=frame.seq, error=to_proto(error))
         try:
-            return self._answer(frame, transport)
+            with self._turn(frame) if may_wait else nullcontext():
+                return self._answer(frame, transport)
         finally:
             self._processing.release()
 
@@ -121,6 +137,12 @@ class SessionStream:
             ended = self._closed
         if ended:
             self._close_session()
+
+    def _turn(self, frame: processing_pb2.SessionRequest) -> AbstractContextManager[None]:
+        """The turn of the session's principal, for frames that compute. Others may wait, for example for a GPU."""
+        if self._session is None or frame.WhichOneof("frame") not in _COMPUTING:
+            return nullcontext()
+        return self._turns.of(self._session.principal.name)
 
     def _answer(self, frame: processing_pb2.SessionRequest, transport: str) -> processing_pb2.SessionResponse:
         if frame.seq == self._last.seq != 0:

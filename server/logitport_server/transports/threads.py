@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections import Counter, OrderedDict, deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
 T = TypeVar("T")
 
@@ -16,21 +18,107 @@ T = TypeVar("T")
 _MAX_THREADS = 256
 
 
+@dataclass(eq=False)
+class _Call:
+    principal: str
+    work: Callable[[], Any]
+    future: Future[Any] = field(default_factory=Future)
+
+
 class Threads:
-    """Runs calls on threads, and keeps track of those that are running."""
+    """Runs calls on threads, with a share of the threads for each principal.
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_MAX_THREADS, "logitport-call")
-        self._running: set[Future[Any]] = set()
+    A principal's call starts only while the principal uses fewer threads than are free; otherwise it waits in the
+    principal's own queue. So one principal uses at most half of the threads, and two at most a third each. Some threads
+    always stay free for a principal that uses none. A fixed share would either waste threads or not bound the sum.
+    Source: dynamic thresholds with alpha = 1, in Choudhury and Hahne, "Dynamic Queue Length Thresholds for
+    Shared-Memory Packet Switches", 1998.
 
-    def submit(self, call: Callable[..., T], *args: Any) -> Future[T]:
-        """Run the call on a thread."""
-        future = self._pool.submit(call, *args)
-        self._running.add(future)
-        future.add_done_callback(self._running.discard)
-        return future
+    The queues need no limit of their own: `Quotas` limits the calls and sessions of a principal, and a session has one
+    frame at a time.
+
+    Args:
+        max_threads: number of threads.
+    """
+
+    def __init__(self, max_threads: int = _MAX_THREADS) -> None:
+        self._pool = ThreadPoolExecutor(max_threads, "logitport-call")
+        self._lock = threading.Lock()
+        self._free = max_threads
+        self._used: Counter[str] = Counter()
+        # Calls that wait, by principal. The first principal whose share allows it is next.
+        self._waiting: OrderedDict[str, deque[_Call]] = OrderedDict()
+        self._unfinished: set[Future[Any]] = set()
+        self._closed = False
+
+    def submit(self, principal: str, work: Callable[[], T]) -> Future[T]:
+        """Run the work on a thread, when the principal's share allows it. Raises RuntimeError after `close`."""
+        call = _Call(principal, work)
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the server is shutting down")
+            self._unfinished.add(call.future)
+            self._waiting.setdefault(principal, deque()).append(call)
+            self._start_waiting()
+        call.future.add_done_callback(self._forget)
+        return call.future
 
     def close(self) -> int:
         """Start no more calls. Returns the number of calls that are still running."""
+        with self._lock:
+            self._closed = True
+            waiting = [call for calls in self._waiting.values() for call in calls]
+            self._waiting.clear()
+        for call in waiting:
+            call.future.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        return len(self._running)
+        with self._lock:
+            return len(self._unfinished)
+
+    def _start_waiting(self) -> None:
+        """Start the waiting calls that the shares allow, one of each principal in turn."""
+        started = True
+        while started:
+            started = False
+            for principal in list(self._waiting):
+                if self._used[principal] < self._free:
+                    self._start(principal)
+                    started = True
+
+    def _start(self, principal: str) -> None:
+        """Start the first waiting call of a principal, and put the principal behind the others."""
+        calls = self._waiting[principal]
+        call = calls.popleft()
+        if calls:
+            self._waiting.move_to_end(principal)
+        else:
+            del self._waiting[principal]
+        self._free -= 1
+        self._used[principal] += 1
+        self._pool.submit(self._run, call)
+
+    def _run(self, call: _Call) -> None:
+        try:
+            if call.future.set_running_or_notify_cancel():
+                _finish(call)
+        finally:
+            with self._lock:
+                self._free += 1
+                self._used[call.principal] -= 1
+                if not self._used[call.principal]:
+                    del self._used[call.principal]  # names may come from certificates: their number has no limit
+                if not self._closed:
+                    self._start_waiting()
+
+    def _forget(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._unfinished.discard(future)
+
+
+def _finish(call: _Call) -> None:
+    try:
+        result = call.work()
+    except BaseException as error:  # noqa: BLE001 - the caller raises it
+        call.future.set_exception(error)
+    else:
+        call.future.set_result(result)

@@ -76,6 +76,21 @@ def test_an_empty_message(apply_with_toys: Apply) -> None:
     assert not response.failures
 
 
+def test_too_much_work_is_refused_before_any_request_is_admitted(open_engine: Any) -> None:
+    sessions = []
+
+    def open_session(opening: processing_pb2.OpenSession) -> Any:
+        sessions.append(open_engine(opening.vocab_size, datatype=opening.datatype, max_step_work=7).session)
+        return sessions[-1]
+
+    requests = [Request([1], processors=DENY * 2), Request([1], processors=ADD * 2)]
+    with pytest.raises(LimitExceeded, match=r"4 rows is 8 .* the server accepts 7: .* raise --max-step-work"):
+        apply(message_of(torch.zeros(4, VOCAB), requests, 2), open_session)
+    assert len(sessions[0]) == 0
+    requests.pop()
+    assert not apply(message_of(torch.zeros(2, VOCAB), requests, 2), open_session).failures
+
+
 @pytest.mark.parametrize(
     ("shape", "requests", "each", "error", "message"),
     [

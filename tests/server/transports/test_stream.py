@@ -19,6 +19,8 @@ from logitport_server.metrics import Metrics
 from logitport_server.registry.loader import Loader
 from logitport_server.session.session import EngineSession
 from logitport_server.transports.stream import SessionStream
+from logitport_server.turns import Turns
+from tests.waiting import SECONDS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,12 +53,10 @@ def refusal(reply: Reply) -> LogitportError:
     return from_proto(reply.error)
 
 
-def add(processor: str, slot: int = 0) -> dict[str, Any]:
-    request = common_pb2.Request(
-        prompt_token_ids=[1],
-        processors=[common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin=processor))],
-    )
-    slotted = processing_pb2.SlottedRequest(slot=slot, request=request)
+def add(processor: str, times: int = 1) -> dict[str, Any]:
+    call = common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin=processor))
+    request = common_pb2.Request(prompt_token_ids=[1], processors=[call] * times)
+    slotted = processing_pb2.SlottedRequest(slot=0, request=request)
     return {"add": processing_pb2.AddRequests(requests=[slotted])}
 
 
@@ -178,6 +178,13 @@ def broken(*_: Any) -> None:
         ([add("DenyHistory")], True),
         ([logits()], True),
         ([add("DenyHistory"), step()], False),
+        ([add("DenyHistory"), {"step": {"slots": bytes(4 * 128)}}], False),
+        ([add("DenyHistory"), {"step": {"slots": bytes(4 * 129)}}], True),
+        ([add("DenyHistory", 2), {"step": {"slots": bytes(4 * 65)}}], True),
+        ([add("DenyHistory", 2), {"step": {"row_requests": bytes(4 * 65)}}], True),
+        ([add("DenyHistory", 2), {"step": {"draft_token_ids": bytes(4 * 65)}}], True),
+        ([add("DenyHistory"), {"step": {"new_token_ids": bytes(4 * 512)}}], False),
+        ([add("DenyHistory"), {"step": {"new_token_ids": bytes(4 * 513)}}], True),
         ([{}], False),
     ],
 )
@@ -196,6 +203,21 @@ def test_steps_of_shipped_or_slow_code_may_take_long(stream: SessionStream, why:
     assert not stream.may_take_long(Frame(**step()))
     setattr(next(iter(stream._session._hosted.values())), why, True)
     assert stream.may_take_long(Frame(**step()))
+
+
+def test_frames_take_turns_except_on_the_event_loop(open_engine: Any) -> None:
+    turns = Turns()
+    stream = SessionStream(lambda opening: open_engine(opening.vocab_size).session, METRICS, None, turns=turns)
+    answer(stream, 1, **OPEN)
+    answer(stream, 2, **add("DenyHistory"))
+    with ThreadPoolExecutor(1) as pool:
+        with turns.of("other"):
+            reply = stream.answer(Frame(seq=3, **step(2)), "grpc", may_wait=False)
+            assert reply.HasField("edits")
+            later = pool.submit(stream.answer, Frame(seq=4, **step(3, base=2)), "local")
+            wait_until(lambda: turns.waiting)
+            assert not later.done()
+        assert later.result(SECONDS).HasField("edits")
 
 
 class LocalConnection:

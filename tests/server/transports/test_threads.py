@@ -1,0 +1,78 @@
+"""Shares of the threads for slow calls."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from logitport_server.transports.threads import Threads
+from tests.waiting import SECONDS, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+WHOLE = 6
+
+
+@pytest.fixture
+def threads() -> Iterator[Threads]:
+    opened = Threads(WHOLE)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def released() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def hold(threads: Threads, released: threading.Event, principal: str, calls: int) -> Callable[[], int]:
+    """Submit calls that wait. Returns a function that counts those that have started."""
+    futures: list[Future[bool]] = [threads.submit(principal, lambda: released.wait(SECONDS)) for _ in range(calls)]
+    return lambda: sum(future.running() or future.done() for future in futures)
+
+
+def test_a_call_returns_its_result_or_raises_its_error(threads: Threads) -> None:
+    assert threads.submit("alice", lambda: 7).result(SECONDS) == 7
+    with pytest.raises(ZeroDivisionError):
+        threads.submit("alice", lambda: 1 // 0).result(SECONDS)
+    assert threads.close() == 0
+
+
+def test_no_principal_takes_the_threads_of_another(threads: Threads, released: threading.Event) -> None:
+    many = hold(threads, released, "many", 100)
+    assert threads.submit("alice", lambda: "served").result(SECONDS) == "served"
+    wait_until(lambda: many() == WHOLE // 2)
+    more = hold(threads, released, "more", 100)
+    assert threads.submit("alice", lambda: "served").result(SECONDS) == "served"
+    wait_until(lambda: more() == 2)
+    assert (many(), more()) == (WHOLE // 2, 2)
+    released.set()
+    wait_until(lambda: many() == more() == 100)
+
+
+def test_waiting_calls_of_a_principal_start_in_order(threads: Threads, released: threading.Event) -> None:
+    hold(threads, released, "alice", 3)
+    order: list[int] = []
+    later = [threads.submit("alice", lambda number=number: order.append(number)) for number in range(2)]  # type: ignore[misc]
+    later.append(threads.submit("alice", lambda: order.append(2)))
+    assert not any(future.done() for future in later)
+    assert later[1].cancel()
+    released.set()
+    later[2].result(SECONDS)
+    assert 1 not in order
+
+
+def test_calls_that_wait_are_cancelled_at_the_end(threads: Threads, released: threading.Event) -> None:
+    running = hold(threads, released, "alice", 3)
+    waiting = threads.submit("alice", lambda: None)
+    wait_until(lambda: running() == 3)
+    assert threads.close() == 3
+    assert waiting.cancelled()
+    with pytest.raises(RuntimeError, match="shutting down"):
+        threads.submit("bob", lambda: None)
