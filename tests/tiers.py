@@ -19,7 +19,8 @@ SLOW_FILES = frozenset(
         "attacks/test_grammar_bombs.py",
         "attacks/test_isolated_code.py",
         "attacks/test_token_guessing.py",
-        # A server for each hostile caller.
+        # A server for each hostile caller, and processors that crash again and again.
+        "end_to_end/test_quarantine.py",
         "benchmarks/test_hostile.py",
         # Hooks and lost or stalled servers.
         "client/integrations/test_stalled_server.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import pytest
 import torch
 
 from logitport import Client, Request
@@ -13,6 +14,7 @@ from tests.toy_processors import AddOneInPlace
 VOCAB = 64
 
 
+@pytest.mark.slow
 def test_many_sessions_do_not_exhaust_their_worker(attacked: Any) -> None:
     """A worker may open a few dozen descriptors, and each session shares its own memory with it."""
     with Client(attacked.target) as client:

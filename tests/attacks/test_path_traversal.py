@@ -57,6 +57,7 @@ def test_no_such_name_is_looked_up(client: Client, name: str) -> None:
         assert isinstance(error, UnknownProcessor)
 
 
+@pytest.mark.slow
 def test_nothing_is_written_or_read_outside_the_store(start_server: Any, tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "store"
     options = ("--enable-custom-logit-processor", "--store", str(folder))

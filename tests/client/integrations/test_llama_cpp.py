@@ -202,6 +202,7 @@ def test_a_refusal_is_raised_through_ctypes_at_the_first_id(remote: Any) -> None
         outputs(Llama(), [5, 6], remote("no_such_thing"), 1)
 
 
+@pytest.mark.slow
 def test_a_lost_server_and_ctrl_c_are_raised_through_ctypes(
     start_server: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

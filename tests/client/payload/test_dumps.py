@@ -101,6 +101,7 @@ def test_a_class_gives_the_same_results_when_loaded_here(name):
     assert plain(payload.instantiate(cls)(LOGITS.copy(), None)) == plain(SHIPPED[name]()(LOGITS.copy(), None))
 
 
+@pytest.mark.slow
 def test_the_same_class_gives_the_same_bytes_in_every_process(tmp_path):
     # The first process compiles the module, the second finds it in a .pyc file; seeds and the order of dumps differ.
     shutil.copytree(HERE / "client_code", tmp_path / "client_code", ignore=shutil.ignore_patterns("__pycache__"))

@@ -38,6 +38,7 @@ def test_a_machine_that_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(tried.values()) == {"yes"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(LACKING.keys() - {"bubblewrap", "namespaces"}, reason=f"this machine lacks layers: {LACKING}")
 def test_a_waiver_accepts_what_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")

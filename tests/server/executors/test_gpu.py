@@ -342,6 +342,7 @@ class Touches(CustomLogitProcessor):
         return logits + 1
 
 
+@pytest.mark.slow
 def test_only_workers_of_permitted_authors_have_the_device_nodes(
     ship: Callable[..., Source], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -302,6 +302,7 @@ def test_an_invalid_reply_ends_the_worker_and_fails_its_requests(
     assert row_edits[0]
 
 
+@pytest.mark.slow
 def test_workers_are_limited_and_idle_ones_are_replaced(ship: Ship) -> None:
     missing = [layer.name for layer in LAYERS if layer.missing() is not None]
     executor = ProcessExecutor(Deadlines(60.0, 200.0), quarantine_after=3, max_workers=2, without=missing)
@@ -319,6 +320,7 @@ def test_workers_are_limited_and_idle_ones_are_replaced(ship: Ship) -> None:
         executor.close()
 
 
+@pytest.mark.slow
 def test_a_zygote_that_ends_is_launched_again(ship: Ship) -> None:
     missing = [layer.name for layer in LAYERS if layer.missing() is not None]
     executor = ProcessExecutor(Deadlines(60.0, 200.0), quarantine_after=3, without=missing)
@@ -338,6 +340,7 @@ def test_a_zygote_that_ends_is_launched_again(ship: Ship) -> None:
         executor.close()
 
 
+@pytest.mark.slow
 def test_a_zygote_is_launched_again_in_the_background(ship: Ship, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step in the meantime fails within its time, a later one succeeds, and the processor is charged for neither."""
     launching, may_launch = threading.Event(), threading.Event()

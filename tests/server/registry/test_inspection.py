@@ -97,6 +97,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert inspect("-", stdin=Curious.to_str()).stdout == done.stdout
 
 
+@pytest.mark.slow
 def test_signatures_are_reported(tmp_path: Path) -> None:
     key, trusted = tmp_path / "key", tmp_path / "trusted"
     for arguments in (["keygen", str(key)], ["sign", "-", "--key", str(key), "--name", "team/x"]):

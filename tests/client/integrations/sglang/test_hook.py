@@ -268,6 +268,7 @@ class TestServerGone:
             clock.now += 0.5
         assert attempts[1] - attempts[0] >= 6.0
 
+    @pytest.mark.slow
     def test_another_server_continues_requests_with_state_from_history(
         self, start_server: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -154,6 +154,7 @@ def test_without_a_server_requests_fail_and_nothing_raises(monkeypatch: pytest.M
     assert logits[1][0].argmax() == EOS
 
 
+@pytest.mark.slow
 def test_requests_of_a_lost_server_fail_and_another_server_serves_new_ones(
     start_server: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
