@@ -32,18 +32,10 @@ WITHOUT_WORKERS = {each.name for module in (chains, connections, sizes) for each
 BLOCK = Block(30, 0.002, 0.004, 0.008, 0.1, 0.02, 100, 0, 0, 1.0, 0.5, 0.1)
 
 
-# Attacks that the server does not withstand yet.
-KNOWN = {
-    "chains, 16 sessions": "the innocent engine's frame over gRPC waits longer than its timeout of 60 s",
-    "63 tenants": "one principal takes all workers but one, and the innocent engine needs two",
-}
-
-
 def cases() -> Iterator[Any]:
     """Every attacker over one transport, in turn."""
     for name, transport in zip(ATTACKERS, cycle(["local", "grpc"]), strict=False):
-        known = [pytest.mark.xfail(reason=KNOWN[name], strict=False)] if name in KNOWN else []
-        yield pytest.param(name, transport, marks=known, id=f"{name}, {transport}")
+        yield pytest.param(name, transport, id=f"{name}, {transport}")
 
 
 @pytest.mark.timeout(600)
