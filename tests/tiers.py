@@ -25,6 +25,7 @@ SLOW_FILES = frozenset(
         # Hooks and lost or stalled servers.
         "client/integrations/test_stalled_server.py",
         "client/integrations/transformers/test_continuous.py",
+        "client/integrations/transformers/test_generate.py",
         "client/integrations/vllm/test_admission.py",
         "client/session/transports/test_transport_conformance.py",
         # A process for each case.
