@@ -77,7 +77,7 @@ class Flight:
 
     Args:
         calls: the calls. Those of one worker run in this order.
-        seconds: how long to wait for all of them together. What the caller does while they run does not count.
+        seconds: how long to wait for all of them together. The caller's own work while they run does not count.
 
     Attributes:
         waited: how long the caller has waited, in seconds.

@@ -81,7 +81,7 @@ class RemoteDialect(Dialect):
         with self.worker.reserved(self.source, seconds):
             self._host(seconds)
             call = messages.Validate(processor=self._number)
-            self.worker.exchange(self.source, call, columns, messages.EmptyReply, seconds)
+            self.worker.exchange(self.source, call, columns, messages.EmptyReply, seconds, at_admission=True)
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> RemoteState:
         state = RemoteState(context, orjson.dumps(params), on_release=self._release)
@@ -89,7 +89,7 @@ class RemoteDialect(Dialect):
         with self.worker.reserved(self.source, seconds):
             self._host(seconds)
             call, columns = self._start_call(state)
-            reply, _ = self.worker.exchange(self.source, call, columns, messages.StartReply, seconds)
+            reply = self.worker.exchange(self.source, call, columns, messages.StartReply, seconds, at_admission=True)
             self._started(reply)
             state.loaded = self._loaded
         return state
@@ -125,7 +125,7 @@ class RemoteDialect(Dialect):
         Blocks only to open memory of a GPU, for the given time. An error ends the call.
         """
         try:
-            process = self._post_host(call, seconds)
+            process = self._post_host(partial(self._host_failed, call), seconds)
             state_numbers = self._post_states(call)
             message, shared, descriptors = self._message(call, process, seconds)
             message.states = state_numbers
@@ -159,45 +159,44 @@ class RemoteDialect(Dialect):
         if state.loaded is not None:
             self.worker.release(self._number, state.number)
 
-    def _host(self, seconds: float) -> WorkerProcess:
-        """Return the worker's process. A process without the processor loads it within these seconds."""
-        process = self._current_process(seconds)
+    def _host(self, seconds: float) -> None:
+        """Load the processor at the admission of a request, if the process lacks it, within these seconds."""
+        errors: list[BaseException] = []
+        self._post_host(errors.append, seconds, at_admission=True)
+        self.worker.drain(seconds)
+        if errors:
+            self._process = None
+            raise errors[0]
+
+    def _post_host(
+        self, on_error: Callable[[BaseException], object], seconds: float, *, at_admission: bool = False
+    ) -> WorkerProcess:
+        """Return the worker's process. If it lacks the processor, post the call that loads it."""
+        self.worker.quarantine.check(self.worker.domain, self.source.key, self.name)
+        process = self.worker.process(seconds)
         if process is not self._process:
-            call = self._host_call(process)
-            columns, check = [self._payload.data], partial(self._hosted, process)
-            self.worker.exchange(self.source, call, columns, messages.HostReply, seconds, check=check)
-            self._set_process(process)
-        return process
-
-    def _post_host(self, call: RemoteCall, seconds: float) -> WorkerProcess:
-        """Do the same as `_host`, but only post the call; an error ends the call that needs the processor."""
-        process = self._current_process(seconds)
-        if process is not self._process:
-
-            def failed(error: BaseException) -> None:
-                self._process = None
-                call.splittable = False
-                call.fail(error)
-
             self.worker.post(
                 self.source,
                 self._host_call(process),
                 [self._payload.data],
                 messages.HostReply,
                 lambda reply, _: self._hosted(process, reply),
-                failed,
+                on_error,
+                at_admission=at_admission,
             )
             self._set_process(process)
         return process
+
+    def _host_failed(self, call: RemoteCall, error: BaseException) -> None:
+        """End a call, because the processor that it needs could not be loaded."""
+        self._process = None
+        call.splittable = False
+        call.fail(error)
 
     def _set_process(self, process: WorkerProcess) -> None:
         """Set the process that has loaded the processor, or will have when it has answered."""
         self._process, self._loaded, self._sent_states = process, object(), _no_states
         self._memory.forget()
-
-    def _current_process(self, seconds: float) -> WorkerProcess:
-        self.worker.quarantine.check(self.worker.domain, self.source.key, self.name)
-        return self.worker.process(seconds)
 
     def _host_call(self, process: WorkerProcess) -> messages.Host:
         gpu, shipped = self.worker.gpu, self._payload
@@ -240,7 +239,7 @@ class RemoteDialect(Dialect):
         return call, [state.params, orjson.dumps(context.sampling_params), token_ids]
 
     def _started(self, reply: messages.StartReply) -> None:
-        self.argmax_invariant = reply.argmax_invariant  # an instance made now may know better
+        self.argmax_invariant = reply.argmax_invariant  # only the new instance may know
 
     def _post_states(self, call: RemoteCall) -> list[int] | None:
         """Post the start of all states that the process lacks.

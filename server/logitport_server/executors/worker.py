@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
@@ -136,13 +136,12 @@ class Worker:
     def not_begun(self, source: Source, seconds: float) -> ProcessorTimedOut:
         """Return the error of a call that has waited these seconds for the worker, and was not begun."""
         name = source.display_name
+        reason = (
+            f"the worker of its trust domain was busy for {seconds:.3g} s; try again, or give slow processors a tenant "
+            "of their own"
+        )
         if self._process is None:
-            reason = f"no worker for {self.domain} was started within {seconds:.3g} s; try again"
-        else:
-            reason = (
-                f"the worker of its trust domain was busy for {seconds:.3g} s; try again, or give slow processors a "
-                "tenant of their own"
-            )
+            reason = self._not_forked(seconds)
         return ProcessorTimedOut(f"processor {name}: {reason}", processor=name)
 
     @contextmanager
@@ -177,6 +176,8 @@ class Worker:
             ProcessorTimedOut: it takes longer than these seconds.
             LimitExceeded: the server has no descriptor for it, or no slot for this trust domain.
         """
+        if self._posted and self._process is not None:  # checked before the first call that is in flight
+            return self._process
         deadline = time.monotonic() + seconds
         if self._slots is not None:
             self._slots.acquire(self, seconds)  # ends the process if another party is entitled to its slot
@@ -186,7 +187,7 @@ class Worker:
                 self._forked = self._fork(deadline - time.monotonic())
             wait([self._forked], max(0.0, deadline - time.monotonic()))
             if not self._forked.done():  # the next call takes its process
-                raise ProcessorTimedOut(f"no worker for {self.domain} was started within {seconds:.3g} s; try again")
+                raise ProcessorTimedOut(self._not_forked(seconds))
             forked, self._forked = self._forked, None
             try:
                 self._process = forked.result()
@@ -240,27 +241,35 @@ class Worker:
         expected: type[_Reply],
         seconds: float,
         descriptors: Sequence[int] = (),
-        check: Callable[[_Reply], object] | None = None,
-    ) -> tuple[_Reply, Sequence[memoryview]]:
-        """Post a call, and wait for its reply and those of all earlier calls.
-
-        `check` is called with the reply, and may raise what `on_reply` of `post` may raise.
+        *,
+        at_admission: bool = False,
+    ) -> _Reply:
+        """Post a call, and wait for its reply and those of all earlier calls. The arguments are those of `post`.
 
         Raises:
             ProcessorTimedOut: the replies did not arrive within these seconds. The process is killed.
             WorkerLost: the process ended, or its reply is invalid.
             LogitportError: the processor raised, or was refused.
         """
-        replies: list[tuple[_Reply, Sequence[memoryview]]] = []
+        received: list[_Reply] = []
         errors: list[BaseException] = []
+        self.post(
+            source,
+            call,
+            columns,
+            expected,
+            lambda reply, _: received.append(reply),
+            errors.append,
+            descriptors,
+            at_admission=at_admission,
+        )
+        self.drain(seconds)
+        if errors:
+            raise errors[0]
+        return received[0]
 
-        def on_reply(reply: _Reply, reply_columns: Sequence[memoryview]) -> None:
-            if check is not None:
-                check(reply)
-            replies.append((reply, reply_columns))
-
-        at_admission = seconds >= self.deadlines.load
-        self.post(source, call, columns, expected, on_reply, errors.append, descriptors, at_admission=at_admission)
+    def drain(self, seconds: float) -> None:
+        """Wait until all calls have a reply or an error. The process is killed if that takes longer."""
         deadline = time.monotonic() + seconds
         self.flush()
         while self._posted and self._process is not None:
@@ -268,9 +277,6 @@ class Worker:
                 self.pump()
             else:
                 self.time_out(seconds)
-        if errors:
-            raise errors[0]
-        return replies[0]
 
     def flush(self) -> None:
         """Write as many posted calls as the socket takes without blocking."""
@@ -342,6 +348,9 @@ class Worker:
             except WorkerGone as gone:
                 raise WorkerLost(f"no worker for {self.domain}: it {gone}; try again") from gone
 
+    def _not_forked(self, seconds: float) -> str:
+        return f"no worker for {self.domain} was started within {seconds:.3g} s; try again"
+
     def _is_permitted(self, process: WorkerProcess) -> bool:
         """Return whether the owner still has the scope for the GPU, if the process holds one."""
         return not process.holds_gpu or (self.gpu is not None and self.gpu.granted(self.domain))
@@ -384,8 +393,7 @@ class Worker:
         calls, self._posted = self._posted, deque()
         waited = self._process.waited_seconds if self._process is not None else 0.0
         self._close_process()
-        with suppress(Exception):  # if it persists, the next call reports it
-            self._forked = self._forked or self._zygote(0.0).fork()
+        self.prepare()
         if not calls:
             return
         oldest = calls.popleft()

@@ -68,6 +68,8 @@ class WorkerProcess:
         # Frames, or the rest of one, with the descriptors that travel with its first byte.
         self._outgoing: deque[tuple[bytes | memoryview, Sequence[int]]] = deque()
         self._reader = frames.Reader()
+        # What the process has sent that is invalid, or "". Kept, because valid replies before it are returned first.
+        self._invalid = ""
         self._end = select.poll()
         self._end.register(pidfd, select.POLLIN)
 
@@ -104,11 +106,11 @@ class WorkerProcess:
             is_open = self._read()
         except OSError:
             is_open = False
-        received, invalid = self._replies()
+        received = [] if self._invalid else self._replies()
         if received:
             return received
-        if invalid:
-            raise WorkerGone(invalid)
+        if self._invalid:
+            raise WorkerGone(self._invalid)
         if not is_open:
             raise self._gone()
         self.flush()
@@ -171,19 +173,21 @@ class WorkerProcess:
                 return True
         return True
 
-    def _replies(self) -> tuple[list[Received], str]:
-        """Return the complete replies, and what follows them that is invalid, or ""."""
+    def _replies(self) -> list[Received]:
+        """Return the complete replies. Sets `_invalid` if something else follows them."""
         received: list[Received] = []
         try:
             while self._limits and (frame := self._next()) is not None:
                 if frame.call != self._posted - len(self._limits) + 1:
-                    return received, "sent a reply with the number of another call"
+                    self._invalid = "sent a reply with the number of another call"
+                    return received
                 received.append(Received(messages.decode_reply(frame.message), frame.columns))
                 self._limits.popleft()
         except frames.BadFrame as error:
-            return received, f"sent an invalid frame: {error}"
-        surplus = 0 if self._limits else len(self._reader)
-        return received, f"sent {surplus} bytes that belong to no reply" if surplus else ""
+            self._invalid = f"sent an invalid frame: {error}"
+        if not self._limits and len(self._reader):
+            self._invalid = f"sent {len(self._reader)} bytes that belong to no reply"
+        return received
 
     def _next(self) -> frames.Frame | None:
         limits = self._limits[0]

@@ -185,9 +185,7 @@ def _conclude(
             return []
     if result.splittable and _can_split(group, error, time):
         return _halves(group)
-    failure = of_dialect(error, group.dialect)
-    for row in group.rows:
-        outcome.fail(row.request, failure)
+    _fail_group(group, error, outcome)
     return []
 
 
@@ -200,8 +198,7 @@ def _apply(group: Group, result: _Result, vocab_size: int, logits: torch.Tensor 
     else:
         edits = result.value
     has_edits = bool(edits)
-    for index, error in result.failed.items():
-        outcome.fail(group.rows[index].request, of_dialect(error, group.dialect))
+    _fail_rows(group, result.failed, outcome)
     outcome.succeeded.append((group, edits))
     if has_edits and logits is not None:
         packed = StepOutcome([(group, edits)], outcome.failures).pack(vocab_size)
@@ -220,16 +217,24 @@ def _write_back(group: Group, result: Any, logits: torch.Tensor) -> None:
 def _fail_not_called(groups: Iterable[Group], outcome: StepOutcome) -> None:
     error = ProcessorTimedOut("not called: shipped processors have used up the time of this step")
     for group in groups:
-        failure = of_dialect(error, group.dialect)
-        for row in group.rows:
-            outcome.fail(row.request, failure)
+        _fail_group(group, error, outcome)
+
+
+def _fail_group(group: Group, error: BaseException, outcome: StepOutcome) -> None:
+    failure = of_dialect(error, group.dialect)
+    for row in group.rows:
+        outcome.fail(row.request, failure)
+
+
+def _fail_rows(group: Group, errors: Mapping[int, BaseException], outcome: StepOutcome) -> None:
+    """Fail the requests of these rows, by index in the group."""
+    for index, error in errors.items():
+        outcome.fail(group.rows[index].request, of_dialect(error, group.dialect))
 
 
 def _without_failed(group: Group, failed: Mapping[int, BaseException], outcome: StepOutcome) -> Group:
-    """Fail these rows, by index. Returns the other rows."""
-    for index, error in failed.items():
-        if not isinstance(error, NotStarted):
-            outcome.fail(group.rows[index].request, of_dialect(error, group.dialect))
+    """Fail these rows, by index, unless their start was not begun. Returns the other rows."""
+    _fail_rows(group, {row: error for row, error in failed.items() if not isinstance(error, NotStarted)}, outcome)
     kept = [index for index, row in enumerate(group.rows) if row.request.failure is None]
     return _part(group, kept)
 

@@ -437,3 +437,24 @@ def test_only_the_time_that_the_server_waits_is_charged(untrusted: UntrustedWork
     assert untrusted.process.waited_seconds == 0.0
     assert wait_for_any([untrusted.process], 0.2) == []
     assert untrusted.process.waited_seconds >= 0.19
+
+
+def test_invalid_bytes_after_valid_replies_are_not_forgotten(untrusted: UntrustedWorker) -> None:
+    for _ in range(3):
+        untrusted.process.post(EDIT, [b""])
+    untrusted.process.flush()
+    untrusted.end.sendall(frames.pack(1, REPLY) + frames.pack(9, REPLY))
+    assert len(untrusted.process.pump()) == 1
+    for _ in range(2):
+        with pytest.raises(WorkerGone, match="a reply with the number of another call"):
+            untrusted.process.pump()
+
+
+def test_a_worker_keeps_its_process_while_calls_are_in_flight(ship: Ship) -> None:
+    """Another party may be entitled to its slot meanwhile; it gives way at its next call."""
+    source, slots = ship(CountsCallsInWorker), Mock()
+    worker = Worker(source.domain, Mock(), Deadlines(2.0, 10.0), Quarantine(3, 2.0), slots=slots)
+    worker._process = process = Mock()
+    worker.post(source, EDIT, [], messages.EditReply, Mock(), Mock())
+    assert worker.process(1.0) is process
+    slots.acquire.assert_not_called()
