@@ -94,9 +94,11 @@ def test_connections_without_a_token(attacked: Any, raw_engine: Any) -> None:
 def test_streams_of_a_connection(serving: Any) -> None:
     with serving("--max-streams-per-connection", "2") as running, grpc.insecure_channel(running.target) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        watches = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(3)]
-        for watch in watches[:2]:
-            next(watch)
+        watches = []
+        for _ in range(2):  # calls that begin at the same time arrive in any order
+            watches.append(stub.Watch(health_pb2.HealthCheckRequest(), timeout=SECONDS))
+            next(watches[-1])
+        watches.append(stub.Watch(health_pb2.HealthCheckRequest(), timeout=SECONDS))
         replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=lambda: replies.put(next(watches[2])), daemon=True).start()
         with grpc.insecure_channel(running.target, options=[("grpc.use_local_subchannel_pool", 1)]) as other:
