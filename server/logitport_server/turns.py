@@ -22,7 +22,7 @@ SLICE_SECONDS = 0.001
 _MAX_PRINCIPALS = 1024
 
 # How many items `pausing` yields between two pauses: some hundred microseconds of work.
-_ITEMS_PER_PAUSE = 64
+ITEMS_PER_PAUSE = 64
 
 
 class Turns:
@@ -64,11 +64,10 @@ class Turns:
 
     def _acquire(self, turn: Turn) -> None:
         with self._lock:
-            if turn.principal not in self._waiting and (
-                self._holder is None or self._holder.principal != turn.principal
-            ):
+            holder = self._holder
+            if turn.principal not in self._waiting and (holder is None or holder.principal != turn.principal):
                 self._arrive(turn.principal)
-            if self._holder is None:
+            if holder is None:
                 self._give(turn)
                 return
             woken = self._enqueue(turn)
@@ -77,7 +76,10 @@ class Turns:
     def _release(self, turn: Turn) -> None:
         with self._lock:
             self._charge(turn)
-            self._wake_next(turn.principal)
+            if self._waiting:
+                self._wake_next(turn.principal)
+            else:
+                self._holder = None
 
     def _pause(self, turn: Turn) -> None:
         if not self._waiting:
@@ -122,9 +124,6 @@ class Turns:
 
     def _wake_next(self, served: str) -> None:
         """Give the turn to the next thread; of principals with equal times, another one than was served."""
-        if not self._waiting:
-            self._holder = None
-            return
         principal = min(self._waiting, key=lambda other: (self._used.setdefault(other, self._now), other == served))
         queue = self._waiting[principal]
         turn = queue.popleft()
@@ -153,12 +152,12 @@ class Turn:
         self.woken: threading.Lock | None = None
 
     def __enter__(self) -> None:
-        self.acquire()
+        self._turns._acquire(self)
         _held.turn = self
 
     def __exit__(self, *_: object) -> None:
         _held.turn = None
-        self.release()
+        self._turns._release(self)
 
     def acquire(self) -> None:
         """Wait for the turn."""
@@ -167,10 +166,6 @@ class Turn:
     def release(self) -> None:
         """Give the turn to the next thread."""
         self._turns._release(self)
-
-    def pause(self) -> None:
-        """Hand the turn over if the slice is used up and another thread waits; return when it is this one's again."""
-        self._turns._pause(self)
 
 
 class _Held(threading.local):
@@ -186,18 +181,23 @@ def pause() -> None:
     """Hand the thread's turn over if its slice is used up and another thread waits. Without a turn, do nothing."""
     turn = _held.turn
     if turn is not None:
-        turn.pause()
+        turn._turns._pause(turn)
 
 
-def pausing(items: Iterable[T], every: int = _ITEMS_PER_PAUSE) -> Iterable[T]:
-    """Return the items with a pause after each `every` of them; without a turn, return the same object."""
-    return items if _held.turn is None else _pausing(items, every)
+def pausing(items: Iterable[T], count: int) -> Iterable[T]:
+    """Return the items, with a pause after each `ITEMS_PER_PAUSE` of them.
+
+    Args:
+        items: what to iterate over.
+        count: the number of items, or more. Without a turn, and for few items, the same object is returned.
+    """
+    return items if count < ITEMS_PER_PAUSE or _held.turn is None else _pausing(items)
 
 
-def _pausing(items: Iterable[T], every: int) -> Iterator[T]:
+def _pausing(items: Iterable[T]) -> Iterator[T]:
     for number, item in enumerate(items, 1):
         yield item
-        if not number % every:
+        if not number % ITEMS_PER_PAUSE:
             pause()
 
 

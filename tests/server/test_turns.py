@@ -53,30 +53,21 @@ def test_principals_that_have_used_less_are_next(pool: ThreadPoolExecutor) -> No
     assert served == ["alice", "bob", "many 0", "many 1", "many 2"]
 
 
-def test_a_pause_hands_over_a_used_slice(pool: ThreadPoolExecutor) -> None:
+@pytest.mark.parametrize(
+    ("waiting", "slice_seconds"),
+    [("busy", 1.0), pytest.param("idle", 0.25, id="a quarter of a slice, for a principal that has used less")],
+)
+def test_a_pause_hands_over_a_used_slice(pool: ThreadPoolExecutor, waiting: str, slice_seconds: float) -> None:
     clock, served = Clock(), []
     turns = Turns(slice_seconds=1.0, clock=clock)
     with turns.of("busy"):
-        queue_up(turns, pool, "busy", lambda: served.append("another session"))
-        clock.now = 0.9
+        queue_up(turns, pool, waiting, lambda: served.append(waiting))
+        clock.now = slice_seconds - 0.05
         pause()
         assert served == []
-        clock.now = 1.1
+        clock.now = slice_seconds + 0.05
         pause()
-        assert served == ["another session"]
-
-
-def test_a_principal_that_has_used_less_waits_for_a_quarter_of_a_slice(pool: ThreadPoolExecutor) -> None:
-    clock, served = Clock(), []
-    turns = Turns(slice_seconds=1.0, clock=clock)
-    with turns.of("busy"):
-        queue_up(turns, pool, "idle", lambda: served.append("idle"))
-        clock.now = 0.2
-        pause()
-        assert served == []
-        clock.now = 0.3
-        pause()
-        assert served == ["idle"]
+        assert served == [waiting]
 
 
 def test_time_is_shared_by_principals_not_by_threads(pool: ThreadPoolExecutor) -> None:
@@ -119,8 +110,8 @@ def test_items_are_yielded_with_pauses(pool: ThreadPoolExecutor) -> None:
     turns, served = Turns(slice_seconds=0.0), []
     with turns.of("busy"):
         queue_up(turns, pool, "idle", lambda: served.append("idle"))
-        seen = [len(served) for _ in pausing(range(6), every=4)]
-    assert seen == [0, 0, 0, 0, 1, 1]
+        seen = [len(served) for _ in pausing(range(66), 66)]
+    assert seen == [0] * 64 + [1] * 2
 
 
 def test_a_released_turn_is_another_threads(pool: ThreadPoolExecutor) -> None:
@@ -147,9 +138,15 @@ def test_an_exception_releases_the_turn() -> None:
 
 def test_without_a_turn_nothing_waits() -> None:
     pause()
+    items = range(1000)
     with Released():
-        items = range(3)
-    assert pausing(items) is items
+        assert pausing(items, 1000) is items
+
+
+def test_few_items_are_yielded_without_pauses() -> None:
+    items = range(8)
+    with Turns().of("idle"):
+        assert pausing(items, 8) is items
 
 
 def test_one_thread_computes_at_a_time(pool: ThreadPoolExecutor) -> None:

@@ -25,11 +25,21 @@ class StepBatch:
         layout: the layout that the frame gave.
         logits_free: the rows of chains that read no logits in this step.
         chain_lengths: length of each request's chain; 0 for an unknown request.
+        longest_chain: length of the longest chain.
         work: the rows of each request times its chain's length, added up. Draft tokens without rows count, too,
             because processors see each of them.
     """
 
-    __slots__ = ("_logits_reading", "_requests", "_unknown", "chain_lengths", "layout", "logits_free", "work")
+    __slots__ = (
+        "_logits_reading",
+        "_requests",
+        "_unknown",
+        "chain_lengths",
+        "layout",
+        "logits_free",
+        "longest_chain",
+        "work",
+    )
 
     def __init__(self, layout: StepLayout, active: Mapping[int, ActiveRequest]) -> None:
         """Look up the requests of the layout among the session's active requests, by slot."""
@@ -45,6 +55,7 @@ class StepBatch:
                 request = None
             self._requests.append(request)
         self.chain_lengths = [0 if request is None else len(request.chain) for request in self._requests]
+        self.longest_chain = max(self.chain_lengths, default=0)
         rows_of = Counter(place for place, _ in layout.rows)
         self.work = sum(
             max(rows_of[place], draft_count) * length
@@ -80,7 +91,9 @@ class StepBatch:
             columns.draft_token_ids,
             strict=True,
         )
-        for request, invalid, base_length, history_crc, new_token_ids, draft_token_ids in pausing(per_request):
+        for request, invalid, base_length, history_crc, new_token_ids, draft_token_ids in pausing(
+            per_request, len(self._requests)
+        ):
             if request is None:
                 continue
             try:

@@ -67,7 +67,7 @@ class StepOutcome:
         """The edits of each row that has any. Read it only after all groups were called: the value is cached."""
         edits: dict[int, RowEdits] = {}
         for group, group_edits in self.succeeded:
-            for row, row_edits in pausing(self._by_row(group, group_edits)):
+            for row, row_edits in pausing(self._by_row(group, group_edits), len(group.rows)):
                 if row_edits:
                     earlier = edits.get(row.index)
                     edits[row.index] = row_edits if earlier is None else _joined(earlier, row_edits)
@@ -78,19 +78,20 @@ class StepOutcome:
         if (packed := self._packed()) is not None:
             return packed
         try:
-            return Edits.pack(pausing(sorted(self.edits.items())), vocab_size)
+            return Edits.pack(pausing(sorted(self.edits.items()), len(self.edits)), vocab_size)
         except Exception:  # noqa: BLE001 - a processor's edits may raise anything
             for group, group_edits in self.succeeded:
-                for row, edits in pausing(self._by_row(group, group_edits)):
+                for row, edits in pausing(self._by_row(group, group_edits), len(group.rows)):
                     try:
                         edits.check(vocab_size)
                     except Exception as error:  # noqa: BLE001 - as above
                         self.fail(row.request, of_dialect(error, group.dialect))
-            return Edits.pack(pausing(sorted(self.edits.items())), vocab_size)
+            return Edits.pack(pausing(sorted(self.edits.items()), len(self.edits)), vocab_size)
 
     def all_denied(self, vocab_size: int) -> list[int]:
         """Indices of the rows in which the edits left no id allowed, ascending."""
-        return sorted(row for row, edits in pausing(self.edits.items()) if edits.denies_all(vocab_size))
+        items = pausing(self.edits.items(), len(self.edits))
+        return sorted(row for row, edits in items if edits.denies_all(vocab_size))
 
     def _packed(self) -> Edits | None:
         """The edits of all rows, if they all come from one group, packed; else None."""

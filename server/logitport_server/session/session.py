@@ -53,8 +53,11 @@ if TYPE_CHECKING:
 _MAX_EOS_TOKEN_IDS = 1024
 _MAX_TOKENIZER_ID_LENGTH = 4096  # a path, perhaps
 
-# Rows times processors that run on the event loop: about a millisecond. To wake a thread takes a tenth of it.
+# Rows times processors that run on the event loop: at most a millisecond, while other principals have sessions.
 _MAX_SHORT_WORK = 128
+# The same without other principals: at most 8 ms, in which no health check is answered. With a thread, a usual step of
+# 256 rows took 14 % longer.
+_MAX_SHORT_WORK_ALONE = 1024
 # A processor's call for a new id takes about a quarter of its time for a row.
 _WORK_OF_A_NEW_ID = 0.25
 
@@ -134,15 +137,20 @@ class EngineSession:
     def __len__(self) -> int:
         return len(self._requests)
 
-    def may_take_long(self, frame: processing_pb2.Step) -> bool:
+    def may_take_long(self, frame: processing_pb2.Step, *, alone: bool) -> bool:
         """Whether a step may be slow, and must not run on the event loop.
 
         True if it runs code that a client shipped, or a processor that declares that it takes long, or if its work may
         be large. The work is estimated by the longest chain, without reading the columns.
+
+        Args:
+            frame: the step.
+            alone: whether all sessions of the server belong to this session's principal.
         """
         rows = max(len(frame.row_requests) or len(frame.slots), len(frame.draft_token_ids))
         work = (rows + len(frame.new_token_ids) * _WORK_OF_A_NEW_ID) / 4 * max(1, self._longest_chain)
-        return work > _MAX_SHORT_WORK or any(dialect.shipped or dialect.takes_long for dialect in self._hosted.values())
+        limit = _MAX_SHORT_WORK_ALONE if alone else _MAX_SHORT_WORK
+        return work > limit or any(dialect.shipped or dialect.takes_long for dialect in self._hosted.values())
 
     def add(self, frame: processing_pb2.AddRequests, reply: processing_pb2.RequestsAdded) -> None:
         """Admit requests. A refused request does not affect the others."""
@@ -313,7 +321,7 @@ class EngineSession:
 
     def _check_new_ids(self, columns: StepColumns, batch: StepBatch) -> None:
         """Check the calls of processors for new ids. Raises LimitExceeded."""
-        limit, longest = self._limits.max_step_work, max(batch.chain_lengths, default=0)
+        limit, longest = self._limits.max_step_work, batch.longest_chain
         if longest * max(map(len, columns.new_token_ids), default=0) * len(batch.chain_lengths) <= limit:
             return  # fast path for the usual step
         counts = [len(token_ids) for token_ids in columns.new_token_ids]

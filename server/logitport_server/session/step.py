@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -88,19 +88,9 @@ def _call_all(
             flight.wait()
             time.spend(flight.waited)
     for call, group in calls.items():
-        result = _Result(call.result, call.error, call.failed, call.splittable)
-        again += _conclude(group, result, vocab_size, logits, outcome, time)
+        again += _conclude(group, call, vocab_size, logits, outcome, time)
         pause()
     return again
-
-
-class _Result(NamedTuple):
-    """The result of a group's call: edits or processed logits, or the error; and the errors of single rows."""
-
-    value: Any
-    error: BaseException | None
-    failed: Mapping[int, BaseException]
-    splittable: bool = True
 
 
 def _remote_call(group: Group, logits: torch.Tensor | None) -> RemoteCall:
@@ -112,20 +102,18 @@ def _call(
     group: Group, vocab_size: int, logits: torch.Tensor | None, outcome: StepOutcome, time: StepTime
 ) -> list[Group]:
     """Call a processor of this process. Returns the groups to call again."""
-    value: Any = None
-    failed: Mapping[int, BaseException] = {}
-    raised = None
     try:
         if group.dialect.reads_logits:
             assert logits is not None  # noqa: S101 - the session runs such a chain only with its logits
             with Released(), torch.no_grad():
-                value = group.dialect.process(group.states, _select(group, logits))
+                result: Any = group.dialect.process(group.states, _select(group, logits))
             failed = group.dialect.failed
         else:
-            value, failed = _edit(group)
-    except BaseException as error:  # noqa: BLE001 - a processor may raise anything
-        raised = error
-    return _conclude(group, _Result(value, raised, failed), vocab_size, logits, outcome, time)
+            result, failed = _edit(group)
+        _apply(group, result, failed, vocab_size, logits, outcome)
+    except BaseException as error:  # noqa: BLE001 - a processor may raise, or return, anything
+        return _split_or_fail(group, error, outcome, time)
+    return []
 
 
 def _edit(group: Group) -> tuple[EditsResult, Mapping[int, BaseException]]:
@@ -153,13 +141,35 @@ def _edit(group: Group) -> tuple[EditsResult, Mapping[int, BaseException]]:
 
 def _conclude(
     group: Group,
-    result: _Result,
+    call: RemoteCall,
     vocab_size: int,
     logits: torch.Tensor | None,
     outcome: StepOutcome,
     time: StepTime,
 ) -> list[Group]:
-    """Record the result of a call. An error fails the requests of this group only.
+    """Record the result of a call in a worker. Returns the groups to call again."""
+    if isinstance(call.error, NotStarted):
+        rest = _without_failed(group, call.failed, outcome)
+        if not time.is_up:
+            return [rest] if rest.rows else []
+        # The grace period is for other places of the chains: not for calls behind one that used up the time.
+        _fail_not_called([rest], outcome)
+        return []
+    error = call.error
+    if error is None:
+        try:
+            _apply(group, call.result, call.failed, vocab_size, logits, outcome)
+        except BaseException as invalid:  # noqa: BLE001 - a processor may return anything
+            error = invalid
+        else:
+            return []
+    return _split_or_fail(group, error, outcome, time, splittable=call.splittable)
+
+
+def _split_or_fail(
+    group: Group, error: BaseException, outcome: StepOutcome, time: StepTime, *, splittable: bool = True
+) -> list[Group]:
+    """Handle the failure of a group's call. An error fails the requests of this group only.
 
     If a call of a logits-free processor fails, its halves are called again, so that only the rows that cause the
     failure fail. A repeated call has no effect on the result, which depends on the history alone. It needs fewer calls
@@ -168,37 +178,30 @@ def _conclude(
     Returns:
         The groups to call again.
     """
-    error = result.error
-    if isinstance(error, NotStarted):
-        rest = _without_failed(group, result.failed, outcome)
-        if not time.is_up:
-            return [rest] if rest.rows else []
-        # The grace period is for other places of the chains: not for calls behind one that used up the time.
-        _fail_not_called([rest], outcome)
-        return []
-    if error is None:
-        try:
-            _apply(group, result, vocab_size, logits, outcome)
-        except BaseException as invalid:  # noqa: BLE001 - a processor may return anything
-            error = invalid
-        else:
-            return []
-    if result.splittable and _can_split(group, error, time):
+    if splittable and _can_split(group, error, time):
         return _halves(group)
     _fail_group(group, error, outcome)
     return []
 
 
-def _apply(group: Group, result: _Result, vocab_size: int, logits: torch.Tensor | None, outcome: StepOutcome) -> None:
-    """Record the edits of a call, or write its logits back."""
+def _apply(
+    group: Group,
+    result: Any,
+    failed: Mapping[int, BaseException],
+    vocab_size: int,
+    logits: torch.Tensor | None,
+    outcome: StepOutcome,
+) -> None:
+    """Record the edits of a call, or write its logits back. Fails single rows, by index."""
     edits: EditsResult = ()
     if group.dialect.reads_logits:
         assert logits is not None  # noqa: S101 - as above
-        _write_back(group, result.value, logits)
+        _write_back(group, result, logits)
     else:
-        edits = result.value
+        edits = result
     has_edits = bool(edits)
-    _fail_rows(group, result.failed, outcome)
+    if failed:
+        _fail_rows(group, failed, outcome)
     outcome.succeeded.append((group, edits))
     if has_edits and logits is not None:
         packed = StepOutcome([(group, edits)], outcome.failures).pack(vocab_size)

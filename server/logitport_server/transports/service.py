@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -116,6 +117,8 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         self._refusals = Refusals(metrics)
         self._stall_seconds = stall_seconds
         self._idle: set[asyncio.Task[None]] = set()
+        # Number of sessions by name of their principal.
+        self._sessions: Counter[str] = Counter()
         self._draining = False
 
     async def Apply(self, request: processing_pb2.ApplyRequest, context: Context) -> processing_pb2.ApplyResponse:
@@ -136,6 +139,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         assert task is not None  # noqa: S101 - a coroutine always runs in one
         open_session = partial(self._open_session, principal=call.principal)
         stream = SessionStream(open_session, self._metrics, self._local_socket, self._refusals, self._turns)
+        self._sessions[call.principal.name] += 1
         try:
             while not self._draining:
                 self._idle.add(task)
@@ -143,7 +147,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
                 self._idle.discard(task)
                 if frame is grpc.aio.EOF:
                     return
-                if stream.may_take_long(frame):
+                if stream.may_take_long(frame, alone=len(self._sessions) == 1):
                     reply = await _on_thread(self._threads, partial(stream.answer, frame, "grpc"))
                 else:
                     reply = stream.answer(frame, "grpc", may_wait=False)
@@ -155,6 +159,8 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
                 raise
         finally:
             self._idle.discard(task)
+            self._sessions[call.principal.name] -= 1
+            self._sessions += Counter()  # drops principals without a session
             if call.work is None:
                 stream.close()
             else:  # the frame's work on a thread continues after the call was cancelled

@@ -69,13 +69,17 @@ class SessionStream:
         self._last = processing_pb2.SessionResponse()
         self._update_metrics: Callable[[], None] | None = None
 
-    def may_take_long(self, frame: processing_pb2.SessionRequest) -> bool:
+    def may_take_long(self, frame: processing_pb2.SessionRequest, *, alone: bool = False) -> bool:
         """Whether the frame must not be processed on the event loop.
 
         True for frames that run shipped code, carry logits, are large, or are much work.
+
+        Args:
+            frame: the frame.
+            alone: whether all sessions of the server belong to the stream's principal.
         """
         kind = frame.WhichOneof("frame")
-        if kind == "step" and self._session is not None and self._session.may_take_long(frame.step):
+        if kind == "step" and self._session is not None and self._session.may_take_long(frame.step, alone=alone):
             return True
         return kind in ("add", "logits") or frame.ByteSize() > _SHORT_FRAME_BYTES
 

@@ -195,6 +195,13 @@ def test_frames_that_may_take_long(stream: SessionStream, frames: list[dict[str,
     assert stream.may_take_long(Frame(**frames[-1])) is takes_long
 
 
+@pytest.mark.parametrize(("rows", "takes_long"), [(1024, False), (1025, True)])
+def test_a_principal_that_is_alone_may_take_longer(stream: SessionStream, rows: int, takes_long: bool) -> None:
+    answer(stream, 1, **OPEN)
+    answer(stream, 2, **add("DenyHistory"))
+    assert stream.may_take_long(Frame(step=processing_pb2.Step(slots=bytes(4 * rows))), alone=True) is takes_long
+
+
 @pytest.mark.parametrize("why", ["shipped", "takes_long"])
 def test_steps_of_shipped_or_slow_code_may_take_long(stream: SessionStream, why: str) -> None:
     answer(stream, 1, **OPEN)
