@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -105,6 +106,36 @@ class Engine:
         """Remove all requests."""
         while self._handles:
             self._session.remove(self._handles.pop())
+
+
+class NewClasses(Attacker):
+    """New classes in each round, because a class that fails is soon in quarantine.
+
+    Attributes:
+        base: their base class.
+        rows: how many classes a round has, each in a request of its own.
+        steps: how many steps a round has.
+    """
+
+    base: ClassVar[type]
+    rows: ClassVar[int] = 1
+    steps: ClassVar[int] = 1
+
+    def prepare(self) -> None:
+        self._engines = [Engine(self.session(thread)) for thread in range(self.threads)]
+        self._numbers = itertools.count()
+
+    def attack(self, thread: int) -> None:
+        engine = self._engines[thread]
+        for _ in range(self.rows):
+            engine.add(self.make_class(next(self._numbers)))
+        for _ in range(self.steps):
+            self.counts["failed rows"] += engine.step()
+        engine.clear()
+
+    def make_class(self, number: int) -> type:
+        """The class with this number."""
+        return numbered(self.base, number)
 
 
 def numbered(base: type, number: int, name: str = "") -> type:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 
-from benchmarks.hostile.attackers.base import Attacker, Engine, numbered
+from benchmarks.hostile.attackers.base import Attacker, Engine, NewClasses
 from logitport import EditProcessor, EditRequest, RowEdits
 
 _ROWS = 16
@@ -52,21 +51,11 @@ class SleepsAndRaises(Attacker):
         self.counts["failed rows"] += self._engine.step()
 
 
-class SixteenHang(Attacker):
-    """New classes in each round, because a class that hangs is soon in quarantine."""
-
+class SixteenHang(NewClasses):
     name = "16 classes hang"
     does = f"{_ROWS} new classes in one session, all of which hang"
-
-    def prepare(self) -> None:
-        self._engine = Engine(self.session())
-        self._numbers = itertools.count()
-
-    def attack(self, thread: int) -> None:
-        for _ in range(_ROWS):
-            self._engine.add(numbered(Hangs, next(self._numbers)))
-        self.counts["failed rows"] += self._engine.step()
-        self._engine.clear()
+    base = Hangs
+    rows = _ROWS
 
 
 class HangsEverySecondCall(Attacker):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from typing import ClassVar
 
 import numpy as np
 
-from benchmarks.hostile.attackers.base import Attacker, Engine, numbered
+from benchmarks.hostile.attackers.base import Attacker, NewClasses
 from logitport import EditProcessor, EditRequest, RowEdits
 
 _MESSAGE_BYTES = 4 << 20
 _EDITS = 400
+_STEPS = 3
 
 
 class LyingReplies(EditProcessor):
@@ -41,32 +41,18 @@ class DeniesAll(EditProcessor):
             edits.deny(every_id)
 
 
-class LargeReplies(Attacker):
-    """A new class in each round, because one whose worker was ended is soon in quarantine."""
-
-    base: ClassVar[type[EditProcessor]]
-
-    def prepare(self) -> None:
-        self._engine = Engine(self.session())
-        self._numbers = itertools.count()
-
-    def attack(self, thread: int) -> None:
-        self._engine.add(numbered(self.base, next(self._numbers)))
-        for _ in range(3):
-            self.counts["failed rows"] += self._engine.step()
-        self._engine.clear()
-
-
-class LargeMessages(LargeReplies):
+class LargeMessages(NewClasses):
     name = "4 MB worker messages"
     does = "a worker whose replies are messages of 4 MB with empty columns"
     base = LyingReplies
+    steps = _STEPS
 
 
-class EndlessEdits(LargeReplies):
+class EndlessEdits(NewClasses):
     name = "edits without end"
     does = f"a worker that answers with {_EDITS} edits of every id"
     base = DeniesAll
+    steps = _STEPS
 
 
 ATTACKERS: tuple[type[Attacker], ...] = (LargeMessages, EndlessEdits)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from typing import ClassVar
 
-from benchmarks.hostile.attackers.base import Attacker, Engine, numbered
+from benchmarks.hostile.attackers.base import Attacker, NewClasses, numbered
 from logitport import EditProcessor, EditRequest, RowEdits
 
 _NAMES = 1024
@@ -27,31 +25,23 @@ class Exits(EditProcessor):
         os._exit(1)
 
 
-class NewClasses(Attacker):
-    """Each round has a class that the server has not seen."""
+class ManyNames(NewClasses):
+    """All classes have different names."""
 
     threads = _THREADS
-    base: ClassVar[type[EditProcessor]]
 
-    def prepare(self) -> None:
-        self._engines = [Engine(self.session(thread)) for thread in range(self.threads)]
-        self._numbers = itertools.count()
-
-    def attack(self, thread: int) -> None:
-        number = next(self._numbers) % _NAMES
-        engine = self._engines[thread]
-        engine.add(numbered(self.base, number, f"X{number:0>4}".ljust(64, "x")))
-        self.counts["failed rows"] += engine.step()
-        engine.clear()
+    def make_class(self, number: int) -> type:
+        number %= _NAMES
+        return numbered(self.base, number, f"X{number:0>4}".ljust(64, "x"))
 
 
-class HostileNames(NewClasses):
+class HostileNames(ManyNames):
     name = "1,024 class names"
     does = f"{_NAMES:,} classes with names of 64 letters, each of which raises"
     base = Raises
 
 
-class Quarantine(NewClasses):
+class Quarantine(ManyNames):
     name = "failing in masses"
     does = f"{_NAMES:,} classes, each of which ends its worker"
     base = Exits
