@@ -18,6 +18,7 @@ SLOW_FILES = frozenset(
         "attacks/test_bombs.py",
         "attacks/test_grammar_bombs.py",
         "attacks/test_isolated_code.py",
+        "attacks/test_oversized.py",
         "attacks/test_token_guessing.py",
         # A server for each hostile caller, and processors that crash again and again.
         "end_to_end/test_quarantine.py",

@@ -93,6 +93,7 @@ fork(torch.get_num_threads)
 """
 
 
+@pytest.mark.slow
 def test_torch_uses_the_given_number_of_threads(run):
     with run(THREADS, threads=1) as program:
         assert program.receive() == 1
@@ -106,6 +107,7 @@ fork(torch.backends.cpu.get_cpu_capability)
 """
 
 
+@pytest.mark.slow
 def test_torch_detects_the_capabilities_of_this_cpu(run):
     with run(KERNELS) as program:
         assert program.receive() == torch.backends.cpu.get_cpu_capability()
