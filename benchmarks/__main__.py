@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import axes, bar, costs, engines, isolation, misbehaviour, overlap, plot, publish, report
+from benchmarks import axes, bar, costs, domains, engines, isolation, misbehaviour, overlap, plot, publish, report
 from benchmarks.machine import Bystanders, describe
 from benchmarks.servers import connected
 
@@ -28,6 +28,7 @@ _BAR = (
     bar.half_of_the_rows,
     bar.round_trips,
     isolation.isolation,
+    domains.trust_domains,
     misbehaviour.hangs,
     costs.server_cpu,
     costs.server_memory,

@@ -13,12 +13,13 @@ from logitport_proto import common_pb2 as common
 from logitport_proto import processing_pb2 as processing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import torch
 
+    from benchmarks.kinds import Kind
     from benchmarks.workloads import Workload
-    from logitport import Client, Handle, PendingStep, Session
+    from logitport import Client, Handle, PendingStep, ProcessorRef, Session
 
 Transport = Literal["grpc", "local"]
 
@@ -89,10 +90,12 @@ class Service(Contestant):
         in_buffer: bool = False,
         device: str = "cpu",
         tenants: int = 1,
+        registered: bool = False,
     ) -> None:
         """With `in_buffer`, the engine's logits lie in the session's logits buffer; they are on `device`.
 
-        Several tenants have equal numbers of adjacent rows.
+        Several tenants have equal numbers of adjacent rows. With `registered`, the classes are registered first, and
+        requests name them.
         """
         self.name = f"service, {transport}" + (", logits in its buffer" if in_buffer else "")
         self.session = client.session(
@@ -102,7 +105,10 @@ class Service(Contestant):
             transport=transport,
             max_requests=workload.rows,
         )
-        self.handles = add_requests(self.session, workload, tenants)
+        processors = (
+            {kind: client.register(kind.ours) for kind in workload.rows_by_kind() if kind} if registered else {}
+        )
+        self.handles = add_requests(self.session, workload, tenants, processors)
         # A request's first step has no new ids.
         self._pending: PendingStep = self.session.step({handle: [] for handle in self.handles})
         self._rows_applied = self._pending.apply(workload.logits().to(device)).rows_applied
@@ -143,13 +149,16 @@ class RoundTrip(Service):
         )
 
 
-def add_requests(session: Session, workload: Workload, tenants: int = 1) -> list[Handle]:
+def add_requests(
+    session: Session, workload: Workload, tenants: int = 1, registered: Mapping[Kind, ProcessorRef] | None = None
+) -> list[Handle]:
     """Add every row's request, in order; the first tenant's come first."""
+    registered = registered or {}
     prompt = workload.history // 2
     handles = []
     for row, ids in enumerate(workload.histories().tolist()):
         kind = workload.kind(row)
-        chain = [] if kind is None else [(kind.ours, kind.params)]
+        chain = [] if kind is None else [(registered.get(kind, kind.ours), kind.params)]
         tenant = f"tenant {row * tenants // workload.rows}"
         handles.append(session.add(Request(ids[:prompt], ids[prompt:], chain, tenant=tenant)))
     return handles
