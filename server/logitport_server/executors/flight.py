@@ -6,7 +6,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from logitport_server.executors.worker_process import wait_for_any
+from logitport_server.executors.worker_process import ProcessPoll
 from logitport_server.turns import Released
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from logitport_server.executors.worker import Worker
+    from logitport_server.executors.worker_process import WorkerProcess
     from logitport_server.registry.source import Source
 
 # How long to wait for a busy worker before the next one is tried.
@@ -90,7 +91,10 @@ class Flight:
         self._waiting: dict[Worker, list[RemoteCall]] = {}
         for call in calls:
             self._waiting.setdefault(call.dialect.worker, []).append(call)
-        self._running: set[Worker] = set()
+        # The workers whose locks are held, each with the process to wait for.
+        self._running: dict[Worker, WorkerProcess | None] = {}
+        self._workers: dict[WorkerProcess, Worker] = {}
+        self._poll = ProcessPoll()
 
     def __enter__(self) -> Flight:
         try:
@@ -110,8 +114,8 @@ class Flight:
 
     def wait(self) -> None:
         """Wait until all calls have ended."""
-        while self._running or self._waiting:
-            with self._waits():
+        with self._waits():
+            while self._running or self._waiting:
                 self._advance()
 
     @property
@@ -134,14 +138,14 @@ class Flight:
         seconds = min(remaining, _RETRY_SECONDS) if self._waiting else remaining
         if not self._running and remaining > 0:
             self._begin_next(seconds)
-        processes = {process: worker for worker in self._running for process in worker.wait_list()}
-        for process in wait_for_any(processes, seconds) if processes else ():
-            processes[process].pump()
-        for worker in [worker for worker in self._running if not worker.pending]:
-            self._release(worker)
+        for process in self._poll.wait(seconds) if self._running else ():
+            worker = self._workers[process]
+            worker.pump()
+            if not worker.pending:
+                self._release(worker)
         if remaining <= 0:  # replies that had arrived were taken
             self._end_all()
-        else:
+        elif self._waiting:
             self._begin_free()
 
     def _begin_free(self) -> None:
@@ -163,14 +167,22 @@ class Flight:
         if not worker.prepare():
             worker.lock.release()
             return False
-        self._running.add(worker)
+        self._running[worker] = None
         for call in self._waiting.pop(worker):
             call.dialect.post(call, self._remaining)
         worker.flush()
+        process = self._running[worker] = worker.pending_process
+        if process is None:
+            self._release(worker)
+        else:
+            self._workers[process] = worker
+            self._poll.add(process)
         return True
 
     def _release(self, worker: Worker) -> None:
-        self._running.remove(worker)
+        process = self._running.pop(worker)
+        if process is not None:
+            self._poll.remove(process)
         worker.lock.release()
 
     def _end_all(self) -> None:

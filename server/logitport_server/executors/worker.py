@@ -13,7 +13,7 @@ from logitport_proto import common_pb2
 from logitport_server.dialects import failures
 from logitport_server.dialects.failures import ReplyTooLarge, WorkerLost
 from logitport_server.executors.process_holder import ProcessHolder
-from logitport_server.executors.worker_process import WorkerGone, WorkerProcess, ZygoteGone, wait_for_any
+from logitport_server.executors.worker_process import ProcessPoll, WorkerGone, WorkerProcess, ZygoteGone
 from logitport_server.worker import messages, replies
 
 if TYPE_CHECKING:
@@ -183,8 +183,11 @@ class Worker(ProcessHolder):
         """Wait until all calls have a reply or an error. The process is killed if that takes longer."""
         deadline = time.monotonic() + seconds
         self.flush()
+        poll = ProcessPoll()
+        if self._process is not None:
+            poll.add(self._process)
         while self._posted and self._process is not None:
-            if wait_for_any([self._process], deadline - time.monotonic()):
+            if poll.wait(deadline - time.monotonic()):
                 self.pump()
             else:
                 self.time_out(seconds)
@@ -210,9 +213,10 @@ class Worker(ProcessHolder):
                 return
             self._handle(reply, columns)
 
-    def wait_list(self) -> list[WorkerProcess]:
-        """Return the process to wait for; none if no call is without a reply."""
-        return [self._process] if self._posted and self._process is not None else []
+    @property
+    def pending_process(self) -> WorkerProcess | None:
+        """The process to wait for; None if no call is without a reply."""
+        return self._process if self._posted else None
 
     def time_out(self, seconds: float) -> None:
         """Kill the process, because the oldest call has no reply within these seconds. The later calls fail, too."""

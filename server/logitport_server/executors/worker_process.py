@@ -16,7 +16,7 @@ from logitport.errors import LimitExceeded
 from logitport_server.worker import frames, messages, replies
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
     from concurrent.futures import Future
 
 # How long to wait for the end of a worker that has closed its connection. One that lives on must not delay a step.
@@ -129,7 +129,7 @@ class WorkerProcess:
         os.close(self._pidfd)
 
     def register(self, poll: select.poll) -> tuple[int, int]:
-        """Register the descriptors that `wait_for_any` waits for. Returns them."""
+        """Register the descriptors to wait for, or register them again after a change. Returns them."""
         poll.register(self._connection, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
         poll.register(self._pidfd, select.POLLIN)
         return self._connection.fileno(), self._pidfd
@@ -209,15 +209,36 @@ class WorkerProcess:
         return WorkerGone(f"was killed by {name}{cause}")
 
 
-def wait_for_any(processes: Collection[WorkerProcess], seconds: float) -> list[WorkerProcess]:
-    """Wait until processes can be pumped. Returns these; none after `seconds`."""
-    poll, by_descriptor = select.poll(), {}
-    for process in processes:
-        for descriptor in process.register(poll):
-            by_descriptor[descriptor] = process
-    began = time.monotonic()
-    ready = poll.poll(max(0.0, seconds) * 1000)
-    waited = time.monotonic() - began
-    for process in processes:
-        process.waited_seconds += waited
-    return list(dict.fromkeys(by_descriptor[descriptor] for descriptor, _ in ready))
+class ProcessPoll:
+    """Waits for several processes. Each is registered once, not at every wait: there may be many of both."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._descriptors: dict[WorkerProcess, tuple[int, int]] = {}
+        self._processes: dict[int, WorkerProcess] = {}
+        # Processes that were pumped, and may have nothing more to write.
+        self._pumped: list[WorkerProcess] = []
+
+    def add(self, process: WorkerProcess) -> None:
+        """Wait for this process, too."""
+        descriptors = self._descriptors[process] = process.register(self._poll)
+        self._processes.update(dict.fromkeys(descriptors, process))
+
+    def remove(self, process: WorkerProcess) -> None:
+        """No longer wait for a process, which may have been closed."""
+        for descriptor in self._descriptors.pop(process):
+            self._poll.unregister(descriptor)
+            del self._processes[descriptor]
+
+    def wait(self, seconds: float) -> list[WorkerProcess]:
+        """Wait until processes can be pumped. Returns these, which must be pumped or removed; none after `seconds`."""
+        for process in self._pumped:
+            if process in self._descriptors:
+                process.register(self._poll)
+        began = time.monotonic()
+        ready = self._poll.poll(max(0.0, seconds) * 1000)
+        waited = time.monotonic() - began
+        for process in self._descriptors:
+            process.waited_seconds += waited
+        self._pumped = list(dict.fromkeys(self._processes[descriptor] for descriptor, _ in ready))
+        return self._pumped

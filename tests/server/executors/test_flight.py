@@ -125,8 +125,9 @@ class RecordedWorker:
         self.calls = []
         self.at_pump()
 
-    def wait_list(self) -> list[Any]:
-        return [self] if self.calls else []
+    @property
+    def pending_process(self) -> Any:
+        return self if self.calls else None
 
     def register(self, poll: Any) -> list[int]:
         poll.register(self.read)

@@ -34,7 +34,7 @@ from logitport_server.dialects.base import by_row
 from logitport_server.dialects.failures import WorkerLost
 from logitport_server.executors import Deadlines, ProcessExecutor
 from logitport_server.executors.worker import Worker
-from logitport_server.executors.worker_process import WorkerGone, WorkerProcess, wait_for_any
+from logitport_server.executors.worker_process import ProcessPoll, WorkerGone, WorkerProcess
 from logitport_server.registry import loader
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.sandbox import LAYERS
@@ -176,6 +176,12 @@ def test_a_call_that_ends_the_worker_is_not_retried_row_by_row(workers: ProcessE
     assert isinstance(raised.value, ProcessorFailed)
 
 
+def wait_for(process: WorkerProcess, seconds: float) -> list[WorkerProcess]:
+    poll = ProcessPoll()
+    poll.add(process)
+    return poll.wait(seconds)
+
+
 class UntrustedWorker:
     """The worker's end of the socket under the control of a malicious processor."""
 
@@ -191,7 +197,7 @@ class UntrustedWorker:
         self.process.flush()
         self.end.sendall(data)
         while True:
-            assert wait_for_any([self.process], 60.0)
+            assert wait_for(self.process, 60.0)
             if received := self.process.pump():
                 self.process.pump()  # raises if more than the reply was sent
                 return received
@@ -435,7 +441,7 @@ def test_only_the_time_that_the_server_waits_is_charged(untrusted: UntrustedWork
     untrusted.end.sendall(frames.pack(1, REPLY))
     assert untrusted.process.pump()
     assert untrusted.process.waited_seconds == 0.0
-    assert wait_for_any([untrusted.process], 0.2) == []
+    assert wait_for(untrusted.process, 0.2) == []
     assert untrusted.process.waited_seconds >= 0.19
 
 
