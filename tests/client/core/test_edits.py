@@ -194,6 +194,7 @@ def test_row_edits_are_true_if_there_are_any() -> None:
     row_edits = RowEdits()
     row_edits.deny([])
     row_edits.bias([], [])
+    row_edits.bias([], 1.0)
     assert not row_edits
     row_edits.allow([])
     assert row_edits
@@ -219,7 +220,11 @@ def test_integers_of_any_width(dtype: Any) -> None:
         (lambda row_edits: row_edits.deny("abc"), InvalidTokenId, "must be integers, not text"),
         (lambda row_edits: row_edits.force(1.0), InvalidTokenId, "force: pass one token id, an integer, not float"),
         (lambda row_edits: row_edits.force([1]), InvalidTokenId, "force: pass one token id, an integer, not list"),
-        (lambda row_edits: row_edits.bias([1, 2], [1.0, 2.0, 3.0]), InvalidArgument, "2 ids need as many values"),
+        (lambda row_edits: row_edits.bias([1, 2], [1.0]), InvalidArgument, "^bias: 2 ids and 1 values; .* one number"),
+        (lambda row_edits: row_edits.bias([1, 2, 3], [1.0, 2.0]), InvalidArgument, "3 ids and 2 values; [^()]*$"),
+        (lambda row_edits: row_edits.bias([1, 2], [[1.0, 2.0], [3.0, 4.0]]), InvalidArgument, "2 ids and 4 values"),
+        (lambda row_edits: row_edits.bias([1], ["x"]), InvalidArgument, "^bias: values must be numbers"),
+        (lambda row_edits: row_edits.bias([1], {2: 3.0}), InvalidArgument, "^bias: values must be numbers"),
         (lambda row_edits: row_edits.bias([1], float("nan")), InvalidArgument, "must be finite"),
         (lambda row_edits: row_edits.bias([1, 2], [0.0, -float("inf")]), InvalidArgument, "deny it"),
     ],
