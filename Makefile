@@ -119,7 +119,7 @@ WORKER_PYTHON ?= python3.12
 worker-python: .venv-worker/.installed ## a second Python for workers, which the tests then use
 .venv-worker/.installed: pyproject.toml constraints.txt
 	test -x .venv-worker/bin/python || $(WORKER_PYTHON) -m venv .venv-worker
-	.venv-worker/bin/pip install -q -c constraints.txt dill msgspec numpy orjson protobuf
+	.venv-worker/bin/pip install -q -c constraints.txt cloudpickle dill msgspec numpy orjson protobuf
 	.venv-worker/bin/pip install -q --no-deps -e .
 	touch $@
 

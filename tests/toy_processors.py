@@ -112,6 +112,8 @@ class RequiresFloat(AddOne):
     def validate_params(cls, params: Mapping[str, Any]) -> None:
         if not isinstance(params["strength"], float):
             raise InvalidParams("strength must be a number with a point")
+        if params["strength"] < 0:
+            raise ValueError("strength must not be negative")
 
 
 class FailsInWay(CustomLogitProcessor):

@@ -46,9 +46,28 @@ _MAX_QUOTED_LENGTH = 80  # characters of an argument that an error message quote
 _CONNECTION_ADVICE = {
     False: "is `logitport serve` running there? If it uses TLS, pass tls=Tls(ca=...), with cert and key if it requires "
     "client certificates",
-    True: "is `logitport serve` running there, with TLS? If it requires client certificates, pass tls=Tls(ca=..., "
-    "cert=..., key=...)",
+    True: "is `logitport serve` running there, with TLS? If no public authority signed its certificate, pass "
+    "tls=Tls(ca=...); if it requires client certificates, pass tls=Tls(ca=..., cert=..., key=...)",
 }
+
+# Parts of gRPC's text for a refused certificate, what they mean, and advice.
+_CERTIFICATE_PROBLEMS = (
+    ("certificate has expired", "has expired", "renew it on the server, or correct this machine's clock"),
+    (
+        "Hostname Verification Check failed",
+        "names another host",
+        "connect by a name in it, or issue one with this host as a subject alternative name",
+    ),
+    *(
+        (
+            part,
+            "is not trusted",
+            "pass tls=Tls(ca='FILE') with the certificate of the authority that signed it; a self-signed certificate "
+            "is its own authority",
+        )
+        for part in ("CERTIFICATE_VERIFY_FAILED", "BAD_SIGNATURE")
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -204,6 +223,11 @@ def translate(error: grpc.RpcError, target: str, *, encrypted: bool) -> Logitpor
             "server (--max-message-bytes), or send fewer rows at once"
         )
     if status is grpc.StatusCode.UNAVAILABLE:
+        for part, problem, advice in _CERTIFICATE_PROBLEMS:
+            if part in (details or ""):
+                return ServerUnavailable(
+                    f"no connection to {target}: the server's certificate {problem}: {details}; {advice}"
+                )
         return ServerUnavailable(
             f"no connection to {target}, or it was lost: {details}; {_CONNECTION_ADVICE[encrypted]}"
         )

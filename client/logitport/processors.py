@@ -47,7 +47,8 @@ class CustomLogitProcessor(ABC):
         """Check a request's parameters when it is admitted. Override to refuse bad ones early.
 
         Raises:
-            InvalidParams: the parameters cannot be used; only that request fails.
+            InvalidParams: the parameters cannot be used; only that request fails. A service converts any other
+                ValueError to this one.
         """
 
     @classmethod

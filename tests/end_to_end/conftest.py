@@ -17,6 +17,8 @@ from cryptography.x509.oid import NameOID
 if TYPE_CHECKING:
     from pathlib import Path
 
+_HERE = (x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+
 
 @dataclass(frozen=True)
 class CertificateFiles:
@@ -40,20 +42,33 @@ class Authority:
     def issue(
         self, common: str, *alternatives: x509.GeneralName, expired: bool = False, file: str = ""
     ) -> CertificateFiles:
-        key = ec.generate_private_key(ec.SECP256R1())
         named = [x509.NameAttribute(NameOID.COMMON_NAME, common)] if common else []
-        builder = self._builder(x509.Name(named), key, expired=expired)
+        key = ec.generate_private_key(ec.SECP256R1())
+        return self._issue(x509.Name(named), key, *alternatives, expired=expired, file=file or common)
+
+    def issue_server(self, file: str = "server", *, expired: bool = False) -> CertificateFiles:
+        """Issue a certificate for a server on this machine."""
+        return self.issue("server", *_HERE, file=file, expired=expired)
+
+    def issue_self_signed(self) -> CertificateFiles:
+        """Issue a certificate for a server on this machine with the name and the key of this authority."""
+        return self._issue(self._name, self._key, *_HERE, file="self-signed")
+
+    def _issue(
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        *alternatives: x509.GeneralName,
+        file: str,
+        expired: bool = False,
+    ) -> CertificateFiles:
+        builder = self._builder(subject, key, expired=expired)
         if alternatives:
             builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), False)
-        pair = CertificateFiles(self._folder / f"{file or common}.pem", self._folder / f"{file or common}.key")
+        pair = CertificateFiles(self._folder / f"{file}.pem", self._folder / f"{file}.key")
         pair.cert.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
         pair.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         return pair
-
-    def issue_server(self, file: str = "server") -> CertificateFiles:
-        """Issue a certificate for a server on this machine."""
-        here = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        return self.issue("server", *here, file=file)
 
     def _builder(
         self, name: x509.Name, key: ec.EllipticCurvePrivateKey, *, expired: bool = False

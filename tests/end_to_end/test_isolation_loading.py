@@ -15,6 +15,7 @@ import torch
 
 from logitport import (
     Client,
+    CustomLogitProcessor,
     EditProcessor,
     LoadFailed,
     ProcessorFailed,
@@ -25,6 +26,7 @@ from logitport import (
     StateLost,
     UnknownProcessor,
 )
+from tests.cloudpickled import serialize, shifts
 from tests.conftest import COMMAND
 from tests.toy_processors import AddCallCount, AddOneInPlace
 
@@ -116,6 +118,13 @@ def strict(serving: Callable[..., AbstractContextManager[RunningServer]]) -> Ite
 def client(strict: RunningServer) -> Iterator[Client]:
     with Client(strict.target) as connected:
         yield connected
+
+
+def test_a_class_that_cloudpickle_shipped(client: Client) -> None:
+    cls = shifts(CustomLogitProcessor)
+    logits, params = torch.randn(2, VOCAB), [{"add": 1.0}, {"add": -1.0}]
+    requests = [Request([1], processors=[(serialize(cls), one)]) for one in params]
+    assert torch.equal(client.apply(logits, requests).logits, cls()(logits, params))
 
 
 @pytest.mark.parametrize("name", REFUSED)

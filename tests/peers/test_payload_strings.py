@@ -10,8 +10,10 @@ from pathlib import Path
 
 import dill
 import pytest
+import torch
 
 from logitport import CustomLogitProcessor, payload
+from tests.cloudpickled import serialize, shifts
 
 pytestmark = pytest.mark.peers
 
@@ -81,6 +83,17 @@ def test_all_of_sglang_s_own_strings_load_here(sglang_processors):
         if name != "CustomLogitProcessor":
             assert json.loads(ours.to_str())["callable"] == json.loads(theirs.to_str())["callable"]
             assert type(theirs.from_str(ours.to_str())) is theirs
+
+
+def test_a_class_that_cloudpickle_shipped_gives_the_same_bits(sglang_processors):
+    serialized = serialize(shifts(sglang_processors.CustomLogitProcessor))
+    logits, params = torch.randn(4, 1000), [{"add": 0.1 * row} for row in range(4)]
+    theirs = sglang_processors.CustomLogitProcessor.from_str(serialized)
+    ours = CustomLogitProcessor.from_str(serialized)
+    assert isinstance(theirs, sglang_processors.CustomLogitProcessor)
+    assert isinstance(ours, CustomLogitProcessor)
+    expected, result = theirs(logits.clone(), params), ours(logits.clone(), params)
+    assert torch.equal(expected.view(torch.int32), result.view(torch.int32))
 
 
 def test_a_class_derived_from_sglang_s_loads_here(sglang_processors):

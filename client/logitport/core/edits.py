@@ -35,6 +35,10 @@ _KINDS = bytes(EditKind)
 _KEEP_OTHERS = bytes((EditKind.DENY, EditKind.BIAS))
 _KIND = {int(kind): kind for kind in EditKind}  # a lookup is faster than EditKind(kind)
 
+# The place of each kind, 0 to 3, in a row whose edits are ordered by kind. ALLOW and BITMASK keep their order.
+_PLACE_OF_KIND = np.zeros(max(EditKind) + 1, np.int32)
+_PLACE_OF_KIND[[EditKind.DENY, EditKind.ALLOW, EditKind.BITMASK, EditKind.BIAS]] = 1, 2, 2, 3
+
 
 @dataclass(frozen=True, eq=False)
 class Edits:
@@ -120,13 +124,34 @@ class Edits:
         return replace(self, rows=np.array(rows, np.int32)[self.rows])
 
     def merged(self) -> Edits:
-        """Return equivalent edits, with adjacent DENYs of a row, and adjacent BIASes of a row, joined."""
-        rows, kinds = self.rows, self.kinds
+        """Return equivalent edits, with all DENYs of a row, and all BIASes of a row, joined.
+
+        All kinds but FORCE may change places: what one sets to -inf stays -inf. The BIASes of a row keep their order.
+        """
+        ordered = self._by_row_and_kind()
+        rows, kinds = ordered.rows, ordered.kinds
         goes_on = (rows[1:] == rows[:-1]) & (kinds[1:] == kinds[:-1])
         goes_on &= (kinds[1:] == EditKind.DENY) | (kinds[1:] == EditKind.BIAS)
         begins = np.ones(len(self) + 1, np.bool_)
         begins[1:-1] = ~goes_on
-        return replace(self, rows=rows[begins[:-1]], kinds=kinds[begins[:-1]], offsets=self.offsets[begins])
+        return replace(ordered, rows=rows[begins[:-1]], kinds=kinds[begins[:-1]], offsets=ordered.offsets[begins])
+
+    def _by_row_and_kind(self) -> Edits:
+        """Return the same edits, with those of a row ordered by kind: first a FORCE, last the BIASes."""
+        begins = np.ones(len(self), np.bool_)
+        begins[1:] = self.rows[1:] != self.rows[:-1]
+        places = np.cumsum(begins, dtype=np.int32) * 4 + _PLACE_OF_KIND[self.kinds]
+        order = np.argsort(places, kind="stable")
+        counts = self.counts[order]
+        offsets = np.concatenate((np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)))
+        sources = np.arange(len(self.ids), dtype=np.int32) + np.repeat(self.offsets[:-1][order] - offsets[:-1], counts)
+        return Edits(
+            rows=self.rows[order],
+            kinds=self.kinds[order],
+            offsets=offsets,
+            ids=self.ids[sources],
+            values=self.values[sources] if self.values.size else self.values,
+        )
 
     def to_columns(self) -> tuple[bytes, bytes, bytes, bytes, bytes]:
         """Return rows, offsets, ids, values and kinds as little-endian bytes."""

@@ -92,13 +92,20 @@ class RowEdits:
         """Add finite values, float[n] or one for all, to the logits of these ids, int[n]; repeated ids add up.
 
         Raises:
-            InvalidArgument: the values are not finite, or not as many as the ids.
+            InvalidArgument: the values are not finite numbers, or not as many as the ids.
         """
         ids = _ids(token_ids)
         try:
-            added = np.broadcast_to(np.asarray(values, np.float32), ids.shape)
-        except ValueError as error:
-            raise InvalidArgument(f"bias: {ids.size} ids need as many values, or one: {error}") from error
+            added = np.asarray(values, np.float32)
+        except (TypeError, ValueError):
+            raise InvalidArgument("bias: values must be numbers: pass one for each id, or one number for all") from None
+        if not added.ndim:
+            added = np.broadcast_to(added, ids.shape)
+        elif added.size != ids.size:
+            raise InvalidArgument(
+                f"bias: {ids.size} ids and {added.size} values; pass one value for each id, or one number for all"
+            )
+        added = added.reshape(-1)
         if not np.isfinite(added).all():
             raise InvalidArgument("bias: values must be finite; to forbid an id, deny it")
         if ids.size:

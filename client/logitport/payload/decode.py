@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
     from logitport.payload.envelope import Payload
 
+# Functions with which cloudpickle creates classes, and the place of the class's id among their arguments.
+_CLASS_MAKERS = {
+    ("cloudpickle.cloudpickle", "_make_skeleton_class"): 4,
+    ("cloudpickle.cloudpickle", "_make_skeleton_enum"): 5,
+}
+
 
 def loads(payload: Payload) -> Any:
     """Unpickle the processor in a payload. This runs the payload's code: only for trusted payloads, or in a sandbox.
@@ -80,14 +86,31 @@ class _ProcessorUnpickler(dill.Unpickler):  # type: ignore[misc]
         if ours is not None:
             return ours
         try:
-            return super().find_class(module, name)
+            found = super().find_class(module, name)
         except (ImportError, AttributeError) as error:
-            known = ", ".join(wire_names.names_in(module))
             raise LoadFailed(
-                f"the payload refers to {module}.{name}, which is not here ({error})"
-                + (f"; the names of that module here are {known}" if known else "; install it on the server"),
+                f"the payload refers to {module}.{name}, which is not here ({error}); {_advice(module)}",
                 remote_traceback=_traceback_of(error),
             ) from error
+        place = _CLASS_MAKERS.get((module, name))
+        return found if place is None else _untracked(found, place)
+
+
+def _untracked(make_class: Callable[..., Any], place: int) -> Callable[..., Any]:
+    """Return cloudpickle's function without the id that it gives a class, its argument at this place.
+
+    With an id, cloudpickle does not create a class that it has loaded before: it changes that one, which other requests
+    may use.
+    """
+    return lambda *args: make_class(*args[:place], None, *args[place + 1 :])
+
+
+def _advice(module: str) -> str:
+    """Return what to do if a name of this module is not found."""
+    if module.partition(".")[0] == "cloudpickle":
+        return "it was made with cloudpickle: install cloudpickle on the server, in the environment of its workers"
+    known = ", ".join(wire_names.names_in(module))
+    return f"the names of that module here are {known}" if known else "install it on the server"
 
 
 def _failure(what: str, error: BaseException) -> LoadFailed:

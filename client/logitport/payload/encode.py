@@ -48,7 +48,7 @@ def dumps(processor: object) -> str:
     except Exception as error:  # from pickle, dill, or any object's own __reduce__
         raise PayloadNotPortable(
             f"{name} cannot be shipped because of {pickler.where}: {type(error).__name__}: {error}; "
-            "create it in __init__, which runs on the server"
+            "create it in __init__, which runs in the sandbox of the server, without network and files"
         ) from error
     data = file.getvalue()
     for reference in read(data).globals:

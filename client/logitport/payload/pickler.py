@@ -31,19 +31,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FunctionType
 
-_CREATE_IT = "open or create it in __init__, which runs on the server"
+_CREATE_IT = "create it in __init__, which runs in the sandbox of the server"
+_NO_FILES = "the sandbox of the server has neither network nor files, except those of packages installed there"
 _LIVE: dict[type, str] = {
     io.IOBase: "an open file; read it here, and keep the contents in a constant: the server does not have the file",
     type(threading.Lock()): f"a lock; {_CREATE_IT}",
     type(threading.RLock()): f"a lock; {_CREATE_IT}",
     threading.Thread: f"a thread; {_CREATE_IT}",
-    socket.socket: f"a socket; {_CREATE_IT}",
+    socket.socket: f"a socket, and {_NO_FILES}; ship the data as a constant, or pass it in the parameters",
 }
-# Classes that may not be imported here: (prefix of the module's name, class name), and the kind of object.
+_TOKENIZER = ("a tokenizer", "token ids, or its tokenizer.json as text, for Tokenizer.from_str in __init__")
+# Classes that may not be imported here: (prefix of the module's name, class name), the kind of object, and what a
+# processor can use instead.
 _LARGE = {
-    ("transformers.", "PreTrainedTokenizerBase"): "a tokenizer",
-    ("transformers.", "PreTrainedModel"): "a model",
-    ("tokenizers", "Tokenizer"): "a tokenizer",
+    ("transformers.", "PreTrainedTokenizerBase"): _TOKENIZER,
+    ("transformers.", "PreTrainedModel"): ("a model", "the tensors that it needs"),
+    ("tokenizers", "Tokenizer"): _TOKENIZER,
 }
 _IN_MEMORY = (io.BytesIO, io.StringIO)
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, type(functools.lru_cache(len)))
@@ -103,9 +106,10 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
             raise PayloadNotPortable(f"it is {live}")
         large = _large(type(obj))
         if large:
+            what, instead = large
             raise PayloadNotPortable(
-                f"it is {large}, which is too large to ship; keep only the data you need, such as token ids, or ship a "
-                "class that loads it in __init__, which runs on the server"
+                f"it is {what}, which cannot be shipped; keep in constants only what the processor uses: {instead} "
+                f"({_NO_FILES})"
             )
         if isinstance(obj, types.ModuleType):
             if travels_by_value(obj.__name__, self._own_package):
@@ -226,12 +230,12 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
         self._trail.pop()
 
 
-def _large(cls: type) -> str:
+def _large(cls: type) -> tuple[str, str] | None:
     for parent in cls.__mro__:
-        for (module, name), what in _LARGE.items():
+        for (module, name), described in _LARGE.items():
             if parent.__name__ == name and parent.__module__.startswith(module):
-                return what
-    return ""
+                return described
+    return None
 
 
 def _attributes(cls: type) -> Iterator[tuple[str, Any]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from logitport import payload
 from logitport.core.edits import Edits
+from logitport.errors import InvalidParams, LogitportError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -116,10 +117,30 @@ class Dialect(ABC):
         sampling_params: dict[str, Any],  # noqa: ARG002
         caller: Hashable = None,  # noqa: ARG002
     ) -> None:
-        """Raises whatever the processor's own `validate_params` raises, if it has one."""
-        validate_params = getattr(self.processor, "validate_params", None)
-        if validate_params is not None:
-            validate_params(params)
+        """Call the processor's own `validate_params`, if it has one. Raises as `_check_params`."""
+        self._check_params(getattr(self.processor, "validate_params", None), params)
+
+    def _check_params(self, check: Callable[[Any], object] | None, params: Any) -> None:
+        """Call the processor's check of a request's parameters, if there is one.
+
+        Raises:
+            InvalidParams: the check refused them; the message is that of the check.
+            Exception: any other exception of the check, unchanged.
+        """
+        if check is None:
+            return
+        try:
+            check(params)
+        except LogitportError:
+            raise
+        except Exception as error:
+            if not self._is_refusal(error):
+                raise
+            raise InvalidParams(f"processor {self.name}: {error}") from error
+
+    def _is_refusal(self, error: Exception) -> bool:
+        """Whether an exception of the processor's check means that the parameters cannot be used."""
+        return isinstance(error, ValueError)
 
     @abstractmethod
     def start(self, context: RequestContext, params: dict[str, Any]) -> Any:

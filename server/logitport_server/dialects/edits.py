@@ -25,7 +25,7 @@ class EditDialect(Dialect):
         sampling_params: dict[str, Any],  # noqa: ARG002
         caller: Hashable = None,
     ) -> None:
-        self.processor.validate_for(caller, params)
+        self._check_params(partial(self.processor.validate_for, caller), params)
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> EditRequest:
         request = EditRequest(

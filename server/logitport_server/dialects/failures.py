@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import traceback
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,7 @@ _SANDBOXED = (
     "package installed with the server; see docs/security.md)"
 )
 _MAX_CHAIN_LENGTH = 8
+_RUST_OS_ERROR = re.compile(r"\(os error \d+\)")
 
 _OUR_PACKAGES = ("logitport_server", "logitport_builtins", "logitport")
 
@@ -119,9 +121,13 @@ def remote_traceback(error: BaseException) -> str:
 
 
 def _refused_by_the_system(error: BaseException) -> bool:
-    """Whether the error is, or was caused by, an OSError with an errno other than a timeout."""
+    """Whether the error is, or was caused by, a failed system call other than a timeout.
+
+    That is an OSError with an errno, or an error of a module in Rust, such as tokenizers.
+    """
     return any(
-        isinstance(cause, OSError) and not isinstance(cause, TimeoutError) and cause.errno is not None
+        (isinstance(cause, OSError) and not isinstance(cause, TimeoutError) and cause.errno is not None)
+        or _RUST_OS_ERROR.search(_text(cause)) is not None
         for cause in _chain(error)
     )
 

@@ -329,8 +329,9 @@ class RemoteDialect(Dialect):
         limit = _MAX_EDITS_PER_ROW * len(states)
         if len(edits) > limit and len(edits := edits.merged()) > limit:
             raise ProcessorFailed(
-                f"processor {self.name}: {len(edits)} edits in a call, the limit is {limit} "
-                f"({_MAX_EDITS_PER_ROW} a row); combine them, for example all allowed ids in one edit",
+                f"processor {self.name}: {len(edits)} edits in a call, where all deny calls of a row count as one, and "
+                f"so do all its bias calls; the limit is {limit} ({_MAX_EDITS_PER_ROW} a row): call allow once with "
+                "the ids that all of them keep, and bitmask once with the bits that all of them set",
                 processor=self.name,
             )
         return edits

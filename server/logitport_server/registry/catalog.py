@@ -102,7 +102,14 @@ class Catalog:
         return self._by_digest.get(digest, {})
 
     def find(
-        self, processor: str, principal: str, *, names: bool = True, digests: bool = True, any_owner: bool = False
+        self,
+        processor: str,
+        principal: str,
+        *,
+        names: bool = True,
+        digests: bool = True,
+        any_owner: bool = False,
+        otherwise: str = "; register it first, or have its owner share it",
     ) -> Entry:
         """Return the principal's own registration, or else one that another principal shares.
 
@@ -112,6 +119,7 @@ class Catalog:
             names: whether to search the names.
             digests: whether to search the digests.
             any_owner: whether to include unshared registrations of other principals.
+            otherwise: end of the error's message: what to do.
 
         Raises:
             UnknownProcessor: there is none. The error is the same if another principal's exists but is not shared.
@@ -124,9 +132,7 @@ class Catalog:
         for entry in found:
             if any_owner or entry.shared or entry.owner == principal:
                 return entry
-        raise UnknownProcessor(
-            f"no registered name or digest is {processor!r}; register it first, or have its owner share it"
-        )
+        raise UnknownProcessor(f"no registered name or digest is {processor!r}{otherwise}")
 
     def add(self, entry: Entry, serialized: str, name: str) -> None:
         """Store a registration, and its name if one is given. An earlier registration or binding is replaced.

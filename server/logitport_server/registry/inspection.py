@@ -68,14 +68,23 @@ def inspect_pickle(data: bytes) -> Inspection:
 
 
 def _functions(tree: ast.Module) -> Iterator[Function]:
+    makers = {*_CODE_MAKERS, *_computed_code_makers(tree)}
     for node in ast.walk(tree):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CODE_MAKERS):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in makers):
             continue
         # In every Python version the first tuple is the constants. Names, variables, file and qualified name follow.
         at = next((at for at, argument in enumerate(node.args) if isinstance(argument, ast.Tuple)), len(node.args))
         constants, names, _, _, *qualified = node.args[at:] + [ast.Constant(None)] * 6
         name = next((text for text in reversed(list(_strings(ast.Tuple(qualified[:2])))) if text), "?")
         yield Function(name, tuple(_strings(names)), tuple(text for text in _strings(constants) if text))
+
+
+def _computed_code_makers(tree: ast.Module) -> Iterator[str]:
+    """Yield the variables that hold the type of code objects: cloudpickle looks it up by a call."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=variable)], value=ast.Call(args=[ast.Constant(value="CodeType")])):
+                yield variable
 
 
 def _strings(node: ast.expr) -> Iterator[str]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)+(:[a-z0-9][a-z0-9._-]*)?")
 _MAX_NAME_LENGTH = 128
+_LIST_THEM = "List returns those that you can see, with their names and digests"
 
 
 class Registry:
@@ -136,7 +137,10 @@ class Registry:
         if processor in self._installed:
             return self._describe_installed(processor)
         with self._lock:
-            return self._describe(self._catalog.find(processor, principal.name, any_owner=principal.may(ADMIN)))
+            entry = self._catalog.find(
+                processor, principal.name, any_owner=principal.may(ADMIN), otherwise=f"; {_LIST_THEM}"
+            )
+            return self._describe(entry)
 
     def describe_all(self, principal: Principal = ANONYMOUS) -> list[registry_pb2.ProcessorInfo]:
         """Describe all visible processors: installed ones by name, then registered ones by their first name."""
@@ -158,7 +162,12 @@ class Registry:
         if processor in self._installed:
             raise InvalidArgument(f"{processor!r} is a built-in; built-ins cannot be deleted")
         with self._lock:
-            entry = self._catalog.find(processor, principal.name, any_owner=principal.may(ADMIN))
+            entry = self._catalog.find(
+                processor,
+                principal.name,
+                any_owner=principal.may(ADMIN),
+                otherwise=f", so there is nothing to delete: {_LIST_THEM}",
+            )
             if entry.owner != principal.name:
                 principal.check(ADMIN, f"delete {processor!r}, which belongs to another principal")
             if self._catalog.named(processor) is not None:
@@ -183,7 +192,9 @@ class Registry:
         was_quarantined = self._quarantine.lift(processor)
         with self._lock:
             try:
-                entry = self._catalog.find(processor, principal.name, any_owner=True)
+                entry = self._catalog.find(
+                    processor, principal.name, any_owner=True, otherwise=f", and none is quarantined; {_LIST_THEM}"
+                )
             except UnknownProcessor:
                 if not was_quarantined:
                     raise

@@ -96,8 +96,8 @@ def test_the_error_names_what_cannot_be_shipped(cls, message):
     ("open_it", "message"),
     [
         (tempfile.TemporaryFile, "it is an open file; read it here, and keep the contents in a constant"),
-        (socket.socket, "it is a socket"),
-        (threading.RLock, "it is a lock; open or create it in __init__"),
+        (socket.socket, "it is a socket, and the sandbox of the server has neither network nor files"),
+        (threading.RLock, "it is a lock; create it in __init__, which runs in the sandbox of the server"),
         (threading.Thread, "it is a thread"),
         (threading.local, "_thread._local"),
     ],

@@ -31,6 +31,8 @@ class RecordsLogits(CustomLogitProcessor):
     def validate_params(cls, params: Mapping[str, Any]) -> None:
         if "bad" in params:
             raise InvalidParams("bad")
+        if "wrong" in params:
+            raise ValueError("wrong is no parameter")
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         for params in custom_param_list:
@@ -69,6 +71,8 @@ class RecordsBatches(LogitsProcessor):
     def validate_params(cls, sampling_params: Any) -> None:
         if "bad" in (sampling_params.extra_args or {}):
             raise ValueError("bad")
+        if "wrong" in (sampling_params.extra_args or {}):
+            raise ValueError("wrong is no parameter")
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         assert vllm_config.model_config.get_vocab_size() == VOCAB
@@ -288,6 +292,8 @@ def test_parameters_are_checked_by_the_processor(processor: type[Any]) -> None:
     dialect.validate({"good": 1}, {})
     with pytest.raises(InvalidParams):
         dialect.validate({"bad": 1}, {})
+    with pytest.raises(InvalidParams, match=f"{dialect.name}: wrong is no parameter"):
+        dialect.validate({"wrong": 1}, {})
 
 
 @every_dialect

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from logitport import (
     EditProcessor,
@@ -144,6 +145,7 @@ HINT = (
         refused_by_a_file,
         refused_and_reraised,
         loaded,
+        partial(Tokenizer.from_file, "/no/such/file"),
         partial(socket.getaddrinfo, "unknown.invalid", 1, 0, 0, 0, socket.AI_NUMERICHOST),
     ],
 )

@@ -100,6 +100,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[LogitportError], str]] = {
         InvalidParams,
         "strength must be a number",
     ),
+    "parameters that a class refuses with a ValueError": (
+        {"processors": [(RequiresFloat, {"strength": -1.0})]},
+        InvalidParams,
+        "RequiresFloat.*: strength must not be negative",
+    ),
     "validate_params that raises": ({"processors": [(RequiresFloat, {})]}, ProcessorFailed, "KeyError: 'strength'"),
     "a parameter outside the vocabulary": (
         {"processors": [("disallowed_tokens", {"token_ids": [VOCAB]})]},

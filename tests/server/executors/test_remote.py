@@ -69,6 +69,8 @@ class MakesManyEdits(EditProcessor):
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         for token_id in request.params["deny"]:
             edits.deny([token_id])
+            if "bias" in request.params:
+                edits.bias([token_id], request.params["bias"])
         for _ in range(request.params["allow"]):
             edits.allow([1, 2])
 
@@ -82,10 +84,13 @@ def test_edits_per_row_are_limited(workers: ProcessExecutor, ship: Callable[...,
         return denied(dialect, States([state]))
 
     assert denied_by(deny=[*range(40)] * 5, allow=0) == [[*range(40)] * 5]
+    assert denied_by(deny=[*range(35)], allow=0, bias=2.0) == [[*range(35)] * 2]
     assert denied_by(deny=[5], allow=60) == [[5, *[1, 2] * 60]]
     first = dialect._process  # type: ignore[attr-defined]
     with pytest.raises(
-        ProcessorFailed, match=r"^processor MakesManyEdits \(sha256:.*: 1000 edits in a call, the limit is 64 "
+        ProcessorFailed,
+        match=r"^processor MakesManyEdits \(sha256:.*: 1000 edits in a call, .*all deny calls of a row count as one, .*"
+        "the limit is 64 .*call allow once with the ids that all of them keep",
     ):
         denied_by(deny=[], allow=1000)
     assert denied_by(deny=[], allow=0) == [[]]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.cloudpickled import serialize, shifts
 from tests.conftest import COMMAND
 
 if TYPE_CHECKING:
@@ -55,6 +56,14 @@ def test_a_class_that_was_shipped() -> None:
     assert functions["Curious.__init__"].uses[:2] == ("os", "environ")
     assert {"subprocess", "run"} <= set(functions["Curious.__call__"].uses)
     assert any("curl http://example.com/" in text for text in functions["Curious.__call__"].strings)
+
+
+def test_functions_that_cloudpickle_shipped() -> None:
+    """It computes the constructor of code objects."""
+    found = inspect_pickle(payload.parse(serialize(shifts(CustomLogitProcessor))).data)
+    functions = {function.name: function for function in found.functions}
+    assert {"scaled", "torch"} <= set(functions["Shifts.__call__"].uses)
+    assert functions["scaled"].uses == ("SCALE",)
 
 
 def test_calls_of_unpickling_are_reported_but_not_run(tmp_path: Path) -> None:

@@ -160,8 +160,12 @@ def test_built_ins_cannot_be_deleted() -> None:
 @pytest.mark.parametrize("processor", ["", "unknown", "team/unknown", "0" * 64])
 def test_unknown_processors(processor: str) -> None:
     registry = make_registry()
-    for call in (registry.describe, registry.delete):
-        with pytest.raises(UnknownProcessor):
+    for call, advice in (
+        (registry.describe, "List returns those that you can see"),
+        (registry.delete, "there is nothing to delete: List returns"),
+        (registry.unquarantine, "and none is quarantined; List returns"),
+    ):
+        with pytest.raises(UnknownProcessor, match=f"^no registered name or digest is '{processor}'.*{advice}"):
             call(processor)
     for by in ("builtin", "name", "digest"):
         with pytest.raises(UnknownProcessor):

@@ -58,9 +58,7 @@ class TransformersDialect(Dialect):
         sampling_params: dict[str, Any],  # noqa: ARG002
         caller: Hashable = None,  # noqa: ARG002
     ) -> None:
-        validate_params = getattr(author_of(self.processor), "validate_params", None)
-        if validate_params is not None:
-            validate_params(params)
+        self._check_params(getattr(author_of(self.processor), "validate_params", None), params)
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
         made = self._instances.make(context, params)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from logitport import dialects
-from logitport.errors import InvalidParams, LogitportError
 from logitport_server.dialects.base import Dialect, RequestContext, is_greedy
 from logitport_server.dialects.results import check_result
 from logitport_server.dialects.vllm import objects
@@ -111,22 +110,11 @@ class VllmDialect(Dialect):
         return objects.construct(self._source, context)
 
     def _check(self, sampling_params: Any) -> None:
-        validate_params = getattr(dialects.author_of(self._source), "validate_params", None)
-        if validate_params is None:
-            return
-        try:
-            validate_params(sampling_params)
-        except Exception as error:
-            if not _is_validation_error(error):
-                raise
-            raise InvalidParams(f"processor {self.name}: {error}") from error
+        self._check_params(getattr(dialects.author_of(self._source), "validate_params", None), sampling_params)
 
-
-def _is_validation_error(error: Exception) -> bool:
-    """Whether vLLM would report the error to the caller as an invalid request, instead of as a server error."""
-    if isinstance(error, LogitportError):
-        return False
-    return isinstance(error, ValueError | objects.module("vllm.exceptions").VLLMValidationError)
+    def _is_refusal(self, error: Exception) -> bool:
+        """Whether vLLM would report the error to the caller as an invalid request, instead of as a server error."""
+        return isinstance(error, ValueError | objects.module("vllm.exceptions").VLLMValidationError)
 
 
 def _is_argmax_invariant(processor: Any) -> bool:

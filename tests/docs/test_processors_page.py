@@ -1,0 +1,39 @@
+"""The examples in docs/processors.md that a server has to run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from logitport import Client, Request
+from tests.tokenizer_files import write_trained
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    from tests.conftest import RunningServer
+
+PAGE = (Path(__file__).parents[2] / "docs" / "processors.md").read_text()
+
+
+def test_the_processor_with_a_tokenizer(
+    start_server: Callable[..., RunningServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker cannot read the file, which is in a folder of this test."""
+    tokenizer = write_trained(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    section = PAGE[PAGE.index("## Files and tokenizers\n") :].partition("\n## ")[0]
+    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    made: dict[str, Any] = {"__name__": "here"}
+    exec(block, made)
+    (tmp_path / "tokenizer.json").unlink()
+    (denied,) = tokenizer.encode("a").ids
+    with Client(start_server("--enable-custom-logit-processor").target) as client:
+        chain = [(made["BansWords"], {"words": ["a"]})]
+        logits = client.apply(torch.zeros(1, 313), [Request([1], processors=chain)]).logits
+    assert logits[0].isinf().nonzero().flatten().tolist() == [denied]
