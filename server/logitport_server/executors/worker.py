@@ -1,28 +1,23 @@
-"""The server's end of one trust domain's worker. Its process is replaced whenever it ends."""
+"""A queue of calls to one worker: each is answered by its reply, or by an error that is charged to its processor."""
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
-from concurrent.futures import wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from weakref import WeakSet
 
-from logitport.errors import LimitExceeded, LogitportError, ProcessorTimedOut, from_proto
+from logitport.errors import LogitportError, ProcessorTimedOut, from_proto
 from logitport_proto import common_pb2
-from logitport_server import descriptors
 from logitport_server.dialects import failures
 from logitport_server.dialects.failures import ReplyTooLarge, WorkerLost
+from logitport_server.executors.process_holder import ProcessHolder
 from logitport_server.executors.worker_process import WorkerGone, WorkerProcess, ZygoteGone, wait_for_any
 from logitport_server.worker import messages, replies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Callable, Sequence
 
     from logitport_server.executors.gpu import Gpu
     from logitport_server.executors.slots import WorkerSlots
@@ -78,20 +73,16 @@ class _Posted(NamedTuple):
     at_admission: bool
 
 
-class Worker:
-    """Runs one trust domain's processors in a process that is replaced when it ends.
+class Worker(ProcessHolder):
+    """Calls one trust domain's processors in its process, in the order in which the calls were posted.
 
-    Attributes:
-        domain: the trust domain.
-        lock: held from the first call that is posted to the last reply. All methods but `release`, `close` and
-            `end_revoked` need it.
-        dialects: the processors that sessions hold.
-        idle_since: when the last call ended, in time.monotonic() seconds.
-        gpu: the server's GPU, if it can share memory.
+    All methods but `release`, `close` and `end_revoked` need the lock, from the first call that is posted to the last
+    reply.
 
     Args:
-        zygote: returns the zygote to fork from, which may take as many seconds as its argument. Raises WorkerGone.
-        slots: where the right to have a process is acquired; None for no limit.
+        domain, zygote, gpu, slots: see `ProcessHolder`.
+        deadlines: how long the process may take.
+        quarantine: charged with its failures.
     """
 
     def __init__(
@@ -103,101 +94,21 @@ class Worker:
         gpu: Gpu | None = None,
         slots: WorkerSlots | None = None,
     ) -> None:
-        self.domain = domain
-        self.gpu = gpu
-        self.lock = threading.Lock()
-        self.dialects: WeakSet[Any] = WeakSet()
+        super().__init__(domain, zygote, gpu, slots)
         self.deadlines = deadlines
         self.quarantine = quarantine
-        self.idle_since = time.monotonic()
-        self._zygote = zygote
-        self._slots = slots
-        self._forked: Future[WorkerProcess] | None = None
-        self._process: WorkerProcess | None = None
         self._posted: deque[_Posted] = deque()
-        # Objects that the process can drop: processors (state None), and states of processors.
-        self._released: deque[tuple[int, int | None]] = deque()
 
     @property
     def pending(self) -> bool:
         """Whether a call has no reply yet."""
         return bool(self._posted)
 
-    @property
-    def in_use(self) -> bool:
-        """Whether sessions hold processors of the worker."""
-        return bool(self.dialects)
-
-    def reserve(self, source: Source, seconds: float) -> None:
-        """Acquire the lock. Raises ProcessorTimedOut if other calls of the trust domain hold it for so long."""
-        if not self.lock.acquire(timeout=seconds):
-            raise self.not_begun(source, seconds)
-
-    def not_begun(self, source: Source, seconds: float) -> ProcessorTimedOut:
-        """Return the error of a call that has waited these seconds for the worker, and was not begun."""
-        name = source.display_name
-        reason = (
-            f"the worker of its trust domain was busy for {seconds:.3g} s; try again, or give slow processors a tenant "
-            "of their own"
-        )
-        if self._process is None:
-            reason = self._not_forked(seconds)
-        return ProcessorTimedOut(f"processor {name}: {reason}", processor=name)
-
-    @contextmanager
-    def reserved(self, source: Source, seconds: float) -> Iterator[None]:
-        """Hold the lock, as `reserve`, for the duration of the context."""
-        self.reserve(source, seconds)
-        try:
-            yield
-        finally:
-            self.lock.release()
-
-    def prepare(self) -> bool:
-        """Return whether `process` would not wait. If there is no process, one is forked without waiting for it."""
-        if self._slots is not None and not self._slots.holds(self):
-            return True  # `process` waits for a slot, or reports that there is none
-        if self._process is not None and not (self._process.alive and self._is_permitted(self._process)):
-            self._close_process()
-        if self._process is None and self._forked is None:
-            try:
-                self._forked = self._zygote(0.0).fork()
-            except WorkerGone:
-                return False  # the zygote is being launched
-            except Exception:  # noqa: BLE001 - `process` reports it
-                return True
-        return self._process is not None or self._forked is None or self._forked.done()
-
     def process(self, seconds: float) -> WorkerProcess:
-        """Return the process; fork one if there is none.
-
-        Raises:
-            WorkerLost: that fails.
-            ProcessorTimedOut: it takes longer than these seconds.
-            LimitExceeded: the server has no descriptor for it, or no slot for this trust domain.
-        """
+        """Return the process; fork one if there is none. Raises what `ProcessHolder.process` raises."""
         if self._posted and self._process is not None:  # checked before the first call that is in flight
             return self._process
-        deadline = time.monotonic() + seconds
-        if self._slots is not None:
-            self._slots.acquire(self, seconds)  # ends the process if another party is entitled to its slot
-        self.prepare()
-        if self._process is None:
-            if self._forked is None:
-                self._forked = self._fork(deadline - time.monotonic())
-            wait([self._forked], max(0.0, deadline - time.monotonic()))
-            if not self._forked.done():  # the next call takes its process
-                raise ProcessorTimedOut(self._not_forked(seconds))
-            forked, self._forked = self._forked, None
-            try:
-                self._process = forked.result()
-            except LimitExceeded:
-                raise
-            except Exception as error:
-                raise WorkerLost(f"no worker for {self.domain}: it {error}") from error
-            if not self._is_permitted(self._process):  # forked before the owner lost the scope
-                return self.process(deadline - time.monotonic())
-        return self._process
+        return super().process(seconds)
 
     def post(
         self,
@@ -320,40 +231,9 @@ class Worker:
         proto = common_pb2.Error(code=error.code, message=error.message, remote_traceback=error.trace)  # type: ignore[arg-type]
         return failures.of_processor(from_proto(proto), source.display_name)
 
-    def end_revoked(self) -> None:
-        """End an idle process that holds a GPU after its owner has lost the scope. A busy process is not ended."""
-        if self.lock.acquire(blocking=False):
-            try:
-                if self._process is not None and not self._is_permitted(self._process):
-                    self._close_process()
-            finally:
-                self.lock.release()
-
     def release(self, processor: int, state: int | None) -> None:
         """Let the process drop a state, or a processor, at its next call. Does not need the lock."""
         self._released.append((processor, state))
-
-    def close(self) -> None:
-        """End the process."""
-        self._close_process()
-        if self._forked is not None:
-            self._forked.add_done_callback(_close_forked)
-            self._forked = None
-
-    def _fork(self, seconds: float) -> Future[WorkerProcess]:
-        """Request a process. A zygote that has ended is launched again, and has these seconds for that."""
-        with descriptors.reported():
-            try:
-                return self._zygote(seconds).fork()
-            except WorkerGone as gone:
-                raise WorkerLost(f"no worker for {self.domain}: it {gone}; try again") from gone
-
-    def _not_forked(self, seconds: float) -> str:
-        return f"no worker for {self.domain} was started within {seconds:.3g} s; try again"
-
-    def _is_permitted(self, process: WorkerProcess) -> bool:
-        """Return whether the owner still has the scope for the GPU, if the process holds one."""
-        return not process.holds_gpu or (self.gpu is not None and self.gpu.granted(self.domain))
 
     def _handle(self, reply: messages.Reply, columns: Sequence[memoryview]) -> None:
         """Pass a reply to the call that it answers."""
@@ -423,12 +303,6 @@ class Worker:
             self.quarantine.record_failure(self.domain, call.source.key, reason, seconds=waited)
         return error
 
-    def _close_process(self) -> None:
-        if self._process is not None:
-            self._process.close()
-            self._process = None
-        self._released.clear()
-
 
 def _too_large(source: Source, reply: messages.TooLarge) -> ReplyTooLarge:
     if reply.size_bytes <= replies.MAX_EDITS_BYTES:
@@ -438,8 +312,3 @@ def _too_large(source: Source, reply: messages.TooLarge) -> ReplyTooLarge:
         f"{replies.MAX_EDITS_BYTES} bytes; make edits with fewer ids",
         processor=source.display_name,
     )
-
-
-def _close_forked(forked: Future[WorkerProcess]) -> None:
-    if not forked.cancelled() and forked.exception() is None:
-        forked.result().close()
