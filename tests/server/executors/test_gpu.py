@@ -22,6 +22,7 @@ from logitport import CustomLogitProcessor, History, ProcessorFailed
 from logitport.core.cuda_ipc import CudaError
 from logitport_server.dialects import RequestContext
 from logitport_server.executors import Deadlines, Gpu, ProcessExecutor, remote
+from logitport_server.executors.domain_workers import DomainWorkers
 from logitport_server.executors.shared_rows import SharedRows
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.worker_process import WorkerGone, WorkerProcess
@@ -73,8 +74,12 @@ class GpuServer:
 
     def dialect(self, source: Source, owner: str = "alice") -> Any:
         domain = TrustDomain(owner, Party("engine"))
-        worker = Worker(domain, lambda _: self._zygote(domain), DEADLINES, Quarantine(3, DEADLINES.call), self.gpu)
-        return remote.RemoteDialect(source, worker)
+        quarantine = Quarantine(3, DEADLINES.call)
+
+        def new_worker() -> Worker:
+            return Worker(domain, lambda _: self._zygote(domain), DEADLINES, quarantine, self.gpu)
+
+        return remote.RemoteDialect(source, DomainWorkers(new_worker))
 
     @property
     def record(self) -> list[str]:
