@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -35,17 +36,20 @@ class Admission:
     Attributes:
         on_trial: as above.
         init_seconds: how long the last creation of an instance took. Set by the caller.
+        checks_params: whether the class checks parameters. Set by the caller.
     """
 
     def __init__(self, source: Source, number: int, workers: DomainWorkers) -> None:
         self.on_trial = False
         self.init_seconds = 0.0
+        self.checks_params = True
         self._source = source
         self._number = number
         self._workers = workers
         # In the worker for admissions, if the processor was loaded there.
         self._hosting: Hosting | None = None
         self._load_seconds = 0.0
+        self._deciding = threading.Lock()
 
     def load(self, calls: Hosting, on_hosted: OnHosted) -> None:
         """Load the class. Raises what `Worker.exchange` raises.
@@ -68,46 +72,52 @@ class Admission:
             self.on_trial = hosting is not calls
 
     def validate(self, calls: Hosting, on_hosted: OnHosted, columns: Sequence[bytes]) -> None:
-        """Check parameters. `columns` are those of `messages.Validate`. Otherwise like `load`."""
-        seconds = calls.worker.deadlines.load
+        """Check parameters, if the class does so. `columns` are those of `messages.Validate`. Otherwise like `load`."""
+        if not self.checks_params:
+            return
         with self._reserved(calls) as hosting:
-            hosting.load(on_hosted, seconds)
             call = messages.Validate(processor=self._number)
-            hosting.worker.exchange(self._source, call, columns, messages.EmptyReply, seconds, at_admission=True)
+            hosting.exchange(on_hosted, call, columns, messages.EmptyReply, calls.worker.deadlines.load)
 
     def try_start(
         self,
         calls: Hosting,
         on_hosted: OnHosted,
         on_started: Callable[[messages.StartReply], object],
+        on_kept: Callable[[Hosting], object],
         start: tuple[messages.Start, Sequence[bytes]],
-    ) -> Hosting | None:
-        """Start the first request of a processor on trial. `start` is the call and its columns. Otherwise like `load`.
+    ) -> None:
+        """Start the first request of a processor on trial, and end the trial. Otherwise like `load`.
 
-        Returns:
-            The processor in the worker that it keeps for its calls, with this state; None if it starts in `calls`.
+        Args:
+            calls: the processor in the worker for its calls.
+            on_hosted: called with the reply, if the class is loaded again.
+            on_started: called with the reply to the start.
+            on_kept: called with the processor in the worker that it keeps for its calls, which has this state.
+                Otherwise the state must be started in `calls`.
+            start: the call and its columns.
         """
         seconds = calls.worker.deadlines.load
         with self._reserved(calls) as hosting:
             if hosting is calls:  # no other request runs any more, or there is no second worker
-                return None
+                with self._deciding:
+                    self.on_trial = False
+                return
             hosting.worker.process(seconds)
             began = time.monotonic()
-            hosting.load(on_hosted, seconds)
-            loaded = time.monotonic()
-            call, columns = start
-            on_started(
-                hosting.worker.exchange(self._source, call, columns, messages.StartReply, seconds, at_admission=True)
-            )
-            ended = time.monotonic()
-            self.on_trial = False
-            if max(self._load_seconds, loaded - began) + ended - loaded <= self._quick_seconds(calls):
-                hosting.worker.release(self._number, call.state)
-                return None
-            self._workers.keep(hosting.worker)
-            self._hosting = None
-            self.record_start(hosting, ended - loaded)
-            return hosting
+            on_started(hosting.exchange(on_hosted, *start, messages.StartReply, seconds))
+            elapsed = time.monotonic() - began
+            took_long = self._load_seconds + elapsed > self._quick_seconds(calls)
+            with self._deciding:  # once, because `calls` must not change after a request has started there
+                keeps, self.on_trial = self.on_trial and took_long, False
+                if keeps:
+                    self._workers.keep(hosting.worker)
+                    self._hosting = None
+                    on_kept(hosting)
+            if keeps:
+                self.record_start(hosting, elapsed)
+            else:
+                hosting.worker.release(self._number, start[0].state)
 
     def record_start(self, hosting: Hosting, seconds: float) -> None:
         """Record how long a start took, so that the class is known to be quick wherever it is loaded."""

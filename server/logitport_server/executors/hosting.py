@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from logitport_server.worker import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from logitport_server.executors.worker import Worker
     from logitport_server.executors.worker_process import WorkerProcess
     from logitport_server.registry.source import Source
 
     OnHosted = Callable[[WorkerProcess, messages.HostReply], object]
+
+_Reply = TypeVar("_Reply")
 
 
 class Hosting:
@@ -79,6 +81,30 @@ class Hosting:
         if errors:
             self.process = None
             raise errors[0]
+
+    def exchange(
+        self,
+        on_hosted: OnHosted,
+        call: messages.WorkerCall,
+        columns: Sequence[bytes],
+        expected: type[_Reply],
+        seconds: float,
+        *,
+        at_admission: bool = True,
+    ) -> _Reply:
+        """Load the processor if the process lacks it, and make a call, both within these seconds.
+
+        Raises what `Worker.exchange` raises.
+        """
+        errors: list[BaseException] = []
+        self.post(on_hosted, errors.append, seconds, at_admission=at_admission)
+        try:
+            return self.worker.exchange(self._source, call, columns, expected, seconds, at_admission=at_admission)
+        except BaseException:
+            if errors:  # the call has failed because of them
+                self.process = None
+                raise errors[0] from None
+            raise
 
     def __del__(self) -> None:
         if self.process is not None:

@@ -87,9 +87,8 @@ class RemoteDialect(Dialect):
     def start(self, context: RequestContext, params: dict[str, Any]) -> RemoteState:
         state = RemoteState(context, orjson.dumps(params), on_release=self._release)
         if self._admission.on_trial:
-            kept = self._admission.try_start(self._calls, self._hosted, self._started, self._start_call(state))
-            if kept is not None:
-                self._move(kept, state)
+            move = partial(self._move, state)
+            self._admission.try_start(self._calls, self._hosted, self._started, move, self._start_call(state))
         if state.loaded is None:
             with self.worker.reserved(self.source, self.worker.deadlines.load):
                 self._start(state)
@@ -156,7 +155,7 @@ class RemoteDialect(Dialect):
         if state.loaded is not None:
             self.worker.release(self._number, state.number)
 
-    def _move(self, kept: Hosting, state: RemoteState) -> None:
+    def _move(self, state: RemoteState, kept: Hosting) -> None:
         """Run the calls in the worker that has this state."""
         self.worker.dialects.discard(self)
         self._calls = kept
@@ -170,29 +169,24 @@ class RemoteDialect(Dialect):
 
     def _start(self, state: RemoteState) -> None:
         """Start a request in the worker for calls."""
-        worker, errors = self.worker, list[BaseException]()
-        seconds, at_admission = worker.admission_time(besides=state.context)
-        self._post_host(errors.append, seconds, at_admission=at_admission)
-        call, columns = self._start_call(state)
-        began = time.monotonic()
+        seconds, at_admission = self.worker.admission_time(besides=state.context)
+        before, began = self._calls.loading, time.monotonic()
         try:
-            reply = worker.exchange(self.source, call, columns, messages.StartReply, seconds, at_admission=at_admission)
-        except BaseException:
-            if errors:  # the call that failed first
-                self._calls.process = None
-                raise errors[0] from None
-            raise
+            reply = self._calls.exchange(
+                self._hosted, *self._start_call(state), messages.StartReply, seconds, at_admission=at_admission
+            )
+        finally:
+            if self._calls.loading is not before:
+                self._forget_process()
         self._admission.record_start(self._calls, time.monotonic() - began)
         self._started(reply)
-        worker.states.add(state)
+        self.worker.states.add(state)
         state.loaded = self._calls.loading
 
-    def _post_host(
-        self, on_error: Callable[[BaseException], object], seconds: float, *, at_admission: bool = False
-    ) -> WorkerProcess:
+    def _post_host(self, on_error: Callable[[BaseException], object], seconds: float) -> WorkerProcess:
         """Return the worker's process. If it lacks the processor, post the call that loads it."""
         before = self._calls.loading
-        process = self._calls.post(self._hosted, on_error, seconds, at_admission=at_admission)
+        process = self._calls.post(self._hosted, on_error, seconds)
         if self._calls.loading is not before:
             self._forget_process()
         return process
@@ -219,7 +213,7 @@ class RemoteDialect(Dialect):
             gpu.disable(self.domain, process, reply.gpu_error)
         self.reads_logits, self.unpickled = reply.reads_logits, reply.unpickled
         self.argmax_invariant, self.takes_drafts = reply.argmax_invariant, reply.takes_drafts
-        self._admission.init_seconds = reply.init_seconds
+        self._admission.init_seconds, self._admission.checks_params = reply.init_seconds, reply.checks_params
 
     def _start_call(self, state: RemoteState) -> tuple[messages.Start, Sequence[bytes]]:
         """Return the message that builds a state from its history, and its columns."""

@@ -194,6 +194,7 @@ class HostReply(_Message):
         reads_logits, argmax_invariant, takes_drafts: attributes of the dialect.
         unpickled: whether the class was unpickled now; False if it was cached.
         init_seconds: how long the creation of the instance took.
+        checks_params: whether `Validate` can refuse parameters.
         gpu_error: why the worker cannot use the GPU; "" if it can or has none.
     """
 
@@ -202,6 +203,7 @@ class HostReply(_Message):
     takes_drafts: bool = False
     unpickled: bool = False
     init_seconds: _Seconds = 0.0
+    checks_params: bool = True
     gpu_error: _Text = ""
 
 

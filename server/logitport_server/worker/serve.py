@@ -132,6 +132,7 @@ class _Worker:
             takes_drafts=bool(dialect.takes_drafts),
             unpickled=self._loader.misses > misses,
             init_seconds=time.monotonic() - began,
+            checks_params=bool(dialect.checks_params),
         )
         if dialect.reads_logits and call.gpu is not None:
             try:
