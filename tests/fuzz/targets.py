@@ -22,6 +22,7 @@ from logitport_proto import common_pb2, processing_pb2
 from logitport_server.config import ServerConfig
 from logitport_server.dialects import RequestContext
 from logitport_server.executors import Deadlines, InlineExecutor
+from logitport_server.executors.domain_workers import DomainWorkers
 from logitport_server.executors.remote import RemoteDialect
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.worker_process import Received, WorkerGone
@@ -100,7 +101,7 @@ def worker_reply(data: bytes) -> None:
     """A worker's reply is decoded, or raises an error. Memory stays proportional to the bytes received."""
     for reads_logits in (False, True):
         worker = Worker(None, lambda _: _FakeZygote(data, reads_logits), Deadlines(1.0, 1.0), Quarantine(1 << 30, 1.0))  # type: ignore[arg-type, return-value] # noqa: B023
-        dialect = RemoteDialect(_SOURCE, worker)
+        dialect = RemoteDialect(_SOURCE, DomainWorkers(lambda: worker))  # noqa: B023
         states = [dialect.start(RequestContext("r", History([1, 2]), {}, VOCAB), {}) for _ in range(ROWS)]
         logits, row_edits = torch.zeros(ROWS, VOCAB), Edits.pack([], VOCAB)
         try:
@@ -140,6 +141,7 @@ class _FakeWorker:
         self._unread = deque(data[at : at + 1000] for at in range(0, len(data), 1000))
         self._reader = worker_frames.Reader()
         self._always_ready = os.eventfd(1)
+        self.quick: set[str] = set()
 
     def post(self, call: messages.WorkerCall, columns: Sequence[bytes], *_: object) -> None:
         self._limits = replies.limits(call, columns)

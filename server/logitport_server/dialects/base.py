@@ -111,6 +111,11 @@ class Dialect(ABC):
         self.takes_long = bool(getattr(self.processor, "takes_long", True))
         self._scratch: torch.Tensor | None = None
 
+    @property
+    def checks_params(self) -> bool:
+        """Whether `validate` can refuse parameters. If not, it need not be called."""
+        return True
+
     def validate(
         self,
         params: dict[str, Any],

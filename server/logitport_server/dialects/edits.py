@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from logitport.core.edits import RowEdits
 from logitport.processors import EditProcessor, EditRequest
 from logitport_server.dialects.base import Dialect, RequestContext
+from logitport_server.dialects.checks import is_method, overrides_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -18,6 +19,10 @@ class EditDialect(Dialect):
 
     reads_logits = False
     processor: EditProcessor
+
+    @property
+    def checks_params(self) -> bool:
+        return overrides_check(self.processor) or not is_method(self.processor.validate_for, EditProcessor.validate_for)
 
     def validate(
         self,

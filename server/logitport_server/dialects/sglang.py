@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from logitport.errors import StateLost
 from logitport_server.dialects.base import Dialect, RequestContext
+from logitport_server.dialects.checks import overrides_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,6 +67,10 @@ class SGLangDialect(Dialect):
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
         super().__init__(processor, name, shipped=shipped)
         self._initial_attributes = _copy_of_attributes(self.processor)
+
+    @property
+    def checks_params(self) -> bool:
+        return overrides_check(self.processor)
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
         return _State(context, params)

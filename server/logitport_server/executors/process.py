@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import time
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from logitport import payload
 from logitport.errors import PythonMismatch
 from logitport.payload.bytecode import RUNNING
 from logitport_server.executors.base import Executor
+from logitport_server.executors.domain_workers import DomainWorkers
 from logitport_server.executors.remote import RemoteDialect
 from logitport_server.executors.slots import WorkerSlots
 from logitport_server.executors.worker import Worker
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A worker without processors is kept warm for the next request of its trust domain.
-_IDLE_SECONDS = 60.0
+# How often to look for idle workers.
+_CHECK_SECONDS = 5.0
 
 
 class ProcessExecutor(Executor):
@@ -88,7 +88,8 @@ class ProcessExecutor(Executor):
         self._zygotes = Zygotes(kinds, self._start, self._limits, started, cgroups)
         self._slots = WorkerSlots(max_workers)
         # A worker without a slot and without processors is dropped.
-        self._workers: WeakValueDictionary[tuple[TrustDomain | None, str], Worker] = WeakValueDictionary()
+        self._domains: WeakValueDictionary[tuple[TrustDomain | None, str], DomainWorkers] = WeakValueDictionary()
+        self._workers: WeakSet[Worker] = WeakSet()
         self._closed = threading.Event()
         threading.Thread(target=self._close_unused, name="logitport-idle-workers", daemon=True).start()
 
@@ -127,7 +128,7 @@ class ProcessExecutor(Executor):
         python, *others = self._candidates(source.payload)
         while True:
             try:
-                dialect = RemoteDialect(source, self._worker(source.domain, python))
+                dialect = RemoteDialect(source, self._domain(source.domain, python))
             except PythonMismatch:
                 if not others:
                     raise
@@ -155,22 +156,30 @@ class ProcessExecutor(Executor):
             return candidates
         return [RUNNING, *others]
 
-    def _worker(self, domain: TrustDomain | None, python: str) -> Worker:
-        """Return the worker of a trust domain; create it if there is none. Its first call acquires a slot."""
+    def _domain(self, domain: TrustDomain | None, python: str) -> DomainWorkers:
+        """Return the workers of a trust domain; create the object if there is none."""
         with self._lock:
-            worker = self._workers.get((domain, python))
-            if worker is None:
-                zygote = partial(self._zygote, domain, python)
-                worker = Worker(domain, zygote, self._deadlines, self.quarantine, self.gpu, self._slots)
-                self._workers[domain, python] = worker
-            worker.idle_since = time.monotonic()
-            return worker
+            workers = self._domains.get((domain, python))
+            if workers is None:
+                workers = DomainWorkers(partial(self._new_worker, domain, python))
+                self._domains[domain, python] = workers
+            return workers
+
+    def _new_worker(self, domain: TrustDomain | None, python: str) -> Worker:
+        """Create a worker. Its first call acquires a slot."""
+        zygote = partial(self._zygote, domain, python)
+        worker = Worker(domain, zygote, self._deadlines, self.quarantine, self.gpu, self._slots)
+        with self._lock:
+            self._workers.add(worker)
+        return worker
 
     def _close_unused(self) -> None:
         """Periodically end idle workers, and processes that hold a revoked GPU, until the executor is closed."""
-        while not self._closed.wait(_IDLE_SECONDS / 2):
-            self._slots.end_idle(_IDLE_SECONDS)
-            for worker in list(self._workers.values()):
+        while not self._closed.wait(_CHECK_SECONDS):
+            self._slots.end_idle()
+            with self._lock:
+                workers = list(self._workers)
+            for worker in workers:
                 worker.end_revoked()
 
     def _zygote(self, domain: TrustDomain | None, python: str, seconds: float) -> Zygote:

@@ -34,12 +34,16 @@ class ProcessHolder:
         lock: held while the process is forked, ended or called. All methods but `close` and `end_revoked` need it.
         dialects: the processors that sessions hold.
         idle_since: when the process was last used, in time.monotonic() seconds.
+        keep_seconds: how long a process that no session uses is kept warm for the next request.
         gpu: the server's GPU, if it can share memory.
+        group: an object that lives as long as this one.
 
     Args:
         zygote: returns the zygote to fork from, which may take as many seconds as its argument. Raises WorkerGone.
         slots: where the right to have a process is acquired; None for no limit.
     """
+
+    keep_seconds = 60.0
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class ProcessHolder:
     ) -> None:
         self.domain = domain
         self.gpu = gpu
+        self.group: object = None
         self.lock = threading.Lock()
         self.dialects: WeakSet[Any] = WeakSet()
         self.idle_since = time.monotonic()
@@ -89,6 +94,10 @@ class ProcessHolder:
             yield
         finally:
             self.lock.release()
+
+    def acquire_free_slot(self) -> bool:
+        """Acquire a slot that is free or idle, if this worker has none. Returns False if there is none."""
+        return self._slots is None or self._slots.acquire_free(self)
 
     def prepare(self) -> bool:
         """Return whether `process` would not wait. If there is no process, one is forked without waiting for it."""

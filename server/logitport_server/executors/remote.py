@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -13,7 +14,9 @@ from logitport.core.edits import Edits
 from logitport.errors import ProcessorFailed, StateLost
 from logitport_server.dialects import Dialect, RequestContext
 from logitport_server.dialects.base import States
+from logitport_server.executors.admission import Admission
 from logitport_server.executors.flight import Flight, RemoteCall
+from logitport_server.executors.hosting import Hosting
 from logitport_server.executors.remote_state import RemoteState, drain_events, numbers
 from logitport_server.executors.shared_rows import SharedRows
 from logitport_server.worker import messages
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from logitport_server.executors.domain_workers import DomainWorkers
     from logitport_server.executors.worker import Worker
     from logitport_server.executors.worker_process import WorkerProcess
     from logitport_server.registry.source import Source
@@ -42,33 +46,35 @@ class RemoteDialect(Dialect):
     A worker process that ended is replaced at the next call: the new process loads the processor again and builds the
     state of every request from its history. A state that is not a function of the history is lost with the process.
 
+    `post` needs the lock of `worker`.
+
     Attributes:
         source: the processor.
-        worker: the worker. `post` and all methods that talk to it need its lock, or acquire it.
         unpickled: whether the worker unpickled the class; False if it had the class already.
     """
 
     isolated = True
 
-    def __init__(self, source: Source, worker: Worker) -> None:
+    def __init__(self, source: Source, workers: DomainWorkers) -> None:
         super().__init__(None, source.display_name, shipped=True)
-        assert source.payload is not None  # noqa: S101 - an installed processor has no worker
-        self.source, self._payload = source, source.payload
-        self.worker = worker
-        self.domain = worker.domain
+        self.source = source
         self._number = next(numbers)
-        self._process: WorkerProcess | None = None
-        # Identifies the loading of the processor that states belong to. The same process may load it again.
-        self._loaded = object()
         # (reads_logits, takes_drafts), which must not change.
         self._kind: tuple[bool, bool] | None = None
         # Weak reference to the state list that the process already holds. The list is resent only when it changes.
         self._sent_states: Callable[[], States | None] = _no_states
-        self._memory = SharedRows(worker.gpu, worker.domain)
         self.unpickled = False
-        with worker.reserved(source, worker.deadlines.load):
-            self._host(worker.deadlines.load)
-        worker.dialects.add(self)
+        self._calls = Hosting(source, self._number, workers.worker(source.key))
+        self.domain = self.worker.domain
+        self._memory = SharedRows(self.worker.gpu, self.domain)
+        self._admission = Admission(source, self._number, workers)
+        self._admission.load(self._calls, self._hosted)
+        self.worker.dialects.add(self)
+
+    @property
+    def worker(self) -> Worker:
+        """The worker that runs the calls."""
+        return self._calls.worker
 
     def validate(
         self,
@@ -76,22 +82,16 @@ class RemoteDialect(Dialect):
         sampling_params: dict[str, Any],
         caller: Hashable = None,  # noqa: ARG002
     ) -> None:
-        seconds = self.worker.deadlines.load
-        columns = [orjson.dumps(params), orjson.dumps(sampling_params)]
-        with self.worker.reserved(self.source, seconds):
-            self._host(seconds)
-            call = messages.Validate(processor=self._number)
-            self.worker.exchange(self.source, call, columns, messages.EmptyReply, seconds, at_admission=True)
+        self._admission.validate(self._calls, self._hosted, [orjson.dumps(params), orjson.dumps(sampling_params)])
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> RemoteState:
         state = RemoteState(context, orjson.dumps(params), on_release=self._release)
-        seconds = self.worker.deadlines.load
-        with self.worker.reserved(self.source, seconds):
-            self._host(seconds)
-            call, columns = self._start_call(state)
-            reply = self.worker.exchange(self.source, call, columns, messages.StartReply, seconds, at_admission=True)
-            self._started(reply)
-            state.loaded = self._loaded
+        if self._admission.on_trial:
+            move = partial(self._move, state)
+            self._admission.try_start(self._calls, self._hosted, self._started, move, self._start_call(state))
+        if state.loaded is None:
+            with self.worker.reserved(self.source, self.worker.deadlines.load):
+                self._start(state)
         return state
 
     def token_callback(self, state: RemoteState) -> Callable[[int], object]:
@@ -151,63 +151,56 @@ class RemoteDialect(Dialect):
     def borrow(self, region: Region | None) -> None:
         self._memory.borrow(region)
 
-    def __del__(self) -> None:
-        if getattr(self, "_process", None) is not None:
-            self.worker.release(self._number, None)
-
     def _release(self, state: RemoteState) -> None:
         if state.loaded is not None:
             self.worker.release(self._number, state.number)
 
-    def _host(self, seconds: float) -> None:
-        """Load the processor at the admission of a request, if the process lacks it, within these seconds."""
-        errors: list[BaseException] = []
-        self._post_host(errors.append, seconds, at_admission=True)
-        self.worker.drain(seconds)
-        if errors:
-            self._process = None
-            raise errors[0]
+    def _move(self, state: RemoteState, kept: Hosting) -> None:
+        """Run the calls in the worker that has this state."""
+        self.worker.dialects.discard(self)
+        self._calls = kept
+        self.worker.dialects.add(self)
+        self._forget_process()
+        if kept.process is not None and kept.process.uses_gpu:
+            kept.uses_gpu, kept.process = True, None  # loaded again, with the GPU
+            return
+        self.worker.states.add(state)
+        state.loaded = kept.loading
 
-    def _post_host(
-        self, on_error: Callable[[BaseException], object], seconds: float, *, at_admission: bool = False
-    ) -> WorkerProcess:
-        """Return the worker's process. If it lacks the processor, post the call that loads it."""
-        self.worker.quarantine.check(self.worker.domain, self.source.key, self.name)
-        process = self.worker.process(seconds)
-        if process is not self._process:
-            self.worker.post(
-                self.source,
-                self._host_call(process),
-                [self._payload.data],
-                messages.HostReply,
-                lambda reply, _: self._hosted(process, reply),
-                on_error,
-                at_admission=at_admission,
+    def _start(self, state: RemoteState) -> None:
+        """Start a request in the worker for calls."""
+        seconds, at_admission = self.worker.admission_time(besides=state.context)
+        before, began = self._calls.loading, time.monotonic()
+        try:
+            reply = self._calls.exchange(
+                self._hosted, *self._start_call(state), messages.StartReply, seconds, at_admission=at_admission
             )
-            self._set_process(process)
+        finally:
+            if self._calls.loading is not before:
+                self._forget_process()
+        self._admission.record_start(self._calls, time.monotonic() - began)
+        self._started(reply)
+        self.worker.states.add(state)
+        state.loaded = self._calls.loading
+
+    def _post_host(self, on_error: Callable[[BaseException], object], seconds: float) -> WorkerProcess:
+        """Return the worker's process. If it lacks the processor, post the call that loads it."""
+        before = self._calls.loading
+        process = self._calls.post(self._hosted, on_error, seconds)
+        if self._calls.loading is not before:
+            self._forget_process()
         return process
+
+    def _forget_process(self) -> None:
+        """Forget what an earlier process, or an earlier load, has received."""
+        self._sent_states = _no_states
+        self._memory.forget()
 
     def _host_failed(self, call: RemoteCall, error: BaseException) -> None:
         """End a call, because the processor that it needs could not be loaded."""
-        self._process = None
+        self._calls.process = None
         call.splittable = False
         call.fail(error)
-
-    def _set_process(self, process: WorkerProcess) -> None:
-        """Set the process that has loaded the processor, or will have when it has answered."""
-        self._process, self._loaded, self._sent_states = process, object(), _no_states
-        self._memory.forget()
-
-    def _host_call(self, process: WorkerProcess) -> messages.Host:
-        gpu, shipped = self.worker.gpu, self._payload
-        return messages.Host(
-            processor=self._number,
-            name=self.name,
-            digest=shipped.digest,
-            python=shipped.python,
-            dill=shipped.dill,
-            gpu=(str(gpu.cuda.device), gpu.cuda.uuid.hex()) if gpu is not None and process.uses_gpu else None,
-        )
 
     def _hosted(self, process: WorkerProcess, reply: messages.HostReply) -> None:
         kind = reply.reads_logits, reply.takes_drafts
@@ -220,6 +213,7 @@ class RemoteDialect(Dialect):
             gpu.disable(self.domain, process, reply.gpu_error)
         self.reads_logits, self.unpickled = reply.reads_logits, reply.unpickled
         self.argmax_invariant, self.takes_drafts = reply.argmax_invariant, reply.takes_drafts
+        self._admission.init_seconds, self._admission.checks_params = reply.init_seconds, reply.checks_params
 
     def _start_call(self, state: RemoteState) -> tuple[messages.Start, Sequence[bytes]]:
         """Return the message that builds a state from its history, and its columns."""
@@ -252,9 +246,9 @@ class RemoteDialect(Dialect):
         self._sent_states = _no_states  # until the process has answered
         state_numbers = []
         for row, state in enumerate(call.states):
-            if state.loaded is not self._loaded:
+            if state.loaded is not self._calls.loading:
                 self._post_start(call, row, state)
-            state_numbers.append(state.number if state.loaded is self._loaded else 0)
+            state_numbers.append(state.number if state.loaded is self._calls.loading else 0)
         return state_numbers
 
     def _post_start(self, call: RemoteCall, row: int, state: RemoteState) -> None:
@@ -274,7 +268,8 @@ class RemoteDialect(Dialect):
         self.worker.post(
             self.source, message, columns, messages.StartReply, lambda reply, _: self._started(reply), failed
         )
-        state.loaded = self._loaded
+        self.worker.states.add(state)
+        state.loaded = self._calls.loading
         state.history_events.clear()
 
     def _message(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 from logitport.errors import LimitExceeded
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from logitport_server.principals import TrustDomain
 
     # The calling principal, its tenant, and the code: each level is divided among the parties of the next one.
@@ -26,6 +28,7 @@ class HoldsSlot(Protocol):
 
     lock: threading.Lock
     idle_since: float
+    keep_seconds: float
 
     @property
     def domain(self) -> TrustDomain | None:
@@ -95,12 +98,25 @@ class WorkerSlots:
                 if not self._requests:
                     self._claimed.clear()
 
-    def end_idle(self, seconds: float) -> None:
-        """End workers that no session has used for so long."""
+    def acquire_free(self, worker: HoldsSlot) -> bool:
+        """Acquire a slot that is free, or that an idle worker holds, for a worker that its trust domain can do without.
+
+        Shares do not count: the worker is not in use by a session, so any party gets the slot after its calls. The
+        caller holds the worker's lock. Returns False if there is no such slot.
+        """
+        if self.holds(worker):
+            return True
+        path = _path(worker.domain)
+        with self._lock:
+            self._give_way(worker)
+            return worker in self._held or self._try(worker, path, self._idle(path))
+
+    def end_idle(self) -> None:
+        """End workers that no session has used for as long as they are kept."""
         now = time.monotonic()
         with self._lock:
             for worker in list(self._held):
-                if not worker.in_use and now - worker.idle_since > seconds:
+                if not worker.in_use and now - worker.idle_since > worker.keep_seconds:
                     self._try_to_end(worker)
 
     def close(self) -> None:
@@ -112,9 +128,11 @@ class WorkerSlots:
     def _granted(self, worker: HoldsSlot, path: Path, *, is_last: bool) -> bool:
         """Try to hold a slot. Raises LimitExceeded if the worker's party is at its share, or at the last attempt."""
         with self._lock:
-            if worker in self._held or self._try(worker, path):
+            if worker in self._held:
                 return True
             above = self._above_share(path)
+            if self._try(worker, path, [*self._idle(path, above), *above]):
+                return True
             if is_last or not above:
                 reason = "and those above their share are in calls" if above else self._counted(path)
                 raise LimitExceeded(
@@ -136,17 +154,18 @@ class WorkerSlots:
                 self._held[request] = path
                 return
 
-    def _try(self, worker: HoldsSlot, path: Path) -> bool:
-        """Hold a slot that is free, or that another worker can give up at once."""
-        if len(self._held) >= self._count:
-            above = self._above_share(path)
-            idle = sorted((one for one in self._held if not one.in_use), key=lambda one: one.idle_since)
-            # Idle workers of a party above its share first, then those of the own principal, then those of others.
-            idle.sort(key=lambda one: (one not in above, self._held[one][:1] != path[:1]))
-            if not any(self._try_to_end(one) for one in (*idle, *above)):
-                return False
+    def _try(self, worker: HoldsSlot, path: Path, others: Sequence[HoldsSlot]) -> bool:
+        """Hold a slot that is free, or that one of these other workers can give up at once."""
+        if len(self._held) >= self._count and not any(map(self._try_to_end, others)):
+            return False
         self._held[worker] = path
         return True
+
+    def _idle(self, path: Path, above: Sequence[HoldsSlot] = ()) -> list[HoldsSlot]:
+        """Return workers that no session uses: these first, then those of the own principal, then others."""
+        idle = sorted((one for one in self._held if not one.in_use), key=lambda one: one.idle_since)
+        idle.sort(key=lambda one: (one not in above, self._held[one][:1] != path[:1]))
+        return idle
 
     def _above_share(self, path: Path) -> list[HoldsSlot]:
         """Return the workers that must give way to this party, the first one first; none if it is at its share."""
@@ -155,7 +174,9 @@ class WorkerSlots:
             if counts[path[: level + 1]] < share:
                 above = {prefix: count for prefix, count in counts.items() if count > share}
                 workers = [one for one, held in self._held.items() if held[: level + 1] in above]
-                return sorted(workers, key=lambda one: (-above[self._held[one][: level + 1]], one.idle_since))
+                return sorted(
+                    workers, key=lambda one: (-above[self._held[one][: level + 1]], one.in_use, one.idle_since)
+                )
         return []
 
     def _counts(self, path: Path, level: int) -> tuple[Counter[tuple[object, ...]], int]:

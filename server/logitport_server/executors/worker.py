@@ -7,6 +7,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from weakref import WeakSet
 
 from logitport.errors import LogitportError, ProcessorTimedOut, from_proto
 from logitport_proto import common_pb2
@@ -19,7 +20,9 @@ from logitport_server.worker import messages, replies
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from logitport_server.dialects import RequestContext
     from logitport_server.executors.gpu import Gpu
+    from logitport_server.executors.remote_state import RemoteState
     from logitport_server.executors.slots import WorkerSlots
     from logitport_server.executors.zygote import Zygote
     from logitport_server.principals import TrustDomain
@@ -83,6 +86,9 @@ class Worker(ProcessHolder):
         domain, zygote, gpu, slots: see `ProcessHolder`.
         deadlines: how long the process may take.
         quarantine: charged with its failures.
+
+    Attributes:
+        states: the states of requests that processors have in the process.
     """
 
     def __init__(
@@ -97,12 +103,32 @@ class Worker(ProcessHolder):
         super().__init__(domain, zygote, gpu, slots)
         self.deadlines = deadlines
         self.quarantine = quarantine
+        self.states: WeakSet[RemoteState] = WeakSet()
         self._posted: deque[_Posted] = deque()
 
     @property
     def pending(self) -> bool:
         """Whether a call has no reply yet."""
         return bool(self._posted)
+
+    def has_requests(self, besides: RequestContext | None = None) -> bool:
+        """Whether requests have state in the worker, besides the given one. Needs no lock if none is given."""
+        if besides is None:
+            return bool(self.states)
+        return any(state.context is not besides for state in self.states)
+
+    def admission_time(self, besides: RequestContext | None = None) -> tuple[float, bool]:
+        """Return how many seconds the code of an admission may take here, and whether that is the time of a load.
+
+        It has only the time of a call if requests besides the given one have state here, because their calls wait.
+        """
+        is_alone = not self.has_requests(besides)
+        return self.deadlines.load if is_alone else self.deadlines.call, is_alone
+
+    def creates_quickly(self, key: str) -> bool:
+        """Whether the process has loaded the processor, and takes little time for a further instance. Needs no lock."""
+        process = self._process
+        return process is not None and key in process.quick
 
     def process(self, seconds: float) -> WorkerProcess:
         """Return the process; fork one if there is none. Raises what `ProcessHolder.process` raises."""

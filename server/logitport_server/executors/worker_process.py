@@ -50,6 +50,7 @@ class WorkerProcess:
         uses_gpu: whether it can use them, as far as is known.
         waited_seconds: how long the server has waited for the process since its last reply. The time that the server
             spends on other work does not count.
+        quick: keys of the processors that it has loaded, and of which a further instance takes little time.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class WorkerProcess:
         self._ended = ended
         self._killed = False
         self.waited_seconds = 0.0
+        self.quick: set[str] = set()
         self._posted = 0
         # Of each call without a reply.
         self._limits: deque[replies.ReplyLimits] = deque()

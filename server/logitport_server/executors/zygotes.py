@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import defaultdict
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from threading import Timer
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport_server import descriptors
+from logitport_server.executors.backoff import Backoff
 from logitport_server.executors.worker_process import WorkerGone
 from logitport_server.executors.zygote import Zygote
 from logitport_server.sandbox import SandboxError
@@ -64,6 +67,9 @@ class Zygotes:
         self._closed = False
         self._lock = threading.Lock()
         self._launcher = ThreadPoolExecutor(1, "logitport-launcher")
+        self._backoffs: defaultdict[ZygoteKind, Backoff] = defaultdict(Backoff)
+        # Launches that are delayed.
+        self._timers: dict[Future[Zygote], Timer] = {}
         self._launched: dict[ZygoteKind, Future[Zygote]] = {}
         for kind, process in started.items():
             self._launched[kind] = Future()
@@ -86,6 +92,8 @@ class Zygotes:
     def get(self, kind: ZygoteKind, seconds: float) -> Zygote:
         """Return the zygote of this kind. Launch it again if it has ended, and wait at most these seconds for that.
 
+        The launch is delayed if the zygote has ended before, see `Backoff`.
+
         Raises:
             WorkerGone: it could not be launched, or not within this time.
             OSError: the server has no free descriptor.
@@ -93,7 +101,11 @@ class Zygotes:
         with self._lock:
             launched = self._launched[kind]
             if launched.done() and not (_is_launched(launched) and launched.result().alive):
-                launched = self._launched[kind] = self._submit(kind)
+                error = launched.exception()
+                if error is not None and descriptors.is_shortage(error):
+                    launched = self._launched[kind] = self._submit(kind)
+                else:
+                    launched = self._launched[kind] = self._submit_later(kind)
         try:
             return launched.result(max(0.0, seconds))
         except (SandboxError, OSError, FutureTimeoutError) as error:
@@ -113,12 +125,39 @@ class Zygotes:
         """End all zygotes, and their workers with them."""
         with self._lock:
             self._closed = True
+            timers, self._timers = self._timers, {}
+        for delayed, timer in timers.items():
+            timer.cancel()
+            delayed.set_exception(SandboxError("the server ends"))
         self._launcher.shutdown()  # what is being launched is in `_launched` afterwards
         for zygote in self.current().values():
             zygote.close()
 
     def _submit(self, kind: ZygoteKind) -> Future[Zygote]:
         return self._launcher.submit(lambda: self._zygote(kind, self._start(kind)))
+
+    def _submit_later(self, kind: ZygoteKind) -> Future[Zygote]:
+        """Launch a zygote that has ended, after the delay of its kind. The lock is held."""
+        delay = self._backoffs[kind].next()
+        if not delay:
+            return self._submit(kind)
+        logger.error(
+            "the zygote of Python %s has ended again; it is launched in %g s. Until then no worker starts",
+            kind.python,
+            delay,
+        )
+        delayed: Future[Zygote] = Future()
+        timer = self._timers[delayed] = Timer(delay, lambda: self._launch_delayed(kind, delayed))
+        timer.daemon = True
+        timer.start()
+        return delayed
+
+    def _launch_delayed(self, kind: ZygoteKind, delayed: Future[Zygote]) -> None:
+        with self._lock:
+            if self._timers.pop(delayed, None) is None:  # closed in the meantime
+                return
+            launched = self._submit(kind)
+        launched.add_done_callback(lambda done: _copy_result(done, delayed))
 
     def _zygote(self, kind: ZygoteKind, process: StartedZygote) -> Zygote:
         return Zygote(
@@ -134,13 +173,21 @@ class Zygotes:
         """Launch a zygote in the background, so that the next step need not wait for its imports.
 
         A zygote that ends before it was ready is launched by the next call only: otherwise one that cannot start would
-        be launched without end.
+        be launched without end, although ever more slowly.
         """
         with self._lock:
             launched = self._launched.get(kind)
             if not self._closed and launched is not None and _is_launched(launched) and launched.result() is ended:
-                self._launched[kind] = self._submit(kind)
+                self._launched[kind] = self._submit_later(kind)
 
 
 def _is_launched(future: Future[Zygote]) -> bool:
     return future.done() and future.exception() is None
+
+
+def _copy_result(done: Future[Zygote], to: Future[Zygote]) -> None:
+    error = done.exception()
+    if error is not None:
+        to.set_exception(error)
+    else:
+        to.set_result(done.result())

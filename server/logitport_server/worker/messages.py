@@ -21,6 +21,7 @@ MAX_TRACE_LENGTH = 5000
 
 _Int32 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 _Int64 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0.0)]
 _Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_LENGTH)]
 _Trace = Annotated[str, msgspec.Meta(max_length=MAX_TRACE_LENGTH)]
 
@@ -192,6 +193,8 @@ class HostReply(_Message):
     Attributes:
         reads_logits, argmax_invariant, takes_drafts: attributes of the dialect.
         unpickled: whether the class was unpickled now; False if it was cached.
+        init_seconds: how long the creation of the instance took.
+        checks_params: whether `Validate` can refuse parameters.
         gpu_error: why the worker cannot use the GPU; "" if it can or has none.
     """
 
@@ -199,6 +202,8 @@ class HostReply(_Message):
     argmax_invariant: bool = False
     takes_drafts: bool = False
     unpickled: bool = False
+    init_seconds: _Seconds = 0.0
+    checks_params: bool = True
     gpu_error: _Text = ""
 
 

@@ -6,6 +6,7 @@ import mmap
 import os
 import socket
 import struct
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +123,7 @@ class _Worker:
         processor = self._loader.load(shipped)
         if dialects.recognise(processor)[1] != dialects.EDITS:
             _check_torch()
+        began = time.monotonic()
         dialect = make_dialect(processor, call.name, shipped=True)
         self._hosted[call.processor] = hosted = HostedProcessor(dialect)
         reply = messages.HostReply(
@@ -129,6 +131,8 @@ class _Worker:
             argmax_invariant=bool(dialect.argmax_invariant),
             takes_drafts=bool(dialect.takes_drafts),
             unpickled=self._loader.misses > misses,
+            init_seconds=time.monotonic() - began,
+            checks_params=bool(dialect.checks_params),
         )
         if dialect.reads_logits and call.gpu is not None:
             try:

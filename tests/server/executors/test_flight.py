@@ -302,7 +302,7 @@ def test_states_are_built_again_after_loading_has_failed_once(workers: ProcessEx
     request.skip = True
     assert denied(step([request])) == {0: [1]}
     step([other])  # the next creation in this process raises
-    dialect._process = None  # as after a failure: the processor is loaded again
+    dialect._calls.process = None  # as after a failure: the processor is loaded again
     request.synchronize(1, request.crc, [2])
     assert 0 in step([request]).failures
     request.synchronize(2, request.crc, [3])
@@ -312,7 +312,7 @@ def test_states_are_built_again_after_loading_has_failed_once(workers: ProcessEx
 def test_a_processor_that_changes_its_kind_ends_its_worker(workers: ProcessExecutor, ship: Ship) -> None:
     dialect: Any = workers.host(ship(DenyGiven, tenant="kind"))
     dialect._kind = (True, False)
-    dialect._process = None
+    dialect._calls.process = None
     request = request_of([], 0, {})
     with pytest.raises(WorkerLost, match="sent an invalid reply: reads_logits and takes_drafts are"):
         dialect.start(RequestContext("r", request.history, {}, VOCAB), {"ids": [1]})

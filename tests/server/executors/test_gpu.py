@@ -7,6 +7,7 @@ CUDA.
 from __future__ import annotations
 
 import gc
+import math
 import os
 import socket
 import threading
@@ -21,7 +22,8 @@ import torch
 from logitport import CustomLogitProcessor, History, ProcessorFailed
 from logitport.core.cuda_ipc import CudaError
 from logitport_server.dialects import RequestContext
-from logitport_server.executors import Deadlines, Gpu, ProcessExecutor, remote
+from logitport_server.executors import Deadlines, Gpu, ProcessExecutor, admission, remote
+from logitport_server.executors.domain_workers import DomainWorkers
 from logitport_server.executors.shared_rows import SharedRows
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.worker_process import WorkerGone, WorkerProcess
@@ -73,8 +75,12 @@ class GpuServer:
 
     def dialect(self, source: Source, owner: str = "alice") -> Any:
         domain = TrustDomain(owner, Party("engine"))
-        worker = Worker(domain, lambda _: self._zygote(domain), DEADLINES, Quarantine(3, DEADLINES.call), self.gpu)
-        return remote.RemoteDialect(source, worker)
+        quarantine = Quarantine(3, DEADLINES.call)
+
+        def new_worker() -> Worker:
+            return Worker(domain, lambda _: self._zygote(domain), DEADLINES, quarantine, self.gpu)
+
+        return remote.RemoteDialect(source, DomainWorkers(new_worker))
 
     @property
     def record(self) -> list[str]:
@@ -235,6 +241,27 @@ def test_memory_is_kept_if_its_work_never_ends(
     gc.collect()
     assert len(kept) == 1
     assert "server: unmap" not in gpu_server.record
+
+
+@pytest.mark.parametrize(("quick_part", "opened"), [(math.inf, 1), (-1.0, 2)], ids=["quick", "slow"])
+def test_an_admission_beside_other_requests_opens_no_gpu_until_it_has_calls(
+    gpu_server: GpuServer,
+    ship: Callable[..., Source],
+    monkeypatch: pytest.MonkeyPatch,
+    quick_part: float,
+    opened: int,
+) -> None:
+    monkeypatch.setattr(admission, "_QUICK_PART", quick_part)
+    running = gpu_server.dialect(ship(DoubleInPlace))
+    state = running.start(RequestContext("r", History([1]), {}, VOCAB), {})
+    assert gpu_server.record.count("worker: open_gpu") == 1
+    other = remote.RemoteDialect(ship(ReturnsNew), running.worker.group)
+    assert [process.holds_gpu for process in gpu_server.processes] == [True, True]
+    assert gpu_server.record.count("worker: open_gpu") == 1
+    process(other)
+    assert gpu_server.gpu.calls == {"device": 2, "host": 0}
+    assert gpu_server.record.count("worker: open_gpu") == opened
+    assert state.loaded
 
 
 def test_a_revoked_scope_replaces_the_worker(gpu_server: GpuServer, ship: Callable[..., Source]) -> None:

@@ -18,6 +18,7 @@ from logitport_server.dialects import RequestContext
 from logitport_server.dialects.base import by_row
 from logitport_server.dialects.failures import NON_RETRYABLE, ReplyTooLarge, WorkerLost
 from logitport_server.executors import Deadlines
+from logitport_server.executors.domain_workers import DomainWorkers
 from logitport_server.executors.remote import RemoteDialect
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.worker_process import WorkerProcess
@@ -98,7 +99,7 @@ def step(dialect: Any, chosen: Sequence[dict[str, int]], vocab_size: int = VOCAB
 
 
 def test_a_call_is_split_until_its_replies_fit(worker: Worker, ship: Ship) -> None:
-    dialect = RemoteDialect(ship(Biases), worker)
+    dialect = RemoteDialect(ship(Biases), DomainWorkers(lambda: worker))
     process = worker.process(60.0)
     outcome = step(dialect, [{"ids": 100}] * 8)
     assert not outcome.failures
@@ -109,7 +110,7 @@ def test_a_call_is_split_until_its_replies_fit(worker: Worker, ship: Ship) -> No
 
 
 def test_a_row_that_does_not_fit_fails_alone(worker: Worker, ship: Ship) -> None:
-    dialect = RemoteDialect(ship(Biases), worker)
+    dialect = RemoteDialect(ship(Biases), DomainWorkers(lambda: worker))
     process = worker.process(60.0)
     outcome = step(dialect, [{"ids": 100}, {"ids": VOCAB}, {"ids": 100}])
     assert outcome.failures.keys() == {1}
@@ -124,7 +125,7 @@ def test_a_row_that_does_not_fit_fails_alone(worker: Worker, ship: Ship) -> None
 
 def test_the_error_can_be_retried_with_fewer_rows(worker: Worker, ship: Ship) -> None:
     assert not issubclass(ReplyTooLarge, NON_RETRYABLE)
-    dialect = RemoteDialect(ship(Biases), worker)
+    dialect = RemoteDialect(ship(Biases), DomainWorkers(lambda: worker))
     context = RequestContext("r", History([1]), {}, VOCAB)
     states = [dialect.start(context, {"ids": 300}) for _ in range(2)]
     with pytest.raises(ReplyTooLarge):

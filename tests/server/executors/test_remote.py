@@ -56,7 +56,7 @@ def test_the_state_list_is_resent_after_a_failed_rebuild_of_another_list(
     assert denied(dialect, others) == [[7], [1]]
     append(2, 3)
     dialect.worker.process(60.0).kill()  # type: ignore[attr-defined]
-    while dialect.worker.process(60.0) is dialect._process:  # type: ignore[attr-defined]
+    while dialect.worker.process(60.0) is dialect._calls.process:  # type: ignore[attr-defined]
         time.sleep(0.01)
     assert denied(dialect, first) == [[1]]
     assert denied(dialect, others) == [[7], []]  # the second state cannot be built: its history has two ids
@@ -86,7 +86,7 @@ def test_edits_per_row_are_limited(workers: ProcessExecutor, ship: Callable[...,
     assert denied_by(deny=[*range(40)] * 5, allow=0) == [[*range(40)] * 5]
     assert denied_by(deny=[*range(35)], allow=0, bias=2.0) == [[*range(35)] * 2]
     assert denied_by(deny=[5], allow=60) == [[5, *[1, 2] * 60]]
-    first = dialect._process  # type: ignore[attr-defined]
+    first = dialect._calls.process  # type: ignore[attr-defined]
     with pytest.raises(
         ProcessorFailed,
         match=r"^processor MakesManyEdits \(sha256:.*: 1000 edits in a call, .*all deny calls of a row count as one, .*"
@@ -94,4 +94,4 @@ def test_edits_per_row_are_limited(workers: ProcessExecutor, ship: Callable[...,
     ):
         denied_by(deny=[], allow=1000)
     assert denied_by(deny=[], allow=0) == [[]]
-    assert dialect._process is first  # type: ignore[attr-defined]
+    assert dialect._calls.process is first  # type: ignore[attr-defined]

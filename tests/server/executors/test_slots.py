@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ class FakeWorker:
         self.domain = TrustDomain(principal, Party(principal, tenant), digest)
         self.lock = threading.Lock()
         self.idle_since = used
+        self.keep_seconds = 60.0
         self.in_use: bool = True
         self.ends = 0
 
@@ -115,6 +117,39 @@ def test_tenants_and_then_processors_share_what_their_principal_has() -> None:
     assert held(slots) == ["/greedy", "/greedy", "/late", "/late"]
     with pytest.raises(LimitExceeded, match=r"0 of them by this processor \(its share: 1\)"):
         slots.acquire(FakeWorker("", "late", "2"), 0.0)
+
+
+def test_a_free_slot_is_a_free_one_or_that_of_an_idle_worker() -> None:
+    used, idle, further = FakeWorker("a", used=1.0), FakeWorker("b", used=2.0), FakeWorker("b", "2")
+    slots = filled(2, used)
+    assert slots.acquire_free(idle)
+    assert slots.acquire_free(idle)  # it has one
+    assert not slots.acquire_free(further)  # a share gives no right to it
+    idle.in_use = False
+    with idle.lock:
+        assert not slots.acquire_free(further)
+    assert slots.acquire_free(further)
+    assert (held(slots), used.ends, idle.ends) == (["a/", "b/2"], 0, 1)
+
+
+def test_a_worker_that_no_session_uses_gives_way_first() -> None:
+    used, unused = FakeWorker("a", used=1.0), FakeWorker("a", used=2.0)
+    slots = filled(2, used, unused)
+    unused.in_use = False
+    with unused.lock, used.lock, pytest.raises(LimitExceeded):
+        slots.acquire(FakeWorker("b"), 0.0)
+    slots.acquire(FakeWorker("b"), 0.0)
+    assert (held(slots), used.ends, unused.ends) == (["a/", "b/"], 0, 1)
+
+
+def test_an_idle_worker_is_kept_as_long_as_it_says() -> None:
+    now = time.monotonic()
+    kept, ended = (FakeWorker("a", used=now - 30.0) for _ in range(2))
+    kept.in_use = ended.in_use = False
+    ended.keep_seconds = 10.0
+    slots = filled(2, kept, ended)
+    slots.end_idle()
+    assert slots.workers() == [kept]
 
 
 def test_a_worker_in_a_call_is_not_ended() -> None:

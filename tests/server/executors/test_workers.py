@@ -290,7 +290,7 @@ def test_an_invalid_reply_ends_the_worker_and_fails_its_requests(
     workers.quarantine.lift(source.key)
     dialect = workers.host(source)
     state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
-    before = dialect._process  # type: ignore[attr-defined]
+    before = dialect._calls.process  # type: ignore[attr-defined]
     read = frames.Reader.next
 
     def read_invalid(reader: frames.Reader, *limits: int) -> frames.Frame | None:

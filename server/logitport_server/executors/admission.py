@@ -1,0 +1,140 @@
+"""The code of a processor that runs before its calls: loading, checks of parameters, and the first start."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from logitport_server.executors.hosting import Hosting
+from logitport_server.worker import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from logitport_server.executors.domain_workers import DomainWorkers
+    from logitport_server.executors.hosting import OnHosted
+    from logitport_server.registry.source import Source
+
+# A class loads quickly if that takes at most this part of the time of a call.
+_QUICK_PART = 0.1
+
+
+class Admission:
+    """Runs the code of one processor's admissions where it holds up no calls of requests that run.
+
+    A processor is on trial if its class was loaded in the worker for admissions, and no request has started in the
+    worker for its calls. If loading it and its first start take long there, it keeps that worker for its calls.
+    Otherwise, its class is loaded again in the worker that runs the calls of its trust domain.
+
+    Args:
+        source: the processor.
+        number: the processor's number in workers.
+        workers: those of its trust domain.
+
+    Attributes:
+        on_trial: as above.
+        init_seconds: how long the last creation of an instance took. Set by the caller.
+        checks_params: whether the class checks parameters. Set by the caller.
+    """
+
+    def __init__(self, source: Source, number: int, workers: DomainWorkers) -> None:
+        self.on_trial = False
+        self.init_seconds = 0.0
+        self.checks_params = True
+        self._source = source
+        self._number = number
+        self._workers = workers
+        # In the worker for admissions, if the processor was loaded there.
+        self._hosting: Hosting | None = None
+        self._load_seconds = 0.0
+        self._deciding = threading.Lock()
+
+    def load(self, calls: Hosting, on_hosted: OnHosted) -> None:
+        """Load the class. Raises what `Worker.exchange` raises.
+
+        Args:
+            calls: the processor in the worker for its calls.
+            on_hosted: called with the reply.
+        """
+        worker = calls.worker
+        if worker.creates_quickly(self._source.key):
+            with worker.reserved(self._source, worker.deadlines.load):
+                seconds, at_admission = worker.admission_time()
+                calls.load(on_hosted, seconds, at_admission=at_admission)
+            return
+        with self._reserved(calls) as hosting:
+            hosting.worker.process(worker.deadlines.load)  # forking it does not count
+            began = time.monotonic()
+            hosting.load(on_hosted, worker.deadlines.load)
+            self._load_seconds = time.monotonic() - began
+            self.on_trial = hosting is not calls
+
+    def validate(self, calls: Hosting, on_hosted: OnHosted, columns: Sequence[bytes]) -> None:
+        """Check parameters, if the class does so. `columns` are those of `messages.Validate`. Otherwise like `load`."""
+        if not self.checks_params:
+            return
+        with self._reserved(calls) as hosting:
+            call = messages.Validate(processor=self._number)
+            hosting.exchange(on_hosted, call, columns, messages.EmptyReply, calls.worker.deadlines.load)
+
+    def try_start(
+        self,
+        calls: Hosting,
+        on_hosted: OnHosted,
+        on_started: Callable[[messages.StartReply], object],
+        on_kept: Callable[[Hosting], object],
+        start: tuple[messages.Start, Sequence[bytes]],
+    ) -> None:
+        """Start the first request of a processor on trial, and end the trial. Otherwise like `load`.
+
+        Args:
+            calls: the processor in the worker for its calls.
+            on_hosted: called with the reply, if the class is loaded again.
+            on_started: called with the reply to the start.
+            on_kept: called with the processor in the worker that it keeps for its calls, which has this state.
+                Otherwise the state must be started in `calls`.
+            start: the call and its columns.
+        """
+        seconds = calls.worker.deadlines.load
+        with self._reserved(calls) as hosting:
+            if hosting is calls:  # no other request runs any more, or there is no second worker
+                with self._deciding:
+                    self.on_trial = False
+                return
+            hosting.worker.process(seconds)
+            began = time.monotonic()
+            on_started(hosting.exchange(on_hosted, *start, messages.StartReply, seconds))
+            elapsed = time.monotonic() - began
+            took_long = self._load_seconds + elapsed > self._quick_seconds(calls)
+            with self._deciding:  # once, because `calls` must not change after a request has started there
+                keeps, self.on_trial = self.on_trial and took_long, False
+                if keeps:
+                    self._workers.keep(hosting.worker)
+                    self._hosting = None
+                    on_kept(hosting)
+            if keeps:
+                self.record_start(hosting, elapsed)
+            else:
+                hosting.worker.release(self._number, start[0].state)
+
+    def record_start(self, hosting: Hosting, seconds: float) -> None:
+        """Record how long a start took, so that the class is known to be quick wherever it is loaded."""
+        if hosting.process is not None and max(seconds, self.init_seconds) <= self._quick_seconds(hosting):
+            hosting.process.quick.add(self._source.key)
+
+    @contextmanager
+    def _reserved(self, calls: Hosting) -> Iterator[Hosting]:
+        """Hold the lock of a worker for the code of an admission. Returns the processor in it."""
+        seconds = calls.worker.deadlines.load
+        with self._workers.reserved_for_admission(calls.worker, self._source, seconds) as worker:
+            if worker is calls.worker:
+                yield calls
+                return
+            if self._hosting is None or self._hosting.worker is not worker:
+                self._hosting = Hosting(self._source, self._number, worker, uses_gpu=False)
+            yield self._hosting
+
+    def _quick_seconds(self, hosting: Hosting) -> float:
+        return _QUICK_PART * hosting.worker.deadlines.call

@@ -1,0 +1,124 @@
+"""One processor in one worker: loaded in the worker's process, and again in each process that replaces it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from logitport_server.worker import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from logitport_server.executors.worker import Worker
+    from logitport_server.executors.worker_process import WorkerProcess
+    from logitport_server.registry.source import Source
+
+    OnHosted = Callable[[WorkerProcess, messages.HostReply], object]
+
+_Reply = TypeVar("_Reply")
+
+
+class Hosting:
+    """Loads a processor in a worker, and releases it there when nothing uses this object any more.
+
+    All methods need the worker's lock.
+
+    Args:
+        source: the processor.
+        number: the processor's number in workers.
+        worker: the worker.
+        uses_gpu: whether to prepare the GPU for the processor, if the process can use it.
+
+    Attributes:
+        worker: as above.
+        uses_gpu: as above.
+        process: the process that has loaded the processor, or will have when it has answered; None if none has.
+        loading: a new object for each load. It identifies the load that states belong to.
+    """
+
+    def __init__(self, source: Source, number: int, worker: Worker, *, uses_gpu: bool = True) -> None:
+        self.worker = worker
+        self.uses_gpu = uses_gpu
+        self.process: WorkerProcess | None = None
+        self.loading = object()
+        self._source = source
+        self._number = number
+
+    def post(
+        self,
+        on_hosted: OnHosted,
+        on_error: Callable[[BaseException], object],
+        seconds: float,
+        *,
+        at_admission: bool = False,
+    ) -> WorkerProcess:
+        """Return the worker's process. If it lacks the processor, post the call that loads it.
+
+        Raises ProcessorQuarantined, and what `Worker.process` and `Worker.post` raise.
+        """
+        source, worker = self._source, self.worker
+        assert source.payload is not None  # noqa: S101 - an installed processor has no worker
+        worker.quarantine.check(worker.domain, source.key, source.display_name)
+        process = worker.process(seconds)
+        if process is not self.process:
+            worker.post(
+                source,
+                self._call(process),
+                [source.payload.data],
+                messages.HostReply,
+                lambda reply, _: on_hosted(process, reply),
+                on_error,
+                at_admission=at_admission,
+            )
+            self.process, self.loading = process, object()
+        return process
+
+    def load(self, on_hosted: OnHosted, seconds: float, *, at_admission: bool = True) -> None:
+        """Load the processor if the process lacks it, within these seconds. Raises what `Worker.exchange` raises."""
+        errors: list[BaseException] = []
+        self.post(on_hosted, errors.append, seconds, at_admission=at_admission)
+        self.worker.drain(seconds)
+        if errors:
+            self.process = None
+            raise errors[0]
+
+    def exchange(
+        self,
+        on_hosted: OnHosted,
+        call: messages.WorkerCall,
+        columns: Sequence[bytes],
+        expected: type[_Reply],
+        seconds: float,
+        *,
+        at_admission: bool = True,
+    ) -> _Reply:
+        """Load the processor if the process lacks it, and make a call, both within these seconds.
+
+        Raises what `Worker.exchange` raises.
+        """
+        errors: list[BaseException] = []
+        self.post(on_hosted, errors.append, seconds, at_admission=at_admission)
+        try:
+            return self.worker.exchange(self._source, call, columns, expected, seconds, at_admission=at_admission)
+        except BaseException:
+            if errors:  # the call has failed because of them
+                self.process = None
+                raise errors[0] from None
+            raise
+
+    def __del__(self) -> None:
+        if self.process is not None:
+            self.worker.release(self._number, None)
+
+    def _call(self, process: WorkerProcess) -> messages.Host:
+        gpu, shipped = self.worker.gpu, self._source.payload
+        assert shipped is not None  # noqa: S101 - as above
+        with_gpu = self.uses_gpu and gpu is not None and process.uses_gpu
+        return messages.Host(
+            processor=self._number,
+            name=self._source.display_name,
+            digest=shipped.digest,
+            python=shipped.python,
+            dill=shipped.dill,
+            gpu=(str(gpu.cuda.device), gpu.cuda.uuid.hex()) if with_gpu and gpu is not None else None,
+        )
