@@ -117,6 +117,9 @@ class Toys:
     def __init__(self, *toys: type) -> None:
         self.toys: dict[str, Any] = {toy.__name__: toy for toy in toys}
 
+    def is_fast(self, builtin: str) -> bool:
+        return builtin not in self.toys or not getattr(self.toys[builtin], "takes_long", True)
+
     def resolve(self, processor: common_pb2.Processor, principal: Principal, tenant: str) -> Source:
         name = getattr(processor, processor.WhichOneof("by"))
         if name not in self.toys:

@@ -208,7 +208,7 @@ def test_steps_of_shipped_or_slow_code_may_take_long(stream: SessionStream, why:
     answer(stream, 2, **add("DenyHistory"))
     assert stream._session is not None
     assert not stream.may_take_long(Frame(**step()))
-    setattr(next(iter(stream._session._hosted.values())), why, True)
+    setattr(next(iter(stream._session._processors._dialects.values())), why, True)
     assert stream.may_take_long(Frame(**step()))
 
 
