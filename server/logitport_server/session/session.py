@@ -165,9 +165,9 @@ class EngineSession:
         return work > limit or self._processors.may_take_long
 
     def add(self, frame: processing_pb2.AddRequests, reply: processing_pb2.RequestsAdded) -> None:
-        """Admit requests, and report the admissions in the background that have ended.
+        """Admit requests. A refused request does not affect the others.
 
-        A refused request does not affect the others.
+        A frame for admissions in the background also reports those that have ended.
         """
         reads_logits, pending = bytearray(), bytearray()
         for addition in frame.requests:
@@ -192,7 +192,8 @@ class EngineSession:
         reply.reads_logits = bytes(reads_logits)
         if any(pending):
             reply.pending = bytes(pending)
-        self._report_ended(reply)
+        if frame.in_background:
+            self._report_ended(reply)
 
     def open_region(self, frame: processing_pb2.OpenRegion) -> tuple[int, Region]:
         """Open memory to share with the engine; return its id and the region. Raises InvalidArgument, LimitExceeded."""
