@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,9 +72,9 @@ class Blocking:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def request(self, name: str = "a", **params: Any) -> Request:
+    def request(self, name: str = "a", processor: Any = Waits, **params: Any) -> Request:
         files = {"begun": str(self._folder / f"{name}.begun"), "until": str(self._folder / name)}
-        return Request([1], processors=[(Waits, files | params)], request_id=name, tenant=name)
+        return Request([1], processors=[(processor, files | params)], request_id=name, tenant=name)
 
     def wait(self, name: str = "a") -> None:
         """Wait until the parameters of a request are being checked."""
@@ -189,6 +190,27 @@ def test_many_pending_requests(session: Session, blocking: Blocking) -> None:
     assert {one.request_id for one in ended} == set("abcde")
     handles = [one.handle for one in pending]
     assert denied(session, running, *handles) == [[3], *[[7]] * 5]
+
+
+@pytest.mark.parametrize("transport", ["grpc", "local"])
+def test_pending_requests_take_no_threads_of_the_steps(inline: Any, blocking: Blocking, transport: Any) -> None:
+    """There are more of them than one principal may use threads for its calls."""
+    with (
+        Client(inline.target, timeout=SECONDS) as client,
+        client.session(vocab_size=VOCAB, transport=transport, max_requests=200) as session,
+    ):
+        client.register(Waits, name="test/waits")
+        blocking.release("b")
+        running = session.add(blocking.request("b"))
+        request = blocking.request("a", processor="test/waits")
+        pending = [session.begin_add(replace(request, tenant=f"tenant {number}")) for number in range(150)]
+        blocking.wait("a")
+        for _ in range(5):
+            assert denied(session, running) == [[7]]
+            assert session.poll() == []
+        blocking.release("a")
+        handles = [one.result(SECONDS) for one in pending]
+        assert denied(session, running, *handles) == [[7]] * 151
 
 
 @pytest.mark.parametrize("transport", ["grpc", "local"])

@@ -132,7 +132,9 @@ class Session:
             InvalidTokenId: the request cannot be sent.
             LimitExceeded: the session holds as many requests as it may, the pending ones included.
         """
-        return self._requests.begin_add(request)
+        pending = self._requests.begin_add(request)
+        self._transfer.buffer.request_added()  # it may have been admitted at once
+        return pending
 
     def poll(self) -> list[PendingRequest]:
         """Return the requests whose admission has ended since the last call: those of `begin_add`, each once.

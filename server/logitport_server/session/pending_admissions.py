@@ -117,8 +117,17 @@ class PendingAdmissions:
     def close(self) -> None:
         """Cancel all admissions."""
         with self._lock:
-            for slot in list(self._by_slot):
-                self._cancel(slot)
+            for pending in self._by_slot.values():
+                pending.cancelled = True
+            self._by_slot.clear()
+            self._ended.clear()
+            for tenant, queue in list(self._queues.items()):
+                first = queue[0]
+                queue.clear()
+                if first.future is not None and first.future.cancel():
+                    del self._queues[tenant]
+                else:
+                    queue.append(first)  # until it ends
 
     def _cancel(self, slot: int) -> None:
         """Cancel the admission of a slot, if there is one. It stops waiting; if it has begun, its result is dropped."""
