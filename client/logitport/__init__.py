@@ -44,6 +44,7 @@ from logitport.errors import (
 from logitport.processors import CustomLogitProcessor, EditProcessor, EditRequest
 from logitport.request import ProcessorRef, Request
 from logitport.session.frames import Handle
+from logitport.session.pending_request import PendingRequest
 
 if TYPE_CHECKING:
     from logitport.aio import AsyncClient
@@ -85,6 +86,7 @@ __all__ = [
     "PayloadError",
     "PayloadNotAllowed",
     "PayloadNotPortable",
+    "PendingRequest",
     "PendingStep",
     "ProcessorFailed",
     "ProcessorQuarantined",

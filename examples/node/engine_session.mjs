@@ -22,6 +22,7 @@ export class EngineSession {
   #broken = null; // why no more frames can be sent
   #freeSlots = [];
   #generation = 0;
+  #pending = new Map(); // slot -> {handle, resolve, reject} of each request that is admitted in the background
 
   /**
    * Opens a session. Call `end` after use.
@@ -54,9 +55,7 @@ export class EngineSession {
    * @throws {RangeError} a token id outside the vocabulary, or no slot is free; nothing was sent
    */
   async add(request) {
-    toTokenIds([...(request.prompt_token_ids ?? []), ...(request.output_token_ids ?? [])], this.#vocabSize);
-    if (this.#freeSlots.length === 0) throw new RangeError("all slots are taken: remove requests that have ended");
-    const handle = new Handle(this.#freeSlots.pop(), this.#generation++, request);
+    const handle = this.#newHandle(request);
     try {
       await this.#admit([handle]);
     } catch (error) {
@@ -64,6 +63,32 @@ export class EngineSession {
       throw error;
     }
     return handle;
+  }
+
+  /**
+   * Admits a request while the session makes its steps. Call `poll` from time to time if it makes none.
+   * @param {object} request a Request
+   * @returns {Promise<Handle>} resolves when the request can take part in the next step
+   * @throws as `add`
+   */
+  async addInBackground(request) {
+    const handle = this.#newHandle(request);
+    const admitted = new Promise((resolve, reject) => this.#pending.set(handle.slot, { handle, resolve, reject }));
+    admitted.catch(() => {}); // also reported below, if the frame itself fails
+    try {
+      const { added } = await this.#exchange({ add: { requests: [handle.toMessage()], in_background: true } });
+      if (!added.pending[0]) this.#settle(handle, added.failures[0]?.error); // built-ins, or an older server
+    } catch (error) {
+      this.#pending.delete(handle.slot);
+      this.#freeSlots.push(handle.slot);
+      throw error;
+    }
+    return admitted;
+  }
+
+  /** Receives the admissions in the background that have ended. Steps do that by themselves. */
+  async poll() {
+    if (this.#pending.size > 0) await this.#exchange({ add: { in_background: true } });
   }
 
   /**
@@ -131,6 +156,25 @@ export class EngineSession {
     return answer;
   }
 
+  #newHandle(request) {
+    toTokenIds([...(request.prompt_token_ids ?? []), ...(request.output_token_ids ?? [])], this.#vocabSize);
+    if (this.#freeSlots.length === 0) throw new RangeError("all slots are taken: remove requests that have ended");
+    return new Handle(this.#freeSlots.pop(), this.#generation++, request);
+  }
+
+  /** Ends an admission in the background; `error` is null if the request was admitted. */
+  #settle({ slot, generation }, error) {
+    const pending = this.#pending.get(slot);
+    if (pending?.handle.generation !== generation) return;
+    this.#pending.delete(slot);
+    if (error) {
+      this.#freeSlots.push(slot);
+      pending.reject(new LogitportError(error));
+    } else {
+      pending.resolve(pending.handle);
+    }
+  }
+
   async #admit(handles) {
     const { added } = await this.#exchange({ add: { requests: handles.map((handle) => handle.toMessage()) } });
     for (const failure of added.failures) throw new LogitportError(failure.error);
@@ -147,6 +191,8 @@ export class EngineSession {
 
   #receive(reply) {
     const { resolve, reject } = this.#waiting.shift();
+    for (const ended of reply.added?.ended ?? []) this.#settle(ended, ended.error);
+    if (reply.edits?.ended_admissions > 0) this.poll().catch(() => {}); // the next frame reports what broke
     if (reply.frame === "error") reject(new LogitportError(reply.error));
     else resolve(reply);
   }
@@ -154,6 +200,8 @@ export class EngineSession {
   #break(error) {
     this.#broken ??= error;
     for (const { reject } of this.#waiting.splice(0)) reject(this.#broken);
+    for (const { reject } of this.#pending.values()) reject(this.#broken);
+    this.#pending.clear();
   }
 }
 

@@ -159,10 +159,12 @@ class RegionOpened(_message.Message):
     def __init__(self, region_id: _Optional[int] = ...) -> None: ...
 
 class AddRequests(_message.Message):
-    __slots__ = ("requests",)
+    __slots__ = ("requests", "in_background")
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    IN_BACKGROUND_FIELD_NUMBER: _ClassVar[int]
     requests: _containers.RepeatedCompositeFieldContainer[SlottedRequest]
-    def __init__(self, requests: _Optional[_Iterable[_Union[SlottedRequest, _Mapping]]] = ...) -> None: ...
+    in_background: bool
+    def __init__(self, requests: _Optional[_Iterable[_Union[SlottedRequest, _Mapping]]] = ..., in_background: bool = ...) -> None: ...
 
 class SlottedRequest(_message.Message):
     __slots__ = ("slot", "generation", "request")
@@ -175,16 +177,34 @@ class SlottedRequest(_message.Message):
     def __init__(self, slot: _Optional[int] = ..., generation: _Optional[int] = ..., request: _Optional[_Union[_common_pb2.Request, _Mapping]] = ...) -> None: ...
 
 class RequestsAdded(_message.Message):
-    __slots__ = ("failures", "reads_logits", "chains", "regions_retired")
+    __slots__ = ("failures", "reads_logits", "chains", "regions_retired", "pending", "ended")
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     READS_LOGITS_FIELD_NUMBER: _ClassVar[int]
     CHAINS_FIELD_NUMBER: _ClassVar[int]
     REGIONS_RETIRED_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
     failures: _containers.RepeatedCompositeFieldContainer[_common_pb2.Failure]
     reads_logits: bytes
     chains: _containers.RepeatedCompositeFieldContainer[AdmittedChain]
     regions_retired: bool
-    def __init__(self, failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., reads_logits: _Optional[bytes] = ..., chains: _Optional[_Iterable[_Union[AdmittedChain, _Mapping]]] = ..., regions_retired: bool = ...) -> None: ...
+    pending: bytes
+    ended: _containers.RepeatedCompositeFieldContainer[EndedAdmission]
+    def __init__(self, failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., reads_logits: _Optional[bytes] = ..., chains: _Optional[_Iterable[_Union[AdmittedChain, _Mapping]]] = ..., regions_retired: bool = ..., pending: _Optional[bytes] = ..., ended: _Optional[_Iterable[_Union[EndedAdmission, _Mapping]]] = ...) -> None: ...
+
+class EndedAdmission(_message.Message):
+    __slots__ = ("slot", "generation", "error", "reads_logits", "chain")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    READS_LOGITS_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    generation: int
+    error: _common_pb2.Error
+    reads_logits: bool
+    chain: AdmittedChain
+    def __init__(self, slot: _Optional[int] = ..., generation: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., reads_logits: bool = ..., chain: _Optional[_Union[AdmittedChain, _Mapping]] = ...) -> None: ...
 
 class AdmittedChain(_message.Message):
     __slots__ = ("processors",)
@@ -229,18 +249,20 @@ class Step(_message.Message):
     def __init__(self, slots: _Optional[bytes] = ..., generations: _Optional[bytes] = ..., base_lengths: _Optional[bytes] = ..., history_crcs: _Optional[bytes] = ..., new_token_counts: _Optional[bytes] = ..., new_token_ids: _Optional[bytes] = ..., row_requests: _Optional[bytes] = ..., row_draft_offsets: _Optional[bytes] = ..., draft_counts: _Optional[bytes] = ..., draft_token_ids: _Optional[bytes] = ...) -> None: ...
 
 class StepEdits(_message.Message):
-    __slots__ = ("edits", "logits_rows", "failures", "applied", "all_denied_rows")
+    __slots__ = ("edits", "logits_rows", "failures", "applied", "all_denied_rows", "ended_admissions")
     EDITS_FIELD_NUMBER: _ClassVar[int]
     LOGITS_ROWS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     ALL_DENIED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_ADMISSIONS_FIELD_NUMBER: _ClassVar[int]
     edits: _common_pb2.Edits
     logits_rows: bytes
     failures: _containers.RepeatedCompositeFieldContainer[_common_pb2.Failure]
     applied: _containers.RepeatedCompositeFieldContainer[_common_pb2.RowsApplied]
     all_denied_rows: bytes
-    def __init__(self, edits: _Optional[_Union[_common_pb2.Edits, _Mapping]] = ..., logits_rows: _Optional[bytes] = ..., failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[_common_pb2.RowsApplied, _Mapping]]] = ..., all_denied_rows: _Optional[bytes] = ...) -> None: ...
+    ended_admissions: int
+    def __init__(self, edits: _Optional[_Union[_common_pb2.Edits, _Mapping]] = ..., logits_rows: _Optional[bytes] = ..., failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[_common_pb2.RowsApplied, _Mapping]]] = ..., all_denied_rows: _Optional[bytes] = ..., ended_admissions: _Optional[int] = ...) -> None: ...
 
 class StepLogits(_message.Message):
     __slots__ = ("logits",)

@@ -81,6 +81,10 @@ class Metrics:
         sessions.set_function(lambda: len(self._sessions))
         requests = Gauge("logitport_requests", "Requests that open sessions hold", registry=registry)
         requests.set_function(lambda: sum(map(len, tuple(self._sessions))))
+        pending = Gauge(
+            "logitport_requests_pending", "Requests that are being admitted in the background", registry=registry
+        )
+        pending.set_function(lambda: sum(session.pending for session in tuple(self._sessions)))
         self._steps = Counter("logitport_steps", "Steps answered, by transport", ["transport"], registry=registry)
         self._applied = Counter("logitport_rows_applied", "Rows by processor", ["processor"], registry=registry)
         self._failed = Counter(

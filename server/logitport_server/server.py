@@ -42,7 +42,8 @@ from logitport_server.turns import Turns
 from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from concurrent.futures import Future
     from pathlib import Path
 
     from logitport_server.config import ServerConfig
@@ -57,6 +58,8 @@ _GC_THRESHOLD = 20_000
 # How long a thread may compute while others wait for the interpreter's lock. A thread waits for the lock after each of
 # its system calls. With Python's default of 5 ms, every system call of an engine's thread could take 5 ms.
 _SWITCH_SECONDS = 0.0005
+# Admissions in the background that run at the same time, in all sessions. Most of them wait for a worker.
+_MAX_ADMISSION_THREADS = 64
 _SERVICES = (
     registry_pb2.DESCRIPTOR.services_by_name["ProcessorRegistry"].full_name,
     processing_pb2.DESCRIPTOR.services_by_name["LogitProcessing"].full_name,
@@ -107,8 +110,11 @@ class Server:
         self._guard = Guard(authenticator, Quotas(config), config.stall_seconds, self._metrics)
         self._local_socket = open_local_socket(config) if config.local_transport and LOCAL_TRANSPORT_AVAILABLE else None
         self._threads = Threads()
+        # Apart from those of the calls: a principal whose admissions take long could otherwise not step.
+        self._admission_threads = Threads(_MAX_ADMISSION_THREADS, "logitport-admission")
+        self._turns = Turns()
         self._processing = ProcessingService(
-            self._open_session, self._threads, self._metrics, self._local_socket, config.stall_seconds, Turns()
+            self._open_session, self._threads, self._metrics, self._local_socket, config.stall_seconds, self._turns
         )
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
@@ -151,7 +157,7 @@ class Server:
         """Accept no more calls, let the steps in flight finish, and end every session.
 
         Returns:
-            The number of steps that are still running after `drain_seconds`.
+            The number of steps and admissions that are still running after `drain_seconds`.
         """
         assert self._grpc is not None  # noqa: S101 - started before
         deadline = time.monotonic() + self._config.drain_seconds
@@ -160,13 +166,24 @@ class Server:
         self._processing.drain()
         await self._grpc.stop(self._config.drain_seconds)
         running = self._local_socket.close(deadline - time.monotonic()) if self._local_socket is not None else 0
-        running += self._threads.close()
+        running += self._threads.close() + self._admission_threads.close()
         self._executor.close()
         self._store.close()
         return running
 
     def _open_session(self, opening: processing_pb2.OpenSession, principal: Principal) -> EngineSession:
-        return EngineSession(opening, self._registry, self._executor, self.device, self._config, principal)
+        return EngineSession(
+            opening, self._registry, self._executor, self.device, self._config, principal, self._admit_in_background
+        )
+
+    def _admit_in_background(self, principal: str, work: Callable[[], None]) -> Future[None]:
+        """Run an admission on a thread. Where it computes, it takes turns as a frame does."""
+
+        def in_turn() -> None:
+            with self._turns.of(principal):
+                work()
+
+        return self._admission_threads.submit(principal, in_turn)
 
 
 def open_local_socket(config: ServerConfig) -> LocalSocketListener:
@@ -215,9 +232,11 @@ def run(config: ServerConfig, processors: Iterable[object] = (), first_zygote: S
     except (StartupError, LogitportError) as error:
         sys.exit(f"logitport: {error}")
     if running:
-        logger.warning("%d steps are still running after %.1f s; exiting without them", running, config.drain_seconds)
+        logger.warning(
+            "%d steps or admissions are still running after %.1f s; exiting without them", running, config.drain_seconds
+        )
         logging.shutdown()
-        os._exit(0)  # a normal exit would wait for the threads of these steps
+        os._exit(0)  # a normal exit would wait for their threads
 
 
 async def _serve(config: ServerConfig, processors: Iterable[object], first_zygote: StartedZygote | None) -> int:

@@ -14,10 +14,10 @@ PUBLIC = """
     AccessError ApplyResult AsyncClient Client CustomLogitProcessor DeadlineExceeded DuplicateRequest EditKind
     EditProcessor EditRequest Edits Handle History InDialect InternalError InvalidArgument InvalidLogits InvalidName
     InvalidParams InvalidTokenId LimitExceeded LoadFailed LogitportError MalformedPayload NameTaken NeedSync
-    NotAuthenticated NotPermitted PayloadError PayloadNotAllowed PayloadNotPortable PendingStep ProcessorFailed
-    ProcessorQuarantined ProcessorRef ProcessorTimedOut PythonMismatch RegistryError Request RequestsFailed RowEdits
-    ServerUnavailable Session SessionClosed SessionError SignatureRefused StateLost StepResult Tls UnknownProcessor
-    UnknownRequest
+    NotAuthenticated NotPermitted PayloadError PayloadNotAllowed PayloadNotPortable PendingRequest PendingStep
+    ProcessorFailed ProcessorQuarantined ProcessorRef ProcessorTimedOut PythonMismatch RegistryError Request
+    RequestsFailed RowEdits ServerUnavailable Session SessionClosed SessionError SignatureRefused StateLost StepResult
+    Tls UnknownProcessor UnknownRequest
 """
 FOLDER = Path(logitport.__file__).parent
 

@@ -7,13 +7,21 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
-from logitport import InvalidParams
+from logitport import EditProcessor, InvalidParams, Request
 from logitport.integrations.common.chains import chain_of
 from logitport.variables import OF_THE_SDK
 from logitport_server.config import ServerConfig
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from logitport import Client, EditRequest, Handle, LogitportError, RowEdits
 
 PAGES = sorted((Path(__file__).parents[2] / "docs" / "engines").glob("*.md"))
 WITH_VARIABLES = [page for page in PAGES if page.stem in ("vllm", "sglang")]
@@ -38,6 +46,42 @@ def test_the_examples_parse(page: Path) -> None:
         ast.parse(block)
     for block in blocks(page, "sh"):
         shlex.split(block, comments=True)
+
+
+class Favors(EditProcessor):
+    """Forces the id in its parameters."""
+
+    @classmethod
+    def validate_params(cls, params: Mapping[str, Any]) -> None:
+        if "token_id" not in params:
+            raise InvalidParams("send token_id")
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.force(request.params["token_id"])
+
+
+def test_the_loop_with_slow_admissions(client: Client) -> None:
+    (own,) = [page for page in PAGES if page.stem == "your-own"]
+    (program,) = blocks(own, "python")
+    made: dict[str, Any] = {}
+    exec(program, made)
+    ended: dict[str, LogitportError] = {}
+    with client.session(vocab_size=8) as session:
+        for name, params in (("good", {"token_id": 5}), ("bad", {})):
+            session.begin_add(Request([1], processors=[(Favors, params)], request_id=name))
+        session.begin_add(Request([1], processors=[("disallowed_tokens", {"token_ids": [0]})], request_id="built-in"))
+        new_ids: dict[Handle, list[int]] = {}
+
+        def step() -> bool:
+            nonlocal new_ids
+            new_ids = made["decode_step"](
+                session, new_ids, lambda rows: np.zeros((len(rows), 8), np.float32), ended.__setitem__
+            )
+            return len(new_ids) == 2 and len(ended) == 1
+
+        wait_until(step)
+        assert {handle.request_id: ids for handle, ids in new_ids.items()} == {"built-in": [1], "good": [5]}
+        assert [(name, type(error)) for name, error in ended.items()] == [("bad", InvalidParams)]
 
 
 def test_the_body_of_the_curl_example() -> None:

@@ -14,7 +14,7 @@ from tests.toy_processors import AddCallCount
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from logitport import Session
+    from logitport import PendingRequest, Session
 
 VOCAB = 48
 INF = float("inf")
@@ -89,19 +89,30 @@ class Model:
 
 
 def churn(client: Client, seed: int, transport: Literal["grpc", "local"]) -> Session:
-    """Add, remove and step requests at random, with several new ids per step."""
+    """Add, remove and step requests at random, with several new ids per step. Half are added in the background."""
     random = np.random.default_rng(seed)
     session = client.session(vocab_size=VOCAB, dtype=torch.float32, transport=transport, max_requests=6)
     models: dict[Handle, Model] = {}
+    pending: dict[PendingRequest, Model] = {}
     for _ in range(60):
-        if len(models) < 6 and random.random() < 0.5:
+        if len(models) + len(pending) < 6 and random.random() < 0.5:
             chain = CHAINS[random.integers(len(CHAINS))]
             prompt = random.integers(VOCAB, size=random.integers(10)).tolist()
-            handle = session.add(Request(prompt, processors=chain, on_error="skip"))
-            models[handle] = Model(chain, prompt)
+            request = Request(prompt, processors=chain, on_error="skip")
+            if random.random() < 0.5:
+                models[session.add(request)] = Model(chain, prompt)
+            else:
+                pending[session.begin_add(request)] = Model(chain, prompt)
+        elif pending and random.random() < 0.15:
+            cancelled = next(iter(pending))
+            cancelled.cancel()
+            del pending[cancelled]
         elif models and random.random() < 0.15:
             session.remove(gone := list(models)[random.integers(len(models))])
             del models[gone]
+        for ended in session.poll():
+            assert ended.handle is not None, ended.error
+            models[ended.handle] = pending.pop(ended)
         part = [handle for handle in models if random.random() < 0.8]
         random.shuffle(part)  # type: ignore[arg-type]
         new_ids = {handle: random.integers(VOCAB, size=random.integers(4)).tolist() for handle in part}

@@ -14,6 +14,17 @@ const named = (name) => ({ processor: { name }, params: Buffer.from("{}") });
 const ones = (rows) => new Float32Array(rows * VOCAB_SIZE).fill(1);
 const codeOf = async (promise) => promise.then(() => "none", (error) => error.code ?? error.name);
 
+/** Makes steps until an admission has ended. */
+async function untilAdmitted(admission) {
+  let waiting = true;
+  admission.catch(() => {}).finally(() => (waiting = false));
+  while (waiting) {
+    await session.step(new Map()).apply(ones(0));
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  }
+  return admission;
+}
+
 const session = await EngineSession.open(client, { vocab_size: VOCAB_SIZE });
 const unrepeating = await session.add({
   prompt_token_ids: [1, 2],
@@ -41,7 +52,19 @@ found.placeholder = await codeOf((async () => session.step(new Map([[again, [-1]
 found.unknown_processor = await codeOf(session.add({ processors: [builtin("no_such", {})] }));
 found.wrong_params = await codeOf(session.add({ processors: [builtin("disallowed_tokens", { token_ids: "x" })] }));
 found.wrong_rows = await codeOf(apply(client, { logits: toTensor(ones(2), VOCAB_SIZE), requests: [{}] }));
+
+const slow = await Promise.all([
+  codeOf(untilAdmitted(session.addInBackground({ processors: [named("nobody/nothing")] }))),
+  untilAdmitted(session.addInBackground({ processors: [named(doubling)] })),
+  session.addInBackground({ processors: [builtin("disallowed_tokens", { token_ids: [0] })] }),
+]);
+found.refused_in_background = slow.shift();
+const doubled = ones(2);
+await session.step(new Map(slow.map((handle) => [handle, []]))).apply(doubled);
+found.in_background = Array.from(doubled);
+const lost = session.addInBackground({ processors: [named(doubling)] });
 await session.end();
+found.lost = await codeOf(lost.then(() => "admitted"));
 found.ended = await codeOf(session.add({}));
 
 console.log(JSON.stringify(found));

@@ -121,6 +121,11 @@ def test_session_synchronises_reports_failures_and_rejects(run_node: RunNode, se
     count, code, traceback = found.pop("failures")
     assert (count, code) == (1, "ERROR_CODE_PROCESSOR_FAILED")
     assert "out of luck" in traceback
+    in_background = np.ones((2, 8), np.float32)
+    in_background[0] = 2
+    in_background[1, 0] = -np.inf
+    np.testing.assert_array_equal(_logits(found.pop("in_background")).reshape(2, 8), in_background)
+    assert found.pop("lost") in ("Error", "none")  # "none" if it was admitted before the session ended
     assert found == {
         "skipped": [1, "ERROR_CODE_PROCESSOR_FAILED"],
         "applied": {"no_repeat_ngram": 1, digests[0]: 1, "disallowed_tokens": 1},
@@ -129,6 +134,7 @@ def test_session_synchronises_reports_failures_and_rejects(run_node: RunNode, se
         "unknown_processor": "ERROR_CODE_UNKNOWN_PROCESSOR",
         "wrong_params": "ERROR_CODE_INVALID_PARAMS",
         "wrong_rows": "ERROR_CODE_INVALID_ARGUMENT",
+        "refused_in_background": "ERROR_CODE_UNKNOWN_PROCESSOR",
         "ended": "Error",
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +35,10 @@ from logitport_server.session.active_request import ActiveRequest, ChainEntry
 from logitport_server.session.session import EngineSession
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from logitport_server.principals import Principal
+    from logitport_server.session.pending_admissions import Submit
 
 
 @dataclass
@@ -117,11 +119,44 @@ class Toys:
     def __init__(self, *toys: type) -> None:
         self.toys: dict[str, Any] = {toy.__name__: toy for toy in toys}
 
+    def is_fast(self, builtin: str) -> bool:
+        return builtin not in self.toys or not getattr(self.toys[builtin], "takes_long", True)
+
     def resolve(self, processor: common_pb2.Processor, principal: Principal, tenant: str) -> Source:
         name = getattr(processor, processor.WhichOneof("by"))
         if name not in self.toys:
             raise UnknownProcessor(f"no {name}")
         return Source(self.toys[name].__name__, installed=self.toys[name])
+
+
+class Submitted:
+    """Background work that runs when the test calls `run`. An instance is a `Submit`."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Callable[[], None], Future[None]]] = []
+
+    def __call__(self, principal: str, work: Callable[[], None], /) -> Future[None]:
+        future: Future[None] = Future()
+        self.calls.append((principal, work, future))
+        return future
+
+    def __len__(self) -> int:
+        return len(self._waiting())
+
+    def run(self, which: int = 0) -> None:
+        """Run one of the calls that were neither begun nor cancelled."""
+        begin, end = self.begin(which)
+        begin()
+        end()
+
+    def begin(self, which: int = 0) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Begin one of the calls: it cannot be cancelled any more. Returns its work, and what ends its future."""
+        work, future = self._waiting()[which]
+        assert future.set_running_or_notify_cancel()
+        return work, lambda: future.set_result(None)
+
+    def _waiting(self) -> list[tuple[Callable[[], None], Future[None]]]:
+        return [(work, future) for _, work, future in self.calls if not (future.running() or future.done())]
 
 
 @dataclass(eq=False)
@@ -149,6 +184,7 @@ class Engine:
         max_requests_per_session: int = 4,
         max_step_work: int = 32768,
         device: str = "cpu",
+        submit: Submit | None = None,
         **opening: Any,
     ) -> None:
         self.vocab_size = vocab_size
@@ -159,6 +195,7 @@ class Engine:
             InlineExecutor(Loader(4)),
             torch.device(device),
             ServerConfig(max_requests_per_session=max_requests_per_session, max_step_work=max_step_work),
+            submit=submit,
         )
 
     def add(
@@ -167,6 +204,27 @@ class Engine:
         known = EngineRequest(slot, generation, Request(tuple(prompt), processors=processors, **fields), list(prompt))
         self.add_again(known)
         return known
+
+    def begin_add(
+        self, slot: int, processors: Any, prompt: Iterable[int] = (1,), generation: int = 0, **fields: Any
+    ) -> tuple[EngineRequest, processing_pb2.RequestsAdded]:
+        """Add a request in the background. Returns it, and the reply."""
+        known = EngineRequest(slot, generation, Request(tuple(prompt), processors=processors, **fields), list(prompt))
+        return known, self.send_add(known, in_background=True)
+
+    def send_add(self, *known: EngineRequest, in_background: bool) -> processing_pb2.RequestsAdded:
+        """Send a frame that adds these requests."""
+        reply = processing_pb2.RequestsAdded()
+        frame = processing_pb2.AddRequests(requests=[one.to_proto() for one in known], in_background=in_background)
+        self.session.add(frame, reply)
+        return reply
+
+    def poll(self) -> dict[tuple[int, int], type[LogitportError] | None]:
+        """Collect the ended admissions: the class of the error, or None, by slot and generation."""
+        ended = self.send_add(in_background=True).ended
+        return {
+            (one.slot, one.generation): type(from_proto(one.error)) if one.HasField("error") else None for one in ended
+        }
 
     @staticmethod
     def unknown(slot: int, generation: int = 0) -> EngineRequest:
@@ -241,6 +299,12 @@ def int32(*values: int) -> bytes:
 def admission() -> type[Admission]:
     """The class, because a property test needs a new instance for each example."""
     return Admission
+
+
+@pytest.fixture
+def submitted() -> Submitted:
+    """Runs admissions in the background when the test says so."""
+    return Submitted()
 
 
 @pytest.fixture(scope="session")

@@ -38,6 +38,9 @@ class FrameChannel:
         opened: the server's reply to the opening frame.
         connections: number of connections made so far; a region belongs to one connection.
         retirements: how often the server has retired the regions that it created.
+        admissions: number of requests that the server has admitted in the background.
+        ended_admissions: number of admissions in the background that had ended at the last step; None if no step was
+            answered since it was reset.
     """
 
     def __init__(
@@ -59,6 +62,8 @@ class FrameChannel:
         self._lost: ServerUnavailable | None = None
         self.connections = 0
         self.retirements = 0
+        self.admissions = 0
+        self.ended_admissions: int | None = None
         self._seq = 0
         self._expected = ""
         self._open(0.0)
@@ -200,8 +205,11 @@ class FrameChannel:
             )
         if kind == "error":
             raise from_proto(reply.error)
-        if kind == "added" and reply.added.regions_retired:
-            self.retirements += 1
+        if kind == "added":
+            self.retirements += reply.added.regions_retired
+            self.admissions += sum(not ended.HasField("error") for ended in reply.added.ended)
+        elif kind == "edits":
+            self.ended_admissions = reply.edits.ended_admissions
 
     def _take_early(self) -> None:
         """Receive a reply that has arrived, unless the engine's thread is receiving."""

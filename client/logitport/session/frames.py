@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Union
 
 from logitport.core.history import History, extend_crc
-from logitport.errors import InvalidArgument, InvalidTokenId, UnknownRequest
+from logitport.errors import InternalError, InvalidArgument, InvalidTokenId, UnknownRequest
 from logitport.request import message_of
 from logitport_proto import common_pb2, processing_pb2
 
@@ -170,20 +170,30 @@ def describe_misuse(new_token_ids: object, drafts: object, rows: object) -> Inva
     return InvalidArgument(f"rows is {rows!r}; pass a sequence of handles, or of (handle, draft offset)")
 
 
-def add_frames(handles: Sequence[Handle]) -> Iterator[processing_pb2.AddRequests]:
+def add_frames(handles: Sequence[Handle], *, in_background: bool = False) -> Iterator[processing_pb2.AddRequests]:
     """Make the frames that admit requests, or send them again, with their present histories.
 
     There is more than one frame if a single one would be a large message.
     """
-    frame, size_bytes = processing_pb2.AddRequests(), 0
+    frame, size_bytes = processing_pb2.AddRequests(in_background=in_background), 0
     for handle in handles:
         frame.requests.add(slot=handle.slot, generation=handle.generation, request=handle.to_proto())
         size_bytes += frame.requests[-1].ByteSize()
         if size_bytes > _LARGE_BYTES:
             yield frame
-            frame, size_bytes = processing_pb2.AddRequests(), 0
+            frame, size_bytes = processing_pb2.AddRequests(in_background=in_background), 0
     if frame.requests:
         yield frame
+
+
+def check_added(frame: processing_pb2.AddRequests, added: processing_pb2.RequestsAdded) -> None:
+    """Check the columns of a reply. Raises InternalError."""
+    sent = len(frame.requests)
+    if len(added.reads_logits) != sent or len(added.pending) not in (0, sent) or len(added.chains) not in (0, sent):
+        raise InternalError(
+            f"{sent} requests were added, but the columns of the server's reply have the lengths "
+            f"{len(added.reads_logits)}, {len(added.pending)} and {len(added.chains)}; close the session"
+        )
 
 
 def wrong_ids(token_ids: Mapping[Handle, Sequence[int]], vocab_size: int) -> dict[Handle, InvalidTokenId]:

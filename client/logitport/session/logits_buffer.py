@@ -39,6 +39,7 @@ class LogitsBuffer:
         self._connection = 0
         self._logits: Any = None
         self._retirements = 0
+        self._admissions = 0
         # Retired memory must not be used any more. Replaced memory may still be lent to a worker by the server, so it
         # may be used until the next request is added; then it is retired.
         self._retired: list[_Span] = []
@@ -96,7 +97,10 @@ class LogitsBuffer:
         self.memory.refuse()
 
     def _notice_retirement(self) -> None:
-        """Drop the region if the server has retired it."""
+        """Drop the region if the server has retired it. Retire replaced memory if requests were admitted since."""
+        if self._admissions != self._channel.admissions:
+            self._admissions = self._channel.admissions
+            self.request_added()
         if self._retirements == self._channel.retirements:
             return
         self._retirements = self._channel.retirements

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import time
 from typing import TYPE_CHECKING, TypeVar
 
@@ -10,7 +9,6 @@ import numpy as np
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from logitport.errors import (
-    InternalError,
     LimitExceeded,
     LogitportError,
     ServerUnavailable,
@@ -19,8 +17,11 @@ from logitport.errors import (
     UnknownProcessor,
     UnknownRequest,
     from_proto,
+    to_proto,
 )
-from logitport.session.frames import Handle, add_frames
+from logitport.session.frames import Handle, add_frames, check_added
+from logitport.session.pending_request import PendingRequest
+from logitport.session.slots import Slots
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from logitport.request import Request
     from logitport.session.channel import FrameChannel
+    from logitport_proto import common_pb2
 
 _T = TypeVar("_T")
 
@@ -56,11 +58,13 @@ class SessionRequests:
         self._restore = restore
         self._reconnect_seconds = reconnect_seconds
         self._handles: dict[int, Handle] = {}
+        # Requests that the server admits in the background, by slot; and those that `poll` has not returned yet.
+        self._pending: dict[int, PendingRequest] = {}
+        self._settled: list[PendingRequest] = []
+        # The error of each registration that the present server refused, by digest.
+        self._refused: dict[str, LogitportError] = {}
         self._closed = False
-        # Slots that were used and are free again. `_unused_slot` is the lowest slot that was never used.
-        self._free_slots: list[int] = []
-        self._unused_slot = 0
-        self._generation = 0
+        self._slots = Slots()
         self.lost: dict[Handle, LogitportError] = {}
         self.resyncs = 0
 
@@ -73,32 +77,64 @@ class SessionRequests:
             raise SessionClosed("the session is closed; open another with Client.session")
         if not isinstance(handle, Handle):
             kind = type(handle).__name__
-            raise UnknownRequest(f"a value of type {kind} is not a handle: pass the result of Session.add")
+            raise UnknownRequest(
+                f"a value of type {kind} is not a handle: pass the result of Session.add, or the handle of a pending "
+                "request whose admission has ended"
+            )
         if self._handles.get(handle.slot) is not handle:
             raise UnknownRequest(f"{handle!r} is not in this session: it was removed, or belongs to another session")
 
     def add(self, request: Request) -> Handle:
         """Admit a request. Raises as `Session.add`."""
-        limit = self._channel.opened.max_requests
-        if len(self._handles) >= limit:
-            raise LimitExceeded(f"all {limit} slots are taken; remove requests that have ended, or raise max_requests")
-        handle = Handle(self._free_slots[0] if self._free_slots else self._unused_slot, self._generation, request)
+        handle = self._candidate(request)
         (frame,) = add_frames([handle])
-        added = self.exchange(processing_pb2.SessionRequest(add=frame)).added
+        added = self._exchange_added(frame)
         for failure in added.failures:
             raise from_proto(failure.error)
-        if len(added.reads_logits) != 1:
-            raise InternalError(f"one request was added, but the server's reply is for {len(added.reads_logits)}")
-        handle.reads_logits = bool(added.reads_logits[0])
-        for chain in added.chains:
-            handle.pin(chain.processors)
-        self._generation += 1
-        if handle.slot == self._unused_slot:
-            self._unused_slot += 1
-        else:
-            heapq.heappop(self._free_slots)
-        self._handles[handle.slot] = handle
+        self._slots.occupy()
+        self._hold(handle, bool(added.reads_logits[0]), added.chains[0] if added.chains else None)
         return handle
+
+    def begin_add(self, request: Request) -> PendingRequest:
+        """Begin to admit a request. Raises as `Session.begin_add`."""
+        handle = self._candidate(request)
+        (frame,) = add_frames([handle], in_background=True)
+        added = self._exchange_added(frame)
+        self._slots.occupy()
+        pending = self._pending[handle.slot] = PendingRequest(self, handle)
+        self._settle_added(frame, added)
+        return pending
+
+    def poll(self) -> list[PendingRequest]:
+        """Return the pending requests whose admission has ended since the last call."""
+        if self._channel.ended_admissions != 0:
+            self.collect()
+        self._channel.ended_admissions = None
+        settled, self._settled = self._settled, []
+        return settled
+
+    def collect(self) -> None:
+        """Receive the results of admissions in the background, if there are any."""
+        if self._pending:
+            frame = processing_pb2.AddRequests(in_background=True)
+            self._settle_added(frame, self._exchange_added(frame))
+
+    def take_settled(self, pending: PendingRequest) -> None:
+        """Leave this request out of the result of `poll`."""
+        self._settled = [other for other in self._settled if other is not pending]
+
+    def cancel(self, pending: PendingRequest) -> None:
+        """End the admission of a request, or remove the request. Does nothing if it was refused or removed."""
+        handle = pending.candidate
+        if self._pending.get(handle.slot) is pending:
+            del self._pending[handle.slot]
+            pending.cancelled = handle.removed = True
+            self._slots.release(handle.slot)
+            self._drop([handle])
+        elif self._handles.get(handle.slot) is handle:
+            pending.cancelled = True
+            self.take_settled(pending)
+            self.remove(handle)
 
     def remove(self, handle: Handle) -> None:
         """Drop a request. Raises UnknownRequest."""
@@ -106,7 +142,7 @@ class SessionRequests:
         del self._handles[handle.slot]
         handle.removed = True
         self.lost.pop(handle, None)
-        heapq.heappush(self._free_slots, handle.slot)
+        self._slots.release(handle.slot)
         self._drop([handle])
 
     def fail(self, errors: Mapping[Handle, LogitportError]) -> None:
@@ -115,8 +151,11 @@ class SessionRequests:
         self._drop(list(errors))
 
     def clear(self) -> None:
-        """Drop all handles and mark the session as closed."""
+        """Drop all handles, cancel the pending requests, and mark the session as closed."""
         self._handles.clear()
+        for pending in self._pending.values():
+            pending.cancelled = pending.candidate.removed = True
+        self._pending.clear()
         self._closed = True
 
     def exchange(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
@@ -161,7 +200,7 @@ class SessionRequests:
         if self._closed:
             raise SessionClosed("the session is closed; open another with Client.session")
         self._channel.reopen(wait_seconds)
-        refused = self._restore()
+        self._refused = self._restore()
         for handle in self._handles.values():
             if handle.processed and handle not in self.lost:
                 self.lost[handle] = StateLost(
@@ -169,9 +208,65 @@ class SessionRequests:
                     "and with it the state of its processors; remove the request and add it again"
                 )
         self._send([handle for handle in self._handles.values() if handle not in self.lost])
-        for handle, error in self.lost.items():
-            if isinstance(error, UnknownProcessor):
-                self.lost[handle] = next((refused[it] for it in handle.digests() if it in refused), error)
+        self.lost = {handle: self._explained(handle, error) for handle, error in self.lost.items()}
+        self._send_pending()
+
+    def _candidate(self, request: Request) -> Handle:
+        """Make the handle of a new request, for the first free slot. Raises LimitExceeded if there is none."""
+        limit = self._channel.opened.max_requests
+        if len(self._handles) + len(self._pending) >= limit:
+            raise LimitExceeded(f"all {limit} slots are taken; remove requests that have ended, or raise max_requests")
+        return Handle(*self._slots.next(), request)
+
+    def _hold(self, handle: Handle, reads_logits: bool, chain: processing_pb2.AdmittedChain | None) -> None:
+        """Record that the server has admitted a request."""
+        handle.reads_logits = reads_logits
+        if chain is not None:  # an older server sends none
+            handle.pin(chain.processors)
+        self._handles[handle.slot] = handle
+
+    def _exchange_added(self, frame: processing_pb2.AddRequests) -> processing_pb2.RequestsAdded:
+        added = self.exchange(processing_pb2.SessionRequest(add=frame)).added
+        check_added(frame, added)
+        return added
+
+    def _settle_added(self, frame: processing_pb2.AddRequests, added: processing_pb2.RequestsAdded) -> None:
+        """Settle the requests of a frame that are not pending any more, and those whose admission has ended."""
+        refused = {failure.slot: failure.error for failure in added.failures}
+        for index, entry in enumerate(frame.requests):
+            if not (added.pending and added.pending[index]):
+                chain = added.chains[index] if added.chains else None
+                self._settle(entry, refused.get(entry.slot), bool(added.reads_logits[index]), chain)
+        for ended in added.ended:
+            self._settle(ended, ended.error if ended.HasField("error") else None, ended.reads_logits, ended.chain)
+
+    def _settle(
+        self,
+        entry: processing_pb2.SlottedRequest | processing_pb2.EndedAdmission,
+        error: common_pb2.Error | None,
+        reads_logits: bool,
+        chain: processing_pb2.AdmittedChain | None,
+    ) -> None:
+        """Record the end of an admission."""
+        pending = self._pending.get(entry.slot)
+        if pending is None or pending.candidate.generation != entry.generation:
+            return
+        del self._pending[entry.slot]
+        self._settled.append(pending)
+        handle = pending.candidate
+        if error is not None:
+            pending.error = self._explained(handle, from_proto(error))
+            handle.removed = True
+            self._slots.release(handle.slot)
+        else:
+            self._hold(handle, reads_logits, chain)
+            pending.handle = handle
+
+    def _explained(self, handle: Handle, error: LogitportError) -> LogitportError:
+        """Replace the error of an unknown processor by the reason for which the server has refused to register it."""
+        if not isinstance(error, UnknownProcessor):
+            return error
+        return next((self._refused[it] for it in handle.digests() if it in self._refused), error)
 
     def _drop(self, handles: Sequence[Handle]) -> None:
         removal = processing_pb2.RemoveRequests(
@@ -190,3 +285,15 @@ class SessionRequests:
             for failure in added.failures:
                 if failure.slot in self._handles:
                     self.lost[self._handles[failure.slot]] = from_proto(failure.error)
+
+    def _send_pending(self) -> None:
+        """Begin the pending admissions again, on a new connection."""
+        for frame in add_frames([pending.candidate for pending in self._pending.values()], in_background=True):
+            try:
+                added = self._channel.exchange(processing_pb2.SessionRequest(add=frame)).added
+            except LimitExceeded as error:  # as in `_send`
+                for entry in frame.requests:
+                    self._settle(entry, to_proto(error), reads_logits=False, chain=None)
+            else:
+                check_added(frame, added)
+                self._settle_added(frame, added)

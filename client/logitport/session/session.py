@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from logitport.request import Request
+    from logitport.session.pending_request import PendingRequest
     from logitport.session.transports.base import Transport
 
 
@@ -93,10 +94,11 @@ class Session:
         call. A call with more rows than before, or after a reconnect, makes a new buffer, and does not copy the old
         contents.
 
-        Use the buffer until the next `add`, and then call again. A processor in a worker may have had exclusive use of
-        the buffer, and that worker keeps write access. If a request of another trust domain is added, the buffer is
-        retired: a step applied to it raises InvalidLogits, and the next call returns another buffer. A buffer that was
-        replaced by a larger one is retired at the next `add` of any request; until then steps may be applied to it.
+        Use the buffer until the next `add`, `begin_add` or `poll`, and then call again. A processor in a worker may
+        have had exclusive use of the buffer, and that worker keeps write access. If a request of another trust domain
+        is added, the buffer is retired: a step applied to it raises InvalidLogits, and the next call returns another
+        buffer. A buffer that was replaced by a larger one is retired at the next `add` of any request; until then steps
+        may be applied to it.
 
         Returns:
             A torch tensor if the session was opened with a torch dtype, else a numpy array. It is ordinary memory if
@@ -119,6 +121,28 @@ class Session:
         handle = self._requests.add(request)
         self._transfer.buffer.request_added()
         return handle
+
+    def begin_add(self, request: Request) -> PendingRequest:
+        """Begin to admit a request, and return at once; the server admits it while the session makes its steps.
+
+        A request of built-ins is admitted at once, because that is fast. A server of an earlier version admits every
+        request at once, which may take long. `poll` returns these requests, too.
+
+        Raises:
+            InvalidTokenId: the request cannot be sent.
+            LimitExceeded: the session holds as many requests as it may, the pending ones included.
+        """
+        pending = self._requests.begin_add(request)
+        self._transfer.buffer.request_added()  # it may have been admitted at once
+        return pending
+
+    def poll(self) -> list[PendingRequest]:
+        """Return the requests whose admission has ended since the last call: those of `begin_add`, each once.
+
+        Call it before each step. It sends a frame only if requests are pending, and the last step has not reported that
+        none of their admissions has ended.
+        """
+        return self._requests.poll()
 
     def remove(self, handle: Handle) -> None:
         """Drop a request and its state. Raises UnknownRequest if it is not of this session, or was removed."""

@@ -102,6 +102,11 @@ class Registry:
         domain = TrustDomain(entry.owner, Party(principal.name, tenant))
         return Source(entry.payload.digest, payload=entry.payload, domain=domain)
 
+    def is_fast(self, builtin: str) -> bool:
+        """Whether requests with this installed processor are admitted fast. True if there is none of this name."""
+        processor = self._installed.get(builtin)
+        return processor is None or not getattr(processor, "takes_long", True)
+
     def register(
         self, serialized: str, name: str, principal: Principal = ANONYMOUS, *, replace: bool, shared: bool = False
     ) -> registry_pb2.ProcessorInfo:

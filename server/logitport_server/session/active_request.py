@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import time
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import orjson
-
-from logitport.core.history import History, extend_crc
-from logitport.errors import (
-    InvalidArgument,
-    InvalidParams,
-    InvalidTokenId,
-    LogitportError,
-    NeedSync,
-    ProcessorTimedOut,
-)
-from logitport_proto import common_pb2
-from logitport_server.dialects import Dialect, RequestContext, failures
-from logitport_server.dialects.base import is_greedy
-from logitport_server.turns import Released, pause, pausing
+from logitport.core.history import extend_crc
+from logitport.errors import LogitportError, NeedSync
+from logitport_server.dialects import failures
+from logitport_server.turns import pause, pausing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from logitport_proto import processing_pb2
-
-_MAX_NAME_LENGTH = 256
-_MAX_LABEL_LENGTH = 256  # longer than any valid name or digest
-_INLINE = "(shipped inline)"
+    from logitport.core.history import History
+    from logitport_server.dialects import Dialect
 
 
 @dataclass(eq=False, slots=True)
@@ -203,131 +185,3 @@ class ActiveRequest:
                 failure = failure or failures.of_dialect(error, entry.dialect)
             pause()
         return failure
-
-
-def admit(
-    addition: processing_pb2.SlottedRequest,
-    engine: processing_pb2.OpenSession,
-    host: Callable[[common_pb2.Processor, str, int], Dialect],
-    previous: ActiveRequest | None = None,
-    device: str = "cpu",
-    seconds: float = math.inf,
-    caller: Hashable = None,
-) -> ActiveRequest:
-    """Check a request, find its processors and build their state.
-
-    Args:
-        addition: the request and its slot.
-        engine: the message that opened the session.
-        host: finds a processor, for a tenant and a place in the chain.
-        previous: the same request before its history is replaced. Its names and digests keep the processors they were
-            resolved to, even if these have been deleted since.
-        device: where logits are processed that are not sent to workers.
-        seconds: time limit for loading the whole chain, because the engine waits for all of it.
-        caller: identity of the party that the request belongs to, for processors that divide scarce work.
-
-    Raises:
-        StateLost: the previous request has state that cannot be rebuilt from its history.
-        LogitportError: the request is invalid, or a processor cannot be used; see docs/protocol.md.
-    """
-    pinned = previous.chain if previous is not None else []
-    for entry in pinned:
-        try:
-            entry.dialect.check_rebuildable(entry.state)
-        except BaseException as error:
-            raise failures.of_processor(error, entry.label) from error
-    message = addition.request
-    for field in ("request_id", "tenant"):
-        if len(getattr(message, field).encode()) > _MAX_NAME_LENGTH:
-            raise InvalidArgument(f"{field} is longer than {_MAX_NAME_LENGTH} bytes")
-    prompt = check_token_ids(message.prompt_token_ids, engine.vocab_size, "prompt_token_ids")
-    output = check_token_ids(message.output_token_ids, engine.vocab_size, "output_token_ids")
-    history = History(prompt, output)
-    sampling_params = json_object(message.sampling_params, "sampling_params")
-    context = RequestContext(
-        message.request_id,
-        history,
-        sampling_params,
-        engine.vocab_size,
-        engine.tokenizer_id,
-        tuple(engine.eos_token_ids),
-        engine.max_requests,
-        device,
-        caller,
-    )
-    deadline = time.monotonic() + seconds
-
-    def check_deadline() -> None:
-        if time.monotonic() > deadline:
-            raise ProcessorTimedOut(
-                f"the request's chain was not loaded within {seconds:g} s (--load-timeout-seconds): chain fewer "
-                "processors, or faster ones"
-            )
-
-    chain = []
-    for place, call in enumerate(message.processors):
-        label = _label(call.processor)
-        params = json_object(call.params, f"params of processor {place} ({label})")
-        dialect = None
-        try:
-            check_deadline()
-            if _is_pinned(pinned, place, label):
-                dialect = pinned[place].dialect
-            else:
-                with Released():  # it may wait for a worker or for the store
-                    dialect = host(call.processor, message.tenant, place)
-            check_deadline()
-            with Released() if _may_wait(dialect) else nullcontext():
-                dialect.validate(params, sampling_params, caller)
-                check_deadline()
-                chain.append(ChainEntry(dialect, dialect.start(context, params), label))
-            pause()
-        except BaseException as error:
-            if dialect is None:
-                raise failures.of_processor(error, label) from error
-            name = dialect.name if label in (_INLINE, dialect.key) else label
-            raise failures.of_processor(error, name, shipped=dialect.shipped) from error
-    skip = message.on_error == common_pb2.ON_ERROR_SKIP
-    return ActiveRequest(
-        addition.slot,
-        addition.generation,
-        history,
-        chain,
-        skip=skip,
-        greedy=is_greedy(sampling_params.get("temperature")),
-    )
-
-
-def check_token_ids(token_ids: Sequence[int], vocab_size: int, where: str) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Convert ids to int32[n]. Raises InvalidTokenId if one is outside [0, vocab_size)."""
-    ids = np.asarray(token_ids, np.int32)
-    if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
-        index = int(np.flatnonzero((ids < 0) | (ids >= vocab_size))[0])
-        raise InvalidTokenId(f"{where}[{index}] is {ids[index]}: token ids must lie in [0, {vocab_size})")
-    return ids
-
-
-def json_object(text: bytes, where: str) -> dict[str, Any]:
-    """Parse a JSON object; empty text is {}. Raises InvalidParams for any other text."""
-    try:
-        value = orjson.loads(text) if text else {}
-    except orjson.JSONDecodeError as error:
-        raise InvalidParams(f"{where}: not JSON ({error}); send an object, such as {{}}") from error
-    if not isinstance(value, dict):
-        raise InvalidParams(f"{where}: must be a JSON object, not {type(value).__name__}; send an object, such as {{}}")
-    return value
-
-
-def _may_wait(dialect: Dialect) -> bool:
-    """Whether methods of the dialect may wait, or run for long."""
-    return dialect.isolated or dialect.shipped or dialect.takes_long
-
-
-def _is_pinned(chain: list[ChainEntry], place: int, label: str) -> bool:
-    """Whether the previous chain has a processor at this place with this name or digest."""
-    return place < len(chain) and label != _INLINE and label in (chain[place].label, chain[place].dialect.key)
-
-
-def _label(processor: common_pb2.Processor) -> str:
-    by = processor.WhichOneof("by")
-    return _INLINE if by == "payload" else getattr(processor, by)[:_MAX_LABEL_LENGTH] if by else "(none)"

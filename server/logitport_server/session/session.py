@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
+from functools import partial
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 from logitport.core import tensors
 from logitport.core.cuda_ipc import open_cuda
@@ -19,19 +19,20 @@ from logitport.errors import (
 from logitport.ops import PipelineStage
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.principals import ANONYMOUS, Party
-from logitport_server.session.active_request import ActiveRequest, admit, check_token_ids
+from logitport_server.session.admission import Admission, check_limits, check_token_ids
 from logitport_server.session.batch import StepBatch
 from logitport_server.session.columns import (
     StepColumns,
     StepLayout,
     pack_int32,
-    too_many_tokens,
     unpack_int32,
     write_outcome,
 )
 from logitport_server.session.grouping import Row, Rows
+from logitport_server.session.hosting import HostedProcessors
 from logitport_server.session.lending import Lending
 from logitport_server.session.outcome import StepOutcome
+from logitport_server.session.pending_admissions import PendingAdmissions
 from logitport_server.session.step import RunChains
 from logitport_server.session.step_time import StepTime
 from logitport_server.shared_memory.regions import Regions, write_back
@@ -43,10 +44,11 @@ if TYPE_CHECKING:
     import torch
 
     from logitport_server.config import ServerConfig
-    from logitport_server.dialects import Dialect
     from logitport_server.executors import Executor
-    from logitport_server.principals import Principal, TrustDomain
+    from logitport_server.principals import Principal
     from logitport_server.registry.registry import Registry
+    from logitport_server.session.active_request import ActiveRequest
+    from logitport_server.session.pending_admissions import Submit
     from logitport_server.shared_memory.regions import Region
 
 # These fields are sent to workers with every request.
@@ -65,7 +67,17 @@ _WORK_OF_A_NEW_ID = 0.25
 class EngineSession:
     """Requests by slot, each with its history and state.
 
-    Not thread-safe: an engine's frames are processed one at a time.
+    Not thread-safe: an engine's frames are processed one at a time. Admissions in the background run on other threads,
+    where they use `HostedProcessors` and nothing else of the session; `add` takes their results.
+
+    Args:
+        opening: the message that opens it.
+        registry: finds processors.
+        executor: hosts them.
+        device: where logits are processed that are not sent to workers.
+        limits: the server's options.
+        principal: the caller that opens it.
+        submit: runs admissions in the background. Without it, all requests are admitted before the reply.
 
     Attributes:
         principal: the caller that opened it.
@@ -79,6 +91,7 @@ class EngineSession:
         device: torch.device,
         limits: ServerConfig,
         principal: Principal = ANONYMOUS,
+        submit: Submit | None = None,
     ) -> None:
         if opening.vocab_size < 1:
             raise InvalidArgument(f"vocab_size is {opening.vocab_size}; send the width of the logits, 1 or more")
@@ -113,20 +126,14 @@ class EngineSession:
         self._datatype = opening.datatype
         self._limits = limits
         self._max_draft_tokens = opening.max_draft_tokens
-        self._registry = registry
-        self._executor = executor
         self.principal = principal
         self._device = device
         self._requests: dict[int, ActiveRequest] = {}
         # Length of the longest chain since the session last had no request.
         self._longest_chain = 0
         self._run_chains = PipelineStage.get(RunChains.name)
-        # One dialect per processor, trust domain, tenant (None: all tenants) and place in the chain. It is dropped with
-        # the last request that uses it. Places have dialects of their own because a processor that keeps the state of a
-        # batch, such as vLLM's, must see each request once in a step.
-        self._hosted: WeakValueDictionary[tuple[str, TrustDomain | None, str | None, int], Dialect] = (
-            WeakValueDictionary()
-        )
+        self._processors = HostedProcessors(registry, executor, principal)
+        self._pending_admissions = PendingAdmissions(principal.name, submit)
         # The batch of the last step; None after a change that makes it stale.
         self._batch: StepBatch | None = None
         self._batch_columns: tuple[bytes, ...] = ()
@@ -136,6 +143,11 @@ class EngineSession:
 
     def __len__(self) -> int:
         return len(self._requests)
+
+    @property
+    def pending(self) -> int:
+        """Number of requests whose admission continues in the background, or is not reported yet."""
+        return len(self._pending_admissions)
 
     def may_take_long(self, frame: processing_pb2.Step, *, alone: bool) -> bool:
         """Whether a step may be slow, and must not run on the event loop.
@@ -150,32 +162,38 @@ class EngineSession:
         rows = max(len(frame.row_requests) or len(frame.slots), len(frame.draft_token_ids))
         work = (rows + len(frame.new_token_ids) * _WORK_OF_A_NEW_ID) / 4 * max(1, self._longest_chain)
         limit = _MAX_SHORT_WORK_ALONE if alone else _MAX_SHORT_WORK
-        return work > limit or any(dialect.shipped or dialect.takes_long for dialect in self._hosted.values())
+        return work > limit or self._processors.may_take_long
 
     def add(self, frame: processing_pb2.AddRequests, reply: processing_pb2.RequestsAdded) -> None:
-        """Admit requests. A refused request does not affect the others."""
-        reads_logits = bytearray()
+        """Admit requests. A refused request does not affect the others.
+
+        A frame for admissions in the background also reports those that have ended.
+        """
+        reads_logits, pending = bytearray(), bytearray()
         for addition in frame.requests:
+            request, in_background = None, False
             try:
-                previous = self._request_at(addition.slot, addition.generation)
-                self._check_request(addition.request)
-                caller = Party(self.principal.name, addition.request.tenant)
-                seconds = self._limits.load_timeout_seconds
-                request = admit(addition, self._engine, self._host, previous, str(self._device), seconds, caller)
+                admission = self._check(addition)
+                in_background = frame.in_background and self._may_continue_in_background(addition)
+                load = partial(admission.load, self._processors.host, self._limits.load_timeout_seconds)
+                if in_background:
+                    self._pending_admissions.begin(admission, partial(load, in_background=True))
+                else:
+                    load()
+                    request = admission.finish()
             except LogitportError as error:
                 reply.failures.append(common_pb2.Failure(slot=addition.slot, error=to_proto(error)))
-                reads_logits.append(False)
-                reply.chains.add()
-            else:
-                reply.chains.add(processors=[entry.dialect.key for entry in request.chain])
-                self._requests[addition.slot] = request
-                self._longest_chain = max(self._longest_chain, len(request.chain))
-                self._batch = None
-                if self._lending.admitted(request):
-                    self.regions.retire()
-                    reply.regions_retired = True
-                reads_logits.append(request.reads_logits)
+            chain = reply.chains.add()
+            if request is not None:
+                chain.processors.extend(entry.dialect.key for entry in request.chain)
+                self._join(request, reply)
+            reads_logits.append(request is not None and request.reads_logits)
+            pending.append(in_background)
         reply.reads_logits = bytes(reads_logits)
+        if any(pending):
+            reply.pending = bytes(pending)
+        if frame.in_background:
+            self._report_ended(reply)
 
     def open_region(self, frame: processing_pb2.OpenRegion) -> tuple[int, Region]:
         """Open memory to share with the engine; return its id and the region. Raises InvalidArgument, LimitExceeded."""
@@ -193,6 +211,7 @@ class EngineSession:
             if request is not None and request.generation == generation:
                 del self._requests[slot]
                 self._batch = None
+            self._pending_admissions.cancel(slot, generation)
         if not self._requests:
             self._longest_chain = 0
 
@@ -216,6 +235,7 @@ class EngineSession:
         write_outcome(reply, outcome, all_denied)
         if outcome.failures:
             self._batch = None
+        reply.ended_admissions = self._pending_admissions.num_ended
 
     def edit_logits(self, frame: processing_pb2.StepLogits, reply: processing_pb2.StepLogitsEdited) -> None:
         """Process the pending rows of the last step, for which its reply requested logits."""
@@ -290,25 +310,49 @@ class EngineSession:
             )
 
     def close(self) -> None:
-        """Close the memory that the session shares with its engine."""
+        """Cancel the pending admissions, and close the memory that the session shares with its engine."""
+        self._pending_admissions.close()
         self.regions.close()
 
-    def _check_request(self, request: common_pb2.Request) -> None:
-        """Check the limits on memory that a request needs. Raises LimitExceeded."""
-        length = len(request.prompt_token_ids) + len(request.output_token_ids)
-        if length > self._limits.max_tokens_per_request:
-            raise too_many_tokens(length, self._limits.max_tokens_per_request)
-        if len(request.processors) > self._limits.max_processors_per_request:
-            raise LimitExceeded(
-                f"{len(request.processors)} processors in one request; the server accepts "
-                f"{self._limits.max_processors_per_request}: chain fewer, or raise --max-processors-per-request"
-            )
-        json_bytes = len(request.sampling_params) + sum(len(call.params) for call in request.processors)
-        if json_bytes > self._limits.max_params_bytes:
-            raise LimitExceeded(
-                f"{json_bytes} bytes of parameters in one request; the server accepts {self._limits.max_params_bytes}: "
-                "send less, or raise --max-params-bytes"
-            )
+    def _check(self, addition: processing_pb2.SlottedRequest) -> Admission:
+        """Check a request without its processors. Raises LogitportError."""
+        previous = self._request_at(addition.slot, addition.generation)
+        check_limits(addition.request, self._limits)
+        caller = Party(self.principal.name, addition.request.tenant)
+        return Admission(addition, self._engine, previous, str(self._device), caller)
+
+    def _may_continue_in_background(self, addition: processing_pb2.SlottedRequest) -> bool:
+        """Whether the admission of a request may take long, and no step needs the request already."""
+        return (
+            self._pending_admissions.possible
+            and addition.slot not in self._requests
+            and self._processors.may_take_long_to_admit(addition.request)
+        )
+
+    def _join(self, request: ActiveRequest, reply: processing_pb2.RequestsAdded) -> None:
+        """Add an admitted request to the batch."""
+        self._pending_admissions.cancel(request.slot, request.generation)
+        self._requests[request.slot] = request
+        self._longest_chain = max(self._longest_chain, len(request.chain))
+        self._batch = None
+        if self._lending.admitted(request):
+            self.regions.retire()
+            reply.regions_retired = True
+
+    def _report_ended(self, reply: processing_pb2.RequestsAdded) -> None:
+        """Report the admissions that have ended in the background. Admitted requests join the batch."""
+        for pending in self._pending_admissions.take_ended():
+            ended = reply.ended.add(slot=pending.admission.slot, generation=pending.admission.generation)
+            try:
+                if pending.error is not None:
+                    raise pending.error
+                request = pending.admission.finish()
+            except LogitportError as error:
+                ended.error.CopyFrom(to_proto(error))
+                continue
+            ended.reads_logits = request.reads_logits
+            ended.chain.processors.extend(entry.dialect.key for entry in request.chain)
+            self._join(request, reply)
 
     def _check_size(self, columns: processing_pb2.Step | processing_pb2.RemoveRequests) -> None:
         """Check the size of a frame: unpacked columns take many times their size. Raises LimitExceeded."""
@@ -343,17 +387,6 @@ class EngineSession:
             self._batch, self._batch_columns = batch, columns
         return self._batch
 
-    def _host(self, processor: common_pb2.Processor, tenant: str, place: int) -> Dialect:
-        source = self._registry.resolve(processor, self.principal, tenant)
-        shared_key, tenant_key = ((source.key, source.domain, owner, place) for owner in (None, tenant))
-        dialect = self._hosted.get(shared_key) or self._hosted.get(tenant_key)
-        if dialect is None:
-            dialect = self._executor.host(source)
-            # An exception in a call that reads logits fails all rows of the call. A dialect per tenant keeps it from
-            # failing the rows of other tenants.
-            self._hosted[tenant_key if dialect.reads_logits else shared_key] = dialect
-        return dialect
-
     def _request_at(self, slot: int, generation: int) -> ActiveRequest | None:
         """The request of this slot and generation, if there is one. Raises InvalidArgument, DuplicateRequest."""
         if not 0 <= slot < self.max_requests:
@@ -362,6 +395,7 @@ class EngineSession:
                 "have ended, or raise --max-requests-per-session"
             )
         request = self._requests.get(slot)
-        if request is not None and request.generation != generation:
-            raise DuplicateRequest(f"slot {slot} holds generation {request.generation}; remove that request first")
+        occupant = self._pending_admissions.generation_at(slot) if request is None else request.generation
+        if occupant not in (None, generation):
+            raise DuplicateRequest(f"slot {slot} holds generation {occupant}; remove that request first")
         return request

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import uuid
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from logitport.errors import InternalError, InvalidArgument, LogitportError, SessionClosed, to_proto
-from logitport_proto import processing_pb2
-from logitport_server import descriptors
+from logitport.errors import InvalidArgument, LogitportError, SessionClosed, to_proto
+from logitport_proto import common_pb2, processing_pb2
+from logitport_server import defects
 from logitport_server.transports.refusals import Refusals
 from logitport_server.turns import Turns
 from logitport_server.version import VERSION
@@ -21,10 +20,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from logitport_server.metrics import Metrics
+    from logitport_server.principals import Principal
     from logitport_server.session.session import EngineSession
     from logitport_server.transports.local_socket import LocalConnection, LocalSocketListener
-
-logger = logging.getLogger(__name__)
 
 # A step of 1024 requests with one new id each has 24 kB. Processing it takes less time than waking a thread.
 _SHORT_FRAME_BYTES = 1 << 16
@@ -162,12 +160,8 @@ class SessionStream:
             self._dispatch(frame, reply, transport)
         except LogitportError as error:
             reply.error.CopyFrom(to_proto(error))
-        except Exception as error:
-            failure: LogitportError = descriptors.shortage()
-            if not descriptors.is_shortage(error):
-                logger.exception("frame %d failed because of a defect of the server", frame.seq)
-                failure = InternalError(f"a defect of the server: {error!r}")
-            reply.error.CopyFrom(to_proto(failure))
+        except Exception as error:  # noqa: BLE001 - only this frame fails
+            reply.error.CopyFrom(to_proto(defects.to_error(error, f"frame {frame.seq}")))
         self._last = _duplicate_error(reply) if reply.WhichOneof("frame") == "logits" else reply
         return reply
 
@@ -199,7 +193,7 @@ class SessionStream:
             self._measured(reply.logits, time.perf_counter() - started, transport, session.principal.name, memory)
         elif kind == "add":
             session.add(frame.add, reply.added)
-            self._refusals.record(session.principal, reply.added.failures, len(frame.add.requests))
+            self._record_refusals(session.principal, reply.added, len(frame.add.requests))
         elif kind == "remove":
             session.remove(frame.remove)
             reply.removed.SetInParent()
@@ -210,6 +204,14 @@ class SessionStream:
         else:
             kinds = ", ".join(option.name for option in frame.DESCRIPTOR.oneofs_by_name["frame"].fields)
             raise InvalidArgument(f"a frame must set one of {kinds}")
+
+    def _record_refusals(self, principal: Principal, added: processing_pb2.RequestsAdded, requests: int) -> None:
+        """Record the refused requests of a frame, and those whose admission has ended in the background."""
+        refused = [
+            common_pb2.Failure(slot=ended.slot, error=ended.error) for ended in added.ended if ended.HasField("error")
+        ]
+        pending = added.pending.count(1)  # they are recorded when their admission has ended
+        self._refusals.record(principal, [*added.failures, *refused], requests - pending + len(added.ended))
 
     def _measured(
         self,

@@ -6,6 +6,7 @@ import threading
 from collections import Counter, OrderedDict, deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -34,15 +35,16 @@ class Threads:
     Source: dynamic thresholds with alpha = 1, in Choudhury and Hahne, "Dynamic Queue Length Thresholds for
     Shared-Memory Packet Switches", 1998.
 
-    The queues need no limit of their own: `Quotas` limits the calls and sessions of a principal, and a session has one
-    frame at a time.
+    The queues need no limit of their own: `Quotas` limits the calls and sessions of a principal. A session has one
+    frame at a time, and at most one pending admission in each slot. A call that is cancelled leaves its queue.
 
     Args:
         max_threads: number of threads.
+        name: prefix of their names.
     """
 
-    def __init__(self, max_threads: int = _MAX_THREADS) -> None:
-        self._pool = ThreadPoolExecutor(max_threads, "logitport-call")
+    def __init__(self, max_threads: int = _MAX_THREADS, name: str = "logitport-call") -> None:
+        self._pool = ThreadPoolExecutor(max_threads, name)
         self._lock = threading.Lock()
         self._free = max_threads
         self._used: Counter[str] = Counter()
@@ -60,7 +62,7 @@ class Threads:
             self._unfinished.add(call.future)
             self._waiting.setdefault(principal, deque()).append(call)
             self._start_waiting()
-        call.future.add_done_callback(self._forget)
+        call.future.add_done_callback(partial(self._forget, call))
         return call.future
 
     def close(self) -> int:
@@ -110,9 +112,14 @@ class Threads:
                 if not self._closed:
                     self._start_waiting()
 
-    def _forget(self, future: Future[Any]) -> None:
+    def _forget(self, call: _Call, future: Future[Any]) -> None:
         with self._lock:
             self._unfinished.discard(future)
+            calls = self._waiting.get(call.principal)
+            if future.cancelled() and calls is not None and call in calls:
+                calls.remove(call)
+                if not calls:
+                    del self._waiting[call.principal]
 
 
 def _finish(call: _Call) -> None:

@@ -31,7 +31,7 @@ COLUMNS = {
             "StepEdits.logits_rows",
         ],
         "uint32": ["Step.history_crcs"],
-        "uint8": ["Edits.kinds", "RequestsAdded.reads_logits"],
+        "uint8": ["Edits.kinds", "RequestsAdded.reads_logits", "RequestsAdded.pending"],
         "float32": ["Edits.values"],
     }.items()
     for field in fields

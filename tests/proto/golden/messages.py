@@ -193,6 +193,25 @@ GOLDEN: dict[str, dict[str, Message]] = {
                 "regions_retired": True,
             },
         ),
+        "add in the background": _frame(
+            13,
+            add={
+                "requests": [{"slot": 6, "generation": 4, "request": {"processors": [SHIPPED]}}],
+                "in_background": True,
+            },
+        ),
+        "added in the background": _reply(
+            13,
+            added={
+                "reads_logits": bytes([0]),
+                "chains": [{}],
+                "pending": bytes([1]),
+                "ended": [
+                    {"slot": 7, "generation": 1, "reads_logits": True, "chain": {"processors": [DIGEST]}},
+                    {"slot": 8, "generation": 2, "error": {"code": ERROR_CODE_UNKNOWN_PROCESSOR}},
+                ],
+            },
+        ),
         "step with drafts": _frame(3, step=STEP),
         "step without drafts": _frame(4, step=STEP_WITHOUT_DRAFTS),
         "edits": _reply(
@@ -203,6 +222,7 @@ GOLDEN: dict[str, dict[str, Message]] = {
                 "failures": [FAILED, SKIPPED, OUT_OF_SYNC],
                 "applied": APPLIED,
                 "all_denied_rows": int32(2),
+                "ended_admissions": 1,
             },
         ),
         "edits without values": _reply(4, edits={"edits": DENIALS}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -10,6 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from logitport import NeedSync, ProcessorFailed, StateLost
+from tests.server.conftest import Submitted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 VOCAB = 40
 BOMB = 13
@@ -53,14 +57,77 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def open(self) -> None:
-        self.engine = self.open_engine(VOCAB, max_draft_tokens=2)
+        self.submitted = Submitted()
+        self.engine = self.open_engine(VOCAB, max_draft_tokens=2, submit=self.submitted)
         self.models: dict[int, Model] = {}
+        # Requests whose admission was not reported, by slot; and the ends of those that have begun.
+        self.pending: dict[int, Model] = {}
+        self.running: list[Callable[[], None]] = []
         self.generation = 0
 
-    @precondition(lambda self: len(self.models) < 4)
+    def free_slots(self) -> list[int]:
+        return [slot for slot in range(4) if slot not in self.models and slot not in self.pending]
+
+    @precondition(lambda self: self.free_slots())
+    @rule(chain=st.sampled_from(CHAINS[1:]), prompt=IDS, tenant=st.sampled_from("ab"), data=st.data())
+    def begin_add(self, chain: Any, prompt: list[int], tenant: str, data: st.DataObject) -> None:
+        slot = data.draw(st.sampled_from(self.free_slots()))
+        self.generation += 1
+        known, reply = self.engine.begin_add(slot, chain, prompt, self.generation, on_error="skip", tenant=tenant)
+        assert reply.pending == b"\1"
+        self.pending[slot] = Model(known, chain)
+        self.take(reply)
+
+    @precondition(lambda self: len(self.submitted))
+    @rule(data=st.data())
+    def run_admission(self, data: st.DataObject) -> None:
+        """Begin an admission, and perhaps end it later."""
+        work, end = self.submitted.begin(data.draw(st.integers(0, len(self.submitted) - 1)))
+
+        def finish() -> None:
+            work()
+            end()
+
+        if data.draw(st.booleans()):
+            finish()
+        else:
+            self.running.append(finish)
+
+    @precondition(lambda self: self.running)
+    @rule()
+    def end_admission(self) -> None:
+        self.running.pop(0)()
+
+    @rule()
+    def poll(self) -> None:
+        self.take(self.engine.send_add(in_background=True))
+        assert len(self.engine.session) == len(self.models)
+        assert self.engine.session.pending == len(self.pending)
+
+    def take(self, reply: Any) -> None:
+        for ended in reply.ended:
+            assert not ended.HasField("error")
+            model = self.models[ended.slot] = self.pending.pop(ended.slot)
+            assert (model.known.generation, model.reads_logits) == (ended.generation, ended.reads_logits)
+
+    @precondition(lambda self: self.pending)
+    @rule(data=st.data(), anew=st.booleans())
+    def cancel(self, data: st.DataObject, anew: bool) -> None:
+        """Remove a pending request, or replace it by the same one with a longer history."""
+        slot = data.draw(st.sampled_from(sorted(self.pending)))
+        model = self.pending[slot]
+        if anew:
+            model.known.history.append(7)
+            model.on_server.append(7)
+            self.take(self.engine.send_add(model.known, in_background=True))
+        else:
+            del self.pending[slot]
+            self.engine.remove(model.known)
+
+    @precondition(lambda self: self.free_slots())
     @rule(chain=st.sampled_from(CHAINS), prompt=IDS, data=st.data())
     def add(self, chain: Any, prompt: list[int], data: st.DataObject) -> None:
-        slot = data.draw(st.sampled_from([slot for slot in range(4) if slot not in self.models]))
+        slot = data.draw(st.sampled_from(self.free_slots()))
         self.generation += 1
         known = self.engine.add(slot, chain, prompt, self.generation, on_error="skip")
         self.models[slot] = Model(known, chain)

@@ -102,3 +102,34 @@ def test_sessions_record_what_they_refuse(
     assert len(reply.added.failures) == 1
     assert count(metrics, "UNKNOWN_PROCESSOR") == 1
     assert [message for message in caplog.messages if "refused 1 of 2 requests of the caller" in message]
+
+
+def test_refusals_in_the_background_are_recorded_once(
+    metrics: Metrics,
+    clock: list[float],
+    caplog: pytest.LogCaptureFixture,
+    open_engine: Callable[..., Any],
+    submitted: Any,
+) -> None:
+    engine = open_engine(8, submit=submitted)
+    stream = SessionStream(lambda _: engine.session, metrics, None)
+    opening = processing_pb2.OpenSession(vocab_size=8, datatype="FP32")
+    stream.answer(processing_pb2.SessionRequest(seq=1, open=opening), "grpc")
+    calls = [
+        [common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin=name)) for name in ("AddOutputs", *more)]
+        for more in ([], ["none"])
+    ]
+    requests = [
+        processing_pb2.SlottedRequest(slot=slot, request=common_pb2.Request(processors=chain))
+        for slot, chain in enumerate(calls)
+    ]
+    addition = processing_pb2.AddRequests(requests=requests, in_background=True)
+    stream.answer(processing_pb2.SessionRequest(seq=2, add=addition), "grpc")
+    submitted.run()
+    submitted.run()
+    assert count(metrics, "UNKNOWN_PROCESSOR") is None
+    collecting = processing_pb2.SessionRequest(seq=3, add=processing_pb2.AddRequests(in_background=True))
+    for _ in range(2):
+        stream.answer(collecting, "grpc")
+    assert count(metrics, "UNKNOWN_PROCESSOR") == 1
+    assert [message for message in caplog.messages if "refused 1 of 2 requests of the caller" in message]

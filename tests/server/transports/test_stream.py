@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import InternalError, InvalidArgument, LogitportError, SessionClosed
+from logitport import CustomLogitProcessor, InternalError, InvalidArgument, LogitportError, SessionClosed
 from logitport.core import tensors
 from logitport.errors import from_proto
 from logitport_proto import common_pb2, processing_pb2
@@ -20,10 +20,11 @@ from logitport_server.registry.loader import Loader
 from logitport_server.session.session import EngineSession
 from logitport_server.transports.stream import SessionStream
 from logitport_server.turns import Turns
+from tests.server.conftest import DenyHistory
 from tests.waiting import SECONDS, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 VOCAB = 1000
 Frame = processing_pb2.SessionRequest
@@ -124,6 +125,80 @@ def test_a_repeated_frame_has_one_effect(stream: SessionStream) -> None:
     assert answer(stream, 4, **step(3, base=2)).edits.edits.ids == int32(1, 2, 3)
 
 
+@pytest.mark.parametrize("transport", ["grpc", "local"])
+def test_steps_are_answered_while_a_request_is_validated(open_engine: Any, blocking: Blocking, transport: str) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        engine = open_engine(VOCAB, DenyHistory, blocking.processor, submit=lambda _, work: pool.submit(work))
+        stream = SessionStream(lambda _: engine.session, METRICS, None)
+        seq = iter(range(1, 1000))
+
+        def send(**frame: Any) -> Reply:
+            return stream.answer(Frame(seq=next(seq), **frame), transport)
+
+        send(**OPEN)
+        send(**add("DenyHistory"))
+        assert send(**add_in_background("Blocks")).added.pending == b"\1"
+        assert blocking.entered.wait(SECONDS)
+        assert send(**step(2)).edits.edits.ids == int32(1, 2)
+        assert send(**step(3, base=2)).edits.ended_admissions == 0
+        assert not send(**add_in_background()).added.ended
+        blocking.released.set()
+        wait_until(lambda: send(**step(base=3)).edits.ended_admissions == 1)
+        frame = Frame(seq=next(seq), **add_in_background())
+        first = stream.answer(frame, transport)
+        assert [(one.slot, one.generation) for one in first.added.ended] == [(1, 0)]
+        assert stream.answer(frame, transport) == first, "a repeated frame gets the same report"
+        assert not send(**add_in_background()).added.ended
+
+
+def test_a_stream_that_is_closed_does_not_wait_for_admissions(open_engine: Any, blocking: Blocking) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        engine = open_engine(VOCAB, blocking.processor, submit=lambda _, work: pool.submit(work))
+        stream = SessionStream(lambda _: engine.session, METRICS, None)
+        answer(stream, 1, **OPEN)
+        answer(stream, 2, **add_in_background("Blocks"))
+        assert blocking.entered.wait(SECONDS)
+        stream.close()
+        assert engine.session.pending == 0
+        blocking.released.set()
+    assert len(engine.session) == 0
+
+
+class Blocking:
+    """A processor with a `validate_params` that blocks until `released` is set."""
+
+    def __init__(self) -> None:
+        self.entered, self.released = threading.Event(), threading.Event()
+        blocking = self
+
+        class Blocks(CustomLogitProcessor):
+            @classmethod
+            def validate_params(cls, params: Any) -> None:
+                blocking.entered.set()
+                assert blocking.released.wait(SECONDS)
+
+            def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+                return logits
+
+        self.processor = Blocks
+
+
+@pytest.fixture
+def blocking() -> Iterator[Blocking]:
+    one = Blocking()
+    yield one
+    one.released.set()
+
+
+def add_in_background(*processors: str) -> dict[str, Any]:
+    """Add requests with these processors to the slots 1, 2, ..."""
+    frame = processing_pb2.AddRequests(in_background=True)
+    for slot, processor in enumerate(processors, 1):
+        call = common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin=processor))
+        frame.requests.add(slot=slot, request=common_pb2.Request(processors=[call]))
+    return {"add": frame}
+
+
 def test_repeated_logits_are_not_processed_twice(stream: SessionStream) -> None:
     answer(stream, 1, **OPEN)
     answer(stream, 2, **add("AddOutputs"))
@@ -208,7 +283,7 @@ def test_steps_of_shipped_or_slow_code_may_take_long(stream: SessionStream, why:
     answer(stream, 2, **add("DenyHistory"))
     assert stream._session is not None
     assert not stream.may_take_long(Frame(**step()))
-    setattr(next(iter(stream._session._hosted.values())), why, True)
+    setattr(next(iter(stream._session._processors._dialects.values())), why, True)
     assert stream.may_take_long(Frame(**step()))
 
 

@@ -13,6 +13,7 @@ from logitport_proto import common_pb2, processing_pb2
 from logitport_server.metrics import Metrics
 from logitport_server.registry.loader import Loader
 from logitport_server.transports.stream import SessionStream
+from tests.server.conftest import Submitted
 
 VOCAB = 10
 SMALL = st.integers(-1, 4)
@@ -92,7 +93,9 @@ def added(processors: list[str]) -> dict[str, Any]:
 
 FRAMES: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.builds(
-        lambda slotted: {"add": processing_pb2.AddRequests(requests=slotted)},
+        lambda slotted, in_background: {
+            "add": processing_pb2.AddRequests(requests=slotted, in_background=in_background)
+        },
         st.lists(
             st.builds(
                 lambda slot, generation, request: processing_pb2.SlottedRequest(
@@ -104,6 +107,7 @@ FRAMES: st.SearchStrategy[dict[str, Any]] = st.one_of(
             ),
             max_size=3,
         ),
+        st.booleans(),
     ),
     steps().map(lambda step: {"step": step}),
     steps().map(lambda step: {"step": step}),
@@ -131,7 +135,8 @@ def test_no_frame_causes_an_internal_error(
     transport: str,
     skip_numbers: set[int],
 ) -> None:
-    engine = open_engine(VOCAB, max_draft_tokens=2)
+    submitted = Submitted()
+    engine = open_engine(VOCAB, max_draft_tokens=2, submit=submitted)
     stream = SessionStream(lambda _: engine.session, Metrics(Loader(1)), None)
     opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
     stream.answer(processing_pb2.SessionRequest(seq=1, open=opening), transport)
@@ -139,6 +144,8 @@ def test_no_frame_causes_an_internal_error(
     try:
         for frame in [added(first), *frames]:
             seq += 1 + (seq in skip_numbers)
+            if len(submitted) and seq % 2:
+                submitted.run()
             if frame == {"logits": None}:
                 fitting = common_pb2.Tensor(datatype="FP32", shape=[requested, VOCAB], raw=bytes(4 * VOCAB * requested))
                 frame = {"logits": processing_pb2.StepLogits(logits=fitting)}  # noqa: PLW2901
@@ -152,6 +159,7 @@ def test_no_frame_causes_an_internal_error(
                 if kind == "error"
                 else [one.error for one in getattr(getattr(reply, kind), "failures", ())]
             )
+            errors += [one.error for one in reply.added.ended if one.HasField("error")]
             for error in errors:
                 assert error.code not in (common_pb2.ERROR_CODE_UNSPECIFIED, common_pb2.ERROR_CODE_INTERNAL), (
                     error.message

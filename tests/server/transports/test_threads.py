@@ -68,6 +68,19 @@ def test_waiting_calls_of_a_principal_start_in_order(threads: Threads, released:
     assert 1 not in order
 
 
+def test_a_cancelled_call_leaves_its_queue(threads: Threads, released: threading.Event) -> None:
+    """A session may begin and cancel admissions any number of times."""
+    hold(threads, released, "alice", 3)
+    waiting = [threads.submit("alice", lambda: None) for _ in range(3)]
+    assert waiting[1].cancel()
+    assert [call.future for call in threads._waiting["alice"]] == [waiting[0], waiting[2]]
+    assert waiting[0].cancel()
+    assert waiting[2].cancel()
+    assert "alice" not in threads._waiting
+    released.set()
+    assert threads.submit("alice", lambda: 7).result(SECONDS) == 7
+
+
 def test_calls_that_wait_are_cancelled_at_the_end(threads: Threads, released: threading.Event) -> None:
     running = hold(threads, released, "alice", 3)
     waiting = threads.submit("alice", lambda: None)

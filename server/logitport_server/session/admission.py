@@ -1,0 +1,220 @@
+"""The admission of a request: checks it, finds its processors and builds their state."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from logitport.core.history import History
+from logitport.errors import InvalidArgument, InvalidParams, InvalidTokenId, LimitExceeded, ProcessorTimedOut
+from logitport_proto import common_pb2
+from logitport_server.dialects import RequestContext, failures
+from logitport_server.dialects.base import is_greedy
+from logitport_server.session.active_request import ActiveRequest, ChainEntry
+from logitport_server.session.columns import too_many_tokens
+from logitport_server.turns import Released, pause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from logitport.errors import LogitportError
+    from logitport_proto import processing_pb2
+    from logitport_server.config import ServerConfig
+    from logitport_server.dialects import Dialect
+
+    Host = Callable[[common_pb2.Processor, str, int], Dialect]
+
+_MAX_NAME_LENGTH = 256
+_MAX_LABEL_LENGTH = 256  # longer than any valid name or digest
+_INLINE = "(shipped inline)"
+
+
+class Admission:
+    """A request that has passed the checks of the message itself. Its chain is built later: `load`, then `finish`.
+
+    Args:
+        addition: the request and its slot.
+        engine: the message that opened the session.
+        previous: the same request before its history is replaced. Its names and digests keep the processors they were
+            resolved to, even if these have been deleted since.
+        device: where logits are processed that are not sent to workers.
+        caller: identity of the party that the request belongs to, for processors that divide scarce work.
+
+    Attributes:
+        slot, generation, tenant: of the request.
+
+    Raises:
+        StateLost: the previous request has state that cannot be rebuilt from its history.
+        LogitportError: the message is invalid; see docs/protocol.md.
+    """
+
+    def __init__(
+        self,
+        addition: processing_pb2.SlottedRequest,
+        engine: processing_pb2.OpenSession,
+        previous: ActiveRequest | None = None,
+        device: str = "cpu",
+        caller: Hashable = None,
+    ) -> None:
+        self._pinned = previous.chain if previous is not None else []
+        for entry in self._pinned:
+            try:
+                entry.dialect.check_rebuildable(entry.state)
+            except BaseException as error:
+                raise failures.of_processor(error, entry.label) from error
+        self._message = message = addition.request
+        for field in ("request_id", "tenant"):
+            if len(getattr(message, field).encode()) > _MAX_NAME_LENGTH:
+                raise InvalidArgument(f"{field} is longer than {_MAX_NAME_LENGTH} bytes")
+        prompt = check_token_ids(message.prompt_token_ids, engine.vocab_size, "prompt_token_ids")
+        output = check_token_ids(message.output_token_ids, engine.vocab_size, "output_token_ids")
+        self._sampling_params = json_object(message.sampling_params, "sampling_params")
+        self._context = RequestContext(
+            message.request_id,
+            History(prompt, output),
+            self._sampling_params,
+            engine.vocab_size,
+            engine.tokenizer_id,
+            tuple(engine.eos_token_ids),
+            engine.max_requests,
+            device,
+            caller,
+        )
+        self.slot, self.generation, self.tenant = addition.slot, addition.generation, message.tenant
+        self._chain: list[ChainEntry] = []
+        # Entries that `finish` starts, with their parameters.
+        self._unstarted: list[tuple[ChainEntry, dict[str, Any]]] = []
+
+    def load(self, host: Host, seconds: float = math.inf, *, in_background: bool = False) -> None:
+        """Find the processors, check their parameters, and build their state. May take long.
+
+        Args:
+            host: finds a processor, for a tenant and a place in the chain.
+            seconds: time limit for the whole chain, because the engine waits for all of it.
+            in_background: whether steps of the session may run at the same time. The state of a processor of this
+                process is then built by `finish`, because its instance serves these steps and is not thread-safe. A
+                worker has a lock.
+
+        Raises:
+            LogitportError: a processor cannot be used, or refuses the parameters; see docs/protocol.md.
+        """
+        deadline = time.monotonic() + seconds
+
+        def check_deadline() -> None:
+            if time.monotonic() > deadline:
+                raise ProcessorTimedOut(
+                    f"the request's chain was not loaded within {seconds:g} s (--load-timeout-seconds): chain fewer "
+                    "processors, or faster ones"
+                )
+
+        for place, call in enumerate(self._message.processors):
+            label = _label(call.processor)
+            params = json_object(call.params, f"params of processor {place} ({label})")
+            dialect = None
+            try:
+                check_deadline()
+                if _is_pinned(self._pinned, place, label):
+                    dialect = self._pinned[place].dialect
+                else:
+                    with Released():  # it may wait for a worker or for the store
+                        dialect = host(call.processor, self.tenant, place)
+                check_deadline()
+                entry = ChainEntry(dialect, None, label)
+                with Released() if _may_wait(dialect) else nullcontext():
+                    dialect.validate(params, self._sampling_params, self._context.caller)
+                    check_deadline()
+                    if in_background and not dialect.isolated:
+                        self._unstarted.append((entry, params))
+                    else:
+                        entry.state = dialect.start(self._context, params)
+                self._chain.append(entry)
+                pause()
+            except BaseException as error:
+                if dialect is None:
+                    raise failures.of_processor(error, label) from error
+                raise _failure_of(error, dialect, label) from error
+
+    def finish(self) -> ActiveRequest:
+        """Build the states that `load` left, and return the request. Runs between the steps of the session.
+
+        Raises:
+            LogitportError: a processor raises.
+        """
+        for entry, params in self._unstarted:
+            try:
+                with Released() if _may_wait(entry.dialect) else nullcontext():
+                    entry.state = entry.dialect.start(self._context, params)
+                pause()
+            except BaseException as error:
+                raise _failure_of(error, entry.dialect, entry.label) from error
+        return ActiveRequest(
+            self.slot,
+            self.generation,
+            self._context.history,
+            self._chain,
+            skip=self._message.on_error == common_pb2.ON_ERROR_SKIP,
+            greedy=is_greedy(self._sampling_params.get("temperature")),
+        )
+
+
+def check_limits(request: common_pb2.Request, limits: ServerConfig) -> None:
+    """Check the limits on memory that a request needs. Raises LimitExceeded."""
+    length = len(request.prompt_token_ids) + len(request.output_token_ids)
+    if length > limits.max_tokens_per_request:
+        raise too_many_tokens(length, limits.max_tokens_per_request)
+    if len(request.processors) > limits.max_processors_per_request:
+        raise LimitExceeded(
+            f"{len(request.processors)} processors in one request; the server accepts "
+            f"{limits.max_processors_per_request}: chain fewer, or raise --max-processors-per-request"
+        )
+    json_bytes = len(request.sampling_params) + sum(len(call.params) for call in request.processors)
+    if json_bytes > limits.max_params_bytes:
+        raise LimitExceeded(
+            f"{json_bytes} bytes of parameters in one request; the server accepts {limits.max_params_bytes}: "
+            "send less, or raise --max-params-bytes"
+        )
+
+
+def check_token_ids(token_ids: Sequence[int], vocab_size: int, where: str) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """Convert ids to int32[n]. Raises InvalidTokenId if one is outside [0, vocab_size)."""
+    ids = np.asarray(token_ids, np.int32)
+    if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
+        index = int(np.flatnonzero((ids < 0) | (ids >= vocab_size))[0])
+        raise InvalidTokenId(f"{where}[{index}] is {ids[index]}: token ids must lie in [0, {vocab_size})")
+    return ids
+
+
+def json_object(text: bytes, where: str) -> dict[str, Any]:
+    """Parse a JSON object; empty text is {}. Raises InvalidParams for any other text."""
+    try:
+        value = orjson.loads(text) if text else {}
+    except orjson.JSONDecodeError as error:
+        raise InvalidParams(f"{where}: not JSON ({error}); send an object, such as {{}}") from error
+    if not isinstance(value, dict):
+        raise InvalidParams(f"{where}: must be a JSON object, not {type(value).__name__}; send an object, such as {{}}")
+    return value
+
+
+def _may_wait(dialect: Dialect) -> bool:
+    """Whether methods of the dialect may wait, or run for long."""
+    return dialect.isolated or dialect.shipped or dialect.takes_long
+
+
+def _failure_of(error: BaseException, dialect: Dialect, label: str) -> LogitportError:
+    name = dialect.name if label in (_INLINE, dialect.key) else label
+    return failures.of_processor(error, name, shipped=dialect.shipped)
+
+
+def _is_pinned(chain: list[ChainEntry], place: int, label: str) -> bool:
+    """Whether the previous chain has a processor at this place with this name or digest."""
+    return place < len(chain) and label != _INLINE and label in (chain[place].label, chain[place].dialect.key)
+
+
+def _label(processor: common_pb2.Processor) -> str:
+    by = processor.WhichOneof("by")
+    return _INLINE if by == "payload" else getattr(processor, by)[:_MAX_LABEL_LENGTH] if by else "(none)"

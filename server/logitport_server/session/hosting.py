@@ -1,0 +1,64 @@
+"""The processors that a session's requests use."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+if TYPE_CHECKING:
+    from logitport_proto import common_pb2
+    from logitport_server.dialects import Dialect
+    from logitport_server.executors import Executor
+    from logitport_server.principals import Principal, TrustDomain
+    from logitport_server.registry.registry import Registry
+
+
+class HostedProcessors:
+    """Finds processors, and hosts each of them once for a session. Thread-safe.
+
+    Args:
+        registry: finds their code.
+        executor: hosts them.
+        principal: the caller that opened the session.
+    """
+
+    def __init__(self, registry: Registry, executor: Executor, principal: Principal) -> None:
+        self._registry = registry
+        self._executor = executor
+        self._principal = principal
+        # One dialect per processor, trust domain, tenant (None: all tenants) and place in the chain. It is dropped with
+        # the last request that uses it. Places have dialects of their own because a processor that keeps the state of a
+        # batch, such as vLLM's, must see each request once in a step.
+        self._dialects: WeakValueDictionary[tuple[str, TrustDomain | None, str | None, int], Dialect] = (
+            WeakValueDictionary()
+        )
+        # Not held while a processor is hosted, which may take long.
+        self._lock = threading.Lock()
+
+    @property
+    def may_take_long(self) -> bool:
+        """Whether a step may run code that a client shipped, or a processor that declares that it takes long."""
+        with self._lock:
+            return any(dialect.shipped or dialect.takes_long for dialect in self._dialects.values())
+
+    def host(self, processor: common_pb2.Processor, tenant: str, place: int) -> Dialect:
+        """Return the processor for this tenant and place in the chain. Raises what `Executor.host` raises."""
+        source = self._registry.resolve(processor, self._principal, tenant)
+        shared_key, tenant_key = ((source.key, source.domain, owner, place) for owner in (None, tenant))
+        with self._lock:
+            dialect = self._dialects.get(shared_key) or self._dialects.get(tenant_key)
+        if dialect is not None:
+            return dialect
+        dialect = self._executor.host(source)
+        with self._lock:
+            # An exception in a call that reads logits fails all rows of the call. A dialect per tenant keeps it from
+            # failing the rows of other tenants. Another admission may have hosted the same processor in the meantime.
+            return self._dialects.setdefault(tenant_key if dialect.reads_logits else shared_key, dialect)
+
+    def may_take_long_to_admit(self, request: common_pb2.Request) -> bool:
+        """Whether the admission of a request may take long. Built-ins that do not declare otherwise are fast."""
+        return not all(
+            call.processor.WhichOneof("by") == "builtin" and self._registry.is_fast(call.processor.builtin)
+            for call in request.processors
+        )

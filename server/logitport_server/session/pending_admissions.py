@@ -1,0 +1,185 @@
+"""Requests that are admitted in the background, while their session goes on with its steps."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from logitport.errors import LimitExceeded, LogitportError
+from logitport_server import defects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from logitport_server.session.admission import Admission
+
+
+class Submit(Protocol):
+    """Runs work on a thread, charged to a principal."""
+
+    def __call__(self, principal: str, work: Callable[[], None], /) -> Future[None]:
+        """Begin the work when the principal's share of the threads allows it. Raises RuntimeError at shutdown."""
+
+
+@dataclass(eq=False)
+class PendingAdmission:
+    """An admission that runs, waits, or has ended and is not reported yet.
+
+    Attributes:
+        admission: the request.
+        load: the part of the admission that takes long. Raises LogitportError.
+        error: why the request is refused; None if it is not, or not yet.
+        future: the work, once it was submitted.
+        ended: whether `load` has returned or raised.
+        cancelled: whether the result is to be discarded.
+    """
+
+    admission: Admission
+    load: Callable[[], None]
+    error: LogitportError | None = None
+    future: Future[None] | None = None
+    ended: bool = False
+    cancelled: bool = False
+
+
+class PendingAdmissions:
+    """The pending admissions of one session. Thread-safe.
+
+    Admissions of one tenant run one after another, in their order. They mostly need the same worker, and would use up
+    their time limits while they wait for each other. Admissions of different tenants run at the same time.
+
+    The number of pending admissions needs no limit of its own: each occupies a slot of the session. A cancelled
+    admission that has begun occupies none, but it holds a thread of the principal's share until it ends.
+
+    Args:
+        principal: name of the session's principal.
+        submit: runs work on a thread; None if nothing can be admitted in the background.
+    """
+
+    def __init__(self, principal: str, submit: Submit | None) -> None:
+        self._principal = principal
+        self._submit = submit
+        self._lock = threading.Lock()
+        self._by_slot: dict[int, PendingAdmission] = {}
+        # By tenant. The first admission of a queue was submitted.
+        self._queues: dict[str, deque[PendingAdmission]] = {}
+        self._ended: list[PendingAdmission] = []
+
+    def __len__(self) -> int:
+        return len(self._by_slot)
+
+    @property
+    def possible(self) -> bool:
+        """Whether requests can be admitted in the background."""
+        return self._submit is not None
+
+    @property
+    def num_ended(self) -> int:
+        """Number of admissions that have ended and are not reported yet."""
+        return len(self._ended)
+
+    def generation_at(self, slot: int) -> int | None:
+        """The generation of the pending request that occupies this slot; None if there is none."""
+        with self._lock:
+            pending = self._by_slot.get(slot)
+            return None if pending is None else pending.admission.generation
+
+    def begin(self, admission: Admission, load: Callable[[], None]) -> None:
+        """Admit a request in the background. A pending admission of its slot is cancelled."""
+        pending = PendingAdmission(admission, load)
+        with self._lock:
+            self._cancel(admission.slot)
+            self._by_slot[admission.slot] = pending
+            queue = self._queues.setdefault(admission.tenant, deque())
+            queue.append(pending)
+            if len(queue) == 1:
+                self._begin_first(admission.tenant)
+
+    def cancel(self, slot: int, generation: int) -> None:
+        """Cancel the admission of this slot and generation, if there is one."""
+        with self._lock:
+            pending = self._by_slot.get(slot)
+            if pending is not None and pending.admission.generation == generation:
+                self._cancel(slot)
+
+    def take_ended(self) -> list[PendingAdmission]:
+        """Return the admissions that have ended, in the order of their ends. Their slots are free."""
+        with self._lock:
+            taken, self._ended = self._ended, []
+            for pending in taken:
+                del self._by_slot[pending.admission.slot]
+        return taken
+
+    def close(self) -> None:
+        """Cancel all admissions."""
+        with self._lock:
+            for pending in self._by_slot.values():
+                pending.cancelled = True
+            self._by_slot.clear()
+            self._ended.clear()
+            for tenant, queue in list(self._queues.items()):
+                first = queue[0]
+                queue.clear()
+                if first.future is not None and first.future.cancel():
+                    del self._queues[tenant]
+                else:
+                    queue.append(first)  # until it ends
+
+    def _cancel(self, slot: int) -> None:
+        """Cancel the admission of a slot, if there is one. It stops waiting; if it has begun, its result is dropped."""
+        pending = self._by_slot.pop(slot, None)
+        if pending is None:
+            return
+        pending.cancelled = True
+        if pending.ended:
+            self._ended.remove(pending)
+            return
+        tenant = pending.admission.tenant
+        queue = self._queues[tenant]
+        if queue[0] is not pending:
+            queue.remove(pending)
+        elif pending.future is not None and pending.future.cancel():
+            self._go_on(tenant)
+
+    def _run(self, pending: PendingAdmission) -> None:
+        try:
+            if not pending.cancelled:
+                pending.load()
+        except LogitportError as error:
+            pending.error = error
+        except Exception as error:  # noqa: BLE001 - otherwise the admission would never end
+            pending.error = defects.to_error(error, f"the admission of slot {pending.admission.slot}")
+        with self._lock:
+            self._end(pending)
+            self._go_on(pending.admission.tenant)
+
+    def _end(self, pending: PendingAdmission) -> None:
+        pending.ended = True
+        if not pending.cancelled:
+            self._ended.append(pending)
+
+    def _go_on(self, tenant: str) -> None:
+        """Drop the first admission of a queue, and begin the next one."""
+        queue = self._queues[tenant]
+        queue.popleft()
+        self._begin_first(tenant)
+
+    def _begin_first(self, tenant: str) -> None:
+        """Submit the first admission of a queue. Those that cannot be submitted end with an error."""
+        assert self._submit is not None  # noqa: S101 - nothing is begun without it
+        queue = self._queues[tenant]
+        while queue:
+            pending = queue[0]
+            try:
+                pending.future = self._submit(self._principal, partial(self._run, pending))
+            except RuntimeError as error:  # no thread can be started, or the server is shutting down
+                pending.error = LimitExceeded(f"the admission cannot begin: {error}; add the request again later")
+                self._end(pending)
+                queue.popleft()
+            else:
+                return
+        del self._queues[tenant]

@@ -1,0 +1,369 @@
+"""Requests that a scripted server admits in the background."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from logitport import (
+    DeadlineExceeded,
+    InternalError,
+    InvalidParams,
+    InvalidTokenId,
+    LimitExceeded,
+    LogitportError,
+    NotPermitted,
+    Request,
+    ServerUnavailable,
+    Session,
+    SessionClosed,
+    UnknownProcessor,
+    UnknownRequest,
+)
+from logitport.errors import to_proto
+from logitport_proto import processing_pb2
+from tests.client.scripted import VOCAB, failure, int32, kinds, zeros
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SLOW = Request([1], processors=[("team/slow", {})])
+
+
+class Background:
+    """Admits requests in the background: makes a script pending, and ends admissions when the test says so."""
+
+    def __init__(self, script: Any) -> None:
+        self.script = script
+        self.ended: list[processing_pb2.EndedAdmission] = []
+        script.answer = self.answer
+
+    def answer(self, frame: Any) -> dict[str, Any]:
+        reply: dict[str, Any] = self.script.correct(frame)
+        if frame.HasField("add") and frame.add.in_background:
+            reply["added"].pending = b"\1" * len(frame.add.requests)
+            reply["added"].ended.extend(self.ended)
+            self.ended.clear()
+        elif frame.HasField("step"):
+            reply["edits"].ended_admissions = len(self.ended)
+        return reply
+
+    def end(self, slot: int, generation: int, error: LogitportError | None = None, **fields: Any) -> None:
+        fields |= {"error": to_proto(error)} if error is not None else {}
+        self.ended.append(processing_pb2.EndedAdmission(slot=slot, generation=generation, **fields))
+
+
+@pytest.fixture
+def background(opened: Any) -> tuple[Session, Background]:
+    session, script = opened()
+    return session, Background(script)
+
+
+def test_a_request_is_pending_until_a_poll_reports_it(background: Any) -> None:
+    session, server = background
+    running = session.add(Request([1]))
+    pending = session.begin_add(SLOW)
+    assert not pending.done
+    assert (pending.handle, pending.error, len(session)) == (None, None, 1)
+    assert repr(pending) == "<PendingRequest '' pending>"
+    assert session.poll() == []
+    session.step({running: [2]}).apply(zeros())
+    server.end(1, 1, reads_logits=True, chain={"processors": ["ab" * 32]})
+    assert session.poll() == [], "the last step reported none"
+    assert session.poll() == [pending], "without a step in between, the server is asked again"
+    assert session.poll() == []
+    assert pending.done
+    assert (pending.handle.reads_logits, pending.handle.digests(), len(session)) == (True, ["ab" * 32], 2)
+    session.step({running: [], pending.handle: []})
+    assert server.script.frames[-1].step.slots == int32(0, 1)
+
+
+def test_no_frame_is_sent_while_nothing_has_ended(background: Any) -> None:
+    session, server = background
+    running = session.add(Request([1]))
+    session.poll()
+    session.begin_add(SLOW)
+    for ended in (False, False, True):
+        if ended:
+            server.end(1, 1)
+        session.step({running: [2]}).apply(zeros())
+        assert len(session.poll()) == ended
+    assert kinds(server.script) == ["open", "add", "add", "step", "step", "step", "add"]
+    session.poll()
+    assert kinds(server.script)[-1:] == ["add"], "nothing is pending"
+    assert len(server.script.frames) == 7
+
+
+def test_a_refused_request_has_its_error(background: Any) -> None:
+    session, server = background
+    pending = session.begin_add(SLOW)
+    server.end(0, 0, InvalidParams("refuse is set"))
+    assert session.poll() == [pending]
+    assert (type(pending.error), pending.handle) == (InvalidParams, None)
+    with pytest.raises(InvalidParams, match="refuse is set"):
+        pending.result()
+    again = session.add(Request([1]))
+    assert (again.slot, again.generation) == (0, 1), "the slot is free, and the generation is new"
+
+
+def test_an_older_server_admits_at_once(opened: Any) -> None:
+    session, script = opened()
+    pending = session.begin_add(SLOW)
+    assert (pending.done, pending.handle.slot, len(session)) == (True, 0, 1)
+    assert session.poll() == [pending]
+    assert session.poll() == []
+    assert kinds(script) == ["open", "add"]
+    script.answer = lambda frame: {
+        "added": processing_pb2.RequestsAdded(failures=[failure(1, UnknownProcessor("none"))], reads_logits=b"\0")
+    }
+    refused = session.begin_add(SLOW)
+    assert (type(refused.error), len(session)) == (UnknownProcessor, 1)
+    assert session.poll() == [refused]
+
+
+def test_pending_requests_occupy_slots(background: Any) -> None:
+    session, server = background
+    pending = [session.begin_add(SLOW) for _ in range(3)]
+    for add in (session.add, session.begin_add):
+        with pytest.raises(LimitExceeded, match="all 3 slots are taken"):
+            add(SLOW)
+    pending[1].cancel()
+    assert session.add(Request([1])).slot == 1
+    assert [(one.slot, one.generation) for frame in server.script.frames for one in frame.add.requests] == [
+        (0, 0),
+        (1, 1),
+        (2, 2),
+        (1, 3),
+    ]
+
+
+def test_a_request_that_cannot_be_sent_is_not_pending(background: Any) -> None:
+    session, server = background
+    with pytest.raises(InvalidTokenId):
+        session.begin_add(Request([2**40]))
+    assert kinds(server.script) == ["open"]
+    assert session.begin_add(SLOW).candidate.slot == 0
+
+
+def test_cancelling_a_pending_request(background: Any) -> None:
+    session, server = background
+    pending = session.begin_add(SLOW)
+    pending.cancel()
+    pending.cancel()
+    assert (pending.cancelled, pending.done) == (True, True)
+    assert kinds(server.script) == ["open", "add", "remove"]
+    assert server.script.frames[-1].remove.generations == int32(0)
+    assert session.poll() == []
+    with pytest.raises(UnknownRequest, match=r"<PendingRequest '' cancelled> was cancelled"):
+        pending.result()
+    server.end(0, 0)
+    other = session.begin_add(SLOW)
+    assert (pending.handle, other.done, other.candidate.slot) == (None, False, 0), "the end of another generation"
+
+
+def test_cancelling_an_admitted_request_removes_it(background: Any) -> None:
+    session, server = background
+    pending = [session.begin_add(SLOW) for _ in range(2)]
+    server.end(0, 0)
+    server.end(1, 1)
+    assert pending[1].result() is pending[1].handle
+    assert pending[0].done
+    pending[0].cancel()
+    pending[0].cancel()
+    assert session.poll() == [], "one was waited for, the other one was cancelled"
+    assert (len(session), pending[0].handle.removed) == (1, True)
+    session.remove(pending[1].handle)
+    pending[1].cancel()
+    assert kinds(server.script)[-2:] == ["remove", "remove"]
+
+
+def test_waiting_for_a_request(background: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, server = background
+    now = [0.0]
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        pauses.append(seconds)
+        if now[0] > 1.0:
+            server.end(0, 0)
+
+    monkeypatch.setattr("logitport.session.pending_request.time.sleep", sleep)
+    monkeypatch.setattr("logitport.session.pending_request.time.monotonic", lambda: now[0])
+    pending = session.begin_add(SLOW)
+    with pytest.raises(DeadlineExceeded, match=r"was not admitted within 0\.5 s; wait again, or cancel it"):
+        pending.result(timeout=0.5)
+    assert sum(pauses) == pytest.approx(0.5)
+    assert len(pauses) < 20
+    assert pending.result() is pending.handle
+    assert 1.0 < now[0] < 1.1
+    assert session.poll() == []
+    assert pending.result(timeout=0) is pending.handle
+
+
+def test_a_closed_session_cancels_its_pending_requests(background: Any) -> None:
+    session, server = background
+    pending = session.begin_add(SLOW)
+    session.close()
+    assert pending.cancelled
+    pending.cancel()
+    with pytest.raises(UnknownRequest, match="its session was closed"):
+        pending.result()
+    assert session.poll() == []
+    assert kinds(server.script) == ["open", "add"]
+
+
+def test_a_pending_request_is_no_handle(background: Any) -> None:
+    session, _ = background
+    with pytest.raises(UnknownRequest, match=r"PendingRequest is not a handle: .* the handle of a pending request"):
+        session.step({session.begin_add(SLOW): []})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"reads_logits": b""}, {"pending": b"\1\1"}, {"pending": b"\1", "chains": [{}, {}]}, {"reads_logits": b"\0\0"}],
+)
+def test_columns_of_another_length_are_an_error(opened: Any, fields: dict[str, Any]) -> None:
+    session, script = opened()
+    added = processing_pb2.RequestsAdded(**{"reads_logits": b"\0", **fields})
+    script.answer = lambda frame: {"added": added}
+    with pytest.raises(InternalError, match="1 requests were added, but the columns"):
+        session.begin_add(SLOW)
+
+
+class Reconnecting:
+    """A session of which each connection reaches the next of several scripted servers."""
+
+    def __init__(self, script: Any, count: int, **options: Any) -> None:
+        self.scripts = [script() for _ in range(count)]
+        self.servers = [Background(one) for one in self.scripts]
+        unused = iter(self.scripts)
+        opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
+        self.session = Session(lambda _: next(unused), opening, timeout=5, local="grpc", with_torch=False, **options)
+
+
+@pytest.fixture
+def reconnecting(opened: Any) -> Callable[..., Reconnecting]:
+    return lambda count=2, **options: Reconnecting(type(opened()[1]), count, **options)
+
+
+def test_a_reconnect_begins_the_pending_admissions_again(reconnecting: Any) -> None:
+    two = reconnecting()
+    running = two.session.add(Request([1]))
+    pending = two.session.begin_add(SLOW)
+    two.scripts[0].refuse_to_send = ServerUnavailable("gone")
+    two.session.step({running: [2]}).apply(zeros())
+    adds = [frame.add for frame in two.scripts[1].frames if frame.HasField("add")]
+    assert [(frame.in_background, [one.slot for one in frame.requests]) for frame in adds] == [
+        (False, [0]),
+        (True, [1]),
+    ]
+    assert adds[1].requests[0].request.processors[0].processor.name == "team/slow"
+    assert not pending.done
+    two.servers[1].end(1, 1)
+    two.session.step({running: [3]}).apply(zeros())
+    assert two.session.poll() == [pending]
+    assert pending.handle.generation == 1
+
+
+def test_a_reconnect_during_a_poll(reconnecting: Any) -> None:
+    two = reconnecting()
+    pending = two.session.begin_add(SLOW)
+    two.scripts[0].refuse_to_send = ServerUnavailable("gone")
+    two.servers[1].end(0, 0)
+    assert two.session.poll() == [pending]
+    assert kinds(two.scripts[1]) == ["open", "add", "add"]
+
+
+def test_a_reconnect_while_a_request_is_begun(reconnecting: Any) -> None:
+    two = reconnecting()
+    first = two.session.begin_add(SLOW)
+    two.scripts[0].refuse_to_send = ServerUnavailable("gone")
+    second = two.session.begin_add(SLOW)
+    assert [(one.slot, one.generation) for frame in two.scripts[1].frames for one in frame.add.requests] == [
+        (0, 0),
+        (1, 1),
+    ]
+    two.servers[1].end(1, 1)
+    two.servers[1].end(0, 0)
+    assert two.session.poll() == [second, first]
+
+
+def test_a_reconnect_to_an_older_server(reconnecting: Any) -> None:
+    two = reconnecting()
+    pending = two.session.begin_add(SLOW)
+    two.scripts[0].refuse_to_send = ServerUnavailable("gone")
+    two.scripts[1].answer = two.scripts[1].correct
+    assert two.session.poll() == [pending]
+    assert pending.handle.slot == 0
+
+
+def test_a_cancelled_request_is_not_begun_again(reconnecting: Any) -> None:
+    two = reconnecting()
+    pending = two.session.begin_add(SLOW)
+    two.scripts[0].refuse_to_send = ServerUnavailable("gone")
+    pending.cancel()
+    assert kinds(two.scripts[1]) == ["open", "remove"]
+
+
+def test_a_pending_request_that_is_too_large_for_the_next_server(reconnecting: Any) -> None:
+    two = reconnecting()
+    large, small = two.session.begin_add(Request([1], [2] * 5_000_000)), two.session.begin_add(SLOW)
+    two.scripts[0].refuse_to_send = ServerUnavailable("gone")
+    answer = two.servers[1].answer
+    two.scripts[1].answer = lambda frame: (
+        {"error": to_proto(LimitExceeded("max_message_bytes"))}
+        if len(frame.SerializeToString()) > 1_000_000
+        else answer(frame)
+    )
+    assert two.session.poll() == [large]
+    assert type(large.error) is LimitExceeded
+    assert not small.done
+
+
+def test_the_error_of_a_refused_registration_is_reported(reconnecting: Any) -> None:
+    digest = "ab" * 32
+    two = reconnecting(restore=lambda: {digest: NotPermitted("not here")})
+    pending = two.session.begin_add(Request(processors=[(digest, {})]))
+    two.scripts[0].refuse_to_send = ServerUnavailable("gone")
+    two.servers[1].end(0, 0, UnknownProcessor("no such digest"))
+    assert two.session.poll() == [pending]
+    assert type(pending.error) is NotPermitted
+
+
+def test_a_session_that_cannot_reconnect(reconnecting: Any) -> None:
+    two = reconnecting()
+    pending = two.session.begin_add(SLOW)
+    for script in two.scripts:
+        script.refuse_to_send = ServerUnavailable("gone")
+    with pytest.raises(ServerUnavailable):
+        pending.result()
+    assert not pending.done
+    two.session.close()
+    with pytest.raises(SessionClosed):
+        two.session.begin_add(SLOW)
+
+
+def test_replaced_logits_buffers_are_retired_when_a_request_was_admitted(
+    background: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker to which the old memory is lent could overwrite the logits of the new request."""
+    session, server = background
+    retired: list[str] = []
+    buffer = session._transfer.buffer
+    monkeypatch.setattr(type(buffer), "request_added", lambda self: retired.append("retired"))
+    session.begin_add(SLOW)
+    refused = session.begin_add(SLOW)
+    assert retired == ["retired"] * 2, "each may have been admitted at once"
+    retired.clear()
+    server.end(1, 1, InvalidParams("refused"))
+    assert session.poll() == [refused]
+    buffer.check(np.zeros((1, VOCAB), np.float32))
+    assert retired == []
+    server.end(0, 0)
+    session.poll()
+    buffer.check(np.zeros((1, VOCAB), np.float32))
+    buffer.check(np.zeros((1, VOCAB), np.float32))
+    assert retired == ["retired"]

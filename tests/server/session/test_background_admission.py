@@ -1,0 +1,363 @@
+"""Requests that are admitted in the background: pending, ended, cancelled, replaced."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from logitport import (
+    CustomLogitProcessor,
+    DuplicateRequest,
+    EditProcessor,
+    EditRequest,
+    InternalError,
+    InvalidArgument,
+    InvalidParams,
+    InvalidTokenId,
+    LogitportError,
+    Request,
+    RowEdits,
+    UnknownProcessor,
+    UnknownRequest,
+)
+from logitport_server.session.pending_admissions import PendingAdmissions
+from tests.server.conftest import EngineRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VOCAB = 10
+DENY, ADD, COUNT = [("DenyHistory", {})], [("AddOutputs", {})], [("CountCalls", {})]
+
+
+class Checked(CustomLogitProcessor):
+    """Refuses requests with the parameter `refuse`."""
+
+    @classmethod
+    def validate_params(cls, params: Mapping[str, Any]) -> None:
+        if params.get("refuse"):
+            raise InvalidParams("refuse is set")
+
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        return logits.add_(1)
+
+
+class Fast(EditProcessor):
+    """Does nothing."""
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        pass
+
+
+def test_steps_are_answered_while_an_admission_is_pending(open_engine: Any, submitted: Any) -> None:
+    engine = open_engine(VOCAB, submit=submitted)
+    running = engine.add(0, DENY, [1])
+    new, reply = engine.begin_add(1, ADD)
+    assert (reply.pending, reply.reads_logits, [*reply.chains[0].processors]) == (b"\1", b"\0", [])
+    step = engine.step({running: [2]})
+    assert engine.denied(step, 1) == [[1, 2]]
+    assert step.ended_admissions == 0
+    assert (len(engine.session), engine.session.pending) == (1, 1)
+    submitted.run()
+    assert engine.step({running: [3]}).ended_admissions == 1
+    (ended,) = engine.send_add(in_background=True).ended
+    assert (ended.slot, ended.generation, ended.reads_logits) == (1, 0, True)
+    assert ([*ended.chain.processors], ended.HasField("error")) == (["AddOutputs"], False)
+    assert (len(engine.session), engine.session.pending) == (2, 0)
+    assert engine.poll() == {}, "each admission is reported once"
+    step = engine.step({running: [], new: [7]})
+    assert (step.failures, step.ended_admissions) == ([], 0)
+    assert engine.process(1)[0].tolist() == [[1.0] * VOCAB]
+
+
+def test_a_pending_request_cannot_be_stepped(open_engine: Any, submitted: Any) -> None:
+    engine = open_engine(VOCAB, submit=submitted)
+    new, _ = engine.begin_add(0, ADD)
+    assert engine.failures(engine.step({new: []})) == {0: (UnknownRequest, False)}
+    submitted.run()
+    assert engine.failures(engine.step({new: []})) == {0: (UnknownRequest, False)}, "it was not reported"
+    engine.poll()
+    assert engine.failures(engine.step({new: []})) == {}
+
+
+@pytest.mark.parametrize("processors", [[], DENY, [*DENY, ("Fast", {})]])
+def test_requests_of_fast_built_ins_are_admitted_at_once(open_engine: Any, submitted: Any, processors: Any) -> None:
+    engine = open_engine(VOCAB, submit=submitted)
+    engine.registry.toys["Fast"] = Fast
+    _, reply = engine.begin_add(0, processors)
+    assert (reply.pending, reply.failures, len(submitted)) == (b"", [], 0)
+    assert len(engine.session) == 1
+
+
+def test_one_slow_processor_of_a_chain_is_enough(open_engine: Any, submitted: Any) -> None:
+    engine = open_engine(VOCAB, submit=submitted)
+    _, reply = engine.begin_add(0, [*DENY, *ADD])
+    assert reply.pending == b"\1"
+
+
+def test_the_columns_of_a_frame_with_several_requests(open_engine: Any, submitted: Any) -> None:
+    engine = open_engine(VOCAB, submit=submitted)
+    chains = [DENY, ADD, ADD, [("DenyHistory", {"refuse": True})]]
+    known = [EngineRequest(slot, 9, Request([1], processors=chain), [1]) for slot, chain in enumerate(chains)]
+    known[1].history.append(VOCAB)
+    reply = engine.send_add(*known, in_background=True)
+    assert reply.pending == b"\0\0\1\0"
+    assert [*map(len, (one.processors for one in reply.chains))] == [1, 0, 0, 0]
+    assert engine.failures(reply) == {1: (InvalidTokenId, False), 3: (InvalidParams, False)}
+
+
+@pytest.mark.parametrize(
+    ("processors", "error"),
+    [([("Unknown", {}), *ADD], UnknownProcessor), ([("Checked", {"refuse": 1})], InvalidParams)],
+)
+def test_the_errors_are_those_of_a_synchronous_admission(
+    open_engine: Any, submitted: Any, processors: Any, error: type[LogitportError]
+) -> None:
+    engine = open_engine(VOCAB, submit=submitted)
+    engine.registry.toys["Checked"] = Checked
+    with pytest.raises(error) as synchronous:
+        engine.add(0, processors)
+    engine.begin_add(0, processors)
+    submitted.run()
+    (ended,) = engine.send_add(in_background=True).ended
+    assert ended.error.message == synchronous.value.message
+    assert ended.error.processor == synchronous.value.processor
+    assert (len(engine.session), engine.session.pending) == (0, 0)
+    engine.add(0, DENY, generation=1)
+
+
+def test_an_invalid_message_is_refused_at_once(open_engine: Any, submitted: Any) -> None:
+    engine = open_engine(VOCAB, submit=submitted)
+    for slot, prompt, error in [(0, [VOCAB], InvalidTokenId), (4, [1], InvalidArgument)]:
+        _, reply = engine.begin_add(slot, ADD, prompt)
+        assert engine.failures(reply) == {slot: (error, False)}
+        assert reply.pending == b""
+    assert len(submitted) == 0
+
+
+def test_other_frames_report_nothing(open_engine: Any, submitted: Any) -> None:
+    """An engine that knows nothing of the background, or adds histories again, gets no reports."""
+    engine = open_engine(VOCAB, submit=submitted)
+    engine.begin_add(0, ADD)
+    submitted.run()
+    assert list(engine.send_add(in_background=False).ended) == []
+    assert engine.poll() == {(0, 0): None}
+
+
+def test_without_threads_everything_is_admitted_at_once(open_engine: Any) -> None:
+    engine = open_engine(VOCAB)
+    _, reply = engine.begin_add(0, ADD)
+    assert (reply.pending, reply.reads_logits) == (b"", b"\1")
+
+
+def test_a_request_in_use_is_replaced_at_once(open_engine: Any, submitted: Any) -> None:
+    engine = open_engine(VOCAB, submit=submitted)
+    known = engine.add(0, ADD)
+    known.history.append(5)
+    assert engine.send_add(known, in_background=True).pending == b""
+    engine.step({known: []})
+    assert engine.process(1)[0][0, 0] == 1
+
+
+def test_a_removed_request_is_not_admitted(open_engine: Any, submitted: Any) -> None:
+    engine = open_engine(VOCAB, submit=submitted)
+    waiting, _ = engine.begin_add(0, ADD)
+    engine.remove(engine.unknown(0, 5))
+    assert engine.session.pending == 1, "another generation"
+    engine.remove(waiting)
+    assert (engine.session.pending, len(submitted)) == (0, 0)
+    running, _ = engine.begin_add(0, ADD, generation=1)
+    work, end = submitted.begin()
+    engine.remove(running)
+    work()
+    end()
+    ended, _ = engine.begin_add(0, ADD, generation=2)
+    submitted.run()
+    engine.remove(ended)
+    assert engine.poll() == {}
+    assert (len(engine.session), engine.session.pending) == (0, 0)
+
+
+def test_a_reused_slot_gets_the_right_request(open_engine: Any, submitted: Any) -> None:
+    engine = open_engine(VOCAB, submit=submitted)
+    first, _ = engine.begin_add(0, ADD, tenant="a")
+    with pytest.raises(DuplicateRequest, match="slot 0 holds generation 0; remove that request first"):
+        engine.add(0, DENY, generation=1)
+    assert engine.failures(engine.begin_add(0, ADD, generation=1)[1]) == {0: (DuplicateRequest, False)}
+    work, end = submitted.begin()
+    engine.remove(first)
+    second, _ = engine.begin_add(0, COUNT, generation=1, tenant="b")
+    work()
+    end()
+    assert engine.poll() == {}, "the first one was removed"
+    submitted.run()
+    assert engine.poll() == {(0, 1): None}
+    assert engine.failures(engine.step({first: []})) == {0: (UnknownRequest, False)}
+    assert engine.failures(engine.step({second: []})) == {}
+    assert engine.process(1)[0][0, 0] == 1
+
+
+@pytest.mark.parametrize("in_background", [True, False])
+def test_the_same_generation_again_replaces_a_pending_request(
+    open_engine: Any, submitted: Any, in_background: bool
+) -> None:
+    engine = open_engine(VOCAB, submit=submitted)
+    known, _ = engine.begin_add(0, ADD)
+    known.history.append(4)
+    reply = engine.send_add(known, in_background=in_background)
+    assert reply.pending == (b"\1" if in_background else b"")
+    assert len(submitted) == in_background
+    if in_background:
+        submitted.run()
+    assert engine.poll() == ({(0, 0): None} if in_background else {})
+    engine.step({known: []})
+    assert engine.process(1)[0][0, 0] == 1
+
+
+def test_a_refused_replacement_leaves_the_pending_request(open_engine: Any, submitted: Any) -> None:
+    engine = open_engine(VOCAB, submit=submitted)
+    known, _ = engine.begin_add(0, ADD)
+    with pytest.raises(InvalidTokenId):
+        engine.add(0, ADD, [VOCAB])
+    submitted.run()
+    assert engine.poll() == {(0, 0): None}
+    assert engine.failures(engine.step({known: []})) == {}
+
+
+def test_a_closed_session_waits_for_nothing(open_engine: Any, submitted: Any) -> None:
+    engine = open_engine(VOCAB, submit=submitted)
+    for slot, tenant in enumerate(["a", "a", "b", "c"]):
+        engine.begin_add(slot, ADD, tenant=tenant)
+    submitted.run(2)
+    work, end = submitted.begin()
+    engine.session.close()
+    work()
+    end()
+    assert (engine.session.pending, len(submitted)) == (0, 0)
+
+
+def test_admissions_of_a_tenant_run_in_order(open_engine: Any, submitted: Any) -> None:
+    """They would use up their time limits while they wait for the same worker."""
+    engine = open_engine(VOCAB, submit=submitted)
+    known = [engine.begin_add(slot, ADD, tenant=tenant)[0] for slot, tenant in enumerate("aaab")]
+    assert len(submitted) == 2
+    submitted.run(1)
+    assert engine.poll() == {(3, 0): None}
+    engine.remove(known[1])
+    submitted.run()
+    assert engine.poll() == {(0, 0): None}
+    submitted.run()
+    assert engine.poll() == {(2, 0): None}
+    assert len(submitted) == 0
+
+
+def test_a_cancelled_admission_makes_room_for_the_next(open_engine: Any, submitted: Any) -> None:
+    engine = open_engine(VOCAB, submit=submitted)
+    known = [engine.begin_add(slot, ADD)[0] for slot in range(2)]
+    engine.remove(known[0])
+    assert len(submitted) == 1
+    submitted.run()
+    assert engine.poll() == {(1, 0): None}
+
+
+def test_slots_bound_the_pending_requests(open_engine: Any, submitted: Any) -> None:
+    engine = open_engine(VOCAB, submit=submitted)
+    for generation in range(100):
+        for slot in range(4):
+            known, reply = engine.begin_add(slot, ADD, generation=generation)
+            assert reply.pending == b"\1"
+            if slot:
+                engine.remove(known)
+        assert engine.failures(engine.begin_add(4, ADD)[1]) == {4: (InvalidArgument, False)}
+        assert (engine.session.pending, len(submitted)) == (1, 1)
+        engine.remove(engine.unknown(0, generation))
+    assert not engine.session._pending_admissions._queues
+
+
+def test_processors_of_the_servers_process_start_between_the_steps(open_engine: Any, submitted: Any) -> None:
+    """Their instance also serves the running rows, and is not thread-safe."""
+    started: list[threading.Thread] = []
+
+    class Starts(EditProcessor):
+        takes_long = True
+
+        def start(self, request: EditRequest) -> None:
+            started.append(threading.current_thread())
+            if request.params.get("raise"):
+                raise ValueError("boom")
+
+        def edit(self, request: EditRequest, edits: RowEdits) -> None:
+            pass
+
+    engine = open_engine(VOCAB, Starts, submit=submitted)
+    for slot, params in enumerate([{}, {"raise": True}]):
+        engine.begin_add(slot, [("Starts", params)])
+    for _ in range(2):
+        thread = threading.Thread(target=submitted.run)
+        thread.start()
+        thread.join()
+    assert started == []
+    errors = [*engine.poll().values()]
+    assert started == [threading.current_thread()] * 2
+    assert [error and error.__name__ for error in errors] == [None, "ProcessorFailed"]
+    assert len(engine.session) == 1
+
+
+def test_requests_with_the_same_processor_share_its_instance(open_engine: Any, submitted: Any) -> None:
+    """Two admissions may load it at the same time."""
+    engine = open_engine(VOCAB, submit=submitted)
+    known, _ = engine.begin_add(0, ADD)
+    processors = engine.session._processors
+    (processor,) = [call.processor for call in known.to_proto().request.processors]
+    host = processors._executor.host
+    meanwhile = []
+
+    def host_in_both(source: Any) -> Any:
+        if not meanwhile:
+            meanwhile.append(None)
+            meanwhile.append(processors.host(processor, "", 0))
+        return host(source)
+
+    processors._executor.host = host_in_both
+    submitted.run()
+    assert engine.poll() == {(0, 0): None}
+    assert engine.session._requests[0].chain[0].dialect is meanwhile[1]
+
+
+def test_a_defect_ends_one_admission(open_engine: Any, submitted: Any, caplog: pytest.LogCaptureFixture) -> None:
+    engine = open_engine(VOCAB, submit=submitted)
+    engine.begin_add(0, ADD)
+
+    def broken() -> NoReturn:
+        raise ZeroDivisionError
+
+    engine.session._pending_admissions._by_slot[0].load = broken
+    submitted.run()
+    assert engine.poll() == {(0, 0): InternalError}
+    assert "the admission of slot 0 failed because of a defect of the server" in caplog.text
+
+
+def test_admissions_that_cannot_begin_are_refused(open_engine: Any) -> None:
+    def refuse(principal: str, work: Any) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    engine = open_engine(VOCAB, submit=refuse)
+    _, reply = engine.begin_add(0, ADD)
+    assert [one.slot for one in reply.ended] == [0]
+    assert engine.begin_add(0, ADD, generation=1)[1].ended[0].error.message.startswith("the admission cannot begin")
+    assert (len(engine.session), engine.session.pending) == (0, 0)
+
+
+def test_the_work_is_charged_to_the_principal(submitted: Any, open_engine: Any) -> None:
+    engine = open_engine(VOCAB, submit=submitted)
+    engine.begin_add(0, ADD)
+    assert [principal for principal, _, _ in submitted.calls] == [engine.session.principal.name]
+
+
+def test_nothing_is_pending_without_threads() -> None:
+    none = PendingAdmissions("", None)
+    assert (none.possible, len(none), none.take_ended(), none.generation_at(0)) == (False, 0, [], None)
+    none.cancel(0, 0)
+    none.close()
