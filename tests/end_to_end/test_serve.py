@@ -97,7 +97,7 @@ def test_unfinished_steps_do_not_keep_the_server_running(
         for call in calls:
             with pytest.raises((ServerUnavailable, RequestsFailed), match=r"127\.0\.0\.1"):
                 call.result()
-    assert "3 steps are still running after 0.2 s; exiting without them" in running.log.read_text()
+    assert "3 steps or admissions are still running after 0.2 s; exiting without them" in running.log.read_text()
 
 
 def test_a_second_signal_ends_it_at_once(
