@@ -79,5 +79,5 @@ def test_the_name_of_a_service_is_short(method: str, health: health_pb2_grpc.Hea
     """A watch keeps it as long as its client likes."""
     call = getattr(health, method)
     with pytest.raises(grpc.RpcError, match="at most 256 characters") as refused:
-        next(iter(call(health_pb2.HealthCheckRequest(service="x" * 100_000), timeout=SECONDS)))
+        next(iter(call(health_pb2.HealthCheckRequest(service="x" * 1000), timeout=SECONDS)))
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT

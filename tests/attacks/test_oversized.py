@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2
 
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
 from tests.waiting import SECONDS
@@ -45,6 +46,45 @@ def test_a_message(channel: grpc.Channel, peak: Any) -> None:
         "RESOURCE_EXHAUSTED"
     )
     assert peak.growth_bytes < 64 * MIB
+
+
+@pytest.mark.parametrize("method", ["ProcessorRegistry/Get", "ProcessorRegistry/Delete", "ProcessorRegistry/List"])
+def test_a_message_of_a_call_that_takes_small_ones(channel: grpc.Channel, method: str) -> None:
+    message = registry_pb2.GetRequest(processor="x" * MIB).SerializeToString()
+    assert status_of(channel.unary_unary(f"/logitport.v1.{method}"), message) == "RESOURCE_EXHAUSTED"
+
+
+def test_a_message_without_a_token(channel: grpc.Channel) -> None:
+    for service, method in (("health.v1.Health", "Check"), ("health.v1.Health", "Watch")):
+        message = health_pb2.HealthCheckRequest(service="x" * 5000).SerializeToString()
+        call = channel.unary_stream(f"/grpc.{service}/{method}")
+        assert status_of(lambda data, call=call, **options: list(call(data, **options)), message) == (
+            "RESOURCE_EXHAUSTED"
+        )
+
+
+EMPTY_REQUESTS = b"\x0a\x00" * (2 * MIB)  # each takes two bytes in the message, and about a hundred in memory
+
+
+def test_empty_submessages_in_masses(channel: grpc.Channel, raw_engine: Any, peak: Any) -> None:
+    apply = channel.unary_unary("/logitport.v1.LogitProcessing/Apply")
+    assert status_of(apply, EMPTY_REQUESTS) == "RESOURCE_EXHAUSTED"
+    add = b"\x1a" + varint(len(EMPTY_REQUESTS)) + EMPTY_REQUESTS
+    stream = channel.stream_stream("/logitport.v1.LogitProcessing/Session")
+    assert status_of(lambda data, **options: list(stream(iter([data]), **options)), add) == "RESOURCE_EXHAUSTED"
+    local = raw_engine().attach()
+    with contextlib.suppress(ConnectionError):
+        local.connection.sendall(struct.pack("<I", len(add)) + add)
+        assert local.connection.recv(1) == b"", "the local transport is still open"
+    assert peak.growth_bytes < 64 * MIB
+
+
+def varint(value: int) -> bytes:
+    data = bytearray()
+    while value > 127:
+        data.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*data, value])
 
 
 def test_metadata(channel: grpc.Channel) -> None:

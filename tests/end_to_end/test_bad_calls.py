@@ -166,7 +166,7 @@ def test_status_code_and_error_details(
     assert error.message == raised.value.details()
 
 
-@pytest.mark.parametrize("length", [5_000, 100_000])
+@pytest.mark.parametrize("length", [5_000, 30_000])
 def test_long_error_messages_arrive(client: Client, length: int) -> None:
     """gRPC limits the size of the trailers that carry an error."""
     with pytest.raises(InvalidName, match="'xxx"):
@@ -179,8 +179,9 @@ def test_bytes_that_are_not_a_message(server: Any, client: Client) -> None:
     with grpc.insecure_channel(server.target) as channel:
         for method in ("LogitProcessing/Apply", "ProcessorRegistry/Register"):
             call = channel.unary_unary(f"/logitport.v1.{method}")
-            with pytest.raises(grpc.RpcError):
+            with pytest.raises(grpc.RpcError, match="3 bytes are not a valid message") as refused:
                 call(b"\xff\xff\xff", timeout=SECONDS)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         stream = channel.stream_stream("/logitport.v1.LogitProcessing/Session")
         with pytest.raises(grpc.RpcError):
             list(stream(iter([b"\xff\xff\xff"]), timeout=SECONDS))

@@ -2,8 +2,21 @@
 
 from logitport_server.access.authentication import Authenticator
 from logitport_server.access.guard import Guard, current_call
+from logitport_server.access.messages import SMALL_BYTES, Unparsed, parse, parsed
 from logitport_server.access.quotas import Quotas
 from logitport_server.access.stalls import stall_limit
 from logitport_server.access.tokens import TokenFile, new_token
 
-__all__ = ["Authenticator", "Guard", "Quotas", "TokenFile", "current_call", "new_token", "stall_limit"]
+__all__ = [
+    "SMALL_BYTES",
+    "Authenticator",
+    "Guard",
+    "Quotas",
+    "TokenFile",
+    "Unparsed",
+    "current_call",
+    "new_token",
+    "parse",
+    "parsed",
+    "stall_limit",
+]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from logitport.errors import InvalidArgument, LogitportError, NotAuthenticated, NotPermitted
+from logitport_server.access import messages
 from logitport_server.access.grpc_errors import statuses
 from logitport_server.access.open_calls import OpenCalls
 from logitport_server.access.stalls import stall_limit
@@ -42,8 +43,6 @@ _SCOPES = {
     "/logitport.v1.ProcessorRegistry/Unquarantine": (ADMIN,),
 }
 _ANY_SCOPE = "/grpc.reflection."
-# Health checks need no authentication: load balancers and orchestrators have no token.
-_OPEN = "/grpc.health."
 
 _REFRESH_SECONDS = 1.0
 
@@ -91,16 +90,18 @@ class Guard(grpc.aio.ServerInterceptor):
         method: str = handler_call_details.method
         if handler is None:
             return None
-        serve = self._serve_open if method.startswith(_OPEN) else self._serve
+        serve = self._serve_open if method.startswith(messages.OPEN) else self._serve
 
         # Unary calls are handled as streams of one message, because gRPC reads a stream's messages only on request.
         # For a unary handler, gRPC would read the message before this interceptor could refuse the call.
-        async def admitted(messages: object, context: Context) -> None:
+        async def admitted(requests: object, context: Context) -> None:
             async with statuses(context):
-                await serve(handler, method, messages, context)
+                await serve(handler, method, requests, context)
 
         return grpc.stream_stream_rpc_method_handler(
-            admitted, handler.request_deserializer, handler.response_serializer
+            admitted,
+            messages.deserializer(method, handler.request_deserializer),
+            messages.serializer(handler.response_serializer),
         )
 
     async def watch(self) -> None:
@@ -125,20 +126,20 @@ class Guard(grpc.aio.ServerInterceptor):
             self._ending[task] = changed
             task.cancel()
 
-    async def _serve_open(self, handler: Any, method: str, messages: object, context: Context) -> None:  # noqa: ARG002
+    async def _serve_open(self, handler: Any, method: str, requests: object, context: Context) -> None:  # noqa: ARG002
         try:
             await self._open_calls.answer(handler, context)
         except LogitportError as error:
             self._metrics.call_refused(error)  # not logged: callers without a token could fill the log
             raise
 
-    async def _serve(self, handler: Any, method: str, messages: object, context: Context) -> None:
+    async def _serve(self, handler: Any, method: str, requests: object, context: Context) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in one
         call = await self._admit(task, method, context)
         current_call.set(call)
         try:
-            await self._answer(handler, messages, context)
+            await self._answer(handler, requests, context)
         except asyncio.CancelledError:
             if task in self._ending:
                 raise self._ending[task] from None
@@ -178,9 +179,9 @@ class Guard(grpc.aio.ServerInterceptor):
             )
         return principal
 
-    async def _answer(self, handler: Any, messages: object, context: Context) -> None:
+    async def _answer(self, handler: Any, requests: object, context: Context) -> None:
         if handler.stream_stream is not None:
-            await _stream(handler.stream_stream, messages, context)
+            await _stream(handler.stream_stream, requests, context)
             return
         with stall_limit(self._stall_seconds, "the call's message did not arrive"):
             message = await context.read()
@@ -191,9 +192,9 @@ class Guard(grpc.aio.ServerInterceptor):
             await context.write(reply)
 
 
-async def _stream(behaviour: Callable[..., Any], messages: object, context: Context) -> None:
+async def _stream(behaviour: Callable[..., Any], requests: object, context: Context) -> None:
     """Run the handler of a stream: an async generator of replies, or a coroutine that writes them."""
-    replies = behaviour(messages, context)
+    replies = behaviour(requests, context)
     if hasattr(replies, "__aiter__"):
         async for reply in replies:
             await context.write(reply)

@@ -12,9 +12,9 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from google.protobuf.message import DecodeError
-
+from logitport.errors import LogitportError
 from logitport_proto import processing_pb2
+from logitport_server.access import parse
 from logitport_server.transports.runtime_folder import RuntimeFolder
 
 if TYPE_CHECKING:
@@ -188,7 +188,9 @@ class LocalSocketListener:
                         handler.detach()
             except BlockingIOError:
                 logger.warning("closed a local connection: its engine does not receive its replies")
-            except (OSError, struct.error, DecodeError):
+            except LogitportError as error:
+                logger.warning("closed a local connection: %s", error)
+            except (OSError, struct.error):
                 logger.debug("a local connection ended", exc_info=True)
 
 
@@ -217,7 +219,7 @@ class LocalConnection:
                 data = incoming.read(length)
                 if len(data) < length:
                     return
-                self._send(self._handler.answer(processing_pb2.SessionRequest.FromString(data), "local"))
+                self._send(self._handler.answer(parse(processing_pb2.SessionRequest, data), "local"))
                 self._handler.record()
 
     def _send(self, reply: processing_pb2.SessionResponse) -> None:

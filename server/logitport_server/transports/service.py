@@ -13,7 +13,7 @@ import grpc
 
 from logitport.errors import LogitportError
 from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
-from logitport_server.access import current_call, stall_limit
+from logitport_server.access import Unparsed, current_call, parse, parsed, stall_limit
 from logitport_server.session.apply import apply
 from logitport_server.transports.refusals import Refusals
 from logitport_server.transports.stream import SessionStream
@@ -44,6 +44,26 @@ T = TypeVar("T")
 _MAX_REASON_LENGTH = 500
 
 
+class LoopShare:
+    """Lets each principal process one frame on the event loop in one iteration of the loop.
+
+    Further frames of its sessions, which arrived at the same time, are processed on its share of the threads: otherwise
+    a principal with many sessions would use most of the loop's time.
+    """
+
+    def __init__(self) -> None:
+        self._served: set[str] = set()
+
+    def take(self, principal: str) -> bool:
+        """Whether the principal may process a frame on the event loop now."""
+        if principal in self._served:
+            return False
+        if not self._served:
+            asyncio.get_running_loop().call_soon(self._served.clear)
+        self._served.add(principal)
+        return True
+
+
 class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
     """The calls of ProcessorRegistry. They run on threads, because the registry may wait for its store."""
 
@@ -51,18 +71,18 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
         self._registry = registry
         self._threads = threads
 
-    async def Register(self, request: registry_pb2.RegisterRequest, context: Context) -> registry_pb2.RegisterResponse:
+    async def Register(
+        self, request: registry_pb2.RegisterRequest | Unparsed, context: Context
+    ) -> registry_pb2.RegisterResponse:
         principal = current_call.get().principal
-        register = partial(
-            self._registry.register,
-            request.payload,
-            request.name,
-            principal,
-            replace=request.replace,
-            shared=request.shared,
-        )
+
+        def register() -> tuple[registry_pb2.ProcessorInfo, str]:
+            message = parsed(registry_pb2.RegisterRequest, request)
+            options = {"replace": message.replace, "shared": message.shared}
+            return self._registry.register(message.payload, message.name, principal, **options), message.name
+
         try:
-            info = await _on_thread(self._threads, register)
+            info, name = await _on_thread(self._threads, register)
         except LogitportError as error:
             kind, message = type(error).__name__, error.message[:_MAX_REASON_LENGTH]
             logger.info("refused a registration by %s: %s: %r", principal.display_name, kind, message)
@@ -72,7 +92,7 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
             principal.display_name,
             info.class_name or "a processor",
             info.digest,
-            request.name or "nothing",
+            name or "nothing",
         )
         return registry_pb2.RegisterResponse(processor=info)
 
@@ -119,20 +139,24 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         self._idle: set[asyncio.Task[None]] = set()
         # Number of sessions by name of their principal.
         self._sessions: Counter[str] = Counter()
+        self._loop_share = LoopShare()
         self._draining = False
 
-    async def Apply(self, request: processing_pb2.ApplyRequest, context: Context) -> processing_pb2.ApplyResponse:
+    async def Apply(  # type: ignore[override] # large messages are not parsed yet, and replies are serialized here
+        self, request: processing_pb2.ApplyRequest | Unparsed, context: Context
+    ) -> bytes:
         started = time.perf_counter()
         principal = current_call.get().principal
         open_session = partial(self._open_session, principal=principal)
 
-        def work() -> processing_pb2.ApplyResponse:
+        def work() -> tuple[processing_pb2.ApplyResponse, bytes]:
             with self._turns.of(principal.name):
-                return apply(request, open_session)
+                response = apply(parsed(processing_pb2.ApplyRequest, request), open_session)
+                return response, response.SerializeToString()
 
-        response = await _on_thread(self._threads, work)
+        response, reply = await _on_thread(self._threads, work)
         self._metrics.step(response, time.perf_counter() - started, "unary", principal.name)
-        return response
+        return reply
 
     async def Session(self, request_iterator: object, context: Context) -> None:  # type: ignore[override] # read/write API
         task, call = asyncio.current_task(), current_call.get()
@@ -147,8 +171,14 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
                 self._idle.discard(task)
                 if frame is grpc.aio.EOF:
                     return
-                if stream.may_take_long(frame, alone=len(self._sessions) == 1):
-                    reply = await _on_thread(self._threads, partial(stream.answer, frame, "grpc"))
+                alone = len(self._sessions) == 1
+                if (
+                    isinstance(frame, Unparsed)
+                    or stream.may_take_long(frame, alone=alone)
+                    or not (alone or self._loop_share.take(call.principal.name))
+                ):
+                    answer = partial(self._answer_on_thread, stream, frame, call.principal.name)
+                    reply: object = await _on_thread(self._threads, answer)
                 else:
                     reply = stream.answer(frame, "grpc", may_wait=False)
                 with stall_limit(self._stall_seconds, "a reply was not received"):
@@ -166,6 +196,14 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
             else:  # the frame's work on a thread continues after the call was cancelled
                 call.work.add_done_callback(lambda _: stream.close())
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down; open a session on another one")
+
+    def _answer_on_thread(
+        self, stream: SessionStream, frame: processing_pb2.SessionRequest | Unparsed, principal: str
+    ) -> bytes:
+        if isinstance(frame, Unparsed):
+            with self._turns.of(principal):
+                frame = parse(processing_pb2.SessionRequest, frame.data)
+        return stream.answer(frame, "grpc").SerializeToString()
 
     def drain(self) -> None:
         """Finish the frames that are being processed, then end every session."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from logitport.errors import InvalidArgument, LogitportError, SessionClosed, to_proto
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server import defects
+from logitport_server.access import SMALL_BYTES
 from logitport_server.transports.refusals import Refusals
 from logitport_server.turns import Turns
 from logitport_server.version import VERSION
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from logitport_server.session.session import EngineSession
     from logitport_server.transports.local_socket import LocalConnection, LocalSocketListener
 
-# A step of 1024 requests with one new id each has 24 kB. Processing it takes less time than waking a thread.
-_SHORT_FRAME_BYTES = 1 << 16
 _COMPUTING = ("add", "step", "logits")
 
 
@@ -79,7 +78,7 @@ class SessionStream:
         kind = frame.WhichOneof("frame")
         if kind == "step" and self._session is not None and self._session.may_take_long(frame.step, alone=alone):
             return True
-        return kind in ("add", "logits") or frame.ByteSize() > _SHORT_FRAME_BYTES
+        return kind in ("add", "logits") or frame.ByteSize() > SMALL_BYTES
 
     def answer(
         self, frame: processing_pb2.SessionRequest, transport: str, *, may_wait: bool = True

@@ -1,0 +1,148 @@
+"""Which thread processes the messages of calls."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any, cast
+
+import grpc
+import pytest
+
+from logitport_proto import processing_pb2, registry_pb2
+from logitport_server.access import SMALL_BYTES, Unparsed, current_call
+from logitport_server.access.guard import Call
+from logitport_server.principals import ANONYMOUS, Principal
+from logitport_server.transports import service
+from logitport_server.transports.service import LoopShare, ProcessingService, RegistryService
+from logitport_server.transports.stream import SessionStream
+from logitport_server.transports.threads import Threads
+from logitport_server.turns import Turns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STEP = processing_pb2.SessionRequest(seq=1, step=processing_pb2.Step())
+LARGE = Unparsed(
+    processing_pb2.SessionRequest(seq=1, step=processing_pb2.Step(new_token_ids=bytes(SMALL_BYTES))).SerializeToString()
+)
+
+
+class Context:
+    """A call with these messages, which have arrived."""
+
+    def __init__(self, *frames: object) -> None:
+        self._frames = [*frames, grpc.aio.EOF]
+        self.written: list[object] = []
+
+    async def read(self) -> object:
+        await asyncio.sleep(0)
+        return self._frames.pop(0)
+
+    async def write(self, reply: object) -> None:
+        self.written.append(reply)
+
+
+@pytest.fixture
+def threads() -> Iterator[Threads]:
+    made = Threads(8)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What was done, and on which kind of thread."""
+    seen: list[tuple[str, str]] = []
+
+    def record(what: str) -> None:
+        loop = threading.current_thread() is threading.main_thread()
+        seen.append((what, "loop" if loop else "thread"))
+
+    def answer(self: object, frame: Any, transport: str, *, may_wait: bool = True) -> processing_pb2.SessionResponse:
+        record("answer")
+        return processing_pb2.SessionResponse(seq=frame.seq)
+
+    parse = service.parse
+    monkeypatch.setattr(service, "parse", lambda *arguments: (record("parse"), parse(*arguments))[1])
+    monkeypatch.setattr(SessionStream, "answer", answer)
+    return seen
+
+
+def principal(name: str) -> Principal:
+    return Principal(name, ANONYMOUS.scopes)
+
+
+def run_sessions(threads: Threads, *sessions: tuple[str, tuple[object, ...]]) -> list[Context]:
+    """Run sessions of these principals and frames at the same time."""
+
+    async def run(processing: ProcessingService, name: str, context: Context) -> None:
+        current_call.set(Call(principal(name), lambda: None))
+        await processing.Session(None, cast("Any", context))
+
+    async def run_all() -> list[Context]:
+        processing = ProcessingService(cast("Any", print), threads, cast("Any", None), None, 60.0, Turns())
+        contexts = [Context(*frames) for _, frames in sessions]
+        names = [name for name, _ in sessions]
+        await asyncio.gather(*(run(processing, *session) for session in zip(names, contexts, strict=True)))
+        return contexts
+
+    return asyncio.run(run_all())
+
+
+def test_a_small_frame_is_processed_on_the_event_loop(threads: Threads, places: list[tuple[str, str]]) -> None:
+    (context,) = run_sessions(threads, ("alice", (STEP,)))
+    assert places == [("answer", "loop")]
+    assert context.written == [processing_pb2.SessionResponse(seq=1)]
+
+
+def test_a_large_frame_is_parsed_and_its_reply_serialized_on_a_thread(
+    threads: Threads, places: list[tuple[str, str]]
+) -> None:
+    (context,) = run_sessions(threads, ("alice", (LARGE,)))
+    assert places == [("parse", "thread"), ("answer", "thread")]
+    assert context.written == [processing_pb2.SessionResponse(seq=1).SerializeToString()]
+
+
+def test_a_principal_has_one_frame_at_a_time_on_the_event_loop(threads: Threads, places: list[tuple[str, str]]) -> None:
+    run_sessions(threads, *[("alice", (STEP,))] * 3, ("bob", (STEP,)))
+    assert sorted(place for _, place in places) == ["loop", "loop", "thread", "thread"]
+
+
+def test_a_principal_that_is_alone_may_use_the_event_loop(threads: Threads, places: list[tuple[str, str]]) -> None:
+    run_sessions(threads, *[("alice", (STEP,))] * 3)
+    assert places == [("answer", "loop")] * 3
+
+
+def test_the_share_of_the_loop_is_for_one_iteration() -> None:
+    async def take() -> list[bool]:
+        share = LoopShare()
+        taken = [share.take("alice"), share.take("alice"), share.take("bob")]
+        await asyncio.sleep(0)
+        return [*taken, share.take("alice")]
+
+    assert asyncio.run(take()) == [True, False, True, True]
+
+
+def test_a_large_registration_is_parsed_on_a_thread(
+    threads: Threads, places: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_loop = []
+
+    def parsed(kind: Any, message: Unparsed) -> Any:
+        on_loop.append(threading.current_thread() is threading.main_thread())
+        return kind.FromString(message.data)
+
+    class Registered:
+        def register(self, serialized: str, name: str, *_: object, **__: object) -> registry_pb2.ProcessorInfo:
+            return registry_pb2.ProcessorInfo(names=[name], size_bytes=len(serialized))
+
+    async def register() -> registry_pb2.RegisterResponse:
+        current_call.set(Call(principal("alice"), lambda: None))
+        request = registry_pb2.RegisterRequest(name="a/b", payload="x" * SMALL_BYTES)
+        unparsed = Unparsed(request.SerializeToString())
+        return await RegistryService(cast("Any", Registered()), threads).Register(unparsed, cast("Any", None))
+
+    monkeypatch.setattr(service, "parsed", parsed)
+    assert asyncio.run(register()).processor == registry_pb2.ProcessorInfo(names=["a/b"], size_bytes=SMALL_BYTES)
+    assert on_loop == [False]
