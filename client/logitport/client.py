@@ -160,7 +160,8 @@ class Client(BaseClient):
             max_draft_tokens: the most draft tokens of a request in one step; 0 without speculation.
             engine: the engine and its version, for logs and metrics.
             transport: how frames are sent. "local" is a Unix socket and shared memory, for an engine on the server's
-                host; "grpc" works everywhere; "auto" is "local" where that is possible.
+                host that calls a loopback address or a Unix socket of a server that runs as root or as its own user;
+                "grpc" works everywhere; "auto" is "local" where that is possible.
             reconnect_seconds: how long a call tries to reconnect after the connection was lost; with 0 it tries once.
                 By default the client's timeout.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakMethod
 
+from logitport.connection import is_local
 from logitport.errors import DeadlineExceeded, InternalError, LogitportError, ServerUnavailable, from_proto
 from logitport.session.transports.local import LocalTransport
 from logitport_proto import processing_pb2
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport.session.transports.base import Transport
+
+logger = logging.getLogger(__name__)
 
 # The reply kind expected for each frame kind.
 _REPLIES = {
@@ -187,14 +191,23 @@ class FrameChannel:
             raise
 
     def _try_local_transport(self) -> None:
-        """Switch to the local transport, if the server offers one and its socket can be reached."""
+        """Switch to the local transport, if the server offers one that can be reached and trusted."""
+        if not self.opened.HasField("local_transport"):
+            if self._local == "local":
+                raise ServerUnavailable(f"no local transport to {self._transport.target}: the server offers none")
+            return
         try:
-            if not self.opened.HasField("local_transport"):
-                raise ConnectionRefusedError("the server offers none")
             self._transport = LocalTransport.connect(self.opened.local_transport, self._transport, self._timeout)
         except OSError as error:
             if self._local == "local":
                 raise ServerUnavailable(f"no local transport to {self._transport.target}: {error}") from error
+            suspicious = isinstance(error, PermissionError) and is_local(self._transport.target)
+            logger.log(
+                logging.WARNING if suspicious else logging.INFO,
+                "a session with %s uses gRPC instead of the server's local transport: %s",
+                self._transport.target,
+                error,
+            )
 
     def _check(self, reply: processing_pb2.SessionResponse) -> None:
         kind = reply.WhichOneof("frame")

@@ -10,7 +10,9 @@ import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from logitport.connection import is_local
 from logitport.errors import DeadlineExceeded, ServerUnavailable, SessionClosed
+from logitport.session.transports import trusted_socket
 from logitport.session.transports.base import Transport
 from logitport_proto import processing_pb2
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 _WELCOME = b"\1"
 _LENGTH = struct.Struct("<I")
 _HANDSHAKE_SECONDS = 10.0
+_TOKEN_BYTES = 32
 _CLOSED_BY_SERVER = "the server closed the local transport"
 
 
@@ -61,13 +64,21 @@ class LocalTransport(Transport):
 
     @classmethod
     def connect(cls, local: processing_pb2.LocalTransport, stream: Transport, timeout: float) -> Self:
-        """Connect to the local transport. Raises OSError if the socket cannot be reached, as from another host."""
-        if not hasattr(socket, "AF_UNIX"):
-            raise OSError("this platform's Python has no Unix sockets")
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        """Connect to the local transport that the server of `stream` offers, if it can be trusted.
+
+        Raises:
+            PermissionError: the stream's target may be another host, the token has another length than a server's, or
+                the socket may belong to another program; nothing was sent.
+            TimeoutError: the server did not accept the token in time. It may still do so, and then refuses frames on
+                the stream.
+            OSError: the socket cannot be reached, as from another container, or refused the token.
+        """
+        if not is_local(stream.target):
+            raise PermissionError(f"{stream.target} is not a loopback address or a Unix socket")
+        if len(local.access_token) != _TOKEN_BYTES:
+            raise PermissionError(f"the server sent a token of {len(local.access_token)} bytes, not {_TOKEN_BYTES}")
+        connection = trusted_socket.connect(local.socket_path, _HANDSHAKE_SECONDS)
         try:
-            connection.settimeout(_HANDSHAKE_SECONDS)
-            connection.connect(local.socket_path)
             connection.sendall(local.access_token)
             if connection.recv(1) != _WELCOME:
                 raise ConnectionRefusedError(f"{local.socket_path} belongs to another server")
