@@ -228,6 +228,9 @@ def translate(error: grpc.RpcError, target: str, *, encrypted: bool) -> Logitpor
                 return ServerUnavailable(
                     f"no connection to {target}: the server's certificate {problem}: {details}; {advice}"
                 )
+    # A proxy that has lost the server resets the stream, which gRPC reports as INTERNAL.
+    was_reset = status is grpc.StatusCode.INTERNAL and "RST_STREAM" in (details or "")
+    if status is grpc.StatusCode.UNAVAILABLE or was_reset:
         return ServerUnavailable(
             f"no connection to {target}, or it was lost: {details}; {_CONNECTION_ADVICE[encrypted]}"
         )

@@ -37,7 +37,8 @@ class Client(BaseClient):
         token: bearer token that authenticates the caller, where the server requires one; by default the value of
             LOGITPORT_TOKEN. It is sent over TLS, or to this machine's loopback or a Unix socket, and nowhere else.
         tls: settings of an encrypted connection; None for an unencrypted one.
-        timeout: longest duration of one call, or one step of a session, in seconds.
+        timeout: longest duration of one call, or of one reply in a session, in seconds. If a reply takes longer than
+            the server's own deadlines, which may be earlier, the session reconnects instead.
         max_message_bytes: the largest message in either direction; the server has a limit of its own.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakMethod
@@ -31,6 +32,11 @@ _REPLIES = {
     "share_device_memory": "region_opened",
     "close_region": "region_closed",
 }
+
+
+# A server that is alive replies within its own deadlines and this time, in which it also transfers large logits, and
+# waits for other sessions. A shorter time would break connections to a server that is only busy.
+_MARGIN_SECONDS = 10.0
 
 
 class FrameChannel:
@@ -64,6 +70,7 @@ class FrameChannel:
         self._take_reply: Callable[[processing_pb2.SessionResponse | Exception], None] | None = None
         # The error that ended the connection; None while there is one. `reopen` may be called at any time.
         self._lost: ServerUnavailable | None = None
+        self.opened = processing_pb2.SessionOpened()
         self.connections = 0
         self.retirements = 0
         self.admissions = 0
@@ -158,6 +165,7 @@ class FrameChannel:
         if self._lost is not None:
             raise self._lost
         frame.seq = self._seq + 1
+        self._transport.limit_reply(self._reply_limit(frame))
         self._transport.send(frame)
         self._seq = frame.seq
         self._expected = _REPLIES[frame.WhichOneof("frame")]
@@ -208,6 +216,17 @@ class FrameChannel:
                 self._transport.target,
                 error,
             )
+
+    def _reply_limit(self, frame: processing_pb2.SessionRequest) -> float:
+        """Seconds without a reply to this frame after which the connection is lost; inf if the server states none.
+
+        For the first frame of a new connection, the deadlines are those of the previous server.
+        """
+        if frame.HasField("add"):
+            stated = self.opened.add_deadline_seconds * len(frame.add.requests)
+        else:
+            stated = self.opened.step_deadline_seconds
+        return stated + _MARGIN_SECONDS if stated > 0 else math.inf
 
     def _check(self, reply: processing_pb2.SessionResponse) -> None:
         kind = reply.WhichOneof("frame")

@@ -27,7 +27,7 @@ class Session:
 
     Made by `Client.session`. Not safe to use from several threads. Close it, or use it in a `with` statement.
 
-    If the connection is lost, the session reconnects. Every request with a state that follows from its history
+    If the connection is lost, or the server does not reply within its own deadlines, the session reconnects. Every request with a state that follows from its history
     continues unchanged; a request with a processor that has read logits fails with StateLost.
 
     Attributes:

@@ -67,6 +67,11 @@ class Registry:
         self._catalog = Catalog(store or NoStore())
         self._catalog.load(self._accept)
 
+    @property
+    def has_only_builtins(self) -> bool:
+        """Whether the operator has installed no processors in addition to the built-ins."""
+        return self._installed.keys() <= BUILTINS.keys()
+
     def resolve(self, processor: common_pb2.Processor, principal: Principal = ANONYMOUS, tenant: str = "") -> Source:
         """Look up a request's processor. Does not unpickle.
 

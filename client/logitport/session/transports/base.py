@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from logitport.errors import LimitExceeded
+from logitport.errors import LimitExceeded, ServerUnavailable
 
 if TYPE_CHECKING:
     import mmap
@@ -30,6 +31,14 @@ class Transport(ABC):
     shares_memory = False
     max_message_bytes: int
     _ended: LogitportError | None = None
+    _reply_limit = math.inf
+
+    def limit_reply(self, seconds: float) -> None:
+        """Take the connection for lost if the next frame gets no reply within this time, from the next `send` on.
+
+        A timeout of the transport that is not longer comes first, and raises DeadlineExceeded.
+        """
+        self._reply_limit = seconds
 
     @abstractmethod
     def send(self, frame: processing_pb2.SessionRequest) -> None:
@@ -38,7 +47,7 @@ class Transport(ABC):
         Raises:
             LimitExceeded: the frame is larger than `max_message_bytes`; nothing was sent.
             SessionClosed: after `close`, or after a reply that did not arrive in time.
-            ServerUnavailable: the connection was lost, now or before.
+            ServerUnavailable: the connection was lost, now or before, or the limit of `limit_reply` has passed.
         """
 
     @abstractmethod
@@ -76,6 +85,13 @@ class Transport(ABC):
         if self._ended is None:
             self._ended = error
         return error
+
+    def _no_reply(self, seconds: float) -> ServerUnavailable:
+        """Make the error for a frame without a reply within the limit of `limit_reply`."""
+        return ServerUnavailable(
+            f"{self.target} did not reply to a frame within {seconds:.3g} s, which is longer than its own deadline: it "
+            "has stopped, or the connection was lost"
+        )
 
     def _check_open(self) -> None:
         if self._ended is not None:

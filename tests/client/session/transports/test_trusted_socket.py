@@ -6,17 +6,16 @@ import logging
 import os
 import socket
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-import grpc
 import pytest
 
 from logitport import Client, Request, ServerUnavailable
 from logitport.session.transports import trusted_socket
-from logitport_proto import processing_pb2, processing_pb2_grpc
+from logitport_proto import processing_pb2
 from tests.client.conftest import Script
+from tests.client.session.transports.scripted_server import scripted_server
 from tests.waiting import SECONDS
 
 if TYPE_CHECKING:
@@ -68,33 +67,19 @@ def victim(tmp_path: Path) -> Iterator[Victim]:
     program.close()
 
 
-class LyingServer(processing_pb2_grpc.LogitProcessingServicer):
-    """Offers any local transport, and answers frames on the stream correctly."""
-
-    def __init__(self, local: processing_pb2.LocalTransport) -> None:
-        self._local = local
-
-    def Session(self, request_iterator: Any, context: Any) -> Iterator[processing_pb2.SessionResponse]:  # noqa: N802
-        for frame in request_iterator:
-            reply = processing_pb2.SessionResponse(seq=frame.seq, **Script.correct(frame))
-            if frame.HasField("open"):
-                reply.opened.local_transport.CopyFrom(self._local)
-            yield reply
-
-
 @contextmanager
 def lying_server(path: object, token: bytes = TOKEN) -> Iterator[int]:
-    """Run a lying server; the context is its port on loopback."""
+    """Run a server that offers this local transport; the context is its port on loopback."""
     local = processing_pb2.LocalTransport(socket_path=str(path), access_token=token, max_message_bytes=1 << 20)
-    with ThreadPoolExecutor(4) as threads:
-        server = grpc.server(threads)
-        processing_pb2_grpc.add_LogitProcessingServicer_to_server(LyingServer(local), server)  # type: ignore[no-untyped-call]
-        port = server.add_insecure_port("127.0.0.1:0")
-        server.start()
-        try:
-            yield port
-        finally:
-            server.stop(None).wait()
+
+    def answer(session: int, frame: Any) -> dict[str, Any]:
+        reply = Script.correct(frame)
+        if frame.HasField("open"):
+            reply["opened"].local_transport.CopyFrom(local)
+        return reply
+
+    with scripted_server(answer) as port:
+        yield port
 
 
 def session_stays_on_grpc(target: str, caplog: pytest.LogCaptureFixture, reason: str) -> None:
