@@ -164,7 +164,8 @@ class Client(BaseClient):
                 host that calls a loopback address or a Unix socket of a server that runs as root or as its own user;
                 "grpc" works everywhere; "auto" is "local" where that is possible.
             reconnect_seconds: how long a call tries to reconnect after the connection was lost; with 0 it tries once.
-                By default the client's timeout.
+                By default the client's timeout. Also for a connection that is lost while the session is opened. If no
+                server is reached at first, opening does not wait for one.
 
         Raises:
             InvalidArgument, InvalidLogits: an argument is invalid.

@@ -181,7 +181,13 @@ class LimitExceeded(LogitportError):
 
 
 class ServerUnavailable(LogitportError):
-    """No connection to the server, or it was lost."""
+    """No connection to the server, or it was lost.
+
+    Attributes:
+        was_connected: whether there was a connection, which was then lost; False if no server was reached.
+    """
+
+    was_connected = True
 
 
 class DeadlineExceeded(LogitportError):

@@ -42,7 +42,9 @@ _MARGIN_SECONDS = 10.0
 class FrameChannel:
     """Numbers the frames, and allows one unanswered frame at a time.
 
-    The reply to a step may be read early, on the transport's own thread, while the engine does other work.
+    The reply to a step may be read early, on the transport's own thread, while the engine does other work. A connection
+    that is lost while it is opened is an open channel that has lost its connection: every call raises that, `reopen`
+    makes another one.
 
     Attributes:
         opened: the server's reply to the opening frame.
@@ -77,7 +79,12 @@ class FrameChannel:
         self.ended_admissions: int | None = None
         self._seq = 0
         self._expected = ""
-        self._open(0.0)
+        try:
+            self._open(0.0)
+        except ServerUnavailable as error:
+            if not error.was_connected:
+                raise
+            self._lost = error
 
     @property
     def transport(self) -> str:
@@ -94,6 +101,17 @@ class FrameChannel:
         """UUID of the GPU with memory that the server can open; empty if it has none, or may be on another host."""
         return self.opened.local_transport.device_uuid if self._transport.name == "local" else b""
 
+    def check(self) -> None:
+        """Raise ServerUnavailable if the connection was lost while it was opened."""
+        if self._lost is not None:
+            raise self._lost
+
+    def lose(self, error: LogitportError) -> ServerUnavailable:
+        """Close the connection, because its session cannot be used. Returns the error of all calls until `reopen`."""
+        self._transport.close()
+        self._lost = ServerUnavailable(f"the connection was lost and could not be restored in time: {error}")
+        return self._lost
+
     def reopen(self, wait_seconds: float) -> None:
         """Reconnect, and open a new session, which holds no requests.
 
@@ -106,9 +124,9 @@ class FrameChannel:
             try:
                 self._open(wait_seconds)
             except LogitportError as error:
-                self._lost = ServerUnavailable(f"the connection was lost and could not be restored in time: {error}")
+                lost = self.lose(error)
                 if isinstance(error, (DeadlineExceeded, ServerUnavailable)):
-                    raise self._lost from None
+                    raise lost from None
                 raise
 
     def exchange(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
@@ -162,8 +180,7 @@ class FrameChannel:
 
     def send(self, frame: processing_pb2.SessionRequest) -> None:
         """Send a frame. The caller must `receive` its reply before sending another frame."""
-        if self._lost is not None:
-            raise self._lost
+        self.check()
         frame.seq = self._seq + 1
         self._transport.limit_reply(self._reply_limit(frame))
         self._transport.send(frame)
@@ -182,15 +199,11 @@ class FrameChannel:
         self._transport.close()
 
     def _open(self, wait_seconds: float) -> None:
-        self._transport = self._connect(wait_seconds)
-        self._lost = None
-        self._seq = 0
-        self._take_reply = None
         try:
-            self.send(processing_pb2.SessionRequest(open=self._opening))
-            self.opened = self.receive().opened
-            if self._local != "grpc":
-                self._try_local_transport()
+            self._open_stream(wait_seconds)
+            if self._local != "grpc" and not self._try_local_transport():
+                self._transport.close()
+                self._open_stream(wait_seconds)
             self.connections += 1
             take_early = WeakMethod(self._take_early)  # the transport's thread must not keep a session alive
             self._transport.on_readable(lambda: (call := take_early()) is not None and call())
@@ -198,12 +211,25 @@ class FrameChannel:
             self._transport.close()
             raise
 
-    def _try_local_transport(self) -> None:
-        """Switch to the local transport, if the server offers one that can be reached and trusted."""
+    def _open_stream(self, wait_seconds: float) -> None:
+        self._transport = self._connect(wait_seconds)
+        self._lost = None
+        self._seq = 0
+        self._take_reply = None
+        self.send(processing_pb2.SessionRequest(open=self._opening))
+        self.opened = self.receive().opened
+
+    def _try_local_transport(self) -> bool:
+        """Switch to the local transport, if the server offers one that can be reached and trusted.
+
+        Returns:
+            False if the stream cannot be used any more: the server did not accept the token in time, but may still do
+            so, and then refuses frames on the stream.
+        """
         if not self.opened.HasField("local_transport"):
             if self._local == "local":
                 raise ServerUnavailable(f"no local transport to {self._transport.target}: the server offers none")
-            return
+            return True
         try:
             self._transport = LocalTransport.connect(self.opened.local_transport, self._transport, self._timeout)
         except OSError as error:
@@ -216,6 +242,8 @@ class FrameChannel:
                 self._transport.target,
                 error,
             )
+            return not isinstance(error, TimeoutError)
+        return True
 
     def _reply_limit(self, frame: processing_pb2.SessionRequest) -> float:
         """Seconds without a reply to this frame after which the connection is lost; inf if the server states none.

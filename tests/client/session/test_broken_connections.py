@@ -93,17 +93,18 @@ def test_a_stream_that_a_proxy_resets_is_opened_again() -> None:
         assert session.reconnects == 1
 
 
-def test_a_call_that_a_proxy_resets_raises_server_unavailable() -> None:
-    called = threading.Event()
+def test_a_stream_that_a_proxy_resets_while_the_session_is_opened() -> None:
+    opening = threading.Event()
 
-    def never(session: int, frame: Any) -> None:
-        called.set()
+    def silent_at_first(session: int, frame: Any) -> dict[str, Any] | None:
+        opening.set()
+        return Script.correct(frame) if session else None
 
-    with reset_proxy(never) as proxy, Client(f"127.0.0.1:{proxy.port}") as client:
-        resetting = threading.Thread(target=lambda: called.wait() and proxy.reset(stream=1))
+    with reset_proxy(silent_at_first) as proxy, Client(f"127.0.0.1:{proxy.port}") as client:
+        resetting = threading.Thread(target=lambda: opening.wait() and proxy.reset(stream=1))
         resetting.start()
-        with pytest.raises(ServerUnavailable, match="RST_STREAM"):
-            client.session(vocab_size=VOCAB)
+        session = client.session(vocab_size=VOCAB, reconnect_seconds=RECONNECT_SECONDS)
+        session.add(Request([1]))
         resetting.join()
 
 
@@ -204,3 +205,32 @@ def test_a_local_transport_without_a_reply(waits: str, limit: float, error: type
         with pytest.raises(error):
             _ = local.send(frame), receive()  # type: ignore[func-returns-value]
         local.close()
+
+
+class SilentFor:
+    """The answers of a server that answers no frame in the sessions of these numbers."""
+
+    def __init__(self, *sessions: int) -> None:
+        self._sessions = sessions
+
+    def __call__(self, session: int, frame: Any) -> dict[str, Any] | None:
+        return None if session in self._sessions else Script.correct(frame)
+
+
+def test_a_server_that_stops_while_a_session_is_opened_again() -> None:
+    """One attempt does not use up the time for all, also if the server states no deadlines."""
+    with reset_proxy(SilentFor(1, 2)) as proxy, Client(f"127.0.0.1:{proxy.port}", timeout=1.0) as client:
+        session = client.session(vocab_size=VOCAB, reconnect_seconds=RECONNECT_SECONDS)
+        handle = session.add(Request([1]))
+        proxy.reset(stream=1)
+        session.step({handle: [2]}).apply(zeros())
+        assert session.reconnects == 1
+
+
+def test_a_server_that_is_not_there() -> None:
+    """A session is opened at once or not at all: an engine decides how long it waits for its first server."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with Client(f"127.0.0.1:{port}") as client, pytest.raises(ServerUnavailable) as absent:
+        client.session(vocab_size=VOCAB, reconnect_seconds=1e9)
+    assert not absent.value.was_connected

@@ -60,7 +60,8 @@ class GrpcStream(Transport):
         self._encrypted = encrypted
         self._frames: _Frames = queue.SimpleQueue()
         self._replies = stub.Session(_outgoing(self._frames), wait_for_ready=wait_seconds > 0, metadata=metadata)
-        self._first_timeout = wait_seconds or timeout
+        # Not `wait_seconds`: a server that stops after it has accepted the stream would take all of that time.
+        self._first_timeout = min(wait_seconds or timeout, timeout)
         self._deadline = _Deadline(self._replies.cancel)
         self._deferred = _DeferredReplies()
         # Also runs when a session is garbage-collected without `close`; its threads must not keep it alive.
