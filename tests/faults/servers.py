@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 import time
 from collections import Counter
@@ -73,7 +74,8 @@ class FaultyServer:
         return process  # type: ignore[no-any-return]
 
     def _run(self) -> None:
-        while not self._ending.wait(self._random.uniform(0.1, 0.8)):
+        # A server that is killed before it listens would be no server at all.
+        while self._listens() and not self._ending.wait(self._random.uniform(0.1, 0.8)):
             kind = self._random.choices(["kill", "stop", "stop and kill"], [5, 4, 1])[0]
             self.counts[kind] += 1
             if kind != "kill":
@@ -86,6 +88,14 @@ class FaultyServer:
             self._process.join()
             self._ending.wait(self._random.choice([0.0, 0.1, 1.0]))
             self._process = self._start()
+
+    def _listens(self) -> bool:
+        """Wait until the server accepts connections. Returns False at the end of the run."""
+        host, port = self.target.split(":")
+        while not self._ending.wait(0.02):
+            with suppress(OSError), socket.create_connection((host, int(port)), 1.0):
+                return True
+        return False
 
     def _signal(self, number: signal.Signals) -> None:
         self.events.append((time.monotonic(), number.name))
