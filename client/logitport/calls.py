@@ -241,7 +241,7 @@ def translate(error: grpc.RpcError, target: str, *, encrypted: bool) -> Logitpor
         unavailable.was_connected = _NOT_CONNECTED.search(details or "") is None
         return unavailable
     if status is grpc.StatusCode.CANCELLED:
-        return ServerUnavailable(f"no connection to {target}, or it was lost: {details}")
+        return ServerUnavailable.after_connection(f"the connection to {target} was lost: {details}")
     return LogitportError(f"{target}: {status.name}: {details}")
 
 

@@ -72,7 +72,8 @@ class FrameChannel:
         self._take_reply: Callable[[processing_pb2.SessionResponse | Exception], None] | None = None
         # The error that ended the connection; None while there is one. `reopen` may be called at any time.
         self._lost: ServerUnavailable | None = None
-        self.opened = processing_pb2.SessionOpened()
+        # Seconds without a reply after which the connection is lost; while one is opened, of the previous one.
+        self._step_limit = math.inf
         self.connections = 0
         self.retirements = 0
         self.admissions = 0
@@ -180,12 +181,14 @@ class FrameChannel:
 
     def send(self, frame: processing_pb2.SessionRequest) -> None:
         """Send a frame. The caller must `receive` its reply before sending another frame."""
-        self.check()
+        if self._lost is not None:
+            raise self._lost
         frame.seq = self._seq + 1
-        self._transport.limit_reply(self._reply_limit(frame))
+        kind = frame.WhichOneof("frame")
+        self._transport.reply_limit = self._step_limit if kind != "add" else self._add_limit(frame.add)
         self._transport.send(frame)
         self._seq = frame.seq
-        self._expected = _REPLIES[frame.WhichOneof("frame")]
+        self._expected = _REPLIES[kind]
 
     def receive(self) -> processing_pb2.SessionResponse:
         """Receive the reply to the last frame. Raises the server's error if it refused the frame."""
@@ -218,6 +221,7 @@ class FrameChannel:
         self._take_reply = None
         self.send(processing_pb2.SessionRequest(open=self._opening))
         self.opened = self.receive().opened
+        self._step_limit = _with_margin(self.opened.step_deadline_seconds)
 
     def _try_local_transport(self) -> bool:
         """Switch to the local transport, if the server offers one that can be reached and trusted.
@@ -234,7 +238,9 @@ class FrameChannel:
             self._transport = LocalTransport.connect(self.opened.local_transport, self._transport, self._timeout)
         except OSError as error:
             if self._local == "local":
-                raise ServerUnavailable(f"no local transport to {self._transport.target}: {error}") from error
+                unavailable = ServerUnavailable(f"no local transport to {self._transport.target}: {error}")
+                unavailable.was_connected = isinstance(error, TimeoutError)
+                raise unavailable from error
             suspicious = isinstance(error, PermissionError) and is_local(self._transport.target)
             logger.log(
                 logging.WARNING if suspicious else logging.INFO,
@@ -245,16 +251,8 @@ class FrameChannel:
             return not isinstance(error, TimeoutError)
         return True
 
-    def _reply_limit(self, frame: processing_pb2.SessionRequest) -> float:
-        """Seconds without a reply to this frame after which the connection is lost; inf if the server states none.
-
-        For the first frame of a new connection, the deadlines are those of the previous server.
-        """
-        if frame.HasField("add"):
-            stated = self.opened.add_deadline_seconds * len(frame.add.requests)
-        else:
-            stated = self.opened.step_deadline_seconds
-        return stated + _MARGIN_SECONDS if stated > 0 else math.inf
+    def _add_limit(self, frame: processing_pb2.AddRequests) -> float:
+        return _with_margin(self.opened.add_deadline_seconds * len(frame.requests))
 
     def _check(self, reply: processing_pb2.SessionResponse) -> None:
         kind = reply.WhichOneof("frame")
@@ -278,3 +276,8 @@ class FrameChannel:
                 self.drain_reply()
             finally:
                 self._receiving.release()
+
+
+def _with_margin(deadline_seconds: float) -> float:
+    """Return the limit for a deadline that the server has stated; inf if it has stated none."""
+    return deadline_seconds + _MARGIN_SECONDS if deadline_seconds > 0 else math.inf

@@ -19,6 +19,7 @@ from tests.client.session.transports.scripted_server import scripted_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 VOCAB = 4
 RECONNECT_SECONDS = 120.0
@@ -198,7 +199,7 @@ def test_a_local_transport_without_a_reply(waits: str, limit: float, error: type
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with theirs:
         local = LocalTransport(ours, Beside(), 0.5, 1 << 30)  # type: ignore[arg-type]
-        local.limit_reply(limit)
+        local.reply_limit = limit
         frame = processing_pb2.SessionRequest(seq=2)
         frame.step.new_token_ids = bytes((1 << 24) if waits == "send" else 4)
         receive = local.receive if waits != "receive_region" else lambda: local.receive_region(8)
@@ -225,6 +226,33 @@ def test_a_server_that_stops_while_a_session_is_opened_again() -> None:
         proxy.reset(stream=1)
         session.step({handle: [2]}).apply(zeros())
         assert session.reconnects == 1
+
+
+def test_a_local_transport_that_is_not_accepted_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopped server may accept the token later, and then refuses frames on its stream: another stream is used."""
+    monkeypatch.setattr("logitport.session.transports.local._HANDSHAKE_SECONDS", SHORT)
+    folder = tmp_path / "logitport-x"
+    folder.mkdir(mode=0o700)
+    offer = processing_pb2.LocalTransport(socket_path=str(folder / "session.sock"), access_token=bytes(32))
+    sessions = []
+
+    def answer(session: int, frame: Any) -> dict[str, Any]:
+        sessions.append(session)
+        reply = Script.correct(frame)
+        if frame.HasField("open"):
+            reply["opened"].local_transport.CopyFrom(offer)
+        return reply
+
+    with socket.socket(socket.AF_UNIX) as never_accepts:
+        never_accepts.bind(offer.socket_path)
+        never_accepts.listen()
+        with scripted_server(answer) as port, Client(f"127.0.0.1:{port}") as client:
+            session = client.session(vocab_size=VOCAB)
+            session.add(Request([1]))
+            assert session.transport == "grpc"
+            with pytest.raises(ServerUnavailable, match="no local transport"):
+                client.session(vocab_size=VOCAB, transport="local", reconnect_seconds=0)
+    assert sessions[:3] == [0, 1, 1]
 
 
 def test_a_server_that_is_not_there() -> None:

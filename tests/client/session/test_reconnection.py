@@ -221,7 +221,15 @@ def open_on(scripts: list[Any], **options: Any) -> Session:
 
 
 def lost_connection(frame: Any) -> dict[str, Any]:
-    raise ServerUnavailable("Connection reset by peer")
+    raise ServerUnavailable.after_connection("Connection reset by peer")
+
+
+def test_without_a_connection_opening_raises_at_once(opened: Any) -> None:
+    scripts = [type(opened()[1])() for _ in range(2)]
+    end_server(scripts[0])
+    with pytest.raises(ServerUnavailable, match="gone"):
+        open_on(scripts, reconnect_seconds=1e9)
+    assert scripts[1].frames == []
 
 
 @pytest.mark.parametrize("error", [ServerUnavailable, DeadlineExceeded])

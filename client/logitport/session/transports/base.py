@@ -24,21 +24,16 @@ class Transport(ABC):
         target: the server's address, for messages.
         shares_memory: whether `receive_region` works, so that logits need not be sent.
         max_message_bytes: the largest frame that may be sent.
+        reply_limit: seconds without a reply to the next frame after which the connection counts as lost; set before
+            `send`. A timeout of the transport that is not longer comes first, and raises DeadlineExceeded.
     """
 
     name: str
     target: str
     shares_memory = False
     max_message_bytes: int
+    reply_limit = math.inf
     _ended: LogitportError | None = None
-    _reply_limit = math.inf
-
-    def limit_reply(self, seconds: float) -> None:
-        """Take the connection for lost if the next frame gets no reply within this time, from the next `send` on.
-
-        A timeout of the transport that is not longer comes first, and raises DeadlineExceeded.
-        """
-        self._reply_limit = seconds
 
     @abstractmethod
     def send(self, frame: processing_pb2.SessionRequest) -> None:
@@ -47,7 +42,7 @@ class Transport(ABC):
         Raises:
             LimitExceeded: the frame is larger than `max_message_bytes`; nothing was sent.
             SessionClosed: after `close`, or after a reply that did not arrive in time.
-            ServerUnavailable: the connection was lost, now or before, or the limit of `limit_reply` has passed.
+            ServerUnavailable: the connection was lost, now or before, or `reply_limit` has passed.
         """
 
     @abstractmethod
@@ -87,8 +82,8 @@ class Transport(ABC):
         return error
 
     def _no_reply(self, seconds: float) -> ServerUnavailable:
-        """Make the error for a frame without a reply within the limit of `limit_reply`."""
-        return ServerUnavailable(
+        """Make the error for a frame without a reply within `reply_limit`."""
+        return ServerUnavailable.after_connection(
             f"{self.target} did not reply to a frame within {seconds:.3g} s, which is longer than its own deadline: it "
             "has stopped, or the connection was lost"
         )

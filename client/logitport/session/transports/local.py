@@ -52,8 +52,7 @@ class LocalTransport(Transport):
         self._connection = connection
         # The kernel enforces the deadline: Python's own timeouts need a second system call at each read.
         connection.settimeout(None)
-        self._enforced = 0.0
-        self._enforce(timeout)
+        self._enforce(self.reply_limit)
         self._incoming = connection.makefile("rb")
         # Also runs when a session is garbage-collected without `close`.
         self._end_both = weakref.finalize(self, _end_both, self._incoming, connection, stream)
@@ -90,7 +89,8 @@ class LocalTransport(Transport):
         data = frame.SerializeToString()
         self._check_size(len(data))
         try:
-            self._enforce(min(self._timeout, self._reply_limit))
+            if self.reply_limit != self._enforced_limit:
+                self._enforce(self.reply_limit)
             self._connection.sendall(_LENGTH.pack(len(data)) + data)
         except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._broken(error) from None
@@ -134,13 +134,13 @@ class LocalTransport(Transport):
         self._ended = SessionClosed("the session is closed; open another with Client.session")
         self._release()
 
-    def _enforce(self, seconds: float) -> None:
+    def _enforce(self, reply_limit: float) -> None:
         """Set the kernel's timeout of each read and write."""
-        if seconds != self._enforced:
-            self._enforced = seconds
-            limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
-            self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        self._enforced_limit = reply_limit
+        seconds = min(self._timeout, reply_limit)
+        limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def _release(self) -> None:
         if not self.closed:
@@ -166,14 +166,14 @@ class LocalTransport(Transport):
         raise BlockingIOError
 
     def _broken(self, error: OSError | ValueError) -> LogitportError:
-        if isinstance(error, BlockingIOError) and self._reply_limit < self._timeout:
-            return self._lost(self._no_reply(self._reply_limit))
+        if isinstance(error, BlockingIOError) and self.reply_limit < self._timeout:
+            return self._lost(self._no_reply(self.reply_limit))
         if isinstance(error, BlockingIOError):
             self.close()
             return DeadlineExceeded(
                 f"{self.target} did not reply to a frame within {self._timeout} s; the session is closed"
             )
-        return self._lost(ServerUnavailable(f"the local transport to {self.target} was lost: {error}"))
+        return self._lost(ServerUnavailable.after_connection(f"the local transport to {self.target} was lost: {error}"))
 
     def _lost(self, broken: ServerUnavailable) -> ServerUnavailable:
         self._end(broken)

@@ -77,13 +77,13 @@ class GrpcStream(Transport):
         self._check_open()
         self._deferred.claim()
         timeout, self._first_timeout = self._first_timeout, self._timeout
-        limit = self._reply_limit
+        limit = self.reply_limit
         self._deadline.set(min(timeout, limit))
         try:
             reply: processing_pb2.SessionResponse = next(self._replies)
         except StopIteration:
-            broken = ServerUnavailable(f"{self.target} ended the session; open another with Client.session")
-            raise self._broken(broken) from None
+            message = f"{self.target} ended the session; open another with Client.session"
+            raise self._broken(ServerUnavailable.after_connection(message)) from None
         except grpc.RpcError as error:
             if self._deadline.passed and limit < timeout:
                 raise self._broken(self._no_reply(limit)) from None
