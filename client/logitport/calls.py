@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,6 +42,9 @@ _Message = TypeVar("_Message", bound=Message)
 DEFAULT_TIMEOUT = 30.0
 DEFAULT_MAX_MESSAGE_BYTES = 256 << 20
 _MAX_QUOTED_LENGTH = 80  # characters of an argument that an error message quotes
+
+# gRPC's details of the status UNAVAILABLE if no server was reached. There is no other sign of it.
+_NOT_CONNECTED = re.compile("failed to connect|DNS|name resol|address", re.IGNORECASE)
 
 # Advice for a failed connection, by whether the channel is encrypted. gRPC reports the same status for all causes.
 _CONNECTION_ADVICE = {
@@ -228,11 +232,16 @@ def translate(error: grpc.RpcError, target: str, *, encrypted: bool) -> Logitpor
                 return ServerUnavailable(
                     f"no connection to {target}: the server's certificate {problem}: {details}; {advice}"
                 )
-        return ServerUnavailable(
+    # A proxy that has lost the server resets the stream, which gRPC reports as INTERNAL.
+    was_reset = status is grpc.StatusCode.INTERNAL and "RST_STREAM" in (details or "")
+    if status is grpc.StatusCode.UNAVAILABLE or was_reset:
+        unavailable = ServerUnavailable(
             f"no connection to {target}, or it was lost: {details}; {_CONNECTION_ADVICE[encrypted]}"
         )
+        unavailable.was_connected = _NOT_CONNECTED.search(details or "") is None
+        return unavailable
     if status is grpc.StatusCode.CANCELLED:
-        return ServerUnavailable(f"no connection to {target}, or it was lost: {details}")
+        return ServerUnavailable.after_connection(f"the connection to {target} was lost: {details}")
     return LogitportError(f"{target}: {status.name}: {details}")
 
 

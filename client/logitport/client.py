@@ -37,7 +37,8 @@ class Client(BaseClient):
         token: bearer token that authenticates the caller, where the server requires one; by default the value of
             LOGITPORT_TOKEN. It is sent over TLS, or to this machine's loopback or a Unix socket, and nowhere else.
         tls: settings of an encrypted connection; None for an unencrypted one.
-        timeout: longest duration of one call, or one step of a session, in seconds.
+        timeout: longest duration of one call, or of one reply in a session, in seconds. If a reply takes longer than
+            the server's own deadlines, which may be earlier, the session reconnects instead.
         max_message_bytes: the largest message in either direction; the server has a limit of its own.
 
     Raises:
@@ -160,9 +161,11 @@ class Client(BaseClient):
             max_draft_tokens: the most draft tokens of a request in one step; 0 without speculation.
             engine: the engine and its version, for logs and metrics.
             transport: how frames are sent. "local" is a Unix socket and shared memory, for an engine on the server's
-                host; "grpc" works everywhere; "auto" is "local" where that is possible.
+                host that calls a loopback address or a Unix socket of a server that runs as root or as its own user;
+                "grpc" works everywhere; "auto" is "local" where that is possible.
             reconnect_seconds: how long a call tries to reconnect after the connection was lost; with 0 it tries once.
-                By default the client's timeout.
+                By default the client's timeout. Also for a connection that is lost while the session is opened. If no
+                server is reached at first, opening does not wait for one.
 
         Raises:
             InvalidArgument, InvalidLogits: an argument is invalid.

@@ -112,7 +112,7 @@ class Connection:
             raise InvalidArgument(
                 "the token has spaces, control characters or non-ASCII characters; pass the whole token, on one line"
             )
-        if token and tls is None and not _is_local(target):
+        if token and tls is None and not is_local(target):
             raise InvalidArgument(
                 f"a token would be sent to {target} unencrypted: pass tls=Tls(...), or unset {TOKEN_VARIABLE} and "
                 "token if the server requires none"
@@ -128,7 +128,7 @@ class Connection:
     def channel(self, library: Any, max_message_bytes: int) -> Any:
         """Create a channel. `library` is `grpc`, or `grpc.aio` for asyncio."""
         options = channel_options(max_message_bytes)
-        if _is_local(self.target):
+        if is_local(self.target):
             # The connection may be unencrypted, so it must not go through a proxy on another machine.
             options.append(("grpc.enable_http_proxy", 0))
         if self.credentials is None:
@@ -153,7 +153,7 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
     ]
 
 
-def _is_local(target: str) -> bool:
+def is_local(target: str) -> bool:
     """Whether traffic to the target stays on this machine. False for a name that may resolve to any address."""
     if target.startswith(("unix:", "unix-abstract:")):
         return True

@@ -181,7 +181,20 @@ class LimitExceeded(LogitportError):
 
 
 class ServerUnavailable(LogitportError):
-    """No connection to the server, or it was lost."""
+    """No connection to the server, or it was lost.
+
+    Attributes:
+        was_connected: whether there was a connection, which was then lost.
+    """
+
+    was_connected = False
+
+    @classmethod
+    def after_connection(cls, message: str) -> ServerUnavailable:
+        """Make the error for a connection that was lost."""
+        error = cls(message)
+        error.was_connected = True
+        return error
 
 
 class DeadlineExceeded(LogitportError):

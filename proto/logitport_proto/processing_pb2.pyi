@@ -95,16 +95,20 @@ class OpenSession(_message.Message):
     def __init__(self, vocab_size: _Optional[int] = ..., datatype: _Optional[str] = ..., device: _Optional[str] = ..., model_name: _Optional[str] = ..., tokenizer_id: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_requests: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., engine: _Optional[str] = ...) -> None: ...
 
 class SessionOpened(_message.Message):
-    __slots__ = ("session_id", "max_requests", "server_version", "local_transport")
+    __slots__ = ("session_id", "max_requests", "server_version", "local_transport", "step_deadline_seconds", "add_deadline_seconds")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     MAX_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     LOCAL_TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    STEP_DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ADD_DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     max_requests: int
     server_version: str
     local_transport: LocalTransport
-    def __init__(self, session_id: _Optional[str] = ..., max_requests: _Optional[int] = ..., server_version: _Optional[str] = ..., local_transport: _Optional[_Union[LocalTransport, _Mapping]] = ...) -> None: ...
+    step_deadline_seconds: float
+    add_deadline_seconds: float
+    def __init__(self, session_id: _Optional[str] = ..., max_requests: _Optional[int] = ..., server_version: _Optional[str] = ..., local_transport: _Optional[_Union[LocalTransport, _Mapping]] = ..., step_deadline_seconds: _Optional[float] = ..., add_deadline_seconds: _Optional[float] = ...) -> None: ...
 
 class LocalTransport(_message.Message):
     __slots__ = ("socket_path", "access_token", "max_message_bytes", "device_uuid")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -133,6 +134,26 @@ def test_requests_come_and_go_over_a_reconnect(session: tuple[Session, list[Any]
     logits = torch.ones(1, VOCAB)
     opened.step({second: []}).apply(logits)
     assert torch.isinf(logits[0]).nonzero().flatten().tolist() == [4]
+
+
+@pytest.mark.parametrize("transport", ["grpc", "local"])
+def test_a_server_that_stops_for_a_while(
+    start_server: Callable[..., Any], transport: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logitport.session.channel._MARGIN_SECONDS", 1.0)
+    server = start_server("--processor-timeout-seconds", "0.1", "--no-entry-points")
+    with (
+        Client(server.target, timeout=200) as client,
+        client.session(vocab_size=VOCAB, dtype=torch.float32, transport=transport) as opened,
+    ):
+        handle = opened.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})]))
+        logits = torch.zeros(1, VOCAB)
+        server.process.send_signal(signal.SIGSTOP)
+        pending = opened.step({handle: []})
+        threading.Timer(4.0, lambda: server.process.send_signal(signal.SIGCONT)).start()
+        pending.apply(logits)
+        assert logits[0, 3] == -torch.inf
+        assert opened.reconnects >= 1
 
 
 def test_no_server_comes_back(serve: Callable[[], Any], target: str) -> None:

@@ -116,6 +116,8 @@ class CountCalls(CustomLogitProcessor):
 class Toys:
     """A registry of toy processors by the name of their class. A test can bind further names."""
 
+    has_only_builtins = False
+
     def __init__(self, *toys: type) -> None:
         self.toys: dict[str, Any] = {toy.__name__: toy for toy in toys}
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakMethod
 
+from logitport.connection import is_local
 from logitport.errors import DeadlineExceeded, InternalError, LogitportError, ServerUnavailable, from_proto
 from logitport.session.transports.local import LocalTransport
 from logitport_proto import processing_pb2
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport.session.transports.base import Transport
+
+logger = logging.getLogger(__name__)
 
 # The reply kind expected for each frame kind.
 _REPLIES = {
@@ -29,10 +34,17 @@ _REPLIES = {
 }
 
 
+# A server that is alive replies within its own deadlines and this time, in which it also transfers large logits, and
+# waits for other sessions. A shorter time would break connections to a server that is only busy.
+_MARGIN_SECONDS = 10.0
+
+
 class FrameChannel:
     """Numbers the frames, and allows one unanswered frame at a time.
 
-    The reply to a step may be read early, on the transport's own thread, while the engine does other work.
+    The reply to a step may be read early, on the transport's own thread, while the engine does other work. A connection
+    that is lost while it is opened is an open channel that has lost its connection: every call raises that, `reopen`
+    makes another one.
 
     Attributes:
         opened: the server's reply to the opening frame.
@@ -60,13 +72,20 @@ class FrameChannel:
         self._take_reply: Callable[[processing_pb2.SessionResponse | Exception], None] | None = None
         # The error that ended the connection; None while there is one. `reopen` may be called at any time.
         self._lost: ServerUnavailable | None = None
+        # Seconds without a reply after which the connection is lost; while one is opened, of the previous one.
+        self._step_limit = math.inf
         self.connections = 0
         self.retirements = 0
         self.admissions = 0
         self.ended_admissions: int | None = None
         self._seq = 0
         self._expected = ""
-        self._open(0.0)
+        try:
+            self._open(0.0)
+        except ServerUnavailable as error:
+            if not error.was_connected:
+                raise
+            self._lost = error
 
     @property
     def transport(self) -> str:
@@ -83,6 +102,17 @@ class FrameChannel:
         """UUID of the GPU with memory that the server can open; empty if it has none, or may be on another host."""
         return self.opened.local_transport.device_uuid if self._transport.name == "local" else b""
 
+    def check(self) -> None:
+        """Raise ServerUnavailable if the connection was lost while it was opened."""
+        if self._lost is not None:
+            raise self._lost
+
+    def lose(self, error: LogitportError) -> ServerUnavailable:
+        """Close the connection, because its session cannot be used. Returns the error of all calls until `reopen`."""
+        self._transport.close()
+        self._lost = ServerUnavailable(f"the connection was lost and could not be restored in time: {error}")
+        return self._lost
+
     def reopen(self, wait_seconds: float) -> None:
         """Reconnect, and open a new session, which holds no requests.
 
@@ -95,9 +125,9 @@ class FrameChannel:
             try:
                 self._open(wait_seconds)
             except LogitportError as error:
-                self._lost = ServerUnavailable(f"the connection was lost and could not be restored in time: {error}")
+                lost = self.lose(error)
                 if isinstance(error, (DeadlineExceeded, ServerUnavailable)):
-                    raise self._lost from None
+                    raise lost from None
                 raise
 
     def exchange(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
@@ -154,9 +184,11 @@ class FrameChannel:
         if self._lost is not None:
             raise self._lost
         frame.seq = self._seq + 1
+        kind = frame.WhichOneof("frame")
+        self._transport.reply_limit = self._step_limit if kind != "add" else self._add_limit(frame.add)
         self._transport.send(frame)
         self._seq = frame.seq
-        self._expected = _REPLIES[frame.WhichOneof("frame")]
+        self._expected = _REPLIES[kind]
 
     def receive(self) -> processing_pb2.SessionResponse:
         """Receive the reply to the last frame. Raises the server's error if it refused the frame."""
@@ -170,15 +202,11 @@ class FrameChannel:
         self._transport.close()
 
     def _open(self, wait_seconds: float) -> None:
-        self._transport = self._connect(wait_seconds)
-        self._lost = None
-        self._seq = 0
-        self._take_reply = None
         try:
-            self.send(processing_pb2.SessionRequest(open=self._opening))
-            self.opened = self.receive().opened
-            if self._local != "grpc":
-                self._try_local_transport()
+            self._open_stream(wait_seconds)
+            if self._local != "grpc" and not self._try_local_transport():
+                self._transport.close()
+                self._open_stream(wait_seconds)
             self.connections += 1
             take_early = WeakMethod(self._take_early)  # the transport's thread must not keep a session alive
             self._transport.on_readable(lambda: (call := take_early()) is not None and call())
@@ -186,15 +214,45 @@ class FrameChannel:
             self._transport.close()
             raise
 
-    def _try_local_transport(self) -> None:
-        """Switch to the local transport, if the server offers one and its socket can be reached."""
+    def _open_stream(self, wait_seconds: float) -> None:
+        self._transport = self._connect(wait_seconds)
+        self._lost = None
+        self._seq = 0
+        self._take_reply = None
+        self.send(processing_pb2.SessionRequest(open=self._opening))
+        self.opened = self.receive().opened
+        self._step_limit = _with_margin(self.opened.step_deadline_seconds)
+
+    def _try_local_transport(self) -> bool:
+        """Switch to the local transport, if the server offers one that can be reached and trusted.
+
+        Returns:
+            False if the stream cannot be used any more: the server did not accept the token in time, but may still do
+            so, and then refuses frames on the stream.
+        """
+        if not self.opened.HasField("local_transport"):
+            if self._local == "local":
+                raise ServerUnavailable(f"no local transport to {self._transport.target}: the server offers none")
+            return True
         try:
-            if not self.opened.HasField("local_transport"):
-                raise ConnectionRefusedError("the server offers none")
             self._transport = LocalTransport.connect(self.opened.local_transport, self._transport, self._timeout)
         except OSError as error:
             if self._local == "local":
-                raise ServerUnavailable(f"no local transport to {self._transport.target}: {error}") from error
+                unavailable = ServerUnavailable(f"no local transport to {self._transport.target}: {error}")
+                unavailable.was_connected = isinstance(error, TimeoutError)
+                raise unavailable from error
+            suspicious = isinstance(error, PermissionError) and is_local(self._transport.target)
+            logger.log(
+                logging.WARNING if suspicious else logging.INFO,
+                "a session with %s uses gRPC instead of the server's local transport: %s",
+                self._transport.target,
+                error,
+            )
+            return not isinstance(error, TimeoutError)
+        return True
+
+    def _add_limit(self, frame: processing_pb2.AddRequests) -> float:
+        return _with_margin(self.opened.add_deadline_seconds * len(frame.requests))
 
     def _check(self, reply: processing_pb2.SessionResponse) -> None:
         kind = reply.WhichOneof("frame")
@@ -218,3 +276,8 @@ class FrameChannel:
                 self.drain_reply()
             finally:
                 self._receiving.release()
+
+
+def _with_margin(deadline_seconds: float) -> float:
+    """Return the limit for a deadline that the server has stated; inf if it has stated none."""
+    return deadline_seconds + _MARGIN_SECONDS if deadline_seconds > 0 else math.inf

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import LogitportError, NameTaken, ServerUnavailable, UnknownProcessor
+from logitport.errors import DeadlineExceeded, LogitportError, NameTaken, ServerUnavailable, UnknownProcessor
 from logitport_proto import registry_pb2
 
 if TYPE_CHECKING:
@@ -52,14 +52,14 @@ class Registrations:
             The error of each processor that the server refused, by digest.
 
         Raises:
-            ServerUnavailable: there is no server.
+            ServerUnavailable, DeadlineExceeded: there is no server, or it does not answer.
         """
         refused = {}
         for digest, request in list(self._registered.items()):
             try:
                 if not self._is_there(digest):
                     self._register(request, digest)
-            except ServerUnavailable:
+            except (ServerUnavailable, DeadlineExceeded):
                 raise
             except LogitportError as error:
                 refused[digest] = error

@@ -9,6 +9,7 @@ import numpy as np
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from logitport.errors import (
+    DeadlineExceeded,
     LimitExceeded,
     LogitportError,
     ServerUnavailable,
@@ -200,6 +201,15 @@ class SessionRequests:
         if self._closed:
             raise SessionClosed("the session is closed; open another with Client.session")
         self._channel.reopen(wait_seconds)
+        try:
+            self._restore_requests()
+        except (ServerUnavailable, DeadlineExceeded) as error:
+            raise self._channel.lose(error) from None  # a session that lacks requests must not be used
+        except LogitportError as error:
+            self._channel.lose(error)
+            raise
+
+    def _restore_requests(self) -> None:
         self._refused = self._restore()
         for handle in self._handles.values():
             if handle.processed and handle not in self.lost:

@@ -27,8 +27,9 @@ class Session:
 
     Made by `Client.session`. Not safe to use from several threads. Close it, or use it in a `with` statement.
 
-    If the connection is lost, the session reconnects. Every request with a state that follows from its history
-    continues unchanged; a request with a processor that has read logits fails with StateLost.
+    If the connection is lost, or the server does not reply within its own deadlines, the session reconnects. Every
+    request with a state that follows from its history continues unchanged; a request with a processor that has read
+    logits fails with StateLost.
 
     Attributes:
         vocab_size: width of the logits.
@@ -50,6 +51,11 @@ class Session:
         self.datatype = opening.datatype
         self._channel = FrameChannel(connect, opening, timeout=timeout, local=local)
         self._requests = SessionRequests(self._channel, restore, reconnect_seconds)
+        try:
+            self._requests.with_reconnect(self._channel.check)
+        except BaseException:
+            self._channel.close()
+            raise
         self._transfer = LogitsTransfer(
             self._channel, self.vocab_size, self.datatype, with_torch=with_torch, device=opening.device
         )

@@ -11,7 +11,7 @@ from logitport_proto import registry_pb2
 from logitport_server.registry.store import Binding, NoStore, Registration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from logitport.payload import Payload
 
@@ -138,39 +138,36 @@ class Catalog:
         """Store a registration, and its name if one is given. An earlier registration or binding is replaced.
 
         Raises:
-            InternalError: the store cannot be written. Nothing has changed in memory.
+            InternalError: the store cannot be written. Nothing has changed, neither stored nor in memory.
         """
-        registration = Registration(
-            serialized=serialized,
-            digest=entry.payload.digest,
-            owner=entry.owner,
-            shared=entry.shared,
-            registered_at=entry.registered_at,
-        )
-        self._store.save(registration)
+        saved: list[Registration | Binding] = [_registration(entry, serialized)]
         if name:
-            self._store.save(Binding(name=name, digest=entry.payload.digest, owner=entry.owner))
+            saved.append(_binding(name, entry))
+        self._store.change(saved=saved)
         self._add(entry)
         if name:
             self._bind(name, entry)
 
     def unbind(self, name: str) -> None:
-        """Delete a name."""
-        self._store.delete(Binding, name)
-        self._by_name.pop(name).names.discard(name)
+        """Delete a name. Raises InternalError as `add`."""
+        entry = self._by_name[name]
+        self._store.change(deleted=[_binding(name, entry)])
+        del self._by_name[name]
+        entry.names.discard(name)
 
-    def remove(self, entry: Entry) -> set[str]:
-        """Delete a registration and its names. Returns the names."""
-        for name in entry.names:
-            self._store.delete(Binding, name)
-        self._store.delete(Registration, entry.payload.digest, entry.owner)
-        for name in entry.names:
+    def remove(self, entries: Sequence[Entry]) -> set[str]:
+        """Delete registrations and their names. Returns the names. Raises InternalError as `add`."""
+        names = {name: entry for entry in entries for name in entry.names}
+        bindings = [_binding(name, entry) for name, entry in names.items()]
+        self._store.change(deleted=[*bindings, *(_registration(entry, "") for entry in entries)])
+        for name in names:
             del self._by_name[name]
-        owners = self._by_digest[entry.payload.digest]
-        del owners[entry.owner]
-        if not owners:
-            del self._by_digest[entry.payload.digest]
-        return entry.names
+        for entry in entries:
+            owners = self._by_digest[entry.payload.digest]
+            del owners[entry.owner]
+            if not owners:
+                del self._by_digest[entry.payload.digest]
+        return set(names)
 
     def _add(self, entry: Entry) -> None:
         self._by_digest.setdefault(entry.payload.digest, {})[entry.owner] = entry
@@ -184,3 +181,17 @@ class Catalog:
         self._by_name[name] = entry
         self._reserved.pop(name, None)
         entry.names.add(name)
+
+
+def _registration(entry: Entry, serialized: str) -> Registration:
+    return Registration(
+        serialized=serialized,
+        digest=entry.payload.digest,
+        owner=entry.owner,
+        shared=entry.shared,
+        registered_at=entry.registered_at,
+    )
+
+
+def _binding(name: str, entry: Entry) -> Binding:
+    return Binding(name=name, digest=entry.payload.digest, owner=entry.owner)

@@ -67,6 +67,11 @@ class Registry:
         self._catalog = Catalog(store or NoStore())
         self._catalog.load(self._accept)
 
+    @property
+    def has_only_builtins(self) -> bool:
+        """Whether the operator has installed no processors in addition to the built-ins."""
+        return self._installed.keys() <= BUILTINS.keys()
+
     def resolve(self, processor: common_pb2.Processor, principal: Principal = ANONYMOUS, tenant: str = "") -> Source:
         """Look up a request's processor. Does not unpickle.
 
@@ -163,6 +168,7 @@ class Registry:
         Raises:
             UnknownProcessor: there is none, or the principal cannot see it.
             NotPermitted: it belongs to another principal.
+            InternalError: the store cannot be written; nothing has changed.
         """
         if processor in self._installed:
             raise InvalidArgument(f"{processor!r} is a built-in; built-ins cannot be deleted")
@@ -180,7 +186,7 @@ class Registry:
                 return [processor]
             owners = self._catalog.owners(processor)
             deleted = [owners[principal.name]] if principal.name in owners else list(owners.values())
-            return sorted(name for entry in deleted for name in self._catalog.remove(entry))
+            return sorted(self._catalog.remove(deleted))
 
     def unquarantine(self, processor: str, principal: Principal = ANONYMOUS) -> registry_pb2.ProcessorInfo:
         """Lift the quarantine of a processor in all trust domains.

@@ -6,22 +6,20 @@ import fcntl
 import hashlib
 import logging
 import os
-import tempfile
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from logitport.errors import InternalError
 from logitport_server import descriptors
+from logitport_server.registry.files import Files, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
 logger = logging.getLogger(__name__)
-
-_TEMPORARY = ".new-"
 
 
 class _Stored(BaseModel):
@@ -84,11 +82,12 @@ class NoStore:
         """Return everything stored of one kind."""
         return ()
 
-    def save(self, stored: Registration | Binding) -> None:
-        """Store it; replace the one with the same key. Raises InternalError if that fails."""
+    def change(self, *, saved: Iterable[Registration | Binding] = (), deleted: Iterable[_Stored] = ()) -> None:
+        """Save and delete all of these, or none. A saved one replaces the one with the same key.
 
-    def delete(self, kind: type[_Stored], *key: str) -> None:
-        """Delete the one with this key, if there is one. Raises InternalError if that fails."""
+        Raises:
+            InternalError: the store cannot be written. Nothing has changed.
+        """
 
     def close(self) -> None:
         """Release the store for another server."""
@@ -97,10 +96,10 @@ class NoStore:
 class Store(NoStore):
     """A folder with one file for each registration and each name. One server uses it at a time, from one thread.
 
-    A file is written under a temporary name, synced and renamed, so that a crash leaves either the old or the new file
-    complete. The first line of a file is the SHA-256 of the rest, and the file name is derived from the content: a file
-    that is damaged or has another origin is logged and not changed. Only the owner has access to the folder (mode 0700,
-    files 0600), because it contains code.
+    A change happens all or not at all, also if the disk is full or the server is killed; see `files`. The first line of
+    a file is the SHA-256 of the rest, and the file name is derived from the content: a file that is damaged or has
+    another origin is logged and not changed. Only the owner has access to the folder (mode 0700, files 0600), because
+    it contains code.
 
     Raises:
         OSError: the folder cannot be created or used: it belongs to another user, other users have access, or another
@@ -118,36 +117,37 @@ class Store(NoStore):
         except BlockingIOError:
             os.close(self._lock)
             raise BlockingIOError("another server uses it") from None
-        for leftover in folder.glob(f"*/{_TEMPORARY}*"):
-            leftover.unlink()
+        try:
+            self._files = Files(folder)
+        except BaseException:
+            os.close(self._lock)
+            raise
 
     def all(self, kind: type[_K]) -> Iterator[_K]:
         """Yield everything stored of one kind. Unreadable files are logged and skipped."""
         for path in sorted((self._folder / kind.folder).iterdir()):
             try:
-                stored = kind.model_validate_json(_read(path))
-                if path != self._path(kind, stored.key):
+                stored = kind.model_validate_json(read(path))
+                if path != self._folder / _name(stored):
                     raise ValueError("its name does not match its content")
             except (OSError, ValueError) as error:
                 logger.error("%s is damaged or was not written by this server; it was not loaded: %s", path, error)
             else:
                 yield stored
 
-    def save(self, stored: Registration | Binding) -> None:
+    def change(self, *, saved: Iterable[Registration | Binding] = (), deleted: Iterable[_Stored] = ()) -> None:
         with _as_internal_error():
-            _write(self._path(type(stored), stored.key), stored.model_dump_json().encode())
-
-    def delete(self, kind: type[_Stored], *key: str) -> None:
-        path = self._path(kind, "".join(key))
-        with _as_internal_error():
-            path.unlink(missing_ok=True)
-            _sync(path.parent)
+            self._files.change(
+                {_name(one): one.model_dump_json().encode() for one in saved}, [_name(one) for one in deleted]
+            )
 
     def close(self) -> None:
         os.close(self._lock)
 
-    def _path(self, kind: type[_Stored], key: str) -> Path:
-        return self._folder / kind.folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
+
+def _name(stored: _Stored) -> str:
+    """Return the path of its file, relative to the folder of the store."""
+    return f"{stored.folder}/{hashlib.sha256(stored.key.encode()).hexdigest()}.json"
 
 
 @contextmanager
@@ -165,37 +165,3 @@ def _check_private(folder: Path) -> None:
         raise PermissionError(f"{folder} belongs to another user")
     if status.st_mode & 0o077:
         raise PermissionError(f"other users have access to {folder}, which contains code: chmod 700 {folder}")
-
-
-def _write(path: Path, data: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)  # mode 0600
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(temporary).unlink()
-        raise
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    """Make renames and removals in the folder survive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _read(path: Path) -> bytes:
-    """Return what `_write` wrote. Raises OSError, ValueError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        checksum, _, data = file.read().partition(b"\n")
-    if checksum != hashlib.sha256(data).hexdigest().encode():
-        raise ValueError("its checksum does not match")
-    return data

@@ -33,6 +33,7 @@ from logitport_server.session.hosting import HostedProcessors
 from logitport_server.session.lending import Lending
 from logitport_server.session.outcome import StepOutcome
 from logitport_server.session.pending_admissions import PendingAdmissions
+from logitport_server.session.reply_deadlines import ReplyDeadlines
 from logitport_server.session.step import RunChains
 from logitport_server.session.step_time import StepTime
 from logitport_server.shared_memory.regions import Regions, write_back
@@ -81,6 +82,7 @@ class EngineSession:
 
     Attributes:
         principal: the caller that opened it.
+        reply_deadlines: the deadlines to state to the engine.
     """
 
     def __init__(
@@ -140,6 +142,7 @@ class EngineSession:
         # Of the last step: the rows that wait for their logits, the number of all its rows, and its drafts.
         self._pending: tuple[Rows, int, dict[ActiveRequest, Sequence[int]]] = (Rows(), 0, {})
         self._step_time = StepTime(limits.processor_timeout_seconds)
+        self.reply_deadlines = ReplyDeadlines.of(limits, only_builtins=registry.has_only_builtins)
 
     def __len__(self) -> int:
         return len(self._requests)

@@ -9,6 +9,11 @@ _GRACE_SECONDS = 0.4
 _MIN_GRACE_SECONDS = 0.05
 
 
+def longest_wait(seconds: float) -> float:
+    """Return how long a step with this deadline may wait for shipped code, in seconds, with its grace period."""
+    return seconds + _GRACE_SECONDS
+
+
 class StepTime:
     """One deadline for all calls of shipped code in a step, and a short grace period for calls that begin after it.
 

@@ -247,6 +247,7 @@ class SessionStream:
         opened.session_id = uuid.uuid4().hex
         opened.max_requests = self._session.max_requests
         opened.server_version = VERSION
+        opened.step_deadline_seconds, opened.add_deadline_seconds = self._session.reply_deadlines
         if self._local_socket is not None:
             opened.local_transport.CopyFrom(self._local_socket.issue_token(self))
             opened.local_transport.device_uuid = self._session.regions.device_uuid

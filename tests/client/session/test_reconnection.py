@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from logitport import (
+    DeadlineExceeded,
     Edits,
     InvalidArgument,
     LimitExceeded,
+    LogitportError,
     NeedSync,
     NotPermitted,
     Request,
@@ -189,6 +191,83 @@ def test_servers_that_end_again_at_once(servers: Any) -> None:
     four.session.step({handle: [2]}).apply(zeros())
     assert [four.kinds(which) for which in (1, 2, 3)] == [[], ["open"], ["open", "add", "step"]]
     assert four.session.reconnects == 2  # no session was ever opened on the second
+
+
+def test_a_connection_that_is_lost_while_the_session_is_opened(opened: Any) -> None:
+    scripts = [type(opened()[1])() for _ in range(3)]
+    for script in scripts[:2]:
+        script.answer = lost_connection
+    session = open_on(scripts, reconnect_seconds=20.0)
+    handle = session.add(Request([1]))
+    assert session.step({handle: [2]}).apply(zeros()).failures == {}
+    assert session.reconnects == 0
+    assert [len(script.frames) for script in scripts] == [1, 1, 3]
+
+
+def test_a_connection_that_is_lost_while_the_session_is_opened_for_too_long(opened: Any) -> None:
+    scripts = [type(opened()[1])() for _ in range(3)]
+    for script in scripts:
+        script.answer = lost_connection
+    with pytest.raises(ServerUnavailable, match="could not be restored in time"):
+        open_on(scripts)
+    assert [len(script.frames) for script in scripts] == [1, 1, 0]
+    assert scripts[1].closed
+
+
+def open_on(scripts: list[Any], **options: Any) -> Session:
+    unused = iter(scripts)
+    opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
+    return Session(lambda _: next(unused), opening, timeout=5, local="grpc", with_torch=False, **options)
+
+
+def lost_connection(frame: Any) -> dict[str, Any]:
+    raise ServerUnavailable.after_connection("Connection reset by peer")
+
+
+def test_without_a_connection_opening_raises_at_once(opened: Any) -> None:
+    scripts = [type(opened()[1])() for _ in range(2)]
+    end_server(scripts[0])
+    with pytest.raises(ServerUnavailable, match="gone"):
+        open_on(scripts, reconnect_seconds=1e9)
+    assert scripts[1].frames == []
+
+
+@pytest.mark.parametrize("error", [ServerUnavailable, DeadlineExceeded])
+def test_a_server_that_is_lost_while_requests_are_restored(servers: Any, error: type[LogitportError]) -> None:
+    """The server has a session without its requests, which must not be used."""
+    failing = [True, False]
+
+    def restore() -> dict[str, LogitportError]:
+        if failing.pop(0):
+            raise error("no answer")
+        return {}
+
+    four = servers(4, restore=restore)
+    handle = four.session.add(Request([1]))
+    end_server(four.scripts[0])
+    pending = four.session.step({handle: [2]})
+    with pytest.raises(ServerUnavailable, match="no answer"):
+        pending.apply(zeros())
+    assert four.scripts[1].closed
+    assert pending.apply(zeros()).failures == {}
+    assert four.kinds(1) == ["open"]
+    assert four.kinds(2) == ["open", "add", "step"]
+
+
+def test_histories_that_are_not_answered_are_sent_to_the_next_server(servers: Any) -> None:
+    three = servers(3, reconnect_seconds=20.0)
+    handle = three.session.add(Request([1]))
+    end_server(three.scripts[0])
+    correct = three.scripts[1].correct
+
+    def answer(frame: Any) -> dict[str, Any]:
+        if frame.HasField("add"):
+            raise DeadlineExceeded("no answer")
+        return dict(correct(frame))
+
+    three.scripts[1].answer = answer
+    assert three.session.step({handle: [2]}).apply(zeros()).failures == {}
+    assert three.kinds(2) == ["open", "add", "step"]
 
 
 def test_zero_reconnect_seconds_means_one_attempt(servers: Any) -> None:

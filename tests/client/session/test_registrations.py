@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from logitport import LimitExceeded, LogitportError, NameTaken, ServerUnavailable, UnknownProcessor
+from logitport import DeadlineExceeded, LimitExceeded, LogitportError, NameTaken, ServerUnavailable, UnknownProcessor
 from logitport.session.registrations import Registrations
 from logitport_proto import registry_pb2
 
@@ -104,7 +104,8 @@ def test_a_refused_registration_does_not_prevent_the_others(server: Server) -> N
     assert set(server.kept) == {"b"}
 
 
-def test_an_unavailable_server(server: Server) -> None:
-    server.raises["a"] = ServerUnavailable("gone")
-    with pytest.raises(ServerUnavailable):
+@pytest.mark.parametrize("error", [ServerUnavailable, DeadlineExceeded])
+def test_a_server_that_does_not_answer(server: Server, error: type[LogitportError]) -> None:
+    server.raises["a"] = error("gone")
+    with pytest.raises(error):
         registrations(server, ("a", ""), ("b", "")).restore()

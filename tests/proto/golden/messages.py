@@ -137,11 +137,13 @@ OPENED = {
     "max_requests": 8,
     "server_version": "0.1.0",
     "local_transport": {
-        "socket_path": "/run/logitport/frames.sock",
+        "socket_path": "/run/logitport-1/session.sock",
         "access_token": bytes(range(32)),
         "max_message_bytes": 1 << 32,
         "device_uuid": GPU,
     },
+    "step_deadline_seconds": 2.5,
+    "add_deadline_seconds": 10.0,
 }
 # Request 0 has one row. Request 1 has two draft tokens, and therefore three rows.
 STEP = {

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import errno
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import InternalError, UnknownProcessor
+from logitport import UnknownProcessor
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2
 from logitport_server.principals import APPLY, REGISTER, Party, Principal, TrustDomain
-from logitport_server.registry import store as store_module
+from logitport_server.registry.files import Files
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
 from logitport_server.registry.store import Registration, Store
@@ -87,27 +86,6 @@ def test_a_payload_of_another_digest_is_not_loaded(
     digest = restart().register(ONE, "team/one", replace=False).digest
     (path,) = (tmp_path / "store" / "processors").iterdir()
     forged = Registration(serialized=TWO, digest=digest, owner="", shared=False, registered_at=0.0)
-    store_module._write(path, forged.model_dump_json().encode())
+    Files(tmp_path / "store").change({f"processors/{path.name}": forged.model_dump_json().encode()})
     assert len(restart().describe_all()) == len(BUILTINS)
     assert f"{digest} was not loaded: its digest is" in caplog.text
-
-
-def test_a_failed_write_changes_nothing(restart: Restart, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = restart()
-    registry.register(ONE, "team/one", replace=False)
-    before = registry.describe_all()
-
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "no space left on device")
-
-    monkeypatch.setattr(store_module, "_sync", full)
-    monkeypatch.setattr(store_module, "_write", full)
-    calls: list[Callable[[], Any]] = [
-        lambda: registry.register(TWO, "team/two", replace=False),
-        lambda: registry.register(ONE, "team/uno", replace=False, shared=True),
-        lambda: registry.delete("team/one"),
-    ]
-    for call in calls:
-        with pytest.raises(InternalError, match=r"the server's store cannot be written: .*no space"):
-            call()
-    assert registry.describe_all() == before

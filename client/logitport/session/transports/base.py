@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from logitport.errors import LimitExceeded
+from logitport.errors import LimitExceeded, ServerUnavailable
 
 if TYPE_CHECKING:
     import mmap
@@ -23,12 +24,15 @@ class Transport(ABC):
         target: the server's address, for messages.
         shares_memory: whether `receive_region` works, so that logits need not be sent.
         max_message_bytes: the largest frame that may be sent.
+        reply_limit: seconds without a reply to the next frame after which the connection counts as lost; set before
+            `send`. A timeout of the transport that is not longer comes first, and raises DeadlineExceeded.
     """
 
     name: str
     target: str
     shares_memory = False
     max_message_bytes: int
+    reply_limit = math.inf
     _ended: LogitportError | None = None
 
     @abstractmethod
@@ -38,7 +42,7 @@ class Transport(ABC):
         Raises:
             LimitExceeded: the frame is larger than `max_message_bytes`; nothing was sent.
             SessionClosed: after `close`, or after a reply that did not arrive in time.
-            ServerUnavailable: the connection was lost, now or before.
+            ServerUnavailable: the connection was lost, now or before, or `reply_limit` has passed.
         """
 
     @abstractmethod
@@ -76,6 +80,13 @@ class Transport(ABC):
         if self._ended is None:
             self._ended = error
         return error
+
+    def _no_reply(self, seconds: float) -> ServerUnavailable:
+        """Make the error for a frame without a reply within `reply_limit`."""
+        return ServerUnavailable.after_connection(
+            f"{self.target} did not reply to a frame within {seconds:.3g} s, which is longer than its own deadline: it "
+            "has stopped, or the connection was lost"
+        )
 
     def _check_open(self) -> None:
         if self._ended is not None:

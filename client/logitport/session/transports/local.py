@@ -10,7 +10,9 @@ import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from logitport.connection import is_local
 from logitport.errors import DeadlineExceeded, ServerUnavailable, SessionClosed
+from logitport.session.transports import trusted_socket
 from logitport.session.transports.base import Transport
 from logitport_proto import processing_pb2
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 _WELCOME = b"\1"
 _LENGTH = struct.Struct("<I")
 _HANDSHAKE_SECONDS = 10.0
+_TOKEN_BYTES = 32
 _CLOSED_BY_SERVER = "the server closed the local transport"
 
 
@@ -49,10 +52,7 @@ class LocalTransport(Transport):
         self._connection = connection
         # The kernel enforces the deadline: Python's own timeouts need a second system call at each read.
         connection.settimeout(None)
-        seconds = int(timeout)
-        limit = struct.pack("ll", seconds, int((timeout - seconds) * 1e6))
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        self._enforce(self.reply_limit)
         self._incoming = connection.makefile("rb")
         # Also runs when a session is garbage-collected without `close`.
         self._end_both = weakref.finalize(self, _end_both, self._incoming, connection, stream)
@@ -61,13 +61,21 @@ class LocalTransport(Transport):
 
     @classmethod
     def connect(cls, local: processing_pb2.LocalTransport, stream: Transport, timeout: float) -> Self:
-        """Connect to the local transport. Raises OSError if the socket cannot be reached, as from another host."""
-        if not hasattr(socket, "AF_UNIX"):
-            raise OSError("this platform's Python has no Unix sockets")
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        """Connect to the local transport that the server of `stream` offers, if it can be trusted.
+
+        Raises:
+            PermissionError: the stream's target may be another host, the token has another length than a server's, or
+                the socket may belong to another program; nothing was sent.
+            TimeoutError: the server did not accept the token in time. It may still do so, and then refuses frames on
+                the stream.
+            OSError: the socket cannot be reached, as from another container, or refused the token.
+        """
+        if not is_local(stream.target):
+            raise PermissionError(f"{stream.target} is not a loopback address or a Unix socket")
+        if len(local.access_token) != _TOKEN_BYTES:
+            raise PermissionError(f"the server sent a token of {len(local.access_token)} bytes, not {_TOKEN_BYTES}")
+        connection = trusted_socket.connect(local.socket_path, _HANDSHAKE_SECONDS)
         try:
-            connection.settimeout(_HANDSHAKE_SECONDS)
-            connection.connect(local.socket_path)
             connection.sendall(local.access_token)
             if connection.recv(1) != _WELCOME:
                 raise ConnectionRefusedError(f"{local.socket_path} belongs to another server")
@@ -81,6 +89,8 @@ class LocalTransport(Transport):
         data = frame.SerializeToString()
         self._check_size(len(data))
         try:
+            if self.reply_limit != self._enforced_limit:
+                self._enforce(self.reply_limit)
             self._connection.sendall(_LENGTH.pack(len(data)) + data)
         except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._broken(error) from None
@@ -124,6 +134,14 @@ class LocalTransport(Transport):
         self._ended = SessionClosed("the session is closed; open another with Client.session")
         self._release()
 
+    def _enforce(self, reply_limit: float) -> None:
+        """Set the kernel's timeout of each read and write."""
+        self._enforced_limit = reply_limit
+        seconds = min(self._timeout, reply_limit)
+        limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
     def _release(self) -> None:
         if not self.closed:
             self.closed = True
@@ -148,12 +166,16 @@ class LocalTransport(Transport):
         raise BlockingIOError
 
     def _broken(self, error: OSError | ValueError) -> LogitportError:
+        if isinstance(error, BlockingIOError) and self.reply_limit < self._timeout:
+            return self._lost(self._no_reply(self.reply_limit))
         if isinstance(error, BlockingIOError):
             self.close()
             return DeadlineExceeded(
                 f"{self.target} did not reply to a frame within {self._timeout} s; the session is closed"
             )
-        broken = ServerUnavailable(f"the local transport to {self.target} was lost: {error}")
+        return self._lost(ServerUnavailable.after_connection(f"the local transport to {self.target} was lost: {error}"))
+
+    def _lost(self, broken: ServerUnavailable) -> ServerUnavailable:
         self._end(broken)
         self._release()
         return broken

@@ -60,7 +60,8 @@ class GrpcStream(Transport):
         self._encrypted = encrypted
         self._frames: _Frames = queue.SimpleQueue()
         self._replies = stub.Session(_outgoing(self._frames), wait_for_ready=wait_seconds > 0, metadata=metadata)
-        self._first_timeout = wait_seconds or timeout
+        # Not `wait_seconds`: a server that stops after it has accepted the stream would take all of that time.
+        self._first_timeout = min(wait_seconds or timeout, timeout)
         self._deadline = _Deadline(self._replies.cancel)
         self._deferred = _DeferredReplies()
         # Also runs when a session is garbage-collected without `close`; its threads must not keep it alive.
@@ -76,13 +77,16 @@ class GrpcStream(Transport):
         self._check_open()
         self._deferred.claim()
         timeout, self._first_timeout = self._first_timeout, self._timeout
-        self._deadline.set(timeout)
+        limit = self.reply_limit
+        self._deadline.set(min(timeout, limit))
         try:
             reply: processing_pb2.SessionResponse = next(self._replies)
         except StopIteration:
-            broken = ServerUnavailable(f"{self.target} ended the session; open another with Client.session")
-            raise self._broken(broken) from None
+            message = f"{self.target} ended the session; open another with Client.session"
+            raise self._broken(ServerUnavailable.after_connection(message)) from None
         except grpc.RpcError as error:
+            if self._deadline.passed and limit < timeout:
+                raise self._broken(self._no_reply(limit)) from None
             if self._deadline.passed:
                 self.close()
                 raise DeadlineExceeded(

@@ -1,0 +1,48 @@
+"""Changes the registry in processes that are killed: `python -m tests.server.registry.killed_servers BASE`.
+
+For each change and each of its system calls, it copies the store BASE to a new folder beside it, and makes the change
+there in a process that kills itself with SIGKILL at that call.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from itertools import count
+from pathlib import Path
+
+from logitport_server.registry import files
+from tests.server.registry.test_store_faults import CHANGES, FaultyOs, open_registry
+
+
+class KillsItself(FaultyOs):
+    """Kills the process instead of failing."""
+
+    def _fails(self, name: str) -> bool:
+        if super()._fails(name):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return False
+
+
+def main() -> None:
+    base = Path(sys.argv[1])
+    for name, change in CHANGES.items():
+        for at in count(1):
+            folder = base.with_name(f"{name} {at}")
+            shutil.copytree(base, folder)
+            child = os.fork()
+            if child == 0:
+                opened, _ = open_registry(folder)
+                files.os = KillsItself(at, "killed")  # type: ignore[assignment]
+                change(opened)
+                os._exit(0)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            assert status in (0, -signal.SIGKILL), status
+            if status == 0:
+                break
+
+
+if __name__ == "__main__":
+    main()
