@@ -50,6 +50,7 @@ SLOW_FILES = frozenset(
         "end_to_end/test_grammar.py",
         "end_to_end/test_installed.py",
         "end_to_end/test_isolation.py",
+        "end_to_end/test_isolation_admission.py",
         "end_to_end/test_isolation_loading.py",
         "end_to_end/test_limits.py",
         "end_to_end/test_listening.py",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from logitport_server.executors.hosting import Hosting
 from logitport_server.worker import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from logitport_server.executors.domain_workers import DomainWorkers
     from logitport_server.executors.hosting import OnHosted
@@ -64,20 +63,26 @@ class Admission:
                 seconds, at_admission = worker.admission_time()
                 calls.load(on_hosted, seconds, at_admission=at_admission)
             return
-        with self._reserved(calls) as hosting:
+        hosting = self._reserve(calls)
+        try:
             hosting.worker.process(worker.deadlines.load)  # forking it does not count
             began = time.monotonic()
             hosting.load(on_hosted, worker.deadlines.load)
             self._load_seconds = time.monotonic() - began
             self.on_trial = hosting is not calls
+        finally:
+            hosting.worker.lock.release()
 
     def validate(self, calls: Hosting, on_hosted: OnHosted, columns: Sequence[bytes]) -> None:
         """Check parameters, if the class does so. `columns` are those of `messages.Validate`. Otherwise like `load`."""
         if not self.checks_params:
             return
-        with self._reserved(calls) as hosting:
+        hosting = self._reserve(calls)
+        try:
             call = messages.Validate(processor=self._number)
             hosting.exchange(on_hosted, call, columns, messages.EmptyReply, calls.worker.deadlines.load)
+        finally:
+            hosting.worker.lock.release()
 
     def try_start(
         self,
@@ -98,7 +103,8 @@ class Admission:
             start: the call and its columns.
         """
         seconds = calls.worker.deadlines.load
-        with self._reserved(calls) as hosting:
+        hosting = self._reserve(calls)
+        try:
             if hosting is calls:  # no other request runs any more, or there is no second worker
                 with self._deciding:
                     self.on_trial = False
@@ -118,23 +124,24 @@ class Admission:
                 self.record_start(hosting, elapsed)
             else:
                 hosting.worker.release(self._number, start[0].state)
+        finally:
+            hosting.worker.lock.release()
 
     def record_start(self, hosting: Hosting, seconds: float) -> None:
         """Record how long a start took, so that the class is known to be quick wherever it is loaded."""
         if hosting.process is not None and max(seconds, self.init_seconds) <= self._quick_seconds(hosting):
             hosting.process.quick.add(self._source.key)
 
-    @contextmanager
-    def _reserved(self, calls: Hosting) -> Iterator[Hosting]:
-        """Hold the lock of a worker for the code of an admission. Returns the processor in it."""
+    def _reserve(self, calls: Hosting) -> Hosting:
+        """Acquire the lock of a worker for the code of an admission. Returns the processor in it."""
         seconds = calls.worker.deadlines.load
-        with self._workers.reserved_for_admission(calls.worker, self._source, seconds) as worker:
-            if worker is calls.worker:
-                yield calls
-                return
-            if self._hosting is None or self._hosting.worker is not worker:
-                self._hosting = Hosting(self._source, self._number, worker, uses_gpu=False)
-            yield self._hosting
+        worker = self._workers.reserve_for_admission(calls.worker, self._source, seconds)
+        if worker is calls.worker:
+            return calls
+        hosting = self._hosting
+        if hosting is None or hosting.worker is not worker:
+            hosting = self._hosting = Hosting(self._source, self._number, worker, uses_gpu=False)
+        return hosting
 
     def _quick_seconds(self, hosting: Hosting) -> float:
         return _QUICK_PART * hosting.worker.deadlines.call

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from weakref import WeakSet, ref
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from logitport_server.executors.worker import Worker
     from logitport_server.registry.source import Source
@@ -55,9 +54,8 @@ class DomainWorkers:
             worker.idle_since = time.monotonic()
             return worker
 
-    @contextmanager
-    def reserved_for_admission(self, calls: Worker, source: Source, seconds: float) -> Iterator[Worker]:
-        """Hold the lock of the worker in which an admission may run shipped code for long.
+    def reserve_for_admission(self, calls: Worker, source: Source, seconds: float) -> Worker:
+        """Acquire the lock of the worker in which an admission may run shipped code for long.
 
         This is the worker for the processor's calls if it has no requests. Otherwise, it is the worker for admissions,
         or again the worker for calls if there is no free slot.
@@ -66,21 +64,20 @@ class DomainWorkers:
         """
         deadline = time.monotonic() + seconds
         if not calls.has_requests():
-            with calls.reserved(source, seconds):
-                if not calls.has_requests():  # none can start while the lock is held
-                    yield calls
-                    return
+            calls.reserve(source, seconds)
+            if not calls.has_requests():  # none can start while the lock is held
+                return calls
+            calls.lock.release()
         while True:
-            worker = self._for_admissions()
-            with worker.reserved(source, max(0.0, deadline - time.monotonic())):
-                if worker is not self._admissions():
-                    continue  # a class has kept it
-                if worker.acquire_free_slot():
-                    yield worker
-                    return
-            break
-        with calls.reserved(source, max(0.0, deadline - time.monotonic())):
-            yield calls
+            worker = self._admissions() or self._for_admissions()
+            worker.reserve(source, max(0.0, deadline - time.monotonic()))
+            is_kept = worker is not self._admissions()  # by a class, in the meantime
+            if not is_kept and worker.acquire_free_slot():
+                return worker
+            worker.lock.release()
+            if not is_kept:
+                calls.reserve(source, max(0.0, deadline - time.monotonic()))
+                return calls
 
     def keep(self, worker: Worker) -> None:
         """Make the worker for admissions the own worker of the class that it has loaded."""

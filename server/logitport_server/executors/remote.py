@@ -152,6 +152,7 @@ class RemoteDialect(Dialect):
         self._memory.borrow(region)
 
     def _release(self, state: RemoteState) -> None:
+        self.worker.states.pop(state.number, None)
         if state.loaded is not None:
             self.worker.release(self._number, state.number)
 
@@ -164,7 +165,7 @@ class RemoteDialect(Dialect):
         if kept.process is not None and kept.process.uses_gpu:
             kept.uses_gpu, kept.process = True, None  # loaded again, with the GPU
             return
-        self.worker.states.add(state)
+        self.worker.states[state.number] = state.context
         state.loaded = kept.loading
 
     def _start(self, state: RemoteState) -> None:
@@ -180,7 +181,7 @@ class RemoteDialect(Dialect):
                 self._forget_process()
         self._admission.record_start(self._calls, time.monotonic() - began)
         self._started(reply)
-        self.worker.states.add(state)
+        self.worker.states[state.number] = state.context
         state.loaded = self._calls.loading
 
     def _post_host(self, on_error: Callable[[BaseException], object], seconds: float) -> WorkerProcess:
@@ -268,7 +269,7 @@ class RemoteDialect(Dialect):
         self.worker.post(
             self.source, message, columns, messages.StartReply, lambda reply, _: self._started(reply), failed
         )
-        self.worker.states.add(state)
+        self.worker.states[state.number] = state.context
         state.loaded = self._calls.loading
         state.history_events.clear()
 

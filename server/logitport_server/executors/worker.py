@@ -7,7 +7,6 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from weakref import WeakSet
 
 from logitport.errors import LogitportError, ProcessorTimedOut, from_proto
 from logitport_proto import common_pb2
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
     from logitport_server.dialects import RequestContext
     from logitport_server.executors.gpu import Gpu
-    from logitport_server.executors.remote_state import RemoteState
     from logitport_server.executors.slots import WorkerSlots
     from logitport_server.executors.zygote import Zygote
     from logitport_server.principals import TrustDomain
@@ -88,7 +86,7 @@ class Worker(ProcessHolder):
         quarantine: charged with its failures.
 
     Attributes:
-        states: the states of requests that processors have in the process.
+        states: by its number, the request of each state that processors have here.
     """
 
     def __init__(
@@ -103,7 +101,7 @@ class Worker(ProcessHolder):
         super().__init__(domain, zygote, gpu, slots)
         self.deadlines = deadlines
         self.quarantine = quarantine
-        self.states: WeakSet[RemoteState] = WeakSet()
+        self.states: dict[int, RequestContext] = {}
         self._posted: deque[_Posted] = deque()
 
     @property
@@ -115,7 +113,10 @@ class Worker(ProcessHolder):
         """Whether requests have state in the worker, besides the given one. Needs no lock if none is given."""
         if besides is None:
             return bool(self.states)
-        return any(state.context is not besides for state in self.states)
+        try:
+            return any(context is not besides for context in self.states.values())
+        except RuntimeError:  # another thread has released a state in the meantime
+            return True
 
     def admission_time(self, besides: RequestContext | None = None) -> tuple[float, bool]:
         """Return how many seconds the code of an admission may take here, and whether that is the time of a load.

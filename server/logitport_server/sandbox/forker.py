@@ -113,9 +113,13 @@ class WorkerForker:
         linux.die_with_parent(signal.SIGKILL)
         priority.lower()
         max_descriptors = os.sysconf("SC_OPEN_MAX")  # before a layer lowers the limit
+        kept = {*keep, channel.fileno()}
+        # The parent has one for each worker: with more than the limit, the layers after it could open no file.
+        _close_others(kept, max_descriptors)
         for layer in self._layers:
             layer.apply(self._plan, limits)
-        _close_descriptors({*keep, channel.fileno()}, max_descriptors)
+        _use_null_streams()
+        _close_others(kept, max_descriptors)
         channel.send(b"ready")
         channel.close()
         child()
@@ -134,11 +138,15 @@ def _end_with(channel: socket.socket, call: Callable[[], None]) -> NoReturn:
         os._exit(status)
 
 
-def _close_descriptors(kept: set[int], end: int) -> None:
-    """Close all descriptors below `end` except these, and use /dev/null for the three standard streams."""
+def _use_null_streams() -> None:
+    """Use /dev/null for the three standard streams."""
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(null, stream)
+
+
+def _close_others(kept: set[int], end: int) -> None:
+    """Close all descriptors below `end` except these and the three standard streams."""
     first = 3
     for descriptor in sorted(descriptor for descriptor in kept if descriptor > 2):
         os.closerange(first, descriptor)

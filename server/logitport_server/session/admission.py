@@ -112,6 +112,7 @@ class Admission:
                     "processors, or faster ones"
                 )
 
+        checked: list[tuple[ChainEntry, dict[str, Any]]] = []
         for place, call in enumerate(self._message.processors):
             label = _label(call.processor)
             params = json_object(call.params, f"params of processor {place} ({label})")
@@ -124,20 +125,27 @@ class Admission:
                     with Released():  # it may wait for a worker or for the store
                         dialect = host(call.processor, self.tenant, place)
                 check_deadline()
-                entry = ChainEntry(dialect, None, label)
                 with Released() if _may_wait(dialect) else nullcontext():
                     dialect.validate(params, self._sampling_params, self._context.caller)
-                    check_deadline()
-                    if in_background and not dialect.isolated:
-                        self._unstarted.append((entry, params))
-                    else:
-                        entry.state = dialect.start(self._context, params)
-                self._chain.append(entry)
+                checked.append((ChainEntry(dialect, None, label), params))
                 pause()
             except BaseException as error:
                 if dialect is None:
                     raise failures.of_processor(error, label) from error
                 raise _failure_of(error, dialect, label) from error
+        # States last: while a worker has one, classes are loaded and parameters are checked in a second process.
+        for entry, params in checked:
+            try:
+                check_deadline()
+                if in_background and not entry.dialect.isolated:
+                    self._unstarted.append((entry, params))
+                else:
+                    with Released() if _may_wait(entry.dialect) else nullcontext():
+                        entry.state = entry.dialect.start(self._context, params)
+                self._chain.append(entry)
+                pause()
+            except BaseException as error:
+                raise _failure_of(error, entry.dialect, entry.label) from error
 
     def finish(self) -> ActiveRequest:
         """Build the states that `load` left, and return the request. Runs between the steps of the session.

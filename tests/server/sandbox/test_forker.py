@@ -57,6 +57,18 @@ def test_a_worker_inherits_no_secrets_and_no_descriptors(run, monkeypatch):
     assert set(state["left"]) == {Path(path).parts[2] for path in readable_paths(sys.executable) if path[:5] == "/tmp/"}
 
 
+MANY_DESCRIPTORS = """
+held = [open("/dev/null") for _ in range(2 * Limits().open_files)]
+fork(lambda: "forked")
+"""
+
+
+def test_a_worker_can_be_forked_when_its_parent_holds_more_files_than_it_may_open(run):
+    """The parent holds one descriptor for each worker."""
+    with run(MANY_DESCRIPTORS) as program:
+        assert program.receive() == "forked"
+
+
 WORKS = """
 import numpy, torch, dill
 

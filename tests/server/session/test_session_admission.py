@@ -249,3 +249,22 @@ def test_the_load_timeout_covers_the_whole_chain(open_engine: Any, monkeypatch: 
     with pytest.raises(ProcessorTimedOut, match=r"not loaded within 10 s \(--load-timeout-seconds\)"):
         engine.add(1, [("Slow", {})] * 4)
     assert now[0] == 24.0
+
+
+def test_a_chain_is_checked_before_any_of_its_states_is_built(open_engine: Any) -> None:
+    """A worker with a state would load the rest of the chain in a second process."""
+    record: list[str] = []
+
+    class Records(EditProcessor):
+        @classmethod
+        def validate_params(cls, params: Any) -> None:
+            record.append(f"check {params['name']}")
+
+        def start(self, request: EditRequest) -> None:
+            record.append(f"start {request.params['name']}")
+
+        def edit(self, request: EditRequest, edits: RowEdits) -> None:
+            pass
+
+    open_engine(VOCAB, Records).add(0, [("Records", {"name": "a"}), ("Records", {"name": "b"})])
+    assert record == ["check a", "check b", "start a", "start b"]
