@@ -207,13 +207,15 @@ class RemoteDialect(Dialect):
         kind = reply.reads_logits, reply.takes_drafts
         if self._kind is None:
             self._kind = kind
+            # Later, only a start changes it: a new instance that has started nothing may not know it.
+            self.argmax_invariant = reply.argmax_invariant
         elif self._kind != kind:
             raise ValueError(f"reads_logits and takes_drafts are {kind}, they were {self._kind}")
         gpu = self.worker.gpu
         if gpu is not None and process.uses_gpu and reply.gpu_error:
             gpu.disable(self.domain, process, reply.gpu_error)
         self.reads_logits, self.unpickled = reply.reads_logits, reply.unpickled
-        self.argmax_invariant, self.takes_drafts = reply.argmax_invariant, reply.takes_drafts
+        self.takes_drafts = reply.takes_drafts
         self._admission.init_seconds, self._admission.checks_params = reply.init_seconds, reply.checks_params
 
     def _start_call(self, state: RemoteState) -> tuple[messages.Start, Sequence[bytes]]:

@@ -145,6 +145,15 @@ def test_a_check_that_hangs_holds_up_no_call(workers: ProcessExecutor, ship: Shi
     assert denied(running, states) == [7]
 
 
+def test_a_check_does_not_change_how_running_requests_are_called(workers: ProcessExecutor, ship: Ship) -> None:
+    """An instance may know only after a start that it is argmax-invariant. A session makes steps during a check."""
+    running, _ = admitted(workers, ship(Checks, tenant="kind"))
+    running.argmax_invariant = True  # as the reply to a start reports it
+    running.validate({}, {})
+    assert admission_worker(running)._process.alive
+    assert running.argmax_invariant
+
+
 def test_a_load_that_hangs_holds_up_no_call(workers: ProcessExecutor, ship: Ship) -> None:
     running, states = admitted(workers, ship(DenyGiven, tenant="load"), ids=[3])
     with in_thread(lambda: workers.host(ship(HangsInInit, tenant="load"))) as errors:
