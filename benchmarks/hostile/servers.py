@@ -30,7 +30,7 @@ class Usage(NamedTuple):
 
     Attributes:
         server_bytes: resident memory of the server's own process.
-        all_bytes: that of its workers, too; pages that they share count in each of them.
+        all_bytes: proportional memory of it and its workers: a page that several share is divided between them.
         descriptors: open files and sockets of the server's own process.
         workers: processes below the server.
     """
@@ -72,8 +72,8 @@ class HostileServer:
     def usage(self) -> Usage:
         """What it uses now."""
         pids = [self._pid, *descendants(self._pid)]
-        resident = [_resident_bytes(pid) for pid in pids]
-        return Usage(resident[0], sum(resident), _descriptors(self._pid), len(pids) - 1)
+        proportional = sum(map(_proportional_bytes, pids))
+        return Usage(_resident_bytes(self._pid), proportional, _descriptors(self._pid), len(pids) - 1)
 
     def cpu_seconds(self) -> float:
         """Processor time of the server and its workers, also of those that have ended."""
@@ -131,6 +131,14 @@ def _resident_bytes(pid: int) -> int:
         return int((PROC / str(pid) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError):
         return 0
+
+
+def _proportional_bytes(pid: int) -> int:
+    try:
+        lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
 def _descriptors(pid: int) -> int:

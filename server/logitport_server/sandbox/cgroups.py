@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 
 _CONTROLLERS = ("cpu", "memory", "pids")
 
-# The server has the default weight, 100. All workers together have the part of one process of niceness 10.
-_WORKERS_WEIGHT = 10
+# The server has the default weight, 100. All workers together have the part of one process of niceness 5.
+_WORKERS_WEIGHT = 33
 
 # Each thread has a stack, and a worker has temporary files in two folders; both count as memory.
 _STACK_BYTES = 8 << 20

@@ -10,9 +10,10 @@ import resource
 import time
 from contextlib import suppress
 
-# A thread of niceness 10 has about a tenth of the weight of one of niceness 0. On an idle machine it makes no
-# difference. 19 lost: a weight of 1.5 % would let a busy engine starve honest workers.
-NICENESS = 10
+# A thread of niceness 5 has about a third of the weight of one of niceness 0. On an idle machine it makes no
+# difference. 10, a tenth of the weight, lost: beside processes that used all cores, a step with a shipped ban list took
+# two to three times as long. 19 would let a busy engine starve honest workers.
+NICENESS = 5
 
 _AUTOGROUP = "/proc/self/autogroup"
 # The kernel accepts one such write in a tenth of a second from all unprivileged processes together.

@@ -71,7 +71,7 @@ def test_the_server_moves_and_enables_controllers(root: Path, proc: Path) -> Non
     assert (own / "server/cgroup.procs").read_text() == str(os.getpid())
     for parent in (own, own / "workers"):
         assert (parent / "cgroup.subtree_control").read_text() == "+cpu +memory +pids"
-    assert (own / "workers/cpu.weight").read_text() == "10"
+    assert (own / "workers/cpu.weight").read_text() == "33"
 
 
 def test_a_worker_has_a_cgroup_until_it_ends(root: Path, proc: Path, child: subprocess.Popen[bytes]) -> None:
