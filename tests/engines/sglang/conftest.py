@@ -111,12 +111,13 @@ def run_sglang(module: str, checkpoint: Path, log: Path, *options: str, **variab
     given = [part for name, value in _OPTIONS.items() if name not in options for part in (name, value)]
     given += ["--model-path", str(checkpoint), "--port", str(port), "--skip-server-warmup", "--sleep-on-idle", *options]
     offline = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(_STANDINS)}
+    shipped = {"LOGITPORT_REQUEST_PROCESSORS": "builtin,registered,shipped"}
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *given],
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=environment() | offline | variables,
+            env=environment() | offline | shipped | variables,
             cwd=log.parent,
         )
     engine = Engine(f"http://127.0.0.1:{port}", log)

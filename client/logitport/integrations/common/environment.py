@@ -12,6 +12,7 @@ from logitport.client import Client
 from logitport.connection import Tls
 from logitport.errors import InvalidArgument
 from logitport.integrations.common.chains import read_chain
+from logitport.integrations.common.permitted import permitted_kinds
 from logitport.variables import OF_THE_SDK, unread
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def client() -> Client:
         InvalidArgument: LOGITPORT_TARGET is not set, or another variable is invalid.
     """
     warn_about_misspelled()
+    permitted_kinds()
     target = os.environ.get(TARGET)
     if not target:
         raise InvalidArgument(f"{TARGET} is not set; set it to the server's address, such as 127.0.0.1:50051")

@@ -48,6 +48,12 @@ class Req:
 
 
 @pytest.fixture(autouse=True)
+def shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests of these tests ship classes."""
+    monkeypatch.setenv("LOGITPORT_REQUEST_PROCESSORS", "builtin,registered,shipped")
+
+
+@pytest.fixture(autouse=True)
 def finish_abort(monkeypatch: pytest.MonkeyPatch) -> None:
     """Install the only class of SGLang that ends a request."""
     for name in ("sglang", "sglang.srt", "sglang.srt.managers", "sglang.srt.managers.schedule_batch"):
