@@ -17,7 +17,7 @@ OF_THE_SDK = frozenset(
     PREFIX + name
     for name in (
         *("TARGET", "TOKEN", "TLS_CA", "TLS_CERT", "TLS_KEY", "STEP_TIMEOUT_SECONDS"),
-        *("DEFAULT_PROCESSORS", "REQUEST_PROCESSORS", "FAILURES", "SGLANG_GUARD"),
+        *("DEFAULT_PROCESSORS", "REQUEST_PROCESSORS", "TENANT", "FAILURES", "SGLANG_GUARD"),
     )
 )
 

@@ -86,6 +86,7 @@ class Engine:
         *,
         stream: bool = False,
         extra_fields: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
         **params: Any,
     ) -> Any:
         """Return the response of /generate; `extra_fields` are added to the body. Raises Refused."""
@@ -93,7 +94,7 @@ class Engine:
         body = {"input_ids": prompt, "sampling_params": params, "stream": stream, "custom_logit_processor": processor}
         body |= extra_fields or {}
         request = urllib.request.Request(
-            f"{self.url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
+            f"{self.url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json", **(headers or {})}
         )
         try:
             return urllib.request.urlopen(request, timeout=120)

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from logitport.integrations.vllm import failures
 from tests.engines.checkpoint import EOS
 from tests.engines.vllm.chains import extra_args_of
-from tests.engines.vllm.conftest import PROCESSOR
+from tests.engines.vllm.http import complete, run_http_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +19,6 @@ if TYPE_CHECKING:
 
     from tests.conftest import RunningServer
 
-START_SECONDS = 300.0
 DENIED = [["disallowed_tokens", {"token_ids": list(range(2, 500))}]]
 
 
@@ -45,63 +37,9 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def url(checkpoint: Path, own_server: RunningServer, log: Path) -> Iterator[str]:
     """The address of a vLLM server."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "vllm.entrypoints.openai.api_server",
-        "--model",
-        str(checkpoint),
-        "--port",
-        str(port),
-    ]
-    options = [
-        "--host",
-        "127.0.0.1",
-        "--dtype",
-        "float32",
-        "--enforce-eager",
-        "--max-model-len",
-        "256",
-        "--logits-processors",
-    ]
-    environment = {name: value for name, value in os.environ.items() if name != "VLLM_ENABLE_V1_MULTIPROCESSING"}
-    environment |= {"LOGITPORT_TARGET": own_server.target, "LOGITPORT_FAILURES": str(log / "failures.jsonl")}
-    with (log / "vllm").open("w") as out:
-        process = subprocess.Popen([*command, *options, PROCESSOR], stdout=out, stderr=out, env=environment)
-    with process:
-        try:
-            wait_for(f"http://127.0.0.1:{port}/health", process, log)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-
-
-def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except OSError:
-            time.sleep(1)
-    raise AssertionError((log / "vllm").read_text()[-4000:])
-
-
-def complete(url: str, **options: Any) -> tuple[int, Any]:
-    """Return the status and the body of one completion."""
-    with urllib.request.urlopen(f"{url}/v1/models", timeout=60) as answer:
-        model = json.load(answer)["data"][0]["id"]
-    defaults = {"model": model, "prompt": [5, 6, 7], "temperature": 0, "max_tokens": 12, "return_token_ids": True}
-    body = json.dumps(defaults | options).encode()
-    request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
+    variables = {"LOGITPORT_TARGET": own_server.target, "LOGITPORT_FAILURES": str(log / "failures.jsonl")}
+    with run_http_server(checkpoint, log / "vllm", variables) as url:
+        yield url
 
 
 def test_a_chain_is_passed_as_json(url: str) -> None:

@@ -13,6 +13,7 @@ from logitport.connection import Tls
 from logitport.errors import InvalidArgument
 from logitport.integrations.common.chains import read_chain
 from logitport.integrations.common.permitted import permitted_kinds
+from logitport.integrations.common.tenants import tenant_function
 from logitport.variables import OF_THE_SDK, unread
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def client() -> Client:
     """
     warn_about_misspelled()
     permitted_kinds()
+    tenant_function()
     target = os.environ.get(TARGET)
     if not target:
         raise InvalidArgument(f"{TARGET} is not set; set it to the server's address, such as 127.0.0.1:50051")

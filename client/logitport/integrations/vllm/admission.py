@@ -12,10 +12,11 @@ from typing import Any, NoReturn
 import orjson
 
 from logitport.errors import InvalidParams, LimitExceeded, LogitportError, NotAuthenticated
-from logitport.integrations.common import environment
+from logitport.integrations.common import environment, tenants
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
 from logitport.integrations.common.session_holder import SessionHolder
 from logitport.integrations.vllm.engine import eos_token_ids
+from logitport.integrations.vllm.middleware import current_headers
 from logitport.integrations.vllm.request_spec import chain, failure_id, sampling_params
 from logitport.integrations.vllm.runner_context import find_config
 from logitport.request import Request
@@ -46,7 +47,8 @@ class Admission:
         requested = chain(params, environment.default_chain())
         if not requested:
             return
-        request = Request(processors=requested, sampling_params=sampling_params(params))
+        tenant = _set_tenant(params)
+        request = Request(processors=requested, sampling_params=sampling_params(params), tenant=tenant)
         digest = _digest(request)
         with self._lock:
             if time.monotonic() < self._valid_until.get(digest, 0.0):
@@ -93,9 +95,19 @@ def check(params: Any) -> None:
     _admission.check(params)
 
 
+def _set_tenant(params: Any) -> str:
+    """Write the tenant into the parameters for vLLM's workers, over any that a client has written, and return it."""
+    tenant = tenants.tenant_of(tenants.EngineRequest(current_headers(), params))
+    if tenant or tenants.KEY in (params.extra_args or {}):
+        params.extra_args = {**(params.extra_args or {}), tenants.KEY: tenant}  # the caller's dictionary is not changed
+    return tenant
+
+
 def _digest(request: Request) -> bytes:
     try:
-        data = orjson.dumps([request.processors, request.sampling_params], option=orjson.OPT_SERIALIZE_NUMPY)
+        data = orjson.dumps(
+            [request.processors, request.sampling_params, request.tenant], option=orjson.OPT_SERIALIZE_NUMPY
+        )
     except TypeError as error:
         raise InvalidParams(f"logitport: processors or sampling parameters are not JSON: {error}") from error
     return hashlib.blake2b(data).digest()

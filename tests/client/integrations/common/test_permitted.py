@@ -50,9 +50,9 @@ def test_the_operators_default_chain_may_ship() -> None:
 )
 def test_the_operator_chooses(value: str, accepted: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, value)
-    for kind in NAMES:
+    for kind, name in NAMES.items():
         if kind in accepted:
-            assert chain_of(named(kind)) == [(NAMES[kind], {})]
+            assert chain_of(named(kind)) == [(name, {})]
         else:
             with pytest.raises(InvalidArgument, match=re.escape(VARIABLE)):
                 chain_of(named(kind))
