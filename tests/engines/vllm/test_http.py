@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
 
 from logitport.integrations.vllm import failures
-from tests.engines.checkpoint import EOS
 from tests.engines.vllm.chains import extra_args_of
-from tests.engines.vllm.http import complete, run_http_server
+from tests.engines.vllm.http import complete, post, run_http_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import RunningServer
 
+FAILING = {"logitport": json.dumps(extra_args_of([("RaisesAfterOutputs", {"after": 3})])["logitport"])}
 DENIED = [["disallowed_tokens", {"token_ids": list(range(2, 500))}]]
 
 
@@ -38,7 +40,8 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def url(checkpoint: Path, own_server: RunningServer, log: Path) -> Iterator[str]:
     """The address of a vLLM server."""
     variables = {"LOGITPORT_TARGET": own_server.target, "LOGITPORT_FAILURES": str(log / "failures.jsonl")}
-    with run_http_server(checkpoint, log / "vllm", variables) as url:
+    options = ("--middleware", "logitport.integrations.vllm.Middleware")
+    with run_http_server(checkpoint, log / "vllm", variables, *options) as url:
         yield url
 
 
@@ -62,22 +65,62 @@ def test_an_invalid_chain_is_answered_with_400(url: str, chain: str, message: st
     assert message in answer["error"]["message"]
 
 
-def test_a_failure_is_in_the_stop_reason_and_in_the_record(
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_failure_is_answered_with_its_error(url: str, log: Path, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if nothing ends the request in vLLM."""
+    monkeypatch.setenv("LOGITPORT_FAILURES", str(log / "failures.jsonl"))
+    before, counted = len(failures()), failed_in_metrics(url)
+
+    status, answer = complete(url, vllm_xargs=FAILING, ignore_eos=True, n=n, temperature=1, max_tokens=200)
+
+    assert status == 400
+    assert answer["error"]["message"].startswith("logitport: ProcessorFailed: ")
+    assert "on purpose" in answer["error"]["message"]
+    assert failures()[before].error == "ProcessorFailed"
+    assert failed_in_metrics(url) > counted
+    assert complete(url)[0] == 200
+
+
+def test_a_request_may_have_its_failure_in_the_stop_reason(
     url: str, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOGITPORT_FAILURES", str(log / "failures.jsonl"))
-    failing = {"logitport": json.dumps(extra_args_of([("RaisesAfterOutputs", {"after": 3})])["logitport"])}
 
-    plain = complete(url, vllm_xargs=failing)[1]
-    reported = complete(url, vllm_xargs=failing | {"logitport_failure_id": 401}, stop_token_ids=[401])[1]
+    status, answer = complete(url, vllm_xargs=FAILING | {"logitport_failure_id": 401}, stop_token_ids=[401])
 
-    assert (plain["choices"][0]["finish_reason"], plain["choices"][0]["stop_reason"]) == ("stop", None)
-    assert plain["choices"][0]["token_ids"][3:] == [EOS]
-    assert (reported["choices"][0]["finish_reason"], reported["choices"][0]["stop_reason"]) == ("stop", 401)
-    for answer in (plain, reported):
-        (failure,) = failures(answer["id"])
-        assert (failure.error, failure.output_length) == ("ProcessorFailed", 3)
-        assert "on purpose" in failure.remote_traceback
+    assert status == 200
+    assert (answer["choices"][0]["finish_reason"], answer["choices"][0]["stop_reason"]) == ("stop", 401)
+    (failure,) = failures(answer["id"])
+    assert (failure.error, failure.output_length) == ("ProcessorFailed", 3)
+    assert "on purpose" in failure.remote_traceback
+
+
+def test_a_stream_ends_with_the_error(url: str) -> None:
+    status, text = post(url, vllm_xargs=FAILING, stream=True)
+
+    assert status == 200
+    *begin, error, done = [line.removeprefix("data: ") for line in text.splitlines() if line]
+    assert len(begin) == 3
+    assert json.loads(error)["error"]["code"] == 400
+    assert "on purpose" in json.loads(error)["error"]["message"]
+    assert done == "[DONE]"
+
+
+def test_refusals_of_streams_have_a_status_and_no_traceback(url: str, log: Path) -> None:
+    logged = len((log / "vllm").read_text())
+    for stream in (True, False):
+        status, text = post(url, vllm_xargs={"logitport": '[["nope"]]'}, stream=stream)
+        assert status == 400, text
+        assert json.loads(text)["error"]["type"] == "BadRequestError"
+        assert "UnknownProcessor" in json.loads(text)["error"]["message"]
+    assert "Traceback" not in (log / "vllm").read_text()[logged:]
+
+
+def failed_in_metrics(url: str) -> float:
+    """Return the number of failed requests in vLLM's metrics."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+        found = re.findall(r'logitport_failed_requests_total{error="ProcessorFailed"} (\S+)', answer.read().decode())
+    return float(found[0]) if found else 0.0
 
 
 def test_without_the_service_a_request_is_answered_with_503_and_vllm_continues(
@@ -89,7 +132,8 @@ def test_without_the_service_a_request_is_answered_with_503_and_vllm_continues(
     own_server.stop()
 
     fresh = complete(url, vllm_xargs={"logitport": '[["disallowed_tokens", {"token_ids": [9]}]]'})
-    assert fresh[0] == 503
+    assert fresh[0] == 503, fresh
     status, answer = complete(url, vllm_xargs=known)  # accepted a moment ago: admitted, and ended at once
-    assert (status, answer["choices"][0]["token_ids"]) == (200, [EOS])
+    assert status == 503, answer
+    assert "ServerUnavailable" in answer["error"]["message"]
     assert complete(url)[0] == 200

@@ -94,4 +94,4 @@ def _import(path: str) -> Callable[[EngineRequest], str]:
         raise InvalidArgument(f"{VARIABLE} is {path!r}, which cannot be imported: {error}") from error
     if not callable(function):
         raise InvalidArgument(f"{VARIABLE} is {path!r}, which is not a function")
-    return function  # type: ignore[return-value] # callable
+    return function

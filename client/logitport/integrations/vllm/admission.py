@@ -6,23 +6,21 @@ import hashlib
 import threading
 import time
 from collections import OrderedDict
-from http import HTTPStatus
-from typing import Any, NoReturn
+from typing import Any
 
 import orjson
 
-from logitport.errors import InvalidParams, LimitExceeded, LogitportError, NotAuthenticated
+from logitport.errors import InvalidParams, LogitportError
 from logitport.integrations.common import environment, tenants
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
 from logitport.integrations.common.session_holder import SessionHolder
+from logitport.integrations.vllm import responses
 from logitport.integrations.vllm.engine import eos_token_ids
 from logitport.integrations.vllm.middleware import current_headers
 from logitport.integrations.vllm.request_spec import chain, failure_id, sampling_params
 from logitport.integrations.vllm.runner_context import find_config
 from logitport.request import Request
 
-# Errors that the operator or time must fix, not the request's sender.
-_SERVICE_ERRORS = (*SESSION_ERRORS, NotAuthenticated, LimitExceeded)
 # How long an accepted chain is not checked again. If its processor is deleted meanwhile, the request fails later.
 _VALID_SECONDS = 60.0
 _MAX_VALID = 1024
@@ -40,9 +38,15 @@ class Admission:
         """Try the chain of a `SamplingParams`.
 
         Raises:
-            ValueError: the chain is malformed, or the service refuses it; vLLM answers with status 400.
-            vllm.exceptions.GracefulHTTPError: the service is unavailable; vLLM answers with status 503.
+            vllm.exceptions.VLLMValidationError: the chain is malformed, or the service refuses it; status 400.
+            vllm.exceptions.GracefulHTTPError: the service is unavailable, status 503; or it has a defect, status 500.
         """
+        try:
+            self._check(params)
+        except LogitportError as error:
+            raise responses.refusal(error) from None
+
+    def _check(self, params: Any) -> None:
         failure_id(params)
         requested = chain(params, environment.default_chain())
         if not requested:
@@ -56,13 +60,12 @@ class Admission:
             try:
                 session = self._holder.ensure_open(_options)
                 session.remove(session.add(request))
-            except _SERVICE_ERRORS as error:
-                if isinstance(error, SESSION_ERRORS):
-                    self._holder.discard(error)
-                _raise_unavailable(error)
-            except LogitportError as error:
+            except SESSION_ERRORS as error:
+                self._holder.discard(error)
+                raise
+            except LogitportError:
                 self._holder.record_success()
-                raise ValueError(f"logitport: {type(error).__name__}: {error}") from error
+                raise
             self._holder.record_success()
             self._valid_until[digest] = time.monotonic() + _VALID_SECONDS
             while len(self._valid_until) > _MAX_VALID:
@@ -109,13 +112,5 @@ def _digest(request: Request) -> bytes:
             [request.processors, request.sampling_params, request.tenant], option=orjson.OPT_SERIALIZE_NUMPY
         )
     except TypeError as error:
-        raise InvalidParams(f"logitport: processors or sampling parameters are not JSON: {error}") from error
+        raise InvalidParams(f"processors or sampling parameters are not JSON: {error}") from error
     return hashlib.blake2b(data).digest()
-
-
-def _raise_unavailable(error: LogitportError) -> NoReturn:
-    try:
-        from vllm.exceptions import GracefulHTTPError
-    except ImportError:  # an older vLLM answers any error with status 500
-        raise error from None
-    raise GracefulHTTPError(f"logitport: {error}", HTTPStatus.SERVICE_UNAVAILABLE) from error

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from logitport.errors import InvalidArgument
 from logitport.integrations.common.tenants import headers_of
+from logitport.integrations.vllm.responses import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -28,7 +30,7 @@ def current_headers() -> Mapping[str, str]:
 
 
 class Middleware:
-    """Shows the hook a request's headers, from which it reads the tenant.
+    """Shows the hook a request's headers, and answers a stream that begins with an error of the hook with its status.
 
     Args:
         app: the application that it wraps.
@@ -45,18 +47,72 @@ class Middleware:
         try:
             token = _headers.set(headers_of(scope["headers"]))
         except InvalidArgument as error:
-            await _refuse(send, str(error))
+            message = f"{PREFIX}{error}"
+            await _answer(send, {"message": message, "type": "BadRequestError", "param": None, "code": 400})
             return
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, _StreamStart(send))
         finally:
             _headers.reset(token)
 
 
-async def _refuse(send: Send, message: str) -> None:
-    """Answer with status 400, in the form of vLLM's errors."""
-    error = {"message": f"logitport: {message}", "type": "BadRequestError", "param": None, "code": 400}
+class _StreamStart:
+    """Sends the messages of a response. Holds the start of a stream until its first event is known.
+
+    vLLM starts a stream with status 200 before it checks the request's chain.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._held: Message | None = None
+        self._answered = False
+
+    async def __call__(self, message: Message) -> None:
+        """Send a message of ASGI."""
+        if self._answered:
+            return
+        if message["type"] == "http.response.start" and _is_stream(message):
+            self._held = message
+            return
+        held, self._held = self._held, None
+        if held is not None:
+            error = _error_in(message.get("body", b""))
+            if error is not None:
+                self._answered = True
+                await _answer(self._send, error)
+                return
+            await self._send(held)
+        await self._send(message)
+
+
+def _is_stream(start: Message) -> bool:
+    return any(
+        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in start.get("headers", ())
+    )
+
+
+def _error_in(event: bytes) -> dict[str, Any] | None:
+    """Return the hook's error that this event of a stream holds; None for other events."""
+    if not event.startswith(_ERROR_EVENT):
+        return None
+    try:
+        error = orjson.loads(event.removeprefix(b"data: ").partition(b"\n")[0])["error"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return None
+    if not isinstance(error, dict) or not str(error.get("message", "")).startswith(PREFIX):
+        return None
+    if error.get("code") == HTTPStatus.BAD_REQUEST:
+        error["type"] = "BadRequestError"  # as without a stream; vLLM 0.32 writes InternalServerError into streams
+    return error
+
+
+_ERROR_EVENT = b'data: {"error"'
+
+
+async def _answer(send: Send, error: Mapping[str, Any]) -> None:
+    """Answer with an error, in the form of vLLM's errors. Its status is the error's code."""
     body = orjson.dumps({"error": error})
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    await send({"type": "http.response.start", "status": int(error["code"]), "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from logitport.integrations.vllm import admission
+from logitport.integrations.vllm import admission, front_end
+from logitport.integrations.vllm.runner_context import find_config
 
 if TYPE_CHECKING:
     import torch
@@ -57,6 +58,7 @@ class RemoteLogitsProcessor(*_interfaces()):  # type: ignore[misc] # the bases a
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
         """Refuse a request with a malformed chain, or one that the service refuses. Raises as `Admission.check`."""
+        front_end.install(find_config())
         admission.check(sampling_params)
 
     def is_argmax_invariant(self) -> bool:

@@ -12,6 +12,7 @@ from logitport.integrations.common import environment
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
 from logitport.integrations.common.session_holder import RECONNECT_SECONDS, SessionHolder
 from logitport.integrations.vllm.failures import record
+from logitport.integrations.vllm.mailbox import Mailbox
 from logitport.ops import apply_edits
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class RemoteRequest:
         request_id: vLLM's name for it, or "".
         prompt_length: number of prompt ids.
         ending_id: the id that it gets once it has failed.
+        names_failure_id: whether its caller detects a failure by that id, and so gets no error from vLLM.
         handle: at the service; None before admission, and on all ranks but the leader.
         error: why it failed; set on the leader.
         failed: whether every rank knows that it failed.
@@ -41,6 +43,7 @@ class RemoteRequest:
     request_id: str
     prompt_length: int
     ending_id: int
+    names_failure_id: bool = False
     handle: Handle | None = None
     error: Exception | None = None
     failed: bool = False
@@ -101,6 +104,7 @@ class RemoteBatch:
         self._engine = engine
         self._ranks = ranks
         self._holder = SessionHolder(environment.client)
+        self._mailbox = Mailbox(engine.instance_id)
         self._live: set[RemoteRequest] = set()
         self._begun: tuple[Step, list[int], PendingStep | None] | None = None
 
@@ -138,16 +142,21 @@ class RemoteBatch:
             self.fail(request, error)
 
     def fail(self, request: RemoteRequest, error: Exception) -> None:
-        """Force the request's ending id from now on. A request fails once, and keeps its first error."""
+        """Have vLLM answer the request with the error, and force its ending id from now on.
+
+        A request fails once, and keeps its first error.
+        """
         if request.error is None:
             request.error = error
-            record(
+            failure = record(
                 error,
                 request_id=request.request_id,
                 prompt_length=request.prompt_length,
                 output_length=request.known_outputs,
                 forced_token_id=request.ending_id,
             )
+            if not request.names_failure_id:
+                self._mailbox.post(failure)
 
     def begin(self, step: Step) -> None:
         """Send the sampled ids and return at once: the service computes during the forward pass."""

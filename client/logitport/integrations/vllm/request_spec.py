@@ -67,6 +67,11 @@ def failure_id(params: Any) -> int | None:
     return token_id
 
 
+def names_failure_id(params: Any) -> bool:
+    """Return whether the request names an id that ends it if it fails. Never raises."""
+    return FAILURE_ID in (params.extra_args or {})
+
+
 def ending_id(params: Any, eos_token_ids: Sequence[int]) -> int:
     """Return the id that ends a request; the model's own if none does, as with ignore_eos and no stop_token_ids.
 
