@@ -10,7 +10,7 @@ import torch
 from logitport.errors import ProcessorFailed
 from logitport.integrations.common import environment
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
-from logitport.integrations.common.session_holder import RECONNECT_SECONDS, SessionHolder
+from logitport.integrations.common.session_holder import SessionHolder
 from logitport.integrations.vllm.failures import record
 from logitport.integrations.vllm.mailbox import Mailbox
 from logitport.ops import apply_edits
@@ -242,7 +242,7 @@ class RemoteBatch:
             "eos_token_ids": self._engine.eos_token_ids,
             "max_draft_tokens": self._engine.max_draft_tokens,
             "engine": self._engine.version,
-            "reconnect_seconds": RECONNECT_SECONDS,
+            "reconnect_seconds": environment.reconnect_seconds(),
         }
 
     def _discard_session(self, error: Exception) -> None:
