@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+import time
 import urllib.request
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -115,6 +117,31 @@ def test_refusals_of_streams_have_a_status_and_no_traceback(url: str, log: Path)
         assert json.loads(text)["error"]["type"] == "BadRequestError"
         assert "UnknownProcessor" in json.loads(text)["error"]["message"]
     assert "Traceback" not in (log / "vllm").read_text()[logged:]
+
+
+def test_slow_chains_delay_only_their_own_requests(url: str) -> None:
+    chains = [extra_args_of([("SleepsInCheck", {"seconds": 6, "n": n})])["logitport"] for n in range(6)]
+    begun, answers = time.monotonic(), []
+
+    def slow(chain: Any) -> None:
+        answers.append((*complete(url, vllm_xargs={"logitport": json.dumps(chain)}), time.monotonic() - begun))
+
+    threads = [threading.Thread(target=slow, args=[chain]) for chain in chains]
+    for thread in threads:
+        thread.start()
+    waits = []
+    while len(answers) < len(chains):
+        began = time.monotonic()
+        assert complete(url, vllm_xargs={"logitport": json.dumps(DENIED)}, max_tokens=2)[0] == 200
+        waits.append(time.monotonic() - began)
+    for thread in threads:
+        thread.join()
+
+    assert max(waits) < 5, waits
+    assert min(seconds for *_, seconds in answers) > 6
+    # They wait for each other in the worker of their class, some of them for longer than the step timeout.
+    assert {status for status, *_ in answers} <= {400, 503}, answers
+    print("waits of others:", sorted(waits), "of the slow:", [round(one[2], 1) for one in answers])
 
 
 def failed_in_metrics(url: str) -> float:

@@ -1,13 +1,14 @@
-"""Reports failures to vLLM's clients. Patches vLLM's front end, because a logits processor cannot end one request."""
+"""Patches vLLM's front end: a logits processor can neither end one request, nor check one without blocking all."""
 
 from __future__ import annotations
 
 import functools
 import logging
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from logitport.integrations.vllm import responses
+from logitport.integrations.vllm import admission, responses
 from logitport.integrations.vllm.mailbox import Mailbox
 
 if TYPE_CHECKING:
@@ -20,6 +21,25 @@ _log = logging.getLogger(__name__)
 _lock = threading.Lock()
 # The engines of this process's front ends.
 _mailboxes: dict[str, Mailbox] = {}
+
+
+def check_off_the_event_loop() -> None:
+    """Have the asynchronous engine, if this process has loaded it, check chains on threads: its own check blocks."""
+    module = sys.modules.get("vllm.v1.engine.async_llm")
+    engine = getattr(module, "AsyncLLM", None)
+    if engine is not None and hasattr(engine, "add_request") and not hasattr(engine.add_request, "__wrapped__"):
+        engine.add_request = _wrap_add(engine.add_request)
+
+
+def _wrap_add(add: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(add)
+    async def wrapped(engine: Any, request_id: str, prompt: Any, params: Any, *args: Any, **keywords: Any) -> Any:
+        """Check the chain before vLLM does. Raises as `Admission.prepare`."""
+        if hasattr(params, "extra_args") and hasattr(params, "stop_token_ids"):  # not of a pooling model
+            await admission.prepare(params, getattr(engine, "vllm_config", None))
+        return await add(engine, request_id, prompt, params, *args, **keywords)
+
+    return wrapped
 
 
 def install(config: Any) -> None:

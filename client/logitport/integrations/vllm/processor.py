@@ -27,6 +27,10 @@ def _interfaces() -> tuple[type, ...]:
     return tuple(found)
 
 
+# vLLM imports this module when it creates the front end, before the first request.
+front_end.check_off_the_event_loop()
+
+
 class RemoteLogitsProcessor(*_interfaces()):  # type: ignore[misc] # the bases are the installed vLLM's
     """Processes the logits of requests that name processors in the service, with either of vLLM's runners.
 
@@ -58,8 +62,9 @@ class RemoteLogitsProcessor(*_interfaces()):  # type: ignore[misc] # the bases a
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
         """Refuse a request with a malformed chain, or one that the service refuses. Raises as `Admission.check`."""
-        front_end.install(find_config())
-        admission.check(sampling_params)
+        config = find_config()
+        front_end.install(config)
+        admission.check(sampling_params, config)
 
     def is_argmax_invariant(self) -> bool:
         """Return False: processors may change the likeliest id."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import CustomLogitProcessor, DeadlineExceeded, LogitportError
+from logitport import CustomLogitProcessor, DeadlineExceeded, EditProcessor, LogitportError
 from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.vllm import failures
 from logitport.integrations.vllm.engine import Engine
@@ -268,6 +268,31 @@ def test_a_request_with_all_ids_denied_fails(with_a_reader: bool) -> None:
     assert torch.isfinite(logits[2]).nonzero().flatten().tolist() == [EOS]
     assert torch.isfinite(logits[0]).sum() == VOCAB_SIZE - 2
     assert [(failure.request_id, failure.error) for failure in failures()] == [("r1", "ProcessorFailed")]
+
+
+class SleepsInStart(EditProcessor):
+    """Is slow for each request."""
+
+    def start(self, request):
+        import time
+
+        time.sleep(60)
+
+    def edit(self, request, edits):
+        edits.deny([1])
+
+
+@pytest.mark.slow
+def test_a_slow_admission_fails_only_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logitport.integrations.vllm.remote._MAX_ADMISSION_SECONDS", 1.0)
+    began = time.monotonic()
+
+    logits = drive(RemoteBatch(ENGINE, Ranks()), [CHAINS["edits"][0], [(SleepsInStart, {})]], 2)[1]
+
+    assert time.monotonic() - began < 40
+    assert torch.isinf(logits[0]).nonzero().flatten().tolist() == [3, 4]
+    assert torch.isfinite(logits[2]).nonzero().flatten().tolist() == [EOS]
+    assert [(failure.request_id, failure.error) for failure in failures()] == [("r1", "ProcessorTimedOut")]
 
 
 def test_a_request_that_cannot_be_made_fails() -> None:
