@@ -62,15 +62,15 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     raise AssertionError(log.read_text()[-4000:])
 
 
+def stream(url: str, headers: Mapping[str, str] | None = None, **options: Any) -> Any:
+    """Return the response of one completion that is streamed, while it arrives. Raises HTTPError."""
+    return urllib.request.urlopen(_request(url, headers, {"stream": True, **options}), timeout=400)
+
+
 def post(url: str, headers: Mapping[str, str] | None = None, **options: Any) -> tuple[int, str]:
     """Return the status and the text of one completion."""
-    with urllib.request.urlopen(f"{url}/v1/models", timeout=60) as answer:
-        model = json.load(answer)["data"][0]["id"]
-    defaults = {"model": model, "prompt": [5, 6, 7], "temperature": 0, "max_tokens": 12, "return_token_ids": True}
-    body = json.dumps(defaults | options).encode()
-    sent = {"Content-Type": "application/json", **(headers or {})}
     try:
-        with urllib.request.urlopen(urllib.request.Request(f"{url}/v1/completions", body, sent), timeout=120) as answer:
+        with urllib.request.urlopen(_request(url, headers, options), timeout=120) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -80,3 +80,11 @@ def complete(url: str, headers: Mapping[str, str] | None = None, **options: Any)
     """Return the status and the body of one completion that is not streamed."""
     status, text = post(url, headers, **options)
     return status, json.loads(text)
+
+
+def _request(url: str, headers: Mapping[str, str] | None, options: Mapping[str, Any]) -> urllib.request.Request:
+    with urllib.request.urlopen(f"{url}/v1/models", timeout=60) as answer:
+        model = json.load(answer)["data"][0]["id"]
+    body = {"model": model, "prompt": [5, 6, 7], "temperature": 0, "max_tokens": 12, "return_token_ids": True}
+    sent = {"Content-Type": "application/json", **(headers or {})}
+    return urllib.request.Request(f"{url}/v1/completions", json.dumps({**body, **options}).encode(), sent)

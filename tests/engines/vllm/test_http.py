@@ -141,7 +141,6 @@ def test_slow_chains_delay_only_their_own_requests(url: str) -> None:
     assert min(seconds for *_, seconds in answers) > 6
     # They wait for each other in the worker of their class, some of them for longer than the step timeout.
     assert {status for status, *_ in answers} <= {400, 503}, answers
-    print("waits of others:", sorted(waits), "of the slow:", [round(one[2], 1) for one in answers])
 
 
 def failed_in_metrics(url: str) -> float:
