@@ -25,6 +25,7 @@ SLOW_FILES = frozenset(
         "benchmarks/test_hostile.py",
         # Hooks and lost or stalled servers.
         "client/integrations/test_stalled_server.py",
+        "client/integrations/test_tenants.py",
         "client/integrations/transformers/test_continuous.py",
         "client/integrations/transformers/test_generate.py",
         "client/integrations/vllm/test_admission.py",

@@ -261,6 +261,10 @@ class ServerConfig(EnvironmentOptions):
         description="where shipped processors run: process (one sandboxed process for each author) or none (in the "
         "server's own process: only for code that you would run yourself)",
     )
+    require_tenant: bool = Field(
+        False,
+        description="refuse requests that name no tenant, so that users of one engine do not share a trust domain",
+    )
     without_layer: list[LayerName] = WITHOUT_LAYER
     require_layer: list[LayerName] = REQUIRE_LAYER
     tokenizer: list[Annotated[str, AfterValidator(_tokenizer)]] = Field(

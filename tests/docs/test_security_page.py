@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import pytest
+
+from logitport.integrations.common.tenants import EngineRequest
 from logitport_server.config import ServerConfig
 from logitport_server.sandbox import LAYER_NAMES, Limits
 from logitport_server.sandbox.attempts import ATTEMPTS, Attempt
+from tests.conftest import free_address
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text()
@@ -65,3 +76,67 @@ def test_the_limits_are_the_limits() -> None:
     assert shown["threads"] == str(config.worker_threads)
     assert shown["open files"] == str(limits.open_files)
     assert shown["temporary files"].startswith(f"{limits.temporary_bytes >> 20} MiB")
+
+
+def block(language: str) -> str:
+    (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    return str(found)
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+def test_the_gateway_overwrites_the_tenant(tmp_path: Path) -> None:
+    seen: list[list[str]] = []
+
+    class Engine(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers.get_all("X-Logitport-Tenant") or [])
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    engine, gateway = HTTPServer(("127.0.0.1", 0), Engine), free_address()
+    example = block("nginx").replace("listen 8080", f"listen {gateway}")
+    example = example.replace("127.0.0.1:8000", f"127.0.0.1:{engine.server_port}")
+    folders = "".join(
+        f"{name}_temp_path {tmp_path / name};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    config = tmp_path / "nginx.conf"
+    config.write_text(
+        f"daemon off; pid {tmp_path}/pid; error_log {tmp_path}/errors; events {{}}"
+        f"http {{ access_log off; {folders} {example} }}"
+    )
+    command = ["nginx", "-p", str(tmp_path), "-c", str(config), "-e", str(tmp_path / "errors")]
+    subprocess.run([*command, "-t"], check=True, capture_output=True)
+
+    def ask(**headers: str) -> int:
+        try:
+            with urllib.request.urlopen(urllib.request.Request(f"http://{gateway}/v1/x", headers=headers)) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+        except OSError:
+            return 0
+
+    threading.Thread(target=engine.serve_forever, daemon=True).start()
+    process = subprocess.Popen(command)
+    try:
+        wait_until(lambda: ask() == 401)
+        forged = {"X-Logitport-Tenant": "globex"}
+        assert ask(**forged) == 401
+        assert ask(Authorization="Bearer KEY-OF-ACME", **forged) == 200
+        assert seen == [["acme"]]
+    finally:
+        process.terminate()
+        process.wait(30)
+        engine.shutdown()
+        engine.server_close()
+
+
+def test_the_operators_function() -> None:
+    (example,) = [one for one in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "def tenant_of" in one]
+    names: dict[str, object] = {}
+    exec(example, names)
+    assert names["tenant_of"](EngineRequest({"x-account": "acme/42"})) == "acme"  # type: ignore[operator]

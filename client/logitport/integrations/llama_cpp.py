@@ -36,6 +36,7 @@ class RemoteLogitsProcessor(SequenceHook):
     Args:
         client: the connection; not closed by this object.
         processors: (processor, parameters) pairs, in execution order.
+        tenant: the program's customer; create one object for each.
 
     Attributes:
         steps: steps served, over all completions.
@@ -46,8 +47,9 @@ class RemoteLogitsProcessor(SequenceHook):
         InvalidArgument: `processors` is no list of such pairs.
     """
 
-    def __init__(self, client: Client, processors: Chain) -> None:
+    def __init__(self, client: Client, processors: Chain, *, tenant: str = "") -> None:
         self._chain = require_chain(processors)
+        self._tenant = tenant
         # Keyed by the model that runs the completion; by this object outside `Llama.sample`.
         self._completions: weakref.WeakKeyDictionary[object, _Completion] = weakref.WeakKeyDictionary()
         super().__init__(client, self._completions)
@@ -106,7 +108,7 @@ class RemoteLogitsProcessor(SequenceHook):
             # A strong reference to the sampler would keep the model, and so the dictionary entry, alive.
             sampler_ref = None if sampler is None else weakref.ref(sampler)
             completion = self._completions[key] = _Completion(HistoryBatch(session, ids), sampler_ref, close)
-            completion.batch.admit(np.ones(ids.shape, bool), [self._chain])
+            completion.batch.admit(np.ones(ids.shape, bool), [self._chain], [self._tenant])
         return completion.batch
 
 

@@ -171,7 +171,13 @@ class Admission:
 
 
 def check_limits(request: common_pb2.Request, limits: ServerConfig) -> None:
-    """Check the limits on memory that a request needs. Raises LimitExceeded."""
+    """Check the tenant, and the limits on memory that a request needs. Raises InvalidArgument, LimitExceeded."""
+    if limits.require_tenant and not request.tenant:
+        raise InvalidArgument(
+            "the request names no tenant, and this server requires one (--require-tenant): set Request.tenant; "
+            "with an engine's hook, have a gateway set the header X-Logitport-Tenant, or set LOGITPORT_TENANT "
+            "(docs/security.md, Tenants)"
+        )
     length = len(request.prompt_token_ids) + len(request.output_token_ids)
     if length > limits.max_tokens_per_request:
         raise too_many_tokens(length, limits.max_tokens_per_request)

@@ -86,6 +86,7 @@ class Engine:
         *,
         stream: bool = False,
         extra_fields: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
         **params: Any,
     ) -> Any:
         """Return the response of /generate; `extra_fields` are added to the body. Raises Refused."""
@@ -93,7 +94,7 @@ class Engine:
         body = {"input_ids": prompt, "sampling_params": params, "stream": stream, "custom_logit_processor": processor}
         body |= extra_fields or {}
         request = urllib.request.Request(
-            f"{self.url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
+            f"{self.url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json", **(headers or {})}
         )
         try:
             return urllib.request.urlopen(request, timeout=120)
@@ -111,12 +112,13 @@ def run_sglang(module: str, checkpoint: Path, log: Path, *options: str, **variab
     given = [part for name, value in _OPTIONS.items() if name not in options for part in (name, value)]
     given += ["--model-path", str(checkpoint), "--port", str(port), "--skip-server-warmup", "--sleep-on-idle", *options]
     offline = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(_STANDINS)}
+    shipped = {"LOGITPORT_REQUEST_PROCESSORS": "builtin,registered,shipped"}
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *given],
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=environment() | offline | variables,
+            env=environment() | offline | shipped | variables,
             cwd=log.parent,
         )
     engine = Engine(f"http://127.0.0.1:{port}", log)

@@ -28,8 +28,20 @@ class RaisesAfterOutputs(CustomLogitProcessor):
         return logits
 
 
+class SleepsInCheck(CustomLogitProcessor):
+    """Takes long to check the parameters of each request."""
+
+    def validate_params(self, params):
+        import time
+
+        time.sleep(params["seconds"])
+
+    def __call__(self, logits, custom_param_list=None):
+        return logits
+
+
 CLASSES: dict[str, type[CustomLogitProcessor]] = {
-    kind.__name__: kind for kind in (TiltByLastId, ForcesCallCount, RaisesAfterOutputs)
+    kind.__name__: kind for kind in (TiltByLastId, ForcesCallCount, RaisesAfterOutputs, SleepsInCheck)
 }
 SHIPPED = {name: kind.to_str() for name, kind in CLASSES.items()}
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
+import re
+import threading
 import time
-import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from logitport.integrations.vllm import failures
-from tests.engines.checkpoint import EOS
 from tests.engines.vllm.chains import extra_args_of
-from tests.engines.vllm.conftest import PROCESSOR
+from tests.engines.vllm.http import complete, post, run_http_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import RunningServer
 
-START_SECONDS = 300.0
+FAILING = {"logitport": json.dumps(extra_args_of([("RaisesAfterOutputs", {"after": 3})])["logitport"])}
 DENIED = [["disallowed_tokens", {"token_ids": list(range(2, 500))}]]
 
 
@@ -45,63 +41,11 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def url(checkpoint: Path, own_server: RunningServer, log: Path) -> Iterator[str]:
     """The address of a vLLM server."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "vllm.entrypoints.openai.api_server",
-        "--model",
-        str(checkpoint),
-        "--port",
-        str(port),
-    ]
-    options = [
-        "--host",
-        "127.0.0.1",
-        "--dtype",
-        "float32",
-        "--enforce-eager",
-        "--max-model-len",
-        "256",
-        "--logits-processors",
-    ]
-    environment = {name: value for name, value in os.environ.items() if name != "VLLM_ENABLE_V1_MULTIPROCESSING"}
-    environment |= {"LOGITPORT_TARGET": own_server.target, "LOGITPORT_FAILURES": str(log / "failures.jsonl")}
-    with (log / "vllm").open("w") as out:
-        process = subprocess.Popen([*command, *options, PROCESSOR], stdout=out, stderr=out, env=environment)
-    with process:
-        try:
-            wait_for(f"http://127.0.0.1:{port}/health", process, log)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-
-
-def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except OSError:
-            time.sleep(1)
-    raise AssertionError((log / "vllm").read_text()[-4000:])
-
-
-def complete(url: str, **options: Any) -> tuple[int, Any]:
-    """Return the status and the body of one completion."""
-    with urllib.request.urlopen(f"{url}/v1/models", timeout=60) as answer:
-        model = json.load(answer)["data"][0]["id"]
-    defaults = {"model": model, "prompt": [5, 6, 7], "temperature": 0, "max_tokens": 12, "return_token_ids": True}
-    body = json.dumps(defaults | options).encode()
-    request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
+    variables = {"LOGITPORT_TARGET": own_server.target, "LOGITPORT_FAILURES": str(log / "failures.jsonl")}
+    variables["LOGITPORT_RECONNECT_SECONDS"] = "1"
+    options = ("--middleware", "logitport.integrations.vllm.Middleware")
+    with run_http_server(checkpoint, log / "vllm", variables, *options) as url:
+        yield url
 
 
 def test_a_chain_is_passed_as_json(url: str) -> None:
@@ -124,22 +68,86 @@ def test_an_invalid_chain_is_answered_with_400(url: str, chain: str, message: st
     assert message in answer["error"]["message"]
 
 
-def test_a_failure_is_in_the_stop_reason_and_in_the_record(
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_failure_is_answered_with_its_error(url: str, log: Path, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if nothing ends the request in vLLM."""
+    monkeypatch.setenv("LOGITPORT_FAILURES", str(log / "failures.jsonl"))
+    before, counted = len(failures()), failed_in_metrics(url)
+
+    status, answer = complete(url, vllm_xargs=FAILING, ignore_eos=True, n=n, temperature=1, max_tokens=200)
+
+    assert status == 400
+    assert answer["error"]["message"].startswith("logitport: ProcessorFailed: ")
+    assert "on purpose" in answer["error"]["message"]
+    assert failures()[before].error == "ProcessorFailed"
+    assert failed_in_metrics(url) > counted
+    assert complete(url)[0] == 200
+
+
+def test_a_request_may_have_its_failure_in_the_stop_reason(
     url: str, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOGITPORT_FAILURES", str(log / "failures.jsonl"))
-    failing = {"logitport": json.dumps(extra_args_of([("RaisesAfterOutputs", {"after": 3})])["logitport"])}
 
-    plain = complete(url, vllm_xargs=failing)[1]
-    reported = complete(url, vllm_xargs=failing | {"logitport_failure_id": 401}, stop_token_ids=[401])[1]
+    status, answer = complete(url, vllm_xargs=FAILING | {"logitport_failure_id": 401}, stop_token_ids=[401])
 
-    assert (plain["choices"][0]["finish_reason"], plain["choices"][0]["stop_reason"]) == ("stop", None)
-    assert plain["choices"][0]["token_ids"][3:] == [EOS]
-    assert (reported["choices"][0]["finish_reason"], reported["choices"][0]["stop_reason"]) == ("stop", 401)
-    for answer in (plain, reported):
-        (failure,) = failures(answer["id"])
-        assert (failure.error, failure.output_length) == ("ProcessorFailed", 3)
-        assert "on purpose" in failure.remote_traceback
+    assert status == 200
+    assert (answer["choices"][0]["finish_reason"], answer["choices"][0]["stop_reason"]) == ("stop", 401)
+    (failure,) = failures(answer["id"])
+    assert (failure.error, failure.output_length) == ("ProcessorFailed", 3)
+    assert "on purpose" in failure.remote_traceback
+
+
+def test_a_stream_ends_with_the_error(url: str) -> None:
+    status, text = post(url, vllm_xargs=FAILING, stream=True)
+
+    assert status == 200
+    *begin, error, done = [line.removeprefix("data: ") for line in text.splitlines() if line]
+    assert len(begin) == 3
+    assert json.loads(error)["error"]["code"] == 400
+    assert "on purpose" in json.loads(error)["error"]["message"]
+    assert done == "[DONE]"
+
+
+def test_refusals_of_streams_have_a_status_and_no_traceback(url: str, log: Path) -> None:
+    logged = len((log / "vllm").read_text())
+    for stream in (True, False):
+        status, text = post(url, vllm_xargs={"logitport": '[["nope"]]'}, stream=stream)
+        assert status == 400, text
+        assert json.loads(text)["error"]["type"] == "BadRequestError"
+        assert "UnknownProcessor" in json.loads(text)["error"]["message"]
+    assert "Traceback" not in (log / "vllm").read_text()[logged:]
+
+
+def test_slow_chains_delay_only_their_own_requests(url: str) -> None:
+    chains = [extra_args_of([("SleepsInCheck", {"seconds": 6, "n": n})])["logitport"] for n in range(6)]
+    begun, answers = time.monotonic(), []
+
+    def slow(chain: Any) -> None:
+        answers.append((*complete(url, vllm_xargs={"logitport": json.dumps(chain)}), time.monotonic() - begun))
+
+    threads = [threading.Thread(target=slow, args=[chain]) for chain in chains]
+    for thread in threads:
+        thread.start()
+    waits = []
+    while len(answers) < len(chains):
+        began = time.monotonic()
+        assert complete(url, vllm_xargs={"logitport": json.dumps(DENIED)}, max_tokens=2)[0] == 200
+        waits.append(time.monotonic() - began)
+    for thread in threads:
+        thread.join()
+
+    assert max(waits) < 5, waits
+    assert min(seconds for *_, seconds in answers) > 6
+    # They wait for each other in the worker of their class, some of them for longer than the step timeout.
+    assert {status for status, *_ in answers} <= {400, 503}, answers
+
+
+def failed_in_metrics(url: str) -> float:
+    """Return the number of failed requests in vLLM's metrics."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+        found = re.findall(r'logitport_failed_requests_total{error="ProcessorFailed"} (\S+)', answer.read().decode())
+    return float(found[0]) if found else 0.0
 
 
 def test_without_the_service_a_request_is_answered_with_503_and_vllm_continues(
@@ -151,7 +159,8 @@ def test_without_the_service_a_request_is_answered_with_503_and_vllm_continues(
     own_server.stop()
 
     fresh = complete(url, vllm_xargs={"logitport": '[["disallowed_tokens", {"token_ids": [9]}]]'})
-    assert fresh[0] == 503
+    assert fresh[0] == 503, fresh
     status, answer = complete(url, vllm_xargs=known)  # accepted a moment ago: admitted, and ended at once
-    assert (status, answer["choices"][0]["token_ids"]) == (200, [EOS])
+    assert status == 503, answer
+    assert "ServerUnavailable" in answer["error"]["message"]
     assert complete(url)[0] == 200

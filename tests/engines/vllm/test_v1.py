@@ -156,7 +156,9 @@ def test_a_failing_processor_ends_only_its_request(engine: Any) -> None:
     outputs = generate(engine, [[5, 6], *given], [failing, *[remote(CHAINS["all"])] * 4])
 
     (sample,) = outputs[0]
-    assert (list(sample.token_ids[9:]), sample.finish_reason, sample.stop_reason) == ([EOS], "stop", None)
+    assert sample.finish_reason == "error"
+    assert sample.stop_reason.startswith("logitport: ProcessorFailed: ")
+    assert len(sample.token_ids) in {9, 10}  # with asynchronous scheduling, before the forced id arrives
     assert ids(outputs[1:]) == ids(generate(engine, given, native(CHAINS["all"])))
     (failure,) = failures()
     assert (failure.error, failure.output_length, failure.forced_token_id) == ("ProcessorFailed", 9, EOS)
@@ -174,18 +176,13 @@ def test_the_stop_reason_can_report_a_failure(engine: Any) -> None:
     assert len(failures(request_id)) == 2
 
 
-def test_a_failed_request_that_nothing_ends_gets_only_its_ending_id(engine: Any) -> None:
-    (samples,) = generate(engine, [[5, 6]], remote([("RaisesAfterOutputs", {"after": 3})], max_tokens=12))
+@pytest.mark.parametrize("options", [{}, {"ignore_eos": False, "min_tokens": 20}])
+def test_a_failed_request_ends_at_once(engine: Any, options: dict[str, Any]) -> None:
+    """Also if no id ends it."""
+    (samples,) = generate(engine, [[5, 6]], remote([("RaisesAfterOutputs", {"after": 3})], max_tokens=30, **options))
 
-    assert list(samples[0].token_ids[3:]) == [EOS] * 9
-
-
-def test_a_failed_request_ends_despite_min_tokens(engine: Any) -> None:
-    params = remote([("RaisesAfterOutputs", {"after": 3})], ignore_eos=False, min_tokens=20, max_tokens=30)
-
-    (samples,) = generate(engine, [[5, 6]], params)
-
-    assert set(samples[0].token_ids[3:]) == {EOS}
+    assert len(samples[0].token_ids) in {3, 4}
+    assert samples[0].finish_reason == "error"
 
 
 def test_a_request_without_a_chain_gets_the_operators(engine: Any) -> None:

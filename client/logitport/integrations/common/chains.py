@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from logitport.errors import InvalidParams
+from logitport.integrations.common.permitted import require_permitted
 
 if TYPE_CHECKING:
     from logitport.integrations.common.history_batch import Chain
@@ -25,12 +26,17 @@ def chain_of(extra_args: Mapping[str, Any] | None, default: Chain = ()) -> Chain
 
     Raises:
         InvalidParams: the value has neither form.
+        InvalidArgument: the operator does not permit requests to name one of these processors.
     """
     value = (extra_args or {}).get(KEY)
-    return default if value is None else read_chain(value, KEY)
+    if value is None:
+        return default
+    chain = read_chain(value, KEY)
+    require_permitted([processor for processor, _ in chain], KEY)
+    return chain
 
 
-def read_chain(value: Any, where: str) -> Chain:
+def read_chain(value: Any, where: str) -> list[tuple[str, Mapping[str, Any]]]:
     """Parse a list of [processor, parameters], or JSON text of one.
 
     Raises:

@@ -12,6 +12,8 @@ from logitport.client import Client
 from logitport.connection import Tls
 from logitport.errors import InvalidArgument
 from logitport.integrations.common.chains import read_chain
+from logitport.integrations.common.permitted import permitted_kinds
+from logitport.integrations.common.tenants import tenant_function
 from logitport.variables import OF_THE_SDK, unread
 
 if TYPE_CHECKING:
@@ -22,10 +24,15 @@ logger = logging.getLogger(__name__)
 TARGET, CA, CERT, KEY = "LOGITPORT_TARGET", "LOGITPORT_TLS_CA", "LOGITPORT_TLS_CERT", "LOGITPORT_TLS_KEY"
 DEFAULT_PROCESSORS = "LOGITPORT_DEFAULT_PROCESSORS"
 STEP_TIMEOUT = "LOGITPORT_STEP_TIMEOUT_SECONDS"
+RECONNECT = "LOGITPORT_RECONNECT_SECONDS"
 
 # All requests of an engine wait for a step. The default exceeds the time that a server allows a chain to load (twice
 # 10 s by default), so that a slow chain fails only its own request. A shorter timeout would lose the whole session.
 _STEP_SECONDS = 25.0
+
+# How long a step waits for a service that restarts. All requests of the engine wait with it, so the default is little
+# more than a restart takes.
+_RECONNECT_SECONDS = 15.0
 
 
 def client() -> Client:
@@ -38,12 +45,15 @@ def client() -> Client:
         InvalidArgument: LOGITPORT_TARGET is not set, or another variable is invalid.
     """
     warn_about_misspelled()
+    permitted_kinds()
+    tenant_function()
+    reconnect_seconds()
     target = os.environ.get(TARGET)
     if not target:
         raise InvalidArgument(f"{TARGET} is not set; set it to the server's address, such as 127.0.0.1:50051")
     files = [os.environ.get(name) or None for name in (CA, CERT, KEY)]
     tls = Tls(*files) if any(files) else None
-    return Client(target, tls=tls, timeout=_step_seconds())
+    return Client(target, tls=tls, timeout=_seconds(STEP_TIMEOUT, _STEP_SECONDS, 0.001))
 
 
 @functools.cache
@@ -63,12 +73,21 @@ def default_chain() -> Chain:
     return read_chain(os.environ.get(DEFAULT_PROCESSORS) or "[]", DEFAULT_PROCESSORS)
 
 
-def _step_seconds() -> float:
-    value = os.environ.get(STEP_TIMEOUT) or _STEP_SECONDS
+def reconnect_seconds() -> float:
+    """Return how long a step waits for a lost service: LOGITPORT_RECONNECT_SECONDS, by default 15 s.
+
+    Raises:
+        InvalidArgument: the variable is no such number.
+    """
+    return _seconds(RECONNECT, _RECONNECT_SECONDS, 0.0)
+
+
+def _seconds(name: str, default: float, minimum: float) -> float:
+    value = os.environ.get(name) or default
     try:
         seconds = float(value)
     except ValueError:
         seconds = math.nan
-    if not 0.001 <= seconds <= 3600.0:
-        raise InvalidArgument(f"{STEP_TIMEOUT} is {value!r}; set it to seconds, 0.001 to 3600, such as 25")
+    if not minimum <= seconds <= 3600.0:
+        raise InvalidArgument(f"{name} is {value!r}; set it to seconds, {minimum:g} to 3600, such as {default:g}")
     return seconds

@@ -62,18 +62,20 @@ class HistoryBatch:
         self._handles: list[Handle] = []
         self._prompt_groups: list[list[int]] = []
 
-    def admit(self, is_token: NDArray[np.bool_], chains: Sequence[Chain]) -> None:
+    def admit(self, is_token: NDArray[np.bool_], chains: Sequence[Chain], tenants: Sequence[str]) -> None:
         """Add a request for each row. Raises as `Session.add`.
 
         Args:
             is_token: bool[rows, prompt_length], false for padding.
             chains: each row's processors.
+            tenants: each row's tenant.
         """
-        group: defaultdict[tuple[bytes, int], list[int]] = defaultdict(list)
-        for row, (prompt, chain) in enumerate(zip(self._prompts, chains, strict=True)):
+        group: defaultdict[tuple[bytes, int, str], list[int]] = defaultdict(list)
+        for row, (prompt, chain, tenant) in enumerate(zip(self._prompts, chains, tenants, strict=True)):
             ids = prompt[is_token[row]].tolist()
-            self._handles.append(self.session.add(Request(ids, processors=chain, request_id=f"row {row}")))
-            group[prompt.tobytes(), id(chain)].append(row)
+            request = Request(ids, processors=chain, request_id=f"row {row}", tenant=tenant)
+            self._handles.append(self.session.add(request))
+            group[prompt.tobytes(), id(chain), tenant].append(row)
         self._prompt_groups = list(group.values())
 
     def continues_with(self, ids: NDArray[np.int64]) -> bool:

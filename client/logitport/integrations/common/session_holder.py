@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from logitport.client import Client
     from logitport.session.session import Session
 
-# How long a step waits for a lost server. Short, because it blocks all requests of the engine.
-RECONNECT_SECONDS = 2.0
-
 
 class SessionHolder:
     """Holds at most one session. Not thread-safe.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import threading
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from logitport.errors import InvalidArgument
+from logitport.integrations.common import tenants
 from logitport.integrations.common.chains import KEY, chain_of
 from logitport.integrations.common.environment import default_chain
 from logitport.integrations.sglang import RemoteLogitProcessor
@@ -17,7 +19,7 @@ from logitport.integrations.sglang.engine import BEAMS
 from logitport.integrations.sglang.guard import REFUSED, names_hook
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _NO_PROCESSOR = (
     f'custom_params has "{KEY}", but the request has no custom_logit_processor, so it would have no effect; send '
@@ -33,11 +35,36 @@ def install(*, guarded: bool) -> None:
     """
     from sglang.srt.managers.io_struct import GenerateReqInput
     from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.managers.tokenizer_manager import TokenizerManager
 
+    _installed.set()
+    TokenizerManager.generate_request = _wrap_generate(TokenizerManager.generate_request)
     GenerateReqInput.normalize_batch_and_arguments = _wrap_normalize(
         GenerateReqInput.normalize_batch_and_arguments, guarded=guarded
     )
     Req.__init__ = _wrap_init(Req.__init__)
+
+
+def tenant_in(custom_params: Mapping[str, Any]) -> str:
+    """Return the tenant that SGLang's front end wrote; "" without the plugin, where a client may have written it."""
+    return str(custom_params.get(tenants.KEY, "")) if _installed.is_set() else ""
+
+
+# Whether `install` was called in this process. SGLang loads plugins in all of its processes.
+_installed = threading.Event()
+
+# Where a `GenerateReqInput` holds the headers of its HTTP request.
+_HEADERS = "logitport_headers"
+
+
+def _wrap_generate(generate: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(generate)
+    def wrapped(manager: Any, inputs: Any, request: Any = None, *args: Any, **keywords: Any) -> Any:
+        """Keep the headers of the request, because the checks get only its body."""
+        setattr(inputs, _HEADERS, () if request is None else request.headers.raw)
+        return generate(manager, inputs, request, *args, **keywords)
+
+    return wrapped
 
 
 def _wrap_normalize(normalize: Callable[[Any], None], *, guarded: bool) -> Callable[[Any], None]:
@@ -45,14 +72,41 @@ def _wrap_normalize(normalize: Callable[[Any], None], *, guarded: bool) -> Calla
     def wrapped(inputs: Any) -> None:
         """Check each request. Raises ValueError, which SGLang answers with status 400, if one is refused."""
         normalize(inputs)
+        tenant = _TenantOf(inputs)
         strings, params = inputs.custom_logit_processor, inputs.sampling_params
         if isinstance(params, list):
             per_request = strings if isinstance(strings, list) else [strings] * len(params)
-            inputs.sampling_params = [_check(*pair, guarded=guarded) for pair in zip(per_request, params, strict=False)]
+            inputs.sampling_params = [
+                _with_tenant(_check(string, one, guarded=guarded), string, tenant)
+                for string, one in zip(per_request, params, strict=False)
+            ]
         else:
-            inputs.sampling_params = _check(strings, params, guarded=guarded)
+            inputs.sampling_params = _with_tenant(_check(strings, params, guarded=guarded), strings, tenant)
 
     return wrapped
+
+
+class _TenantOf:
+    """Finds the tenant of a `GenerateReqInput` at the first use: requests without a chain call no operator's code."""
+
+    def __init__(self, inputs: Any) -> None:
+        self._inputs = inputs
+
+    @functools.cached_property
+    def value(self) -> str:
+        headers = tenants.headers_of(getattr(self._inputs, _HEADERS, ()))
+        return tenants.tenant_of(tenants.EngineRequest(headers, self._inputs))
+
+
+def _with_tenant(params: dict[str, Any] | None, serialized: str | None, tenant: _TenantOf) -> dict[str, Any] | None:
+    """Return the sampling parameters with the tenant, if the request will have processors. Overwrites a client's."""
+    if not (names_hook(serialized) if serialized else default_chain()):
+        return params
+    params = params or {}
+    custom_params = params.get("custom_params") or {}
+    if not tenant.value and tenants.KEY not in custom_params:
+        return params
+    return {**params, "custom_params": {**custom_params, tenants.KEY: tenant.value}}
 
 
 def _check(serialized: str | None, params: dict[str, Any] | None, *, guarded: bool) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from logitport.errors import InternalError, InvalidArgument, LogitportError, Pro
 from logitport.integrations.common import environment
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
 from logitport.integrations.common.ranks import Ranks
-from logitport.integrations.common.session_holder import RECONNECT_SECONDS, SessionHolder
+from logitport.integrations.common.session_holder import SessionHolder
 from logitport.integrations.sglang.engine import (
     BEAMS,
     SEVERAL_ROWS,
@@ -187,7 +187,7 @@ def _options(logits: torch.Tensor, req: Any) -> dict[str, Any]:
         "tokenizer_id": tokenizer_id(),
         "eos_token_ids": sorted(req.eos_token_ids or ()),
         "engine": engine_name(),
-        "reconnect_seconds": RECONNECT_SECONDS,
+        "reconnect_seconds": environment.reconnect_seconds(),
     }
 
 

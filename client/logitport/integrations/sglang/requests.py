@@ -5,23 +5,12 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import (
-    DeadlineExceeded,
-    InvalidArgument,
-    LimitExceeded,
-    LogitportError,
-    PayloadError,
-    ProcessorFailed,
-    RegistryError,
-    ServerUnavailable,
-)
+from logitport.integrations.common.statuses import status_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Which errors the request caused, and which are temporary: they decide the HTTP status.
-_REQUEST_ERRORS = (InvalidArgument, RegistryError, PayloadError, ProcessorFailed)
-_TEMPORARY_ERRORS = (ServerUnavailable, DeadlineExceeded, LimitExceeded)
+    from logitport.errors import LogitportError
 
 
 def request_of(params: Mapping[str, Any] | None) -> Any:
@@ -43,12 +32,6 @@ def end(req: Any, error: LogitportError) -> None:
     """Have SGLang end the request after this step and report the error to its client."""
     from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
-    status = _status_of(error)
+    status = status_of(type(error))
     kind = "BadRequestError" if status is HTTPStatus.BAD_REQUEST else "InternalServerError"
     req.to_finish = FINISH_ABORT(f"logitport: {type(error).__name__}: {error}", status, kind)
-
-
-def _status_of(error: LogitportError) -> HTTPStatus:
-    if isinstance(error, _REQUEST_ERRORS):
-        return HTTPStatus.BAD_REQUEST
-    return HTTPStatus.SERVICE_UNAVAILABLE if isinstance(error, _TEMPORARY_ERRORS) else HTTPStatus.INTERNAL_SERVER_ERROR

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from logitport.errors import StateLost
 from logitport.integrations.common.chains import chain_of
+from logitport.integrations.sglang.admission import tenant_in
 from logitport.request import Request
 
 if TYPE_CHECKING:
@@ -27,12 +28,14 @@ class TrackedRequest:
     Attributes:
         req: SGLang's own, a weak reference.
         chain: its processors.
+        tenant: the tenant that sent it.
         handle: the session's; None before admission, and after the session is lost.
         lost: why it cannot continue in another session.
     """
 
     req: weakref.ref[Any]
     chain: Chain
+    tenant: str = ""
     handle: Handle | None = None
     lost: StateLost | None = None
 
@@ -48,7 +51,13 @@ class TrackedRequest:
         if self.handle is None:
             req: Any = self.req()
             self.handle = session.add(
-                Request(prompt_of(req), req.output_ids, processors=self.chain, request_id=str(req.rid))
+                Request(
+                    prompt_of(req),
+                    req.output_ids,
+                    processors=self.chain,
+                    request_id=str(req.rid),
+                    tenant=self.tenant,
+                )
             )
         return self.handle
 
@@ -68,7 +77,8 @@ class TrackedRequests:
         """Return the tracked request, parsing its chain at the first call. Raises InvalidParams."""
         tracked = self._tracked.get(id(req))
         if tracked is None or tracked.req() is not req:
-            tracked = self._tracked[id(req)] = TrackedRequest(weakref.ref(req), chain_of(custom_params, self._default))
+            chain = chain_of(custom_params, self._default)
+            tracked = self._tracked[id(req)] = TrackedRequest(weakref.ref(req), chain, tenant_in(custom_params))
         return tracked
 
     def drop_ended(self, session: Session | None) -> None:

@@ -15,6 +15,7 @@ from transformers import ContinuousBatchingManager
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
 
 from logitport.errors import InvalidArgument, LogitportError
+from logitport.integrations.common import tenants
 from logitport.integrations.common.chains import KEY, chain_of
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
 from logitport.integrations.common.history_batch import require_chain
@@ -55,6 +56,7 @@ class RemoteLogitsProcessor:
     Args:
         client: the connection; not closed by this object.
         processors: (processor, parameters) pairs for requests that name none.
+        tenant: the program's customer, for requests that name none: `manager.add_request(ids, logitport_tenant="a")`.
 
     Attributes:
         steps: forward passes with at least one request that has processors.
@@ -65,9 +67,10 @@ class RemoteLogitsProcessor:
         InvalidArgument: `processors` is no list of pairs.
     """
 
-    def __init__(self, client: Client, processors: Chain = ()) -> None:
+    def __init__(self, client: Client, processors: Chain = (), *, tenant: str = "") -> None:
         self.client = client
         self.default_chain = require_chain(processors)
+        self.tenant = tenant
         self.steps = 0
         self.rows_applied: Counter[str] = Counter()
         self.seconds = 0.0
@@ -113,7 +116,7 @@ class RemoteLogitsProcessor:
 class _Hook(ContinuousBatchingLogitsProcessor):
     """Runs in one manager: `prepare_tensor_args` before the forward pass, `__call__` after it."""
 
-    supported_kwargs = {KEY: list}  # noqa: RUF012 - named and typed by transformers
+    supported_kwargs = {KEY: list, tenants.KEY: str}  # noqa: RUF012 - named and typed by transformers
     ignored_kwargs = ()
 
     def __init__(self, owner: RemoteLogitsProcessor, manager: ContinuousBatchingManager) -> None:
@@ -203,7 +206,8 @@ class _Hook(ContinuousBatchingLogitsProcessor):
         if running is not None:
             session.remove(self._running.pop(state.request_id).handle)
         chain = chain_of(state.logit_processor_kwargs, self.owner.default_chain)
-        request = Request(*_history(state), chain, state.request_id)
+        tenant = state.logit_processor_kwargs.get(tenants.KEY, self.owner.tenant)
+        request = Request(*_history(state), chain, state.request_id, tenant=tenant)
         running = self._running[state.request_id] = _Running(session.add(request), state)
         return running
 

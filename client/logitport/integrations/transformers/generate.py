@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import transformers
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from logitport.client import Client
     from logitport.integrations.common.history_batch import Chain
+
+_T = TypeVar("_T")
 
 
 class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
@@ -47,6 +49,7 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
         eos_token_id: ids that end a row, as passed to `generate`; an ended row is left out of further steps. Without
             it ended rows are still processed, as transformers' own processors do, with `generate`'s padding in their
             history.
+        tenant: the program's customer, or one for each prompt.
 
     Attributes:
         steps: steps served, over all calls.
@@ -65,10 +68,12 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
         pad_token_id: int | None = None,
         attention_mask: torch.Tensor | NDArray[Any] | None = None,
         eos_token_id: int | Sequence[int] | None = None,
+        tenant: str | Sequence[str] = "",
     ) -> None:
         self._batches: dict[int, HistoryBatch] = {}
         super().__init__(client, self._batches)
         self._chains = _one_chain_a_prompt(processors)
+        self._tenants = [tenant] if isinstance(tenant, str) else list(tenant)
         self._pad_token_id = pad_token_id
         self._attention_mask = None if attention_mask is None else _to_numpy(attention_mask)
         self._eos_token_ids = [] if eos_token_id is None else np.atleast_1d(eos_token_id).tolist()
@@ -143,21 +148,14 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
             batch = self._batches[key] = HistoryBatch(session, ids)
             if caller is not None:
                 weakref.finalize(caller, self._end, key)
-            batch.admit(self._is_token(ids), self._chains_of(len(ids)))
+            chains = _repeat(self._chains, len(ids), "lists of processors")
+            batch.admit(self._is_token(ids), chains, _repeat(self._tenants, len(ids), "tenants"))
         return batch
 
     def _is_token(self, prompts: NDArray[np.int64]) -> NDArray[np.bool_]:
         if self._attention_mask is None:
             return tokens_by_id(prompts, self._pad_token_id)
         return tokens_by_mask(prompts, self._attention_mask)
-
-    def _chains_of(self, rows: int) -> list[Chain]:
-        copies, rest = divmod(rows, len(self._chains))
-        if rest or not copies:
-            raise InvalidArgument(
-                f"{len(self._chains)} lists of processors for a batch of {rows} rows; pass one list for each prompt"
-            )
-        return [chain for chain in self._chains for _ in range(copies)]
 
 
 def _calling_list() -> LogitsProcessorList | None:
@@ -168,6 +166,14 @@ def _calling_list() -> LogitsProcessorList | None:
     """
     caller = sys._getframe(2).f_locals.get("self")
     return caller if isinstance(caller, LogitsProcessorList) else None
+
+
+def _repeat(values: Sequence[_T], rows: int, what: str) -> list[_T]:
+    """Return a value for each row. Raises InvalidArgument if the rows are no multiple of the values."""
+    copies, rest = divmod(rows, len(values)) if values else (0, 0)
+    if rest or not copies:
+        raise InvalidArgument(f"{len(values)} {what} for a batch of {rows} rows; pass one for each prompt")
+    return [value for value in values for _ in range(copies)]
 
 
 def _one_chain_a_prompt(processors: Chain | Sequence[Chain]) -> Sequence[Chain]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from logitport.integrations.vllm.failures import Failure, failures
+from logitport.integrations.vllm.middleware import Middleware
 
 if TYPE_CHECKING:
     from logitport.integrations.vllm.processor import RemoteLogitsProcessor
 
-__all__ = ["Failure", "failures", "RemoteLogitsProcessor"]
+__all__ = ["Failure", "Middleware", "failures", "RemoteLogitsProcessor"]
 
 
 def __getattr__(name: str) -> Any:

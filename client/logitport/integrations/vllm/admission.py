@@ -2,69 +2,169 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import threading
 import time
 from collections import OrderedDict
-from http import HTTPStatus
-from typing import Any, NoReturn
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from logitport.errors import InvalidParams, LimitExceeded, LogitportError, NotAuthenticated
-from logitport.integrations.common import environment
+from logitport.errors import InvalidParams, LogitportError, ProcessorTimedOut
+from logitport.integrations.common import environment, tenants
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
 from logitport.integrations.common.session_holder import SessionHolder
+from logitport.integrations.vllm import responses
 from logitport.integrations.vllm.engine import eos_token_ids
+from logitport.integrations.vllm.fair_slots import FairSlots
+from logitport.integrations.vllm.middleware import current_headers
 from logitport.integrations.vllm.request_spec import chain, failure_id, sampling_params
-from logitport.integrations.vllm.runner_context import find_config
 from logitport.request import Request
 
-# Errors that the operator or time must fix, not the request's sender.
-_SERVICE_ERRORS = (*SESSION_ERRORS, NotAuthenticated, LimitExceeded)
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from logitport.client import Client
+    from logitport.session.session import Session
+
 # How long an accepted chain is not checked again. If its processor is deleted meanwhile, the request fails later.
 _VALID_SECONDS = 60.0
 _MAX_VALID = 1024
+# Admissions at the same time, each with a session and a thread of its own.
+_MAX_CHECKS = 16
+_MAX_IDLE = 2
+# The engine admits the request again, and all of its requests wait for that. A chain that takes longer is refused.
+_MAX_ADMISSION_SECONDS = 1.0
 
 
 class Admission:
-    """Tries each chain in a session of its own, in the engine's front end. Thread-safe."""
+    """Tries chains at the service, in the engine's front end. Thread-safe, apart from `prepare`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._holder = SessionHolder(environment.client)
+        self._idle: list[SessionHolder] = []
+        self._client: Client | None = None
         self._valid_until: OrderedDict[bytes, float] = OrderedDict()
+        self._slots = FairSlots(_MAX_CHECKS)
+        self._threads = ThreadPoolExecutor(_MAX_CHECKS, "logitport admission")
+        # The parameters that `prepare` has accepted in this context.
+        self._prepared: ContextVar[Any] = ContextVar("logitport_prepared", default=None)
 
-    def check(self, params: Any) -> None:
-        """Try the chain of a `SamplingParams`.
+    async def prepare(self, params: Any, config: Any) -> None:
+        """Try the chain of a `SamplingParams` on a thread; the `check` that follows in the same context is free.
+
+        Slow chains of one tenant, or without tenants one slow chain, leave threads for the others.
 
         Raises:
-            ValueError: the chain is malformed, or the service refuses it; vLLM answers with status 400.
-            vllm.exceptions.GracefulHTTPError: the service is unavailable; vLLM answers with status 503.
+            Exception: as `check`.
         """
+        with _refusing():
+            request = self._request(params)
+            digest = None if request is None else _digest(request)
+            if request is not None and digest is not None and not self._is_valid(digest):
+                party = request.tenant or digest
+                await self._slots.acquire(party)
+                loop = asyncio.get_running_loop()
+                trial = loop.run_in_executor(self._threads, self._try, request, digest, _options(config))
+                # A client that disconnects ends the wait, but not the thread.
+                trial.add_done_callback(lambda _: self._slots.release(party))
+                await asyncio.shield(trial)
+        self._prepared.set(params)
+
+    def check(self, params: Any, config: Any = None) -> None:
+        """Try the chain of a `SamplingParams`.
+
+        Args:
+            params: the parameters; the tenant is written into them.
+            config: the `VllmConfig`; None if the front end does not show it.
+
+        Raises:
+            vllm.exceptions.VLLMValidationError: the chain is malformed, or the service refuses it; status 400.
+            vllm.exceptions.GracefulHTTPError: the service is unavailable, status 503; or it has a defect, status 500.
+        """
+        if self._prepared.get() is params:
+            return
+        with _refusing():
+            request = self._request(params)
+            digest = None if request is None else _digest(request)
+            if request is not None and digest is not None and not self._is_valid(digest):
+                self._try(request, digest, _options(config))
+
+    def _request(self, params: Any) -> Request | None:
+        """Return the request to try; None without a chain. Writes the tenant into the parameters."""
         failure_id(params)
         requested = chain(params, environment.default_chain())
         if not requested:
-            return
-        request = Request(processors=requested, sampling_params=sampling_params(params))
-        digest = _digest(request)
+            return None
+        tenant = _set_tenant(params)
+        return Request(processors=requested, sampling_params=sampling_params(params), tenant=tenant)
+
+    def _is_valid(self, digest: bytes) -> bool:
         with self._lock:
-            if time.monotonic() < self._valid_until.get(digest, 0.0):
-                return
-            try:
-                session = self._holder.ensure_open(_options)
-                session.remove(session.add(request))
-            except _SERVICE_ERRORS as error:
-                if isinstance(error, SESSION_ERRORS):
-                    self._holder.discard(error)
-                _raise_unavailable(error)
-            except LogitportError as error:
-                self._holder.record_success()
-                raise ValueError(f"logitport: {type(error).__name__}: {error}") from error
-            self._holder.record_success()
-            self._valid_until[digest] = time.monotonic() + _VALID_SECONDS
-            while len(self._valid_until) > _MAX_VALID:
-                self._valid_until.popitem(last=False)
+            return time.monotonic() < self._valid_until.get(digest, 0.0)
+
+    def _try(self, request: Request, digest: bytes, options: Mapping[str, Any]) -> None:
+        with self._lock:
+            holder = self._idle.pop() if self._idle else SessionHolder(self._connect)
+        try:
+            _admit(holder.ensure_open(lambda: options), request)
+        except SESSION_ERRORS as error:
+            holder.discard(error)
+            raise
+        except LogitportError:
+            holder.record_success()
+            raise
+        else:
+            holder.record_success()
+            with self._lock:
+                self._valid_until[digest] = time.monotonic() + _VALID_SECONDS
+                while len(self._valid_until) > _MAX_VALID:
+                    self._valid_until.popitem(last=False)
+        finally:
+            with self._lock:
+                keep = len(self._idle) < _MAX_IDLE
+                if keep:
+                    self._idle.append(holder)
+            if not keep:
+                holder.close()
+
+    def _connect(self) -> Client:
+        with self._lock:
+            if self._client is None:
+                self._client = environment.client()
+            return self._client
+
+
+def _admit(session: Session, request: Request) -> None:
+    """Admit the request and remove it. Raises ProcessorTimedOut if the engine would wait too long for the same."""
+    began = time.monotonic()
+    handles = [session.add(request)]
+    try:
+        if time.monotonic() - began > _MAX_ADMISSION_SECONDS:  # was it loading, which is done, or is it each request?
+            began = time.monotonic()
+            handles.append(session.add(request))
+            seconds = time.monotonic() - began
+            if seconds > _MAX_ADMISSION_SECONDS:
+                raise ProcessorTimedOut(
+                    f"the request's processors take {seconds:.1f} s to admit a request after they are loaded, and the "
+                    f"engine waits for at most {_MAX_ADMISSION_SECONDS:g} s; move slow work from validate_params and "
+                    "start to __init__"
+                )
+    finally:
+        for handle in handles:
+            session.remove(handle)
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
+    except LogitportError as error:
+        raise responses.refusal(error) from None
 
 
 # Used if the front end does not show its vocabulary size: larger than any model's.
@@ -73,9 +173,8 @@ _ANY_VOCAB_SIZE = 1 << 20
 _admission = Admission()
 
 
-def _options() -> dict[str, Any]:
-    """Return the options of the session."""
-    config = find_config()
+def _options(config: Any) -> dict[str, Any]:
+    """Return the options of a session."""
     model = None if config is None else config.model_config
     return {
         "vocab_size": model.get_vocab_size() if model else _ANY_VOCAB_SIZE,
@@ -88,22 +187,29 @@ def _options() -> dict[str, Any]:
     }
 
 
-def check(params: Any) -> None:
+def check(params: Any, config: Any) -> None:
     """Call `Admission.check` of this process's instance."""
-    _admission.check(params)
+    _admission.check(params, config)
+
+
+async def prepare(params: Any, config: Any) -> None:
+    """Call `Admission.prepare` of this process's instance."""
+    await _admission.prepare(params, config)
+
+
+def _set_tenant(params: Any) -> str:
+    """Write the tenant into the parameters for vLLM's workers, over any that a client has written, and return it."""
+    tenant = tenants.tenant_of(tenants.EngineRequest(current_headers(), params))
+    if tenant or tenants.KEY in (params.extra_args or {}):
+        params.extra_args = {**(params.extra_args or {}), tenants.KEY: tenant}  # the caller's dictionary is not changed
+    return tenant
 
 
 def _digest(request: Request) -> bytes:
     try:
-        data = orjson.dumps([request.processors, request.sampling_params], option=orjson.OPT_SERIALIZE_NUMPY)
+        data = orjson.dumps(
+            [request.processors, request.sampling_params, request.tenant], option=orjson.OPT_SERIALIZE_NUMPY
+        )
     except TypeError as error:
-        raise InvalidParams(f"logitport: processors or sampling parameters are not JSON: {error}") from error
+        raise InvalidParams(f"processors or sampling parameters are not JSON: {error}") from error
     return hashlib.blake2b(data).digest()
-
-
-def _raise_unavailable(error: LogitportError) -> NoReturn:
-    try:
-        from vllm.exceptions import GracefulHTTPError
-    except ImportError:  # an older vLLM answers any error with status 500
-        raise error from None
-    raise GracefulHTTPError(f"logitport: {error}", HTTPStatus.SERVICE_UNAVAILABLE) from error

@@ -17,6 +17,7 @@ class Engine:
         eos_token_ids: of the model.
         max_draft_tokens: the most draft tokens per request; 0 without speculation.
         version: display text.
+        instance_id: vLLM's name of the engine, the same in all of its processes; "" if unknown.
     """
 
     vocab_size: int
@@ -26,6 +27,7 @@ class Engine:
     eos_token_ids: tuple[int, ...]
     max_draft_tokens: int
     version: str
+    instance_id: str = ""
 
     @classmethod
     def of(cls, config: Any, device: Any, runner: str) -> Engine:
@@ -47,6 +49,7 @@ class Engine:
             eos_token_ids(model),
             speculative.num_speculative_tokens if speculative else 0,
             f"vllm {vllm.__version__}, {runner} runner",
+            str(getattr(config, "instance_id", "")),
         )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from logitport.integrations.vllm import admission
+from logitport.integrations.vllm import admission, front_end
+from logitport.integrations.vllm.runner_context import find_config
 
 if TYPE_CHECKING:
     import torch
@@ -24,6 +25,10 @@ def _interfaces() -> tuple[type, ...]:
             "this vLLM has no logits processor interface that logitport supports; install vLLM 0.32 or 0.33"
         )
     return tuple(found)
+
+
+# vLLM imports this module when it creates the front end, before the first request.
+front_end.check_off_the_event_loop()
 
 
 class RemoteLogitsProcessor(*_interfaces()):  # type: ignore[misc] # the bases are the installed vLLM's
@@ -57,7 +62,9 @@ class RemoteLogitsProcessor(*_interfaces()):  # type: ignore[misc] # the bases a
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
         """Refuse a request with a malformed chain, or one that the service refuses. Raises as `Admission.check`."""
-        admission.check(sampling_params)
+        config = find_config()
+        front_end.install(config)
+        admission.check(sampling_params, config)
 
     def is_argmax_invariant(self) -> bool:
         """Return False: processors may change the likeliest id."""

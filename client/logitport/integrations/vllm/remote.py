@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from logitport.errors import ProcessorFailed
+from logitport.errors import DeadlineExceeded, ProcessorFailed, ProcessorTimedOut
 from logitport.integrations.common import environment
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
-from logitport.integrations.common.session_holder import RECONNECT_SECONDS, SessionHolder
+from logitport.integrations.common.session_holder import SessionHolder
 from logitport.integrations.vllm.failures import record
+from logitport.integrations.vllm.mailbox import Mailbox
 from logitport.ops import apply_edits
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from logitport.integrations.vllm.engine import Engine
     from logitport.request import Request
     from logitport.session.frames import Handle
+    from logitport.session.pending_request import PendingRequest
     from logitport.session.step import PendingStep
 
 
@@ -33,7 +36,9 @@ class RemoteRequest:
         request_id: vLLM's name for it, or "".
         prompt_length: number of prompt ids.
         ending_id: the id that it gets once it has failed.
+        names_failure_id: whether its caller detects a failure by that id, and so gets no error from vLLM.
         handle: at the service; None before admission, and on all ranks but the leader.
+        pending: its admission at the service, until that has ended.
         error: why it failed; set on the leader.
         failed: whether every rank knows that it failed.
     """
@@ -41,7 +46,9 @@ class RemoteRequest:
     request_id: str
     prompt_length: int
     ending_id: int
+    names_failure_id: bool = False
     handle: Handle | None = None
+    pending: PendingRequest | None = None
     error: Exception | None = None
     failed: bool = False
 
@@ -101,16 +108,20 @@ class RemoteBatch:
         self._engine = engine
         self._ranks = ranks
         self._holder = SessionHolder(environment.client)
+        self._mailbox = Mailbox(engine.instance_id)
         self._live: set[RemoteRequest] = set()
         self._begun: tuple[Step, list[int], PendingStep | None] | None = None
 
     def admit(self, request: RemoteRequest, make_request: Callable[[], Request]) -> None:
-        """Admit a request to the service. If that fails, the request fails in its first step."""
+        """Begin to admit a request to the service. If that fails, the request fails in its first step.
+
+        The front end has admitted it once, so that this is fast.
+        """
         if not self._ranks.is_leader:
             return
         self._live.add(request)
         try:
-            request.handle = self._holder.ensure_open(self._options).add(make_request())
+            request.pending = self._holder.ensure_open(self._options).begin_add(make_request())
         except SESSION_ERRORS as error:
             self.fail(request, error)
             self._discard_session(error)
@@ -121,10 +132,14 @@ class RemoteBatch:
         """Remove a request that has ended, or that left for good."""
         self._live.discard(request)
         handle, request.handle = request.handle, None
-        if handle is None or self._holder.session is None:
+        pending, request.pending = request.pending, None
+        if self._holder.session is None:
             return
         try:
-            self._holder.session.remove(handle)
+            if pending is not None:
+                pending.cancel()
+            elif handle is not None:
+                self._holder.session.remove(handle)
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self._discard_session(error)
 
@@ -138,26 +153,57 @@ class RemoteBatch:
             self.fail(request, error)
 
     def fail(self, request: RemoteRequest, error: Exception) -> None:
-        """Force the request's ending id from now on. A request fails once, and keeps its first error."""
+        """Have vLLM answer the request with the error, and force its ending id from now on.
+
+        A request fails once, and keeps its first error.
+        """
         if request.error is None:
             request.error = error
-            record(
+            failure = record(
                 error,
                 request_id=request.request_id,
                 prompt_length=request.prompt_length,
                 output_length=request.known_outputs,
                 forced_token_id=request.ending_id,
             )
+            if not request.names_failure_id:
+                self._mailbox.post(failure)
 
     def begin(self, step: Step) -> None:
         """Send the sampled ids and return at once: the service computes during the forward pass."""
         if not self._ranks.is_leader:
             return
+        self._end_admissions(step)
         kept = [place for place, (request, _) in enumerate(step.rows) if request.error is None]
         self._begun = (step, kept, None)
         try:
             if kept and self._holder.session is not None:
                 self._begun = (step, kept, self._holder.session.step(**_step_arguments(step, kept)))
+        except Exception as error:  # noqa: BLE001 - raising would end the engine
+            self._discard_session(error)
+
+    def _end_admissions(self, step: Step) -> None:
+        """Wait for the admissions of the step's requests. One that takes too long fails its request."""
+        deadline = time.monotonic() + _MAX_ADMISSION_SECONDS
+        for request in step.new_ids:
+            pending, request.pending = request.pending, None
+            if pending is None:
+                continue
+            try:
+                request.handle = pending.result(max(0.0, deadline - time.monotonic()))
+            except DeadlineExceeded:
+                self.fail(request, ProcessorTimedOut(_SLOW_ADMISSION))
+                self._cancel(pending)
+            except SESSION_ERRORS as error:
+                self.fail(request, error)
+                self._discard_session(error)
+                return
+            except Exception as error:  # noqa: BLE001 - raising would end the engine
+                self.fail(request, error)
+
+    def _cancel(self, pending: PendingRequest) -> None:
+        try:
+            pending.cancel()
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self._discard_session(error)
 
@@ -233,7 +279,7 @@ class RemoteBatch:
             "eos_token_ids": self._engine.eos_token_ids,
             "max_draft_tokens": self._engine.max_draft_tokens,
             "engine": self._engine.version,
-            "reconnect_seconds": RECONNECT_SECONDS,
+            "reconnect_seconds": environment.reconnect_seconds(),
         }
 
     def _discard_session(self, error: Exception) -> None:
@@ -245,9 +291,15 @@ class RemoteBatch:
         """Fail all these requests with the same error."""
         for request in requests:
             self.fail(request, error)
-            request.handle = None
+            request.handle = request.pending = None
 
 
+# A step of the engine waits at most this long for the admissions of its requests, which the front end has timed.
+_MAX_ADMISSION_SECONDS = 5.0
+_SLOW_ADMISSION = (
+    f"its processors took more than {_MAX_ADMISSION_SECONDS:g} s to admit it again in the engine; move slow work from "
+    "validate_params and start to __init__"
+)
 _ALL_DENIED = "its processors deny every id, so vLLM would sample an arbitrary one"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import InvalidParams
+from logitport.integrations.common import tenants
 from logitport.integrations.common.chains import KEY, chain_of
 from logitport.request import Request
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from logitport.integrations.common.history_batch import Chain
 
 FAILURE_ID = "logitport_failure_id"
+
+_OWN_KEYS = (KEY, FAILURE_ID, tenants.KEY)
 
 
 def has_chain(params: Any, default: Chain) -> bool:
@@ -38,7 +41,13 @@ def make_request(
         processors=chain(params, default),
         request_id=request_id,
         sampling_params=sampling_params(params),
+        tenant=tenant_in(params),
     )
+
+
+def tenant_in(params: Any) -> str:
+    """Return the tenant that vLLM's front end wrote into the `extra_args` of a `SamplingParams`."""
+    return str((params.extra_args or {}).get(tenants.KEY, ""))
 
 
 def failure_id(params: Any) -> int | None:
@@ -56,6 +65,11 @@ def failure_id(params: Any) -> int | None:
             "ends with it, and the response's stop_reason then is this id"
         )
     return token_id
+
+
+def names_failure_id(params: Any) -> bool:
+    """Return whether the request names an id that ends it if it fails. Never raises."""
+    return FAILURE_ID in (params.extra_args or {})
 
 
 def ending_id(params: Any, eos_token_ids: Sequence[int]) -> int:
@@ -77,6 +91,6 @@ def sampling_params(params: Any) -> dict[str, Any]:
 
     values: dict[str, Any] = msgspec.to_builtins(params)
     extra = values.pop("extra_args", None) or {}
-    extra = {name: value for name, value in extra.items() if name not in (KEY, FAILURE_ID)}
+    extra = {name: value for name, value in extra.items() if name not in _OWN_KEYS}
     values = {name: value for name, value in values.items() if not name.startswith("_")}
     return values | {"extra_args": extra} if extra else values

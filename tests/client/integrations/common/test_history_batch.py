@@ -33,7 +33,7 @@ def started(prompts: np.ndarray) -> tuple[HistoryBatch, RecordingSession]:
     session = RecordingSession()
     batch = HistoryBatch(session, prompts)  # type: ignore[arg-type]
     chain = [("disallowed_tokens", {"token_ids": [1]})]
-    batch.admit(np.ones(prompts.shape, bool), [chain] * len(prompts))
+    batch.admit(np.ones(prompts.shape, bool), [chain] * len(prompts), [""] * len(prompts))
     return batch, session
 
 

@@ -6,6 +6,7 @@ import sys
 import threading
 import weakref
 from array import array
+from contextlib import ExitStack
 from http import HTTPStatus
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from logitport import Client
 from logitport.errors import InvalidParams, ServerUnavailable
 from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.sglang.hook import Hook
+from tests.conftest import free_address
 from tests.toy_processors import AddCallCount, RaisesInCall
 
 if TYPE_CHECKING:
@@ -45,6 +47,12 @@ class Req:
 
     def finished(self) -> bool:
         return self.ended
+
+
+@pytest.fixture(autouse=True)
+def shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests of these tests ship classes."""
+    monkeypatch.setenv("LOGITPORT_REQUEST_PROCESSORS", "builtin,registered,shipped")
 
 
 @pytest.fixture(autouse=True)
@@ -269,10 +277,33 @@ class TestServerGone:
         assert attempts[1] - attempts[0] >= 6.0
 
     @pytest.mark.slow
+    def test_requests_wait_for_a_service_that_restarts_and_continue(
+        self, serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """For as long as the operator says."""
+        monkeypatch.setenv("LOGITPORT_RECONNECT_SECONDS", "200")
+        target, req = free_address(), Req([5, 6])
+        with ExitStack() as servers:
+            first = servers.enter_context(serving("--listen", target))
+            client = servers.enter_context(Client(target))
+            hook = Hook(lambda: client, tuple, Ranks(), "")
+            params = params_of(req, ["no_repeat_ngram", {"ngram_size": 2, "window_size": 100}])
+            step(hook, params)
+            req.output_ids.append(5)
+            first.stop()
+            later = threading.Timer(3.0, lambda: servers.enter_context(serving("--listen", target)))
+            later.start()
+            logits = step(hook, params)
+            later.join()
+            assert req.to_finish is None
+            assert torch.isinf(logits).nonzero().tolist() == [[0, 6]]  # 5 was followed by 6
+            hook.close()
+
+    @pytest.mark.slow
     def test_another_server_continues_requests_with_state_from_history(
         self, start_server: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("logitport.integrations.sglang.hook.RECONNECT_SECONDS", 0.1)
+        monkeypatch.setenv("LOGITPORT_RECONNECT_SECONDS", "0.1")
         monkeypatch.setattr("logitport.integrations.common.circuit_breaker._MIN_PAUSE_SECONDS", 0.0)
         first, second = (start_server("--enable-custom-logit-processor") for _ in range(2))
         with Client(first.target) as one, Client(second.target) as two:

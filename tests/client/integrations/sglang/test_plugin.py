@@ -44,6 +44,9 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> None:
         "sglang.srt.managers.io_struct": {
             "GenerateReqInput": type("Input", (), {"normalize_batch_and_arguments": lambda self: None})
         },
+        "sglang.srt.managers.tokenizer_manager": {
+            "TokenizerManager": type("TokenizerManager", (), {"generate_request": lambda self, inputs, request: None})
+        },
         "sglang.srt.managers.schedule_batch": {"Req": type("Req", (), {"__init__": lambda self: None})},
     }.items():
         module = ModuleType(name)

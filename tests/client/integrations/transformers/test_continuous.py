@@ -383,3 +383,17 @@ def test_the_hook_for_generate_names_the_right_one(client: Client, model: Qwen2F
         assert "use logitport.integrations.transformers_continuous" in results(manager, 1)["one"].error
     finally:
         manager.stop()
+
+
+def test_a_tenant_reaches_the_service(serving: Any, started: Any) -> None:
+    """This server refuses requests without a tenant."""
+    with serving("--require-tenant") as strict, Client(strict.target) as client:
+        manager = started(RemoteLogitsProcessor(client, CHAINS["disallowed_tokens"]))
+        manager.add_request(PROMPTS[0], "without", 4)
+        manager.add_request(PROMPTS[0], "with", 4, logitport_tenant="acme")
+        outputs = results(manager, 2)
+        assert "--require-tenant" in outputs["without"].error
+        assert outputs["with"].error is None
+        manager = started(RemoteLogitsProcessor(client, CHAINS["disallowed_tokens"], tenant="acme"))
+        manager.add_request(PROMPTS[0], "default", 4)
+        assert results(manager, 1)["default"].error is None

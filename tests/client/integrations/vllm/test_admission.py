@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import threading
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport.errors import LogitportError
+from logitport.errors import LogitportError, ProcessorTimedOut
+from logitport.integrations.common import tenants
 from logitport.integrations.vllm import admission
 from logitport.integrations.vllm.admission import Admission
+from logitport.request import Request
 from logitport_server.config import ServerConfig
 from tests.conftest import free_address
 from tests.waiting import wait_until
@@ -75,8 +79,8 @@ def test_its_timeout_is_the_step_timeout(server: RunningServer, monkeypatch: pyt
     monkeypatch.setenv("LOGITPORT_TARGET", server.target)
     checker = Admission()
     checker.check(params(ban(1)))
-    assert checker._holder._client is not None
-    assert checker._holder._client.timeout > ServerConfig().load_timeout_seconds
+    assert checker._client is not None
+    assert checker._client.timeout > ServerConfig().load_timeout_seconds
 
 
 def test_a_restarted_server_is_used_again(
@@ -92,6 +96,74 @@ def test_a_restarted_server_is_used_again(
         checker.check(params(ban(2)))
     start_server("--listen", target)
     wait_until(lambda: accepts(checker))
+
+
+def tenants_params(tenant: str, token_id: int) -> Any:
+    """Parameters of a tenant, as the operator's function reads them."""
+    made = params(ban(token_id))
+    made.tenant = tenant
+    return made
+
+
+def test_slow_chains_of_one_tenant_delay_no_other_and_not_the_event_loop(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGITPORT_TARGET", server.target)
+    monkeypatch.setattr(tenants, "tenant_of", lambda request: request.params.tenant)
+    released, tried = threading.Event(), []
+
+    def admit(_: Any, request: Any) -> None:
+        tried.append(request.tenant)
+        if request.tenant == "slow":
+            assert released.wait(200)
+
+    monkeypatch.setattr(admission, "_admit", admit)
+
+    async def scenario() -> None:
+        checker = Admission()
+        slow = [asyncio.create_task(checker.prepare(tenants_params("slow", n), None)) for n in range(40)]
+        await asyncio.sleep(0)
+        try:
+            for n in range(3):
+                mine = tenants_params("mine", n)
+                await asyncio.wait_for(checker.prepare(mine, None), 200)
+                checker.check(mine)  # vLLM's own call, on the event loop
+            assert not any(task.done() for task in slow)
+            assert tried.count("mine") == 3
+            slow[0].cancel()  # its client disconnects; its thread goes on
+            await asyncio.wait_for(checker.prepare(tenants_params("third", 1), None), 200)
+        finally:
+            released.set()
+        await asyncio.gather(*slow[1:])
+
+    asyncio.run(scenario())
+
+
+class SlowSession:
+    """A session that admits each request in so many seconds, one after the other."""
+
+    def __init__(self, *seconds: float) -> None:
+        self.seconds = list(seconds)
+        self.held: list[object] = []
+
+    def add(self, request: Any) -> object:
+        time.sleep(self.seconds.pop(0))
+        self.held.append(object())
+        return self.held[-1]
+
+    def remove(self, handle: object) -> None:
+        self.held.remove(handle)
+
+
+def test_a_chain_that_is_slow_for_each_request_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine admits each request again, and all of its requests wait."""
+    monkeypatch.setattr(admission, "_MAX_ADMISSION_SECONDS", 0.5)
+    loads_slowly, slow = SlowSession(0.6, 0.0), SlowSession(0.6, 0.6)
+    admission._admit(loads_slowly, Request())  # type: ignore[arg-type]
+    with pytest.raises(ProcessorTimedOut, match=r"take 0\.\d s to admit a request.*move slow work"):
+        admission._admit(slow, Request())  # type: ignore[arg-type]
+    assert not loads_slowly.held
+    assert not slow.held
 
 
 def accepts(checker: Admission) -> bool:

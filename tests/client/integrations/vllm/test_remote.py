@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import ExitStack
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import CustomLogitProcessor, DeadlineExceeded, LogitportError
+from logitport import CustomLogitProcessor, DeadlineExceeded, EditProcessor, LogitportError
 from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.vllm import failures
 from logitport.integrations.vllm.engine import Engine
@@ -161,6 +162,7 @@ def test_requests_of_a_lost_server_fail_and_another_server_serves_new_ones(
     target = free_address()
     first = start_server("--listen", target)
     monkeypatch.setenv("LOGITPORT_TARGET", target)
+    monkeypatch.setenv("LOGITPORT_RECONNECT_SECONDS", "1")
     batch = RemoteBatch(ENGINE, Ranks())
     request = RemoteRequest("lost", 2, EOS)
     batch.admit(request, lambda: Request([5, 6], processors=CHAINS["edits"][0]))
@@ -183,6 +185,42 @@ def test_requests_of_a_lost_server_fail_and_another_server_serves_new_ones(
     start_server("--listen", target)
     # Nothing is tried during the pause after the failure.
     wait_until(lambda: torch.isinf(drive(batch, CHAINS["edits"], 2)[1][0]).sum() == 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("graceful", [True, False])
+def test_requests_wait_for_a_service_that_restarts_and_continue(
+    graceful: bool, serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For as long as the operator says."""
+    target = free_address()
+    monkeypatch.setenv("LOGITPORT_TARGET", target)
+    monkeypatch.setenv("LOGITPORT_RECONNECT_SECONDS", "200")
+    batch, request = RemoteBatch(ENGINE, Ranks()), RemoteRequest("waits", 2, EOS)
+    bigrams = [("no_repeat_ngram", {"ngram_size": 2, "window_size": 100})]
+    with ExitStack() as servers:
+        first = servers.enter_context(serving("--listen", target))
+        batch.admit(request, lambda: Request([5, 6], processors=bigrams))
+        for new_ids in ([], [5]):
+            step = Step()
+            step.add(request, new_ids, 0)
+            batch.finish(step, torch.zeros(1, VOCAB_SIZE))
+        if graceful:
+            first.stop()
+        else:
+            first.process.kill()
+            first.process.wait()
+        later = threading.Timer(3.0, lambda: servers.enter_context(serving("--listen", target)))
+        later.start()
+        step, logits = Step(), torch.zeros(1, VOCAB_SIZE)
+        step.add(request, [], 0)
+        batch.begin(step)
+        batch.finish(step, logits)
+        later.join()
+
+        assert not failures()
+        assert torch.isinf(logits).nonzero().tolist() == [[0, 6]]  # 5 was followed by 6
+        batch.release(request)
 
 
 def test_attempts_are_rare_however_many_requests_come(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,6 +268,31 @@ def test_a_request_with_all_ids_denied_fails(with_a_reader: bool) -> None:
     assert torch.isfinite(logits[2]).nonzero().flatten().tolist() == [EOS]
     assert torch.isfinite(logits[0]).sum() == VOCAB_SIZE - 2
     assert [(failure.request_id, failure.error) for failure in failures()] == [("r1", "ProcessorFailed")]
+
+
+class SleepsInStart(EditProcessor):
+    """Is slow for each request."""
+
+    def start(self, request):
+        import time
+
+        time.sleep(60)
+
+    def edit(self, request, edits):
+        edits.deny([1])
+
+
+@pytest.mark.slow
+def test_a_slow_admission_fails_only_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logitport.integrations.vllm.remote._MAX_ADMISSION_SECONDS", 1.0)
+    began = time.monotonic()
+
+    logits = drive(RemoteBatch(ENGINE, Ranks()), [CHAINS["edits"][0], [(SleepsInStart, {})]], 2)[1]
+
+    assert time.monotonic() - began < 40
+    assert torch.isinf(logits[0]).nonzero().flatten().tolist() == [3, 4]
+    assert torch.isfinite(logits[2]).nonzero().flatten().tolist() == [EOS]
+    assert [(failure.request_id, failure.error) for failure in failures()] == [("r1", "ProcessorTimedOut")]
 
 
 def test_a_request_that_cannot_be_made_fails() -> None:

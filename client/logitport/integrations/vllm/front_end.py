@@ -1,0 +1,105 @@
+"""Patches vLLM's front end: a logits processor can neither end one request, nor check one without blocking all."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from logitport.integrations.vllm import admission, responses
+from logitport.integrations.vllm.mailbox import Mailbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logitport.integrations.vllm.failures import Failure
+
+_log = logging.getLogger(__name__)
+
+_lock = threading.Lock()
+# The engines of this process's front ends.
+_mailboxes: dict[str, Mailbox] = {}
+
+
+def check_off_the_event_loop() -> None:
+    """Have the asynchronous engine, if this process has loaded it, check chains on threads: its own check blocks."""
+    module = sys.modules.get("vllm.v1.engine.async_llm")
+    engine = getattr(module, "AsyncLLM", None)
+    if engine is not None and hasattr(engine, "add_request") and not hasattr(engine.add_request, "__wrapped__"):
+        engine.add_request = _wrap_add(engine.add_request)
+
+
+def _wrap_add(add: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(add)
+    async def wrapped(engine: Any, request_id: str, prompt: Any, params: Any, *args: Any, **keywords: Any) -> Any:
+        """Check the chain before vLLM does. Raises as `Admission.prepare`."""
+        if hasattr(params, "extra_args") and hasattr(params, "stop_token_ids"):  # not of a pooling model
+            await admission.prepare(params, getattr(engine, "vllm_config", None))
+        return await add(engine, request_id, prompt, params, *args, **keywords)
+
+    return wrapped
+
+
+def install(config: Any) -> None:
+    """Report the failures of an engine's requests to its clients. Another call for the same engine does nothing.
+
+    Args:
+        config: the `VllmConfig`; None if the front end does not show it.
+    """
+    instance_id = str(getattr(config, "instance_id", ""))
+    if not instance_id or instance_id in _mailboxes:
+        return
+    with _lock:
+        try:
+            from vllm.v1.engine.output_processor import OutputProcessor
+
+            if not hasattr(OutputProcessor.process_outputs, "__wrapped__"):
+                OutputProcessor.process_outputs = _wrap(OutputProcessor.process_outputs)
+        except (ImportError, AttributeError) as error:
+            _log.warning("this vLLM does not let logitport report failed requests to clients: %s", error)
+        _mailboxes[instance_id] = Mailbox(instance_id)
+
+
+def _wrap(process: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(process)
+    def wrapped(processor: Any, engine_core_outputs: Any, *args: Any, **keywords: Any) -> Any:
+        """Answer failed requests with their error, and have the engine abort them."""
+        aborted: list[str] = []
+        for mailbox in _mailboxes.values():
+            for failure in mailbox.waiting():
+                state = processor.request_states.get(failure.request_id)
+                if state is None:
+                    continue
+                if state.queue is not None:
+                    aborted += _end(processor, state, failure)
+                elif not _mark(engine_core_outputs, failure):
+                    continue
+                else:
+                    aborted.append(failure.request_id)
+                mailbox.take(failure)
+        result = process(processor, engine_core_outputs, *args, **keywords)
+        result.reqs_to_abort.extend(aborted)
+        return result
+
+    return wrapped
+
+
+def _end(processor: Any, state: Any, failure: Failure) -> list[str]:
+    """End a request of the asynchronous engine with an exception. Returns the requests to abort in the engine."""
+    aborted: list[str] = processor.abort_requests([failure.request_id], internal=True)
+    state.queue.put(responses.failure(failure.error, failure.message))  # replaces the output of the abort
+    return aborted
+
+
+def _mark(engine_core_outputs: Any, failure: Failure) -> bool:
+    """Set "error" as the finish reason of a request of the synchronous engine. Returns whether it has an output."""
+    from vllm.v1.engine import FinishReason
+
+    for output in engine_core_outputs:
+        if output.request_id == failure.request_id:
+            output.finish_reason = FinishReason.ERROR
+            output.stop_reason = str(responses.failure(failure.error, failure.message))
+            return True
+    return False

@@ -1,0 +1,118 @@
+"""An ASGI middleware for vLLM's HTTP server: `vllm serve --middleware logitport.integrations.vllm.Middleware`."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from logitport.errors import InvalidArgument
+from logitport.integrations.common.tenants import headers_of
+from logitport.integrations.vllm.responses import PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+
+    Message = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Message]]
+    Send = Callable[[Message], Awaitable[None]]
+    App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+# The headers of the request that this context serves. Tasks inherit it.
+_headers: ContextVar[Mapping[str, str] | None] = ContextVar("logitport_headers", default=None)
+
+
+def current_headers() -> Mapping[str, str]:
+    """Return the headers of the HTTP request that is being served; {} without one, or without the middleware."""
+    return _headers.get() or {}
+
+
+class Middleware:
+    """Shows the hook a request's headers, and answers a stream that begins with an error of the hook with its status.
+
+    Args:
+        app: the application that it wraps.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            token = _headers.set(headers_of(scope["headers"]))
+        except InvalidArgument as error:
+            message = f"{PREFIX}{error}"
+            await _answer(send, {"message": message, "type": "BadRequestError", "param": None, "code": 400})
+            return
+        try:
+            await self._app(scope, receive, _StreamStart(send))
+        finally:
+            _headers.reset(token)
+
+
+class _StreamStart:
+    """Sends the messages of a response. Holds the start of a stream until its first event is known.
+
+    vLLM starts a stream with status 200 before it checks the request's chain.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._held: Message | None = None
+        self._answered = False
+
+    async def __call__(self, message: Message) -> None:
+        """Send a message of ASGI."""
+        if self._answered:
+            return
+        if message["type"] == "http.response.start" and _is_stream(message):
+            self._held = message
+            return
+        held, self._held = self._held, None
+        if held is not None:
+            error = _error_in(message.get("body", b""))
+            if error is not None:
+                self._answered = True
+                await _answer(self._send, error)
+                return
+            await self._send(held)
+        await self._send(message)
+
+
+def _is_stream(start: Message) -> bool:
+    return any(
+        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in start.get("headers", ())
+    )
+
+
+def _error_in(event: bytes) -> dict[str, Any] | None:
+    """Return the hook's error that this event of a stream holds; None for other events."""
+    if not event.startswith(_ERROR_EVENT):
+        return None
+    try:
+        error = orjson.loads(event.removeprefix(b"data: ").partition(b"\n")[0])["error"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return None
+    if not isinstance(error, dict) or not str(error.get("message", "")).startswith(PREFIX):
+        return None
+    if error.get("code") == HTTPStatus.BAD_REQUEST:
+        error["type"] = "BadRequestError"  # as without a stream; vLLM 0.32 writes InternalServerError into streams
+    return error
+
+
+_ERROR_EVENT = b'data: {"error"'
+
+
+async def _answer(send: Send, error: Mapping[str, Any]) -> None:
+    """Answer with an error, in the form of vLLM's errors. Its status is the error's code."""
+    body = orjson.dumps({"error": error})
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": int(error["code"]), "headers": headers})
+    await send({"type": "http.response.body", "body": body})

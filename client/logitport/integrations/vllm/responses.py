@@ -1,0 +1,91 @@
+"""What vLLM's clients get for a request that is refused or fails: an exception with a status, counted in /metrics."""
+
+from __future__ import annotations
+
+import functools
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from logitport import errors
+from logitport.integrations.common.statuses import status_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+# Begins each message of the hook.
+PREFIX = "logitport: "
+
+
+def refusal(error: errors.LogitportError) -> Exception:
+    """Return the exception for a request that is not admitted, and count it in `logitport_refused_requests_total`."""
+    name = type(error).__name__
+    _count("refused", name)
+    return _exception(name, str(error))
+
+
+def failure(error: str, message: str) -> Exception:
+    """Return the exception for a request that failed later, and count it in `logitport_failed_requests_total`.
+
+    Args:
+        error: name of the error's class.
+        message: its message.
+    """
+    _count("failed", error)
+    return _exception(error, message)
+
+
+def _exception(name: str, message: str) -> Exception:
+    """Return an exception that vLLM answers with the error's status, and without a traceback in its log."""
+    text = f"{PREFIX}{name}: {message}"
+    kind = getattr(errors, name, errors.LogitportError)
+    status = status_of(kind)
+    try:
+        refused, unavailable = _exceptions()
+    except ImportError:  # another vLLM answers ValueError with 400, and any other error with 500
+        return ValueError(text) if status is HTTPStatus.BAD_REQUEST else kind(text)
+    return refused(text) if status is HTTPStatus.BAD_REQUEST else unavailable(text, status)
+
+
+@functools.cache
+def _exceptions() -> tuple[Callable[[str], Exception], Callable[[str, HTTPStatus], Exception]]:
+    """Return the classes for status 400, and for others.
+
+    vLLM logs no traceback of a GenerationError where it streams, and passes on its other base class unchanged.
+    """
+    from vllm.exceptions import GenerationError, GracefulHTTPError, VLLMValidationError
+
+    class ChainRefused(GenerationError, VLLMValidationError):  # type: ignore[misc] # vLLM may be missing
+        """The request or its processors are the cause."""
+
+        def __init__(self, message: str) -> None:
+            super().__init__(message)
+            self.status_code = HTTPStatus.BAD_REQUEST
+
+    class ServiceFailed(GenerationError, GracefulHTTPError):  # type: ignore[misc] # vLLM may be missing
+        """The service is unavailable, or has a defect."""
+
+        def __init__(self, message: str, status: HTTPStatus) -> None:
+            Exception.__init__(self, message)
+            self.message = message
+            self.status_code = self.http_status = status
+
+    return ChainRefused, ServiceFailed
+
+
+def _count(what: str, error: str) -> None:
+    counter = _counters().get(what)
+    if counter is not None:
+        counter.labels(error).inc()
+
+
+@functools.cache
+def _counters() -> Mapping[str, Any]:
+    """Return the counters, in the registry that vLLM serves at /metrics; {} without prometheus_client."""
+    try:
+        from prometheus_client import Counter
+    except ImportError:
+        return {}
+    return {
+        "refused": Counter("logitport_refused_requests", "Requests with chains that were not admitted", ["error"]),
+        "failed": Counter("logitport_failed_requests", "Requests that failed because of their chains", ["error"]),
+    }
