@@ -252,7 +252,8 @@ class FrameChannel:
         return True
 
     def _add_limit(self, frame: processing_pb2.AddRequests) -> float:
-        return _with_margin(self.opened.add_deadline_seconds * len(frame.requests))
+        # A frame without requests starts those that were admitted in the background.
+        return _with_margin(self.opened.add_deadline_seconds * max(1, len(frame.requests)))
 
     def _check(self, reply: processing_pb2.SessionResponse) -> None:
         kind = reply.WhichOneof("frame")
