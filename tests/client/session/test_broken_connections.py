@@ -275,6 +275,13 @@ def test_a_local_transport_that_is_not_accepted_in_time(tmp_path: Path, monkeypa
     assert sessions[:3] == [0, 1, 1]
 
 
+def test_a_session_of_a_closed_client() -> None:
+    client = Client("127.0.0.1:1")
+    client.close()
+    with pytest.raises(ServerUnavailable, match="is closed; create another client"):
+        client.session(vocab_size=VOCAB)
+
+
 def test_a_server_that_is_not_there() -> None:
     """A session is opened at once or not at all: an engine decides how long it waits for its first server."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
