@@ -183,7 +183,7 @@ class PendingAdmissions:
             pending = queue[0]
             try:
                 pending.future = self._submit(self._principal, partial(self._run, pending))
-            except RuntimeError as error:  # no thread can be started, or the server is shutting down
+            except RuntimeError as error:  # the server is shutting down
                 pending.error = LimitExceeded(f"the admission cannot begin: {error}; add the request again later")
                 self._end(pending)
                 queue.popleft()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter, OrderedDict, deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -45,6 +48,8 @@ class Threads:
 
     def __init__(self, max_threads: int = _MAX_THREADS, name: str = "logitport-call") -> None:
         self._pool = ThreadPoolExecutor(max_threads, name)
+        self._pool.submit(int)  # starts a thread, which runs all calls if no other one can be started
+        self._is_short = False
         self._lock = threading.Lock()
         self._free = max_threads
         self._used: Counter[str] = Counter()
@@ -97,7 +102,14 @@ class Threads:
             del self._waiting[principal]
         self._free -= 1
         self._used[principal] += 1
-        self._pool.submit(self._run, call)
+        try:
+            self._pool.submit(self._run, call)
+            self._is_short = False
+        except RuntimeError as error:
+            # The pool has queued the call, and one of its threads runs it: an error would be wrong.
+            if not self._is_short:  # once, because it may last
+                logger.warning("calls wait for the present threads: %s", error)
+            self._is_short = True
 
     def _run(self, call: _Call) -> None:
         try:

@@ -375,7 +375,7 @@ def test_a_defect_ends_one_admission(open_engine: Any, submitted: Any, caplog: p
 
 def test_admissions_that_cannot_begin_are_refused(open_engine: Any) -> None:
     def refuse(principal: str, work: Any) -> NoReturn:
-        raise RuntimeError("can't start new thread")
+        raise RuntimeError("the server is shutting down")
 
     engine = open_engine(VOCAB, submit=refuse)
     _, reply = engine.begin_add(0, ADD)
