@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -54,7 +54,8 @@ class Threads:
         self._free = max_threads
         self._used: Counter[str] = Counter()
         # Calls that wait, by principal. The first principal whose share allows it is next.
-        self._waiting: OrderedDict[str, deque[_Call]] = OrderedDict()
+        # In a mapping, not a deque, so that cancelling one of many takes no time: the event loop closes sessions.
+        self._waiting: OrderedDict[str, OrderedDict[_Call, None]] = OrderedDict()
         self._unfinished: set[Future[Any]] = set()
         self._closed = False
 
@@ -65,7 +66,7 @@ class Threads:
             if self._closed:
                 raise RuntimeError("the server is shutting down")
             self._unfinished.add(call.future)
-            self._waiting.setdefault(principal, deque()).append(call)
+            self._waiting.setdefault(principal, OrderedDict())[call] = None
             self._start_waiting()
         call.future.add_done_callback(partial(self._forget, call))
         return call.future
@@ -95,7 +96,7 @@ class Threads:
     def _start(self, principal: str) -> None:
         """Start the first waiting call of a principal, and put the principal behind the others."""
         calls = self._waiting[principal]
-        call = calls.popleft()
+        call, _ = calls.popitem(last=False)
         if calls:
             self._waiting.move_to_end(principal)
         else:
@@ -129,7 +130,7 @@ class Threads:
             self._unfinished.discard(future)
             calls = self._waiting.get(call.principal)
             if future.cancelled() and calls is not None and call in calls:
-                calls.remove(call)
+                del calls[call]
                 if not calls:
                     del self._waiting[call.principal]
 
