@@ -131,7 +131,7 @@ class Server:
             raise StartupError(f"cannot run shipped processors: {error}") from error
         self._grpc = grpc.aio.server(interceptors=[self._guard], options=endpoint.options(self._config))
         registry_pb2_grpc.add_ProcessorRegistryServicer_to_server(
-            RegistryService(self._registry, self._threads), self._grpc
+            RegistryService(self._registry, self._threads, self._turns), self._grpc
         )
         processing_pb2_grpc.add_LogitProcessingServicer_to_server(self._processing, self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)

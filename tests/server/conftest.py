@@ -185,6 +185,7 @@ class Engine:
         *toys: type,
         max_requests_per_session: int = 4,
         max_step_work: int = 32768,
+        max_message_bytes: int = 256 << 20,
         device: str = "cpu",
         submit: Submit | None = None,
         **opening: Any,
@@ -196,7 +197,11 @@ class Engine:
             self.registry,  # type: ignore[arg-type]
             InlineExecutor(Loader(4)),
             torch.device(device),
-            ServerConfig(max_requests_per_session=max_requests_per_session, max_step_work=max_step_work),
+            ServerConfig(
+                max_requests_per_session=max_requests_per_session,
+                max_step_work=max_step_work,
+                max_message_bytes=max_message_bytes,
+            ),
             submit=submit,
         )
 

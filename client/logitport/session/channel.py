@@ -202,11 +202,13 @@ class FrameChannel:
         self._transport.close()
 
     def _open(self, wait_seconds: float) -> None:
+        self._transport = self._connect(wait_seconds)
         try:
-            self._open_stream(wait_seconds)
+            self._open_stream()
             if self._local != "grpc" and not self._try_local_transport():
                 self._transport.close()
-                self._open_stream(wait_seconds)
+                self._transport = self._connect(wait_seconds)
+                self._open_stream()
             self.connections += 1
             take_early = WeakMethod(self._take_early)  # the transport's thread must not keep a session alive
             self._transport.on_readable(lambda: (call := take_early()) is not None and call())
@@ -214,8 +216,7 @@ class FrameChannel:
             self._transport.close()
             raise
 
-    def _open_stream(self, wait_seconds: float) -> None:
-        self._transport = self._connect(wait_seconds)
+    def _open_stream(self) -> None:
         self._lost = None
         self._seq = 0
         self._take_reply = None
@@ -252,7 +253,8 @@ class FrameChannel:
         return True
 
     def _add_limit(self, frame: processing_pb2.AddRequests) -> float:
-        return _with_margin(self.opened.add_deadline_seconds * len(frame.requests))
+        # A frame without requests starts those that were admitted in the background.
+        return _with_margin(self.opened.add_deadline_seconds * max(1, len(frame.requests)))
 
     def _check(self, reply: processing_pb2.SessionResponse) -> None:
         kind = reply.WhichOneof("frame")

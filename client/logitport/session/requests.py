@@ -92,7 +92,7 @@ class SessionRequests:
         added = self._exchange_added(frame)
         for failure in added.failures:
             raise from_proto(failure.error)
-        self._slots.occupy()
+        self._slots.occupy(handle.slot)
         self._hold(handle, bool(added.reads_logits[0]), added.chains[0] if added.chains else None)
         return handle
 
@@ -101,7 +101,7 @@ class SessionRequests:
         handle = self._candidate(request)
         (frame,) = add_frames([handle], in_background=True)
         added = self._exchange_added(frame)
-        self._slots.occupy()
+        self._slots.occupy(handle.slot)
         pending = self._pending[handle.slot] = PendingRequest(self, handle)
         self._settle_added(frame, added)
         return pending

@@ -18,13 +18,14 @@ class Slots:
         """Return the slot and generation of the next request, which does not occupy them yet."""
         return (self._free[0] if self._free else self._unused), self._generation
 
-    def occupy(self) -> None:
-        """Take what `next` returns."""
+    def occupy(self, slot: int) -> None:
+        """Take the slot that `next` has returned, and its generation. Lower slots may have become free since."""
         self._generation += 1
-        if self._free:
-            heapq.heappop(self._free)
-        else:
+        if slot == self._unused:
             self._unused += 1
+        else:
+            self._free.remove(slot)
+            heapq.heapify(self._free)
 
     def release(self, slot: int) -> None:
         """Make a slot free again."""

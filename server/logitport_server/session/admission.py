@@ -47,6 +47,7 @@ class Admission:
 
     Attributes:
         slot, generation, tenant: of the request.
+        chain_bytes: size of the message of its chain, with shipped processors. Kept until the admission has ended.
 
     Raises:
         StateLost: the previous request has state that cannot be rebuilt from its history.
@@ -67,7 +68,7 @@ class Admission:
                 entry.dialect.check_rebuildable(entry.state)
             except BaseException as error:
                 raise failures.of_processor(error, entry.label) from error
-        self._message = message = addition.request
+        message = addition.request
         for field in ("request_id", "tenant"):
             if len(getattr(message, field).encode()) > _MAX_NAME_LENGTH:
                 raise InvalidArgument(f"{field} is longer than {_MAX_NAME_LENGTH} bytes")
@@ -86,6 +87,9 @@ class Admission:
             caller,
         )
         self.slot, self.generation, self.tenant = addition.slot, addition.generation, message.tenant
+        # A copy: a part of a frame keeps the memory of the whole frame, and an admission may be pending for long.
+        self._chain_message = common_pb2.Request(processors=message.processors, on_error=message.on_error)
+        self.chain_bytes = self._chain_message.ByteSize()
         self._chain: list[ChainEntry] = []
         # Entries that `finish` starts, with their parameters.
         self._unstarted: list[tuple[ChainEntry, dict[str, Any]]] = []
@@ -113,7 +117,7 @@ class Admission:
                 )
 
         checked: list[tuple[ChainEntry, dict[str, Any]]] = []
-        for place, call in enumerate(self._message.processors):
+        for place, call in enumerate(self._chain_message.processors):
             label = _label(call.processor)
             params = json_object(call.params, f"params of processor {place} ({label})")
             dialect = None
@@ -165,7 +169,7 @@ class Admission:
             self.generation,
             self._context.history,
             self._chain,
-            skip=self._message.on_error == common_pb2.ON_ERROR_SKIP,
+            skip=self._chain_message.on_error == common_pb2.ON_ERROR_SKIP,
             greedy=is_greedy(self._sampling_params.get("temperature")),
         )
 

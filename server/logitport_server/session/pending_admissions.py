@@ -53,18 +53,22 @@ class PendingAdmissions:
     their time limits while they wait for each other. Admissions of different tenants run at the same time.
 
     The number of pending admissions needs no limit of its own: each occupies a slot of the session. A cancelled
-    admission that has begun occupies none, but it holds a thread of the principal's share until it ends.
+    admission that has begun occupies none, but it holds a thread of the principal's share until it ends. The memory of
+    their chains needs one, because inline payloads can be large.
 
     Args:
         principal: name of the session's principal.
         submit: runs work on a thread; None if nothing can be admitted in the background.
+        max_bytes: the size limit of all chains together.
     """
 
-    def __init__(self, principal: str, submit: Submit | None) -> None:
+    def __init__(self, principal: str, submit: Submit | None, max_bytes: int) -> None:
         self._principal = principal
         self._submit = submit
+        self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._by_slot: dict[int, PendingAdmission] = {}
+        self._bytes = 0
         # By tenant. The first admission of a queue was submitted.
         self._queues: dict[str, deque[PendingAdmission]] = {}
         self._ended: list[PendingAdmission] = []
@@ -72,10 +76,9 @@ class PendingAdmissions:
     def __len__(self) -> int:
         return len(self._by_slot)
 
-    @property
-    def possible(self) -> bool:
-        """Whether requests can be admitted in the background."""
-        return self._submit is not None
+    def can_begin(self, admission: Admission) -> bool:
+        """Whether the request can be admitted in the background."""
+        return self._submit is not None and self._bytes + admission.chain_bytes <= self._max_bytes
 
     @property
     def num_ended(self) -> int:
@@ -94,6 +97,7 @@ class PendingAdmissions:
         with self._lock:
             self._cancel(admission.slot)
             self._by_slot[admission.slot] = pending
+            self._bytes += admission.chain_bytes
             queue = self._queues.setdefault(admission.tenant, deque())
             queue.append(pending)
             if len(queue) == 1:
@@ -112,6 +116,7 @@ class PendingAdmissions:
             taken, self._ended = self._ended, []
             for pending in taken:
                 del self._by_slot[pending.admission.slot]
+                self._bytes -= pending.admission.chain_bytes
         return taken
 
     def close(self) -> None:
@@ -120,6 +125,7 @@ class PendingAdmissions:
             for pending in self._by_slot.values():
                 pending.cancelled = True
             self._by_slot.clear()
+            self._bytes = 0
             self._ended.clear()
             for tenant, queue in list(self._queues.items()):
                 first = queue[0]
@@ -134,6 +140,7 @@ class PendingAdmissions:
         pending = self._by_slot.pop(slot, None)
         if pending is None:
             return
+        self._bytes -= pending.admission.chain_bytes
         pending.cancelled = True
         if pending.ended:
             self._ended.remove(pending)
@@ -176,7 +183,7 @@ class PendingAdmissions:
             pending = queue[0]
             try:
                 pending.future = self._submit(self._principal, partial(self._run, pending))
-            except RuntimeError as error:  # no thread can be started, or the server is shutting down
+            except RuntimeError as error:  # the server is shutting down
                 pending.error = LimitExceeded(f"the admission cannot begin: {error}; add the request again later")
                 self._end(pending)
                 queue.popleft()

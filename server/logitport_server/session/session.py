@@ -135,7 +135,7 @@ class EngineSession:
         self._longest_chain = 0
         self._run_chains = PipelineStage.get(RunChains.name)
         self._processors = HostedProcessors(registry, executor, principal)
-        self._pending_admissions = PendingAdmissions(principal.name, submit)
+        self._pending_admissions = PendingAdmissions(principal.name, submit, limits.max_message_bytes)
         # The batch of the last step; None after a change that makes it stale.
         self._batch: StepBatch | None = None
         self._batch_columns: tuple[bytes, ...] = ()
@@ -177,7 +177,7 @@ class EngineSession:
             request, in_background = None, False
             try:
                 admission = self._check(addition)
-                in_background = frame.in_background and self._may_continue_in_background(addition)
+                in_background = frame.in_background and self._may_continue_in_background(admission, addition)
                 load = partial(admission.load, self._processors.host, self._limits.load_timeout_seconds)
                 if in_background:
                     self._pending_admissions.begin(admission, partial(load, in_background=True))
@@ -324,12 +324,12 @@ class EngineSession:
         caller = Party(self.principal.name, addition.request.tenant)
         return Admission(addition, self._engine, previous, str(self._device), caller)
 
-    def _may_continue_in_background(self, addition: processing_pb2.SlottedRequest) -> bool:
+    def _may_continue_in_background(self, admission: Admission, addition: processing_pb2.SlottedRequest) -> bool:
         """Whether the admission of a request may take long, and no step needs the request already."""
         return (
-            self._pending_admissions.possible
-            and addition.slot not in self._requests
+            addition.slot not in self._requests
             and self._processors.may_take_long_to_admit(addition.request)
+            and self._pending_admissions.can_begin(admission)
         )
 
     def _join(self, request: ActiveRequest, reply: processing_pb2.RequestsAdded) -> None:

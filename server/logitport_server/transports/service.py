@@ -67,9 +67,10 @@ class LoopShare:
 class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
     """The calls of ProcessorRegistry. They run on threads, because the registry may wait for its store."""
 
-    def __init__(self, registry: Registry, threads: Threads) -> None:
+    def __init__(self, registry: Registry, threads: Threads, turns: Turns) -> None:
         self._registry = registry
         self._threads = threads
+        self._turns = turns
 
     async def Register(
         self, request: registry_pb2.RegisterRequest | Unparsed, context: Context
@@ -77,7 +78,8 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
         principal = current_call.get().principal
 
         def register() -> tuple[registry_pb2.ProcessorInfo, str]:
-            message = parsed(registry_pb2.RegisterRequest, request)
+            with self._turns.of(principal.name):
+                message = parsed(registry_pb2.RegisterRequest, request)
             options = {"replace": message.replace, "shared": message.shared}
             return self._registry.register(message.payload, message.name, principal, **options), message.name
 

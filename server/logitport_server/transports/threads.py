@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -45,11 +48,14 @@ class Threads:
 
     def __init__(self, max_threads: int = _MAX_THREADS, name: str = "logitport-call") -> None:
         self._pool = ThreadPoolExecutor(max_threads, name)
+        self._pool.submit(int)  # starts a thread, which runs all calls if no other one can be started
+        self._is_short = False
         self._lock = threading.Lock()
         self._free = max_threads
         self._used: Counter[str] = Counter()
         # Calls that wait, by principal. The first principal whose share allows it is next.
-        self._waiting: OrderedDict[str, deque[_Call]] = OrderedDict()
+        # In a mapping, not a deque, so that cancelling one of many takes no time: the event loop closes sessions.
+        self._waiting: OrderedDict[str, OrderedDict[_Call, None]] = OrderedDict()
         self._unfinished: set[Future[Any]] = set()
         self._closed = False
 
@@ -60,7 +66,7 @@ class Threads:
             if self._closed:
                 raise RuntimeError("the server is shutting down")
             self._unfinished.add(call.future)
-            self._waiting.setdefault(principal, deque()).append(call)
+            self._waiting.setdefault(principal, OrderedDict())[call] = None
             self._start_waiting()
         call.future.add_done_callback(partial(self._forget, call))
         return call.future
@@ -90,14 +96,21 @@ class Threads:
     def _start(self, principal: str) -> None:
         """Start the first waiting call of a principal, and put the principal behind the others."""
         calls = self._waiting[principal]
-        call = calls.popleft()
+        call, _ = calls.popitem(last=False)
         if calls:
             self._waiting.move_to_end(principal)
         else:
             del self._waiting[principal]
         self._free -= 1
         self._used[principal] += 1
-        self._pool.submit(self._run, call)
+        try:
+            self._pool.submit(self._run, call)
+            self._is_short = False
+        except RuntimeError as error:
+            # The pool has queued the call, and one of its threads runs it: an error would be wrong.
+            if not self._is_short:  # once, because it may last
+                logger.warning("calls wait for the present threads: %s", error)
+            self._is_short = True
 
     def _run(self, call: _Call) -> None:
         try:
@@ -117,7 +130,7 @@ class Threads:
             self._unfinished.discard(future)
             calls = self._waiting.get(call.principal)
             if future.cancelled() and calls is not None and call in calls:
-                calls.remove(call)
+                del calls[call]
                 if not calls:
                     del self._waiting[call.principal]
 

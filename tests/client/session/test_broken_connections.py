@@ -152,6 +152,26 @@ def test_a_frame_without_a_reply_is_repeated_on_a_new_connection(kind: str) -> N
 
 
 @pytest.mark.usefixtures("short_margin")
+def test_a_poll_without_a_reply_is_repeated_on_a_new_connection() -> None:
+    polls: list[int] = []
+
+    def answer(session: int, frame: Any) -> dict[str, Any] | None:
+        if session == 0 and frame.HasField("add") and not frame.add.requests:
+            polls.append(session)
+            return None
+        reply = Silence("add", STATED)(1, frame)
+        if frame.HasField("add"):
+            reply["added"].pending = b"\1" * len(frame.add.requests)
+        return reply
+
+    with scripted_server(answer) as port, Client(f"127.0.0.1:{port}") as client:
+        session = client.session(vocab_size=VOCAB, reconnect_seconds=RECONNECT_SECONDS)
+        session.begin_add(Request([1]))
+        assert session.poll() == []
+        assert (polls, session.reconnects) == ([0], 1)
+
+
+@pytest.mark.usefixtures("short_margin")
 def test_logits_without_a_reply_fail_only_their_request() -> None:
     def answer(frame: Any) -> dict[str, Any]:
         return READ_ROW_0 if frame.HasField("step") else Script.correct(frame)
@@ -253,6 +273,13 @@ def test_a_local_transport_that_is_not_accepted_in_time(tmp_path: Path, monkeypa
             with pytest.raises(ServerUnavailable, match="no local transport"):
                 client.session(vocab_size=VOCAB, transport="local", reconnect_seconds=0)
     assert sessions[:3] == [0, 1, 1]
+
+
+def test_a_session_of_a_closed_client() -> None:
+    client = Client("127.0.0.1:1")
+    client.close()
+    with pytest.raises(ServerUnavailable, match="is closed; create another client"):
+        client.session(vocab_size=VOCAB)
 
 
 def test_a_server_that_is_not_there() -> None:

@@ -323,6 +323,24 @@ def test_a_pending_request_that_is_too_large_for_the_next_server(reconnecting: A
     assert not small.done
 
 
+@pytest.mark.parametrize("add", [Session.add, Session.begin_add])
+def test_a_slot_that_becomes_free_while_another_request_is_added(reconnecting: Any, add: Any) -> None:
+    """The next server refuses a pending request while the reconnect repeats the frame of a new one."""
+    two = reconnecting()
+    refused = two.session.begin_add(Request([1], processors=[("team/refused", {})]))
+    two.scripts[0].refuse_to_send = ServerUnavailable("gone")
+    answer = two.servers[1].answer
+    two.scripts[1].answer = lambda frame: (
+        {"error": to_proto(LimitExceeded("max_message_bytes"))} if "team/refused" in str(frame) else answer(frame)
+    )
+    add(two.session, SLOW)
+    assert type(refused.error) is LimitExceeded
+    later = [two.session.begin_add(SLOW).candidate for _ in range(2)]
+    sent = {one.generation: one.slot for frame in two.scripts[1].frames for one in frame.add.requests}
+    assert sent == {0: 0, 1: 1, 2: 0, 3: 2}
+    assert [(one.slot, one.generation) for one in later] == [(0, 2), (2, 3)]
+
+
 def test_the_error_of_a_refused_registration_is_reported(reconnecting: Any) -> None:
     digest = "ab" * 32
     two = reconnecting(restore=lambda: {digest: NotPermitted("not here")})

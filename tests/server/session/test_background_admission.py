@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,6 +23,7 @@ from logitport import (
     UnknownProcessor,
     UnknownRequest,
 )
+from logitport_proto import processing_pb2
 from logitport_server.session.pending_admissions import PendingAdmissions
 from tests.server.conftest import EngineRequest
 
@@ -150,6 +152,38 @@ def test_without_threads_everything_is_admitted_at_once(open_engine: Any) -> Non
     engine = open_engine(VOCAB)
     _, reply = engine.begin_add(0, ADD)
     assert (reply.pending, reply.reads_logits) == (b"", b"\1")
+
+
+def test_pending_chains_take_limited_memory(open_engine: Any, submitted: Any) -> None:
+    engine = open_engine(VOCAB, submit=submitted, max_message_bytes=1 << 16)
+    large = [("AddOutputs", {"text": "x" * 40_000})]
+    first, reply = engine.begin_add(0, large)
+    assert reply.pending == b"\1"
+    _, reply = engine.begin_add(1, large)
+    assert (reply.pending, reply.failures, len(engine.session)) == (b"", [], 1), "admitted before the reply"
+    assert engine.begin_add(2, ADD)[1].pending == b"\1"
+    engine.remove(first)
+    assert engine.begin_add(3, large)[1].pending == b"\1"
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_pending_request_does_not_keep_its_frame(open_engine: Any, submitted: Any) -> None:
+    engine = open_engine(VOCAB, submit=submitted, max_requests_per_session=9)
+    small = EngineRequest(0, 0, Request([1], processors=ADD)).to_proto()
+    refused = processing_pb2.SlottedRequest(slot=-1)
+    refused.request.processors.add().processor.payload = "x" * (16 << 20)
+    before = resident_bytes()
+    for slot in range(8):
+        small.slot = slot
+        frame = processing_pb2.AddRequests(requests=[small, refused], in_background=True).SerializeToString()
+        reply = processing_pb2.RequestsAdded()
+        engine.session.add(processing_pb2.AddRequests.FromString(frame), reply)
+        assert reply.pending == b"\1\0"
+    assert resident_bytes() - before < 64 << 20
 
 
 def test_a_request_in_use_is_replaced_at_once(open_engine: Any, submitted: Any) -> None:
@@ -341,7 +375,7 @@ def test_a_defect_ends_one_admission(open_engine: Any, submitted: Any, caplog: p
 
 def test_admissions_that_cannot_begin_are_refused(open_engine: Any) -> None:
     def refuse(principal: str, work: Any) -> NoReturn:
-        raise RuntimeError("can't start new thread")
+        raise RuntimeError("the server is shutting down")
 
     engine = open_engine(VOCAB, submit=refuse)
     _, reply = engine.begin_add(0, ADD)
@@ -357,7 +391,7 @@ def test_the_work_is_charged_to_the_principal(submitted: Any, open_engine: Any) 
 
 
 def test_nothing_is_pending_without_threads() -> None:
-    none = PendingAdmissions("", None)
-    assert (none.possible, len(none), none.take_ended(), none.generation_at(0)) == (False, 0, [], None)
+    none = PendingAdmissions("", None, 0)
+    assert (len(none), none.take_ended(), none.generation_at(0)) == (0, [], None)
     none.cancel(0, 0)
     none.close()

@@ -124,13 +124,15 @@ def test_the_share_of_the_loop_is_for_one_iteration() -> None:
     assert asyncio.run(take()) == [True, False, True, True]
 
 
-def test_a_large_registration_is_parsed_on_a_thread(
+def test_a_large_registration_is_parsed_on_a_thread_in_turn(
     threads: Threads, places: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on_loop = []
+    on_loop, with_turn = [], []
+    turns = Turns()
 
     def parsed(kind: Any, message: Unparsed) -> Any:
         on_loop.append(threading.current_thread() is threading.main_thread())
+        with_turn.append(turns._holder is not None and turns._holder.principal)
         return kind.FromString(message.data)
 
     class Registered:
@@ -141,8 +143,9 @@ def test_a_large_registration_is_parsed_on_a_thread(
         current_call.set(Call(principal("alice"), lambda: None))
         request = registry_pb2.RegisterRequest(name="a/b", payload="x" * SMALL_BYTES)
         unparsed = Unparsed(request.SerializeToString())
-        return await RegistryService(cast("Any", Registered()), threads).Register(unparsed, cast("Any", None))
+        registry = RegistryService(cast("Any", Registered()), threads, turns)
+        return await registry.Register(unparsed, cast("Any", None))
 
     monkeypatch.setattr(service, "parsed", parsed)
     assert asyncio.run(register()).processor == registry_pb2.ProcessorInfo(names=["a/b"], size_bytes=SMALL_BYTES)
-    assert on_loop == [False]
+    assert (on_loop, with_turn) == ([False], ["alice"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport_server.transports.threads import Threads
+from logitport_server.transports.threads import Threads, _Call
 from tests.waiting import SECONDS, wait_until
 
 if TYPE_CHECKING:
@@ -89,3 +89,38 @@ def test_calls_that_wait_are_cancelled_at_the_end(threads: Threads, released: th
     assert waiting.cancelled()
     with pytest.raises(RuntimeError, match="shutting down"):
         threads.submit("bob", lambda: None)
+
+
+def test_a_call_for_which_no_thread_can_be_started_runs_once(
+    threads: Threads, released: threading.Event, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The pool queues a call before it starts a thread: the call must not fail, and run nevertheless."""
+    hold(threads, released, "alice", 1)
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    runs: list[int] = []
+    futures = [threads.submit("alice", lambda: runs.append(1)) for _ in range(2)]
+    released.set()
+    for future in futures:
+        future.result(SECONDS)
+    assert len(runs) == 2
+    wait_until(lambda: threads._free == WHOLE)
+    assert [record.getMessage() for record in caplog.records] == [
+        "calls wait for the present threads: can't start new thread"
+    ]
+
+
+def test_cancelling_a_call_does_not_search_the_queue(
+    threads: Threads, released: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session can have thousands of admissions in the queue, and the event loop cancels them when it is closed."""
+    hold(threads, released, "alice", WHOLE)
+    waiting = [threads.submit("alice", lambda: None) for _ in range(100)]
+    compared: list[object] = []
+    monkeypatch.setattr(_Call, "__eq__", lambda one, other: compared.append(other) or one is other)
+    for future in reversed(waiting):
+        assert future.cancel()
+    assert len(compared) < len(waiting)
