@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from logitport.errors import LogitportError
 from logitport_proto import processing_pb2
-from logitport_server.access import parse
 from logitport_server.transports.runtime_folder import RuntimeFolder
 
 if TYPE_CHECKING:
@@ -41,6 +40,9 @@ class FrameHandler(Protocol):
     @property
     def descriptors(self) -> Sequence[int]:
         """File descriptors to send with the last reply."""
+
+    def parse(self, data: bytes) -> processing_pb2.SessionRequest:
+        """Parse a frame. Raises LogitportError."""
 
     def answer(self, frame: processing_pb2.SessionRequest, transport: str) -> processing_pb2.SessionResponse:
         """Process one frame that arrived by `transport`, and return its reply."""
@@ -219,7 +221,7 @@ class LocalConnection:
                 data = incoming.read(length)
                 if len(data) < length:
                     return
-                self._send(self._handler.answer(parse(processing_pb2.SessionRequest, data), "local"))
+                self._send(self._handler.answer(self._handler.parse(data), "local"))
                 self._handler.record()
 
     def _send(self, reply: processing_pb2.SessionResponse) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from logitport.errors import InvalidArgument, LogitportError, SessionClosed, to_proto
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server import defects
-from logitport_server.access import SMALL_BYTES
+from logitport_server.access import SMALL_BYTES, parse
 from logitport_server.transports.refusals import Refusals
 from logitport_server.turns import Turns
 from logitport_server.version import VERSION
@@ -79,6 +79,14 @@ class SessionStream:
         if kind == "step" and self._session is not None and self._session.may_take_long(frame.step, alone=alone):
             return True
         return kind in ("add", "logits") or frame.ByteSize() > SMALL_BYTES
+
+    def parse(self, data: bytes) -> processing_pb2.SessionRequest:
+        """Parse a frame; a large one in a turn of the session's principal. Raises InvalidArgument, LimitExceeded."""
+        session = self._session
+        if session is None or len(data) <= SMALL_BYTES:
+            return parse(processing_pb2.SessionRequest, data)
+        with self._turns.of(session.principal.name):
+            return parse(processing_pb2.SessionRequest, data)
 
     def answer(
         self, frame: processing_pb2.SessionRequest, transport: str, *, may_wait: bool = True
