@@ -18,6 +18,7 @@ from logitport.errors import (
 )
 from logitport.ops import PipelineStage
 from logitport_proto import common_pb2, processing_pb2
+from logitport_server import defects
 from logitport_server.principals import ANONYMOUS, Party
 from logitport_server.session.admission import Admission, check_limits, check_token_ids
 from logitport_server.session.batch import StepBatch
@@ -350,12 +351,14 @@ class EngineSession:
                 if pending.error is not None:
                     raise pending.error
                 request = pending.admission.finish()
+                self._join(request, reply)
             except LogitportError as error:
                 ended.error.CopyFrom(to_proto(error))
-                continue
-            ended.reads_logits = request.reads_logits
-            ended.chain.processors.extend(entry.dialect.key for entry in request.chain)
-            self._join(request, reply)
+            except Exception as error:  # noqa: BLE001 - the other admissions must be reported
+                ended.error.CopyFrom(to_proto(defects.to_error(error, f"the admission of slot {ended.slot}")))
+            else:
+                ended.reads_logits = request.reads_logits
+                ended.chain.processors.extend(entry.dialect.key for entry in request.chain)
 
     def _check_size(self, columns: processing_pb2.Step | processing_pb2.RemoveRequests) -> None:
         """Check the size of a frame: unpacked columns take many times their size. Raises LimitExceeded."""

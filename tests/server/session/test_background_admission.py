@@ -374,6 +374,27 @@ def test_a_defect_ends_one_admission(open_engine: Any, submitted: Any, caplog: p
     assert "the admission of slot 0 failed because of a defect of the server" in caplog.text
 
 
+def test_a_defect_while_an_admission_is_reported_loses_no_other_one(
+    open_engine: Any, submitted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_engine(VOCAB, submit=submitted)
+    for slot in range(2):
+        engine.begin_add(slot, ADD)
+    for _ in range(2):  # the second one begins when the first one has ended
+        submitted.run()
+    joined = []
+
+    def join(request: Any, _: Any) -> None:
+        joined.append(request.slot)
+        if request.slot == 0:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(engine.session, "_join", join)
+    failed, admitted = engine.send_add(in_background=True).ended
+    assert "a defect of the server: ZeroDivisionError" in failed.error.message
+    assert (joined, admitted.slot, admitted.HasField("error")) == ([0, 1], 1, False)
+
+
 def test_admissions_that_cannot_begin_are_refused(open_engine: Any) -> None:
     def refuse(principal: str, work: Any) -> NoReturn:
         raise RuntimeError("the server is shutting down")
