@@ -158,7 +158,7 @@ class SlowSession:
 def test_a_chain_that_is_slow_for_each_request_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine admits each request again, and all of its requests wait."""
     monkeypatch.setattr(admission, "_MAX_ADMISSION_SECONDS", 0.5)
-    loads_slowly, slow = SlowSession(0.6, 0.0), SlowSession(0.6, 0.6)
+    loads_slowly, slow = SlowSession(0.6, 0.6, 0.0), SlowSession(0.6, 0.6, 0.6)
     admission._admit(loads_slowly, Request())  # type: ignore[arg-type]
     with pytest.raises(ProcessorTimedOut, match=r"take 0\.\d s to admit a request.*move slow work"):
         admission._admit(slow, Request())  # type: ignore[arg-type]
