@@ -50,6 +50,7 @@ class WorkerForker:
         self._plan = Plan.received()
         self._layers = [layer for layer in LAYERS if layer.name not in self._plan.without]
         priority.lower_session()
+        self._sessions = priority.SessionsOfWorkers()
         # Without bubblewrap, Python may be in a folder that only root can read. Workers then stay root.
         if "bubblewrap" not in self._plan.without or all(map(is_open_to_nobody, self._plan.readable)):
             become_nobody()
@@ -71,10 +72,11 @@ class WorkerForker:
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(_SETTING_UP_SECONDS)
+        own_session = self._sessions.grants()
         with ours:
             intermediate = os.fork()
             if intermediate == 0:
-                _end_with(theirs, lambda: self._split(theirs, child, limits, keep))
+                _end_with(theirs, lambda: self._split(theirs, child, limits, keep, own_session=own_session))
             theirs.close()
             message, descriptors, flags, _ = socket.recv_fds(ours, _MESSAGE_BYTES, 1)
             os.waitpid(intermediate, 0)
@@ -95,22 +97,38 @@ class WorkerForker:
             os.waitpid(pid, 0)
             raise SandboxError(reply.decode() or "a worker ended while its layers were applied")
 
-    def _split(self, channel: socket.socket, child: Callable[[], object], limits: Limits, keep: Sequence[int]) -> None:
+    def _split(
+        self,
+        channel: socket.socket,
+        child: Callable[[], object],
+        limits: Limits,
+        keep: Sequence[int],
+        *,
+        own_session: bool,
+    ) -> None:
         """In an intermediate process: only a child of the process that unshares enters a new pid namespace."""
         for layer in self._layers:
             layer.split(self._plan)
         worker = os.fork()
         if worker == 0:
-            _end_with(channel, lambda: self._become_worker(channel, child, limits, keep))
+            _end_with(channel, lambda: self._become_worker(channel, child, limits, keep, own_session=own_session))
         socket.send_fds(channel, [str(worker).encode()], [os.pidfd_open(worker)])
 
     def _become_worker(
-        self, channel: socket.socket, child: Callable[[], object], limits: Limits, keep: Sequence[int]
+        self,
+        channel: socket.socket,
+        child: Callable[[], object],
+        limits: Limits,
+        keep: Sequence[int],
+        *,
+        own_session: bool,
     ) -> None:
         channel.recv(
             _MESSAGE_BYTES
         )  # wait until the intermediate process has ended: the parent is then the preloaded one
         linux.die_with_parent(signal.SIGKILL)
+        if own_session:
+            self._sessions.begin()
         priority.lower()
         max_descriptors = os.sysconf("SC_OPEN_MAX")  # before a layer lowers the limit
         kept = {*keep, channel.fileno()}

@@ -10,6 +10,8 @@ import resource
 import time
 from contextlib import suppress
 
+from logitport_server.sandbox import linux
+
 # A thread of niceness 5 has about a third of the weight of one of niceness 0. On an idle machine it makes no
 # difference. 10, a tenth of the weight, lost: beside processes that used all cores, a step with a shipped ban list took
 # two to three times as long. 19 would let a busy engine starve honest workers.
@@ -18,13 +20,15 @@ NICENESS = 5
 _AUTOGROUP = "/proc/self/autogroup"
 # The kernel accepts one such write in a tenth of a second from all unprivileged processes together.
 _AUTOGROUP_TRIES, _AUTOGROUP_SECONDS = 10, 0.1
+# Workers forked within this time share a session, so that no fork waits for the kernel.
+_BETWEEN_SESSIONS_SECONDS = _AUTOGROUP_SECONDS
 
 
 def lower_session() -> None:
-    """In the preloaded parent: lower the priority of its session, which includes all workers.
+    """Lower the priority of this process's session: in the preloaded parent, for workers without one of their own.
 
     With autogroups (sched(7)), a niceness counts only within a session, and sessions have a niceness of their own.
-    Must be called before the process is made undumpable, because its files in /proc then belong to root.
+    The process must be dumpable, because its files in /proc belong to root otherwise.
     """
     for _ in range(_AUTOGROUP_TRIES):
         try:
@@ -36,6 +40,34 @@ def lower_session() -> None:
             return
         else:
             return
+
+
+class SessionsOfWorkers:
+    """Divides the CPU among workers, whatever their number of threads: each has a session of its own.
+
+    With autogroups, the kernel divides the CPU among sessions first. Because it accepts few writes of a session's
+    niceness, a worker that is forked soon after another one shares the session of the preloaded parent.
+    """
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def grants(self) -> bool:
+        """In the preloaded parent: whether the next worker gets a session of its own."""
+        if time.monotonic() < self._next:
+            return False
+        self._next = time.monotonic() + _BETWEEN_SESSIONS_SECONDS
+        return True
+
+    @staticmethod
+    def begin() -> None:
+        """In a worker, before the layers: begin its session, and lower the session's priority."""
+        os.setsid()
+        linux.set_dumpable(True)  # its files in /proc belong to it again
+        try:
+            lower_session()
+        finally:
+            linux.set_dumpable(False)
 
 
 def lower() -> None:

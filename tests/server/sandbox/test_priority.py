@@ -72,6 +72,41 @@ def test_the_kernel_alone_permits_no_lower_niceness(run):
     assert 0 not in (nice, setpriority, realtime)
 
 
+SESSIONS = """
+from logitport_server.sandbox import priority
+
+priority._BETWEEN_SESSIONS_SECONDS = 3600.0  # the second fork is soon after the first, however slow this machine is
+ready, ready_end = socket.socketpair()
+
+def inside():
+    ready_end.send(b'.')
+    server.recv(1)
+
+workers = []
+for _ in range(2):
+    workers.append(fork(inside, keep=[ready_end.fileno()]))
+    ready.recv(1)
+send([os.getsid(worker.pid) for worker in workers] + [os.getsid(0)])
+autogroups = []
+for worker in workers:
+    try:
+        with open(f"/proc/{worker.pid}/autogroup") as file:
+            autogroups.append(file.read())
+    except OSError:
+        autogroups.append(None)
+send(autogroups)
+"""
+
+
+def test_a_worker_has_a_session_unless_it_is_forked_soon_after_another_one(run):
+    with run(SESSIONS) as program:
+        first, second, parent = program.receive()
+        autogroups = program.receive()
+    assert first != second == parent
+    assert {one.partition(" ")[2] for one in autogroups if one} <= {f"nice {priority.NICENESS}\n"}
+    assert len({one for one in autogroups if one}) in (0, 2)
+
+
 def test_the_kernel_accepts_few_writes_of_a_sessions_niceness(monkeypatch, tmp_path):
     attempts = []
 
