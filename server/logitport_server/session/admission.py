@@ -47,7 +47,6 @@ class Admission:
 
     Attributes:
         slot, generation, tenant: of the request.
-        chain_bytes: size of the message of its chain, with shipped processors. Kept until the admission has ended.
 
     Raises:
         StateLost: the previous request has state that cannot be rebuilt from its history.
@@ -87,12 +86,19 @@ class Admission:
             caller,
         )
         self.slot, self.generation, self.tenant = addition.slot, addition.generation, message.tenant
-        # A copy: a part of a frame keeps the memory of the whole frame, and an admission may be pending for long.
-        self._chain_message = common_pb2.Request(processors=message.processors, on_error=message.on_error)
-        self.chain_bytes = self._chain_message.ByteSize()
+        self._message = message
         self._chain: list[ChainEntry] = []
         # Entries that `finish` starts, with their parameters.
         self._unstarted: list[tuple[ChainEntry, dict[str, Any]]] = []
+
+    @property
+    def chain_bytes(self) -> int:
+        """Size of the message of its chain, with shipped processors."""
+        return sum(call.ByteSize() for call in self._message.processors)
+
+    def detach(self) -> None:
+        """Copy the message of the chain: a part of a frame keeps the memory of the whole frame."""
+        self._message = common_pb2.Request(processors=self._message.processors, on_error=self._message.on_error)
 
     def load(self, host: Host, seconds: float = math.inf, *, in_background: bool = False) -> None:
         """Find the processors, check their parameters, and build their state. May take long.
@@ -117,7 +123,7 @@ class Admission:
                 )
 
         checked: list[tuple[ChainEntry, dict[str, Any]]] = []
-        for place, call in enumerate(self._chain_message.processors):
+        for place, call in enumerate(self._message.processors):
             label = _label(call.processor)
             params = json_object(call.params, f"params of processor {place} ({label})")
             dialect = None
@@ -169,7 +175,7 @@ class Admission:
             self.generation,
             self._context.history,
             self._chain,
-            skip=self._chain_message.on_error == common_pb2.ON_ERROR_SKIP,
+            skip=self._message.on_error == common_pb2.ON_ERROR_SKIP,
             greedy=is_greedy(self._sampling_params.get("temperature")),
         )
 

@@ -93,6 +93,7 @@ class PendingAdmissions:
 
     def begin(self, admission: Admission, load: Callable[[], None]) -> None:
         """Admit a request in the background. A pending admission of its slot is cancelled."""
+        admission.detach()
         pending = PendingAdmission(admission, load)
         with self._lock:
             self._cancel(admission.slot)

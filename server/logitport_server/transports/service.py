@@ -151,14 +151,15 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         principal = current_call.get().principal
         open_session = partial(self._open_session, principal=principal)
 
-        def work() -> tuple[processing_pb2.ApplyResponse, bytes]:
+        def work() -> bytes:
+            """Return the reply only: while gRPC sends it, the message with its copy of the logits is not needed."""
             with self._turns.of(principal.name):
                 response = apply(parsed(processing_pb2.ApplyRequest, request), open_session)
-                return response, response.SerializeToString()
+                reply = response.SerializeToString()
+            self._metrics.step(response, time.perf_counter() - started, "unary", principal.name)
+            return reply
 
-        response, reply = await _on_thread(self._threads, work)
-        self._metrics.step(response, time.perf_counter() - started, "unary", principal.name)
-        return reply
+        return await _on_thread(self._threads, work)
 
     async def Session(self, request_iterator: object, context: Context) -> None:  # type: ignore[override] # read/write API
         task, call = asyncio.current_task(), current_call.get()

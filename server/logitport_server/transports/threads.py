@@ -25,7 +25,7 @@ _MAX_THREADS = 256
 @dataclass(eq=False)
 class _Call:
     principal: str
-    work: Callable[[], Any]
+    work: Callable[[], Any] | None
     future: Future[Any] = field(default_factory=Future)
 
 
@@ -126,6 +126,7 @@ class Threads:
                     self._start_waiting()
 
     def _forget(self, call: _Call, future: Future[Any]) -> None:
+        call.work = None  # the future keeps the call, and the work may hold a large message
         with self._lock:
             self._unfinished.discard(future)
             calls = self._waiting.get(call.principal)
@@ -136,6 +137,7 @@ class Threads:
 
 
 def _finish(call: _Call) -> None:
+    assert call.work is not None  # noqa: S101 - the future has not ended
     try:
         result = call.work()
     except BaseException as error:  # noqa: BLE001 - the caller raises it

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,6 +44,24 @@ def test_a_call_returns_its_result_or_raises_its_error(threads: Threads) -> None
     with pytest.raises(ZeroDivisionError):
         threads.submit("alice", lambda: 1 // 0).result(SECONDS)
     assert threads.close() == 0
+
+
+def test_an_ended_call_keeps_no_memory(threads: Threads) -> None:
+    class Message:
+        """Stands for a large one."""
+
+        def answer(self) -> None:
+            pass
+
+    message = Message()
+    future, kept = threads.submit("alice", message.answer), weakref.ref(message)
+    future.result(SECONDS)
+    del message
+    gc.disable()  # a cycle would keep it until the next collection, which may be far off
+    try:
+        wait_until(lambda: kept() is None)
+    finally:
+        gc.enable()
 
 
 def test_no_principal_takes_the_threads_of_another(threads: Threads, released: threading.Event) -> None:
