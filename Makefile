@@ -24,7 +24,7 @@ demo: $(VENV)/.installed ## a real model generates through the service
 # Two processes, and all tests of a file in one of them: they share servers.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
-test: $(VENV)/.installed .venv-proto/.installed ## the fast tests; 4 minutes
+test: $(VENV)/.installed .venv-proto/.installed ## the fast tests; 3 minutes
 	$(PYTEST) -m "not slow and not peers and not engines"
 
 test-slow: $(VENV)/.installed .venv-proto/.installed ## what `make test` leaves out of `make test-all`
