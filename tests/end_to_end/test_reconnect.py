@@ -21,6 +21,7 @@ from logitport import (
 )
 from tests.conftest import free_address
 from tests.toy_processors import HalveInPlace
+from tests.waiting import stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -148,7 +149,7 @@ def test_a_server_that_stops_for_a_while(
     ):
         handle = opened.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})]))
         logits = torch.zeros(1, VOCAB)
-        server.process.send_signal(signal.SIGSTOP)
+        stop(server.process)
         pending = opened.step({handle: []})
         threading.Timer(4.0, lambda: server.process.send_signal(signal.SIGCONT)).start()
         pending.apply(logits)

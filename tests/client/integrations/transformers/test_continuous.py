@@ -24,6 +24,7 @@ from logitport.integrations import transformers as plain
 from logitport.integrations.transformers_continuous import RemoteLogitsProcessor
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
 from tests.shipped_processors import CountsCalls, ForcesLengths, RaisesAfter, Tilt
+from tests.waiting import stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -292,7 +293,7 @@ def test_a_server_that_hung_is_used_again_once_it_answers(start_server: Any, sta
         manager = started(RemoteLogitsProcessor(client))
         manager.add_request(PROMPTS[0], "before", 3, logitport=chained)
         assert results(manager, 1)["before"].error is None
-        server.process.send_signal(signal.SIGSTOP)
+        stop(server.process)
         manager.add_request(PROMPTS[0], "meanwhile", 3, logitport=chained)
         assert "DeadlineExceeded" in results(manager, 1)["meanwhile"].error
         server.process.send_signal(signal.SIGCONT)

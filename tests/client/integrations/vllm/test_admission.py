@@ -18,7 +18,7 @@ from logitport.integrations.vllm.admission import Admission
 from logitport.request import Request
 from logitport_server.config import ServerConfig
 from tests.conftest import free_address
-from tests.waiting import wait_until
+from tests.waiting import stop, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,7 @@ def test_a_hanging_server_blocks_admission_only_once_in_a_while(
     server, checker = start_server(), Admission()
     monkeypatch.setenv("LOGITPORT_TARGET", server.target)
     checker.check(params(ban(1)))
-    server.process.send_signal(signal.SIGSTOP)
+    stop(server.process)
     try:
         waits = []
         for token_id in range(2, 8):
