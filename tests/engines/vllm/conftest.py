@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 PROCESSOR = "logitport.integrations.vllm:RemoteLogitsProcessor"
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some tests load a class for the first time, which takes long on a busy machine."""
+    monkeypatch.setattr("logitport.integrations.vllm.admission._MAX_ADMISSION_SECONDS", 120.0)
+    monkeypatch.setattr("logitport.integrations.vllm.remote._MAX_ADMISSION_SECONDS", 120.0)
+
+
 @contextmanager
 def run_engine(checkpoint: Path, target: str, *, asynchronous: bool = False, **options: Any) -> Iterator[Any]:
     """Run an `LLM` that calls the service at `target`.
