@@ -72,11 +72,11 @@ class WorkerForker:
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(_SETTING_UP_SECONDS)
-        own_session = self._sessions.grants()
+        self._sessions.decide()
         with ours:
             intermediate = os.fork()
             if intermediate == 0:
-                _end_with(theirs, lambda: self._split(theirs, child, limits, keep, own_session=own_session))
+                _end_with(theirs, lambda: self._split(theirs, child, limits, keep))
             theirs.close()
             message, descriptors, flags, _ = socket.recv_fds(ours, _MESSAGE_BYTES, 1)
             os.waitpid(intermediate, 0)
@@ -97,38 +97,23 @@ class WorkerForker:
             os.waitpid(pid, 0)
             raise SandboxError(reply.decode() or "a worker ended while its layers were applied")
 
-    def _split(
-        self,
-        channel: socket.socket,
-        child: Callable[[], object],
-        limits: Limits,
-        keep: Sequence[int],
-        *,
-        own_session: bool,
-    ) -> None:
+    def _split(self, channel: socket.socket, child: Callable[[], object], limits: Limits, keep: Sequence[int]) -> None:
         """In an intermediate process: only a child of the process that unshares enters a new pid namespace."""
         for layer in self._layers:
             layer.split(self._plan)
         worker = os.fork()
         if worker == 0:
-            _end_with(channel, lambda: self._become_worker(channel, child, limits, keep, own_session=own_session))
+            _end_with(channel, lambda: self._become_worker(channel, child, limits, keep))
         socket.send_fds(channel, [str(worker).encode()], [os.pidfd_open(worker)])
 
     def _become_worker(
-        self,
-        channel: socket.socket,
-        child: Callable[[], object],
-        limits: Limits,
-        keep: Sequence[int],
-        *,
-        own_session: bool,
+        self, channel: socket.socket, child: Callable[[], object], limits: Limits, keep: Sequence[int]
     ) -> None:
         channel.recv(
             _MESSAGE_BYTES
         )  # wait until the intermediate process has ended: the parent is then the preloaded one
         linux.die_with_parent(signal.SIGKILL)
-        if own_session:
-            self._sessions.begin()
+        self._sessions.begin()
         priority.lower()
         max_descriptors = os.sysconf("SC_OPEN_MAX")  # before a layer lowers the limit
         kept = {*keep, channel.fileno()}

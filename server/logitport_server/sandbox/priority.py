@@ -51,17 +51,19 @@ class SessionsOfWorkers:
 
     def __init__(self) -> None:
         self._next = 0.0
+        self._granted = False
 
-    def grants(self) -> bool:
-        """In the preloaded parent: whether the next worker gets a session of its own."""
-        if time.monotonic() < self._next:
-            return False
-        self._next = time.monotonic() + _BETWEEN_SESSIONS_SECONDS
-        return True
+    def decide(self) -> None:
+        """In the preloaded parent, before a fork: decide whether the worker gets a session of its own."""
+        now = time.monotonic()
+        self._granted = now >= self._next
+        if self._granted:
+            self._next = now + _BETWEEN_SESSIONS_SECONDS
 
-    @staticmethod
-    def begin() -> None:
-        """In a worker, before the layers: begin its session, and lower the session's priority."""
+    def begin(self) -> None:
+        """In a worker, before the layers: begin its session, if it gets one, and lower the session's priority."""
+        if not self._granted:
+            return
         os.setsid()
         linux.set_dumpable(True)  # its files in /proc belong to it again
         try:
