@@ -125,21 +125,28 @@ def test_a_folder_that_others_can_access(victim: Victim, mode: int, caplog: pyte
     assert victim.received == b""
 
 
-def test_a_folder_of_another_user(
-    victim: Victim, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("function", "replacement", "reason"),
+    [
+        pytest.param(
+            "_trusted_users", lambda: {OTHER_USER}, f"belongs to user {os.geteuid()}", id="a folder of another user"
+        ),
+        pytest.param(
+            "_user_of_peer", lambda _: OTHER_USER, f"user {OTHER_USER} listens", id="a program of another user"
+        ),
+    ],
+)
+def test_another_user(
+    victim: Victim,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    function: str,
+    replacement: Any,
+    reason: str,
 ) -> None:
-    monkeypatch.setattr(trusted_socket, "_trusted_users", lambda: {OTHER_USER})
+    monkeypatch.setattr(trusted_socket, function, replacement)
     with lying_server(victim.path) as port:
-        session_stays_on_grpc(f"127.0.0.1:{port}", caplog, f"belongs to user {os.geteuid()}")
-    assert victim.received == b""
-
-
-def test_a_program_of_another_user(
-    victim: Victim, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trusted_socket, "_user_of_peer", lambda connection: OTHER_USER)
-    with lying_server(victim.path) as port:
-        session_stays_on_grpc(f"127.0.0.1:{port}", caplog, f"user {OTHER_USER} listens")
+        session_stays_on_grpc(f"127.0.0.1:{port}", caplog, reason)
     assert victim.received == b""
 
 
