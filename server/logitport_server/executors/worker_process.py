@@ -70,7 +70,7 @@ class WorkerProcess:
         # Frames, or the rest of one, with the descriptors that travel with its first byte.
         self._outgoing: deque[tuple[bytes | memoryview, Sequence[int]]] = deque()
         self._reader = frames.Reader()
-        # What the process has sent that is invalid, or "". Kept, because valid replies before it are returned first.
+        # Describes invalid bytes that the process has sent. Kept, because valid replies before them are returned first.
         self._invalid = ""
         self._end = select.poll()
         self._end.register(pidfd, select.POLLIN)

@@ -65,9 +65,9 @@ class Admission:
             Exception: as `check`.
         """
         with _refusing():
-            request = self._request(params)
-            digest = None if request is None else _digest(request)
-            if request is not None and digest is not None and not self._is_valid(digest):
+            untried = self._untried(params)
+            if untried is not None:
+                request, digest = untried
                 party = request.tenant or digest
                 await self._slots.acquire(party)
                 loop = asyncio.get_running_loop()
@@ -91,23 +91,25 @@ class Admission:
         if self._prepared.get() is params:
             return
         with _refusing():
-            request = self._request(params)
-            digest = None if request is None else _digest(request)
-            if request is not None and digest is not None and not self._is_valid(digest):
-                self._try(request, digest, _options(config))
+            untried = self._untried(params)
+            if untried is not None:
+                self._try(*untried, _options(config))
 
-    def _request(self, params: Any) -> Request | None:
-        """Return the request to try; None without a chain. Writes the tenant into the parameters."""
+    def _untried(self, params: Any) -> tuple[Request, bytes] | None:
+        """Return the request to try and its digest; None without a chain, or if it was accepted recently.
+
+        Writes the tenant into the parameters.
+        """
         failure_id(params)
         requested = chain(params, environment.default_chain())
         if not requested:
             return None
         tenant = _set_tenant(params)
-        return Request(processors=requested, sampling_params=sampling_params(params), tenant=tenant)
-
-    def _is_valid(self, digest: bytes) -> bool:
+        request = Request(processors=requested, sampling_params=sampling_params(params), tenant=tenant)
+        digest = _digest(request)
         with self._lock:
-            return time.monotonic() < self._valid_until.get(digest, 0.0)
+            is_valid = time.monotonic() < self._valid_until.get(digest, 0.0)
+        return None if is_valid else (request, digest)
 
     def _try(self, request: Request, digest: bytes, options: Mapping[str, Any]) -> None:
         with self._lock:
