@@ -7,10 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from logitport import CustomLogitProcessor, InvalidParams
+from logitport import CustomLogitProcessor, EditProcessor, InvalidParams
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from logitport import EditRequest, RowEdits
+
+
+class DenyHistory(EditProcessor):
+    """Denies the ids of the history, of which it keeps a copy as state."""
+
+    def start(self, request: EditRequest) -> None:
+        request.state = request.history.token_ids.tolist()
+
+    def advance(self, request: EditRequest, token_id: int) -> None:
+        request.state.append(token_id)
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.deny(request.state)
 
 
 class Unchanged(CustomLogitProcessor):

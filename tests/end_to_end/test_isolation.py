@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from logitport import Client, CustomLogitProcessor, EditProcessor, ProcessorFailed, ProcessorTimedOut, Request
-from tests.toy_processors import AddOneInPlace
+from tests.toy_processors import AddOneInPlace, DenyHistory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,19 +27,6 @@ if TYPE_CHECKING:
 VOCAB = 64
 INF = float("inf")
 SECONDS = 5.0  # the deadline; well-behaved processors have the same
-
-
-class DenyHistory(EditProcessor):
-    """A well-behaved processor with state."""
-
-    def start(self, request: EditRequest) -> None:
-        request.state = request.history.token_ids.tolist()
-
-    def advance(self, request: EditRequest, token_id: int) -> None:
-        request.state.append(token_id)
-
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        edits.deny(request.state)
 
 
 def reading(misbehave: Callable[[torch.Tensor], Any]) -> type[CustomLogitProcessor]:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from logitport import Client, EditProcessor, ProcessorFailed, Request
-from tests.toy_processors import AddOneInPlace
+from tests.toy_processors import AddOneInPlace, DenyHistory
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -34,22 +34,13 @@ def spin() -> None:
     sum(itertools.count())
 
 
-class DeniesHistory(EditProcessor):
-    """Keeps state. Its check of {"block": true} does not return."""
+class BlocksInCheck(DenyHistory):
+    """Its check of {"block": true} does not return."""
 
     @classmethod
     def validate_params(cls, params: Any) -> None:
         if params.get("block"):
             spin()
-
-    def start(self, request: EditRequest) -> None:
-        request.state = request.history.token_ids.tolist()
-
-    def advance(self, request: EditRequest, token_id: int) -> None:
-        request.state.append(token_id)
-
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        edits.deny(request.state)
 
 
 class BlocksInInit(EditProcessor):
@@ -127,7 +118,7 @@ def blocked_admission(server: RunningServer, request: Request, errors: list[Exce
 
 @pytest.mark.parametrize(
     ("processor", "params"),
-    [(DeniesHistory, {"block": True}), (BlocksInInit, {}), (BlocksInUnpickling, {})],
+    [(BlocksInCheck, {"block": True}), (BlocksInInit, {}), (BlocksInUnpickling, {})],
     ids=["validate_params", "init", "unpickling"],
 )
 def test_requests_are_served_while_another_admission_blocks(
@@ -136,8 +127,8 @@ def test_requests_are_served_while_another_admission_blocks(
     errors: list[Exception] = []
     with Client(quiet.target) as client, client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
         # Registered processors of one owner share a trust domain.
-        digests = {which: client.register(which).digest for which in {DeniesHistory, AddOneInPlace, processor}}
-        stateful = session.add(Request([1], processors=[(digests[DeniesHistory], {})]))
+        digests = {which: client.register(which).digest for which in {BlocksInCheck, AddOneInPlace, processor}}
+        stateful = session.add(Request([1], processors=[(digests[BlocksInCheck], {})]))
         stateless = session.add(Request([1], processors=[(digests[AddOneInPlace], {})]))
         with blocked_admission(quiet, Request([1], processors=[(digests[processor], params)]), errors):
             for token_id in range(2, 12):
