@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport_server.turns import Released, Turns, pause, pausing
+from logitport_server.turns import ITEMS_PER_PAUSE, Released, Turns, pause, pausing
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def test_items_are_yielded_with_pauses(pool: ThreadPoolExecutor) -> None:
     with turns.of("busy"):
         queue_up(turns, pool, "idle", lambda: served.append("idle"))
         seen = [len(served) for _ in pausing(range(66), 66)]
-    assert seen == [0] * 64 + [1] * 2
+    assert seen == [0] * ITEMS_PER_PAUSE + [1] * (66 - ITEMS_PER_PAUSE)
 
 
 def test_a_released_turn_is_another_threads(pool: ThreadPoolExecutor) -> None:

@@ -95,10 +95,12 @@ class Flight:
         self._running: dict[Worker, WorkerProcess | None] = {}
         self._workers: dict[WorkerProcess, Worker] = {}
         self._poll = ProcessPoll()
+        # To open memory of a GPU in a worker, a call is made and its reply awaited.
+        self._may_block = any(call.logits is not None and call.logits.device.type != "cpu" for call in calls)
 
     def __enter__(self) -> Flight:
         try:
-            with self._waits():
+            with self._waits() if self._may_block else self._measured():
                 self._begin_free()
         except BaseException:
             self.__exit__()
@@ -120,17 +122,21 @@ class Flight:
 
     @property
     def _remaining(self) -> float:
-        """Seconds until the time is up; only inside `_waits`."""
+        """Seconds until the time is up; only inside `_measured`."""
         return self._seconds - self.waited - (time.monotonic() - self._began)
 
     @contextmanager
     def _waits(self) -> Iterator[None]:
-        with Released():  # outside the measured time: the calls are not charged for the wait for the next turn
-            self._began = time.monotonic()
-            try:
-                yield
-            finally:
-                self.waited += time.monotonic() - self._began
+        with Released(), self._measured():  # in this order: the calls are not charged for the wait for the next turn
+            yield
+
+    @contextmanager
+    def _measured(self) -> Iterator[None]:
+        self._began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.waited += time.monotonic() - self._began
 
     def _advance(self) -> None:
         """Wait until a worker can be pumped, or a busy one may have become free."""

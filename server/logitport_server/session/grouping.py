@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from logitport_server.dialects.base import States
+from logitport_server.turns import pausing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -47,16 +47,20 @@ class Rows(tuple[Row, ...]):
     """
 
     greedy: bool
+    _groups: list[list[Group]] | None
 
     def __new__(cls, rows: Iterable[Row] = (), *, greedy: bool = False) -> Rows:
         self = super().__new__(cls, rows)
         self.greedy = greedy
+        self._groups = None
         return self
 
-    @cached_property
+    @property
     def groups(self) -> list[list[Group]]:
         """Groups by place in the chain, for steps without a failed request; for others use `group_rows`."""
-        return [group_rows(self, place) for place in range(longest_chain(self))]
+        if self._groups is None:  # not a `cached_property`, which has a lock: another principal's step may come next
+            self._groups = [group_rows(self, place) for place in range(longest_chain(self))]
+        return self._groups
 
 
 def group_rows(rows: Rows, place: int) -> list[Group]:
@@ -66,7 +70,7 @@ def group_rows(rows: Rows, place: int) -> list[Group]:
     all later ones are argmax-invariant. Rows are in ascending order within each group.
     """
     groups: dict[int, Group] = {}
-    for row in rows:
+    for row in pausing(rows, len(rows)):
         request = row.request
         if request.failure is not None or place >= _effective_length(request, greedy=rows.greedy):
             continue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import compress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,7 +13,7 @@ from logitport_server.dialects.failures import of_dialect
 from logitport_server.turns import pausing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from logitport.errors import LogitportError
     from logitport_server.dialects.base import EditsResult
@@ -40,18 +39,19 @@ class StepOutcome:
 
     succeeded: list[tuple[Group, EditsResult]] = field(default_factory=list)
     failures: dict[int, Failed] = field(default_factory=dict)
+    _edits: dict[int, RowEdits] | None = field(default=None, init=False)
 
     def fail(self, request: ActiveRequest, error: LogitportError) -> None:
         """Record a failure, and exclude the request from the rest of the step."""
         request.fail(error)
         self.failures[request.slot] = Failed(error, request.skip)
-        self.__dict__.pop("edits", None)
+        self._edits = None
 
     @property
     def applied(self) -> Counter[str]:
         """Number of rows by processor key."""
         applied: Counter[str] = Counter()
-        for group, _ in self.succeeded:
+        for group, _ in self._groups():
             rows = sum(self._not_failed(group)) if self.failures else len(group.rows)
             if rows:
                 applied[group.dialect.key] += rows
@@ -60,18 +60,14 @@ class StepOutcome:
     @property
     def names(self) -> dict[str, str]:
         """Display names of the processors that were applied, by key."""
-        return {group.dialect.key: group.dialect.name for group, _ in self.succeeded}
+        return {group.dialect.key: group.dialect.name for group, _ in self._groups()}
 
-    @cached_property
+    @property
     def edits(self) -> dict[int, RowEdits]:
-        """The edits of each row that has any. Read it only after all groups were called: the value is cached."""
-        edits: dict[int, RowEdits] = {}
-        for group, group_edits in self.succeeded:
-            for row, row_edits in pausing(self._by_row(group, group_edits), len(group.rows)):
-                if row_edits:
-                    earlier = edits.get(row.index)
-                    edits[row.index] = row_edits if earlier is None else _joined(earlier, row_edits)
-        return edits
+        """The edits of each row that has any. Read it only after all groups were called: the value is kept."""
+        if self._edits is None:  # not a `cached_property`, which has a lock: the step of another principal may come next
+            self._edits = self._join_edits()
+        return self._edits
 
     def pack(self, vocab_size: int) -> Edits:
         """Pack the edits of all rows. A request with invalid edits fails; the others continue."""
@@ -80,7 +76,7 @@ class StepOutcome:
         try:
             return Edits.pack(pausing(sorted(self.edits.items()), len(self.edits)), vocab_size)
         except Exception:  # noqa: BLE001 - a processor's edits may raise anything
-            for group, group_edits in self.succeeded:
+            for group, group_edits in self._groups():
                 for row, edits in pausing(self._by_row(group, group_edits), len(group.rows)):
                     try:
                         edits.check(vocab_size)
@@ -92,6 +88,26 @@ class StepOutcome:
         """Indices of the rows in which the edits left no id allowed, ascending."""
         items = pausing(self.edits.items(), len(self.edits))
         return sorted(row for row, edits in items if edits.denies_all(vocab_size))
+
+    def _join_edits(self) -> dict[int, RowEdits]:
+        edits: dict[int, RowEdits] = {}
+        joined: set[int] = set()  # rows whose edits are a copy, to which more are added
+        for group, group_edits in self._groups():
+            for row, row_edits in pausing(self._by_row(group, group_edits), len(group.rows)):
+                if not row_edits:
+                    continue
+                if row.index not in edits:
+                    edits[row.index] = row_edits
+                    continue
+                if row.index not in joined:
+                    edits[row.index] = _copied(edits[row.index])
+                    joined.add(row.index)
+                edits[row.index].extend(row_edits)
+        return edits
+
+    def _groups(self) -> Iterable[tuple[Group, EditsResult]]:
+        """The groups that succeeded, with pauses: chains of 64 processors with 127 drafts make 8,000 small groups."""
+        return pausing(self.succeeded, len(self.succeeded))
 
     def _packed(self) -> Edits | None:
         """The edits of all rows, if they all come from one group, packed; else None."""
@@ -110,8 +126,7 @@ class StepOutcome:
         return [row.request.failure is None for row in group.rows]
 
 
-def _joined(first: RowEdits, later: RowEdits) -> RowEdits:
-    joined = RowEdits()
-    joined.extend(first)
-    joined.extend(later)
-    return joined
+def _copied(edits: RowEdits) -> RowEdits:
+    copied = RowEdits()
+    copied.extend(edits)
+    return copied

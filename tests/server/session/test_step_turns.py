@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, RowEdits
 from logitport_server.executors.flight import Flight
-from logitport_server.turns import Turn, Turns
+from logitport_server.session.grouping import Group, Rows
+from logitport_server.session.outcome import StepOutcome
+from logitport_server.turns import ITEMS_PER_PAUSE, Turn, Turns
 from tests.waiting import SECONDS, wait_until
 
 if TYPE_CHECKING:
@@ -109,13 +112,57 @@ def test_between_parts_of_a_large_call(open_engine: Any, turns: Turns, other: Ca
     assert engine.denied(reply, 600) == [[slot % VOCAB] for slot in range(600)]
 
 
+@pytest.mark.parametrize("part", ["edits", "applied", "names"])
+def test_between_the_results_of_many_small_groups(turns: Turns, other: Callable[[], None], part: str) -> None:
+    dialect: Any = SimpleNamespace(key="key", name="name")
+    outcome = StepOutcome([(Group(dialect), [RowEdits()]) for _ in range(200)])
+    with turns.of("engine"):
+        other()
+        getattr(outcome, part)
+        assert Record.calls == ["other"]
+
+
+def test_two_principals_join_edits_in_turns(turns: Turns) -> None:
+    """A lock that one of them held during its pause would stop both."""
+    dialect: Any = SimpleNamespace(key="key", name="name")
+
+    def join(principal: str) -> int:
+        with turns.of(principal):
+            started.wait(SECONDS)
+            return len(StepOutcome([(Group(dialect, rows), [RowEdits() for _ in rows])]).edits)
+
+    rows: Any = [SimpleNamespace(index=index) for index in range(200)]
+    started = threading.Event()
+    with ThreadPoolExecutor() as pool:
+        joins = [pool.submit(join, principal) for principal in ("one", "another")]
+        wait_until(lambda: turns.waiting)
+        started.set()
+        assert [one.result(SECONDS) for one in joins] == [0, 0]
+
+
+def test_two_principals_group_rows_in_turns(turns: Turns) -> None:
+    row: Any = SimpleNamespace(request=SimpleNamespace(failure=None, chain=[SimpleNamespace(dialect=None, state=None)]))
+
+    def group(principal: str) -> int:
+        with turns.of(principal):
+            started.wait(SECONDS)
+            return len(Rows([row] * 200).groups)
+
+    started = threading.Event()
+    with ThreadPoolExecutor() as pool:
+        groups = [pool.submit(group, principal) for principal in ("one", "another")]
+        wait_until(lambda: turns.waiting)
+        started.set()
+        assert [one.result(SECONDS) for one in groups] == [1, 1]
+
+
 def test_between_new_ids(open_engine: Any, turns: Turns, other: Callable[[], None]) -> None:
     engine = open_engine(VOCAB, Record)
     known = engine.add(0, [("Record", {})], [1])
     Record.before.append(other)
     with turns.of("engine"):
         engine.step({known: [5] * 200})
-    assert Record.calls == [*[5] * 64, "other", *[5] * 136, 1]
+    assert Record.calls == [*[5] * ITEMS_PER_PAUSE, "other", *[5] * (200 - ITEMS_PER_PAUSE), 1]
 
 
 def test_during_a_call_that_takes_long(open_engine: Any, turns: Turns, other: Callable[[], None]) -> None:
@@ -138,8 +185,8 @@ def test_during_a_call_that_reads_logits(open_engine: Any, turns: Turns, other: 
 def test_while_the_step_waits_for_workers(turns: Turns, other: Callable[[], None]) -> None:
     with turns.of("engine"):
         other()
-        with Flight([], 1.0):
-            pass
+        with Flight([], 1.0) as flight:
+            flight.wait()
         assert Record.calls == ["other"]
 
 
@@ -155,5 +202,6 @@ def test_the_wait_for_the_next_turn_is_not_charged_to_workers(turns: Turns, monk
     with turns.of("engine"):
         monkeypatch.setattr(Turn, "acquire", slow)
         with Flight([], 1.0) as flight:
+            flight.wait()
             assert clock[0] == 5.0
             assert flight.waited == 0.0
