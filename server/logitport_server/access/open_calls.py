@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 MAX_WATCHES = 256
 MAX_WATCHES_PER_HOST = 64
 
+# A refused watch waits so long before its error, and keeps its place in its connection: a client that opens them
+# without end would otherwise use most of the event loop's time. So many wait at the same time.
+REFUSAL_SECONDS = 1.0
+MAX_WAITING_REFUSALS = 256
+
 # Checks whose message has not arrived. Further ones replace the oldest, so that a check with a message is answered,
 # however many there are without.
 _MAX_WAITING = 256
@@ -34,6 +39,7 @@ class OpenCalls:
 
     def __init__(self) -> None:
         self._watches: Counter[str] = Counter()
+        self._waiting_refusals = 0
         self._waiting: OrderedDict[asyncio.Task[Any], None] = OrderedDict()
         self._replaced: set[asyncio.Task[Any]] = set()
 
@@ -45,6 +51,7 @@ class OpenCalls:
             LimitExceeded: there are too many such calls, or the message does not arrive.
         """
         if handler.unary_unary is None:
+            await self._delay_refusal(context.peer())
             with self._watch(context.peer()):
                 await handler.unary_stream(await _message(context), context)
             return
@@ -57,11 +64,24 @@ class OpenCalls:
         with stall_limit(_MESSAGE_SECONDS, "the reply was not received", option=""):
             await context.write(reply)
 
+    async def _delay_refusal(self, peer: str) -> None:
+        """Wait, if a watch of this peer would be refused now."""
+        if not self._are_too_many(_host(peer)) or self._waiting_refusals >= MAX_WAITING_REFUSALS:
+            return
+        self._waiting_refusals += 1
+        try:
+            await asyncio.sleep(REFUSAL_SECONDS)
+        finally:
+            self._waiting_refusals -= 1
+
+    def _are_too_many(self, host: str) -> bool:
+        return self._watches.total() >= MAX_WATCHES or self._watches[host] >= MAX_WATCHES_PER_HOST
+
     @contextmanager
     def _watch(self, peer: str) -> Iterator[None]:
         """Count a watch. Raises LimitExceeded if its host, or all hosts, have too many."""
-        host = peer.rpartition(":")[0] or peer
-        if self._watches.total() >= MAX_WATCHES or self._watches[host] >= MAX_WATCHES_PER_HOST:
+        host = _host(peer)
+        if self._are_too_many(host):
             raise LimitExceeded(
                 f"{self._watches[host]} watches of the server's health are open from this host, and "
                 f"{self._watches.total()} from all; the limits are {MAX_WATCHES_PER_HOST} and {MAX_WATCHES}: close "
@@ -94,6 +114,11 @@ class OpenCalls:
         finally:
             self._waiting.pop(task, None)
             self._replaced.discard(task)
+
+
+def _host(peer: str) -> str:
+    """The peer without its port."""
+    return peer.rpartition(":")[0] or peer
 
 
 async def _message(context: Context) -> Any:

@@ -42,6 +42,11 @@ async def watch(message: object, context: object) -> None:
     await asyncio.Event().wait()
 
 
+@pytest.fixture(autouse=True)
+def refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_calls, "REFUSAL_SECONDS", 0.0)
+
+
 CHECK: Any = SimpleNamespace(unary_unary=check, unary_stream=None)
 WATCH: Any = SimpleNamespace(unary_unary=None, unary_stream=watch)
 REQUEST = health_pb2.HealthCheckRequest()
@@ -90,6 +95,26 @@ def test_watches_of_one_host_whatever_its_ports(monkeypatch: pytest.MonkeyPatch)
         tasks = [started(calls, WATCH, Context(peer, REQUEST)) for peer in peers]
         await settle()
         assert [task.done() for task in tasks] == [False, False, True, False, False, False]
+        await end(tasks)
+
+    asyncio.run(run())
+
+
+def test_refusals_wait_and_a_limited_number_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_calls, "MAX_WATCHES", 1)
+    monkeypatch.setattr(open_calls, "MAX_WAITING_REFUSALS", 2)
+    monkeypatch.setattr(open_calls, "REFUSAL_SECONDS", 3600.0)
+
+    async def run() -> None:
+        calls = OpenCalls()
+        tasks = [started(calls, WATCH, Context(message=REQUEST)) for _ in range(4)]
+        await settle()
+        assert [task.done() for task in tasks] == [False, False, False, True]
+        await end(tasks[1:3])
+        monkeypatch.setattr(open_calls, "REFUSAL_SECONDS", 0.0)
+        refused = started(calls, WATCH, Context(message=REQUEST))
+        await settle()
+        assert isinstance(refused.exception(), LimitExceeded)
         await end(tasks)
 
     asyncio.run(run())
