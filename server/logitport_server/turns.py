@@ -27,6 +27,10 @@ ITEMS_PER_PAUSE = 8
 # Fewer items are not worth pauses.
 _LEAST_ITEMS = 64
 
+# How long work that cannot pause rests, in times of its duration.
+_REST = 3
+_LONGEST_REST_SECONDS = 0.5
+
 
 class Turns:
     """Lets one thread compute at a time, of the principal that has used the least time; within it, in order of arrival.
@@ -39,7 +43,7 @@ class Turns:
     principal.
 
     Args:
-        slice_seconds: how long a thread computes before `pause` hands the turn over. A quarter of it, if a principal
+        slice_seconds: how long a thread computes before `pause` hands the turn over. A sixteenth of it, if a principal
             waits that has used less time.
         clock: returns the time in seconds.
     """
@@ -54,16 +58,33 @@ class Turns:
         # The time that each recent principal has used, and that of the holder when it got the turn.
         self._used: OrderedDict[str, float] = OrderedDict()
         self._now = 0.0
+        self._aside: Turns | None = None
+        # The principals that got the turn since the last work aside began.
+        self._served: set[str] = set()
 
     def of(self, principal: str) -> Turn:
         """Return a context manager that holds the turn. A thread must not nest them."""
         return Turn(self, principal)
+
+    def aside(self, principal: str) -> AsideTurn:
+        """Return a context manager for work that cannot pause, such as parsing a large message.
+
+        One thread at a time does such work, beside the thread that computes steps.
+        """
+        with self._lock:
+            self._aside = self._aside or Turns(self._slice_seconds, self._clock)
+            return AsideTurn(self, self._aside.of(principal))
 
     @property
     def waiting(self) -> int:
         """Number of threads that wait for the turn."""
         with self._lock:
             return sum(map(len, self._waiting.values()))
+
+    @property
+    def waiting_aside(self) -> int:
+        """Number of threads that wait for the turn of work that cannot pause."""
+        return self._aside.waiting if self._aside is not None else 0
 
     def _acquire(self, turn: Turn) -> None:
         with self._lock:
@@ -88,7 +109,7 @@ class Turns:
         if not self._waiting:
             return
         elapsed = self._clock() - turn.began
-        if elapsed < self._slice_seconds / 4:
+        if elapsed < self._slice_seconds / 16:
             return
         with self._lock:
             if not self._waiting or not (elapsed >= self._slice_seconds or self._is_behind(turn)):
@@ -116,6 +137,7 @@ class Turns:
         self._holder = turn
         self._now = max(self._now, self._used.setdefault(turn.principal, self._now))
         turn.began = self._clock()
+        self._served.add(turn.principal)
 
     def _enqueue(self, turn: Turn) -> threading.Lock:
         """Add a turn to its principal's queue. Returns the lock on which to wait."""
@@ -171,6 +193,29 @@ class Turn:
         self._turns._release(self)
 
 
+class AsideTurn:
+    """One thread's turn of work that cannot pause, a context manager.
+
+    Such work holds the interpreter's lock for milliseconds at a time. If steps of other principals were computed
+    meanwhile, a rest follows it, so that it takes a part of the time only.
+    """
+
+    __slots__ = ("_turn", "_turns")
+
+    def __init__(self, turns: Turns, turn: Turn) -> None:
+        self._turns, self._turn = turns, turn
+
+    def __enter__(self) -> None:
+        self._turn.acquire()
+        self._turns._served.clear()
+
+    def __exit__(self, *_: object) -> None:
+        if self._turns._served - {self._turn.principal}:
+            took = self._turns._clock() - self._turn.began
+            time.sleep(min(_REST * took, _LONGEST_REST_SECONDS))
+        self._turn.release()
+
+
 class _Held(threading.local):
     """The turn that the thread holds."""
 
@@ -222,3 +267,20 @@ class Released:
         if self._turn is not None:
             self._turn.acquire()
             _held.turn = self._turn
+
+
+class Aside(Released):
+    """A context manager for work of the thread that cannot pause, see `Turns.aside`."""
+
+    __slots__ = ("_aside",)
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._aside = self._turn._turns.aside(self._turn.principal) if self._turn is not None else None
+        if self._aside is not None:
+            self._aside.__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        if self._aside is not None:
+            self._aside.__exit__()
+        super().__exit__(*exception)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport_server.turns import ITEMS_PER_PAUSE, Released, Turns, pause, pausing
+from logitport_server.turns import ITEMS_PER_PAUSE, Aside, Released, Turns, pause, pausing
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def test_principals_that_have_used_less_are_next(pool: ThreadPoolExecutor) -> No
 
 @pytest.mark.parametrize(
     ("waiting", "slice_seconds"),
-    [("busy", 1.0), pytest.param("idle", 0.25, id="a quarter of a slice, for a principal that has used less")],
+    [("busy", 1.0), pytest.param("idle", 1 / 16, id="a sixteenth of a slice, for a principal that has used less")],
 )
 def test_a_pause_hands_over_a_used_slice(pool: ThreadPoolExecutor, waiting: str, slice_seconds: float) -> None:
     clock, served = Clock(), []
@@ -124,6 +124,52 @@ def test_a_released_turn_is_another_threads(pool: ThreadPoolExecutor) -> None:
             with turns.of("nested"):
                 pass
         queue_up(turns, pool, "works", lambda: None)
+
+
+def test_work_aside_lets_others_compute_one_at_a_time(pool: ThreadPoolExecutor) -> None:
+    turns, computed, second = Turns(), threading.Event(), threading.Event()
+
+    def aside() -> None:
+        with turns.of("another"), Aside():
+            second.set()
+
+    with turns.of("large"):
+        with Aside():
+            pool.submit(aside)
+            wait_until(lambda: turns.waiting_aside == 1)
+            with turns.of("small"):
+                computed.set()
+            assert not second.is_set()
+        assert second.wait(60)
+    assert computed.is_set()
+    with turns.of("next"), turns.aside("next"):
+        assert turns.waiting == turns.waiting_aside == 0
+
+
+@pytest.mark.parametrize(("principal", "rests"), [("large", []), ("small", [3.0])])
+def test_work_aside_rests_if_others_compute(
+    monkeypatch: pytest.MonkeyPatch, principal: str, rests: list[float]
+) -> None:
+    clock, rested = Clock(), []
+    monkeypatch.setattr("logitport_server.turns.time.sleep", rested.append)
+    monkeypatch.setattr("logitport_server.turns._LONGEST_REST_SECONDS", 10.0)
+    turns = Turns(clock=clock)
+    with turns.aside("large"), turns.of(principal):
+        clock.now += 1.0
+    assert rested == rests
+
+
+def test_an_exception_ends_work_aside() -> None:
+    turns = Turns()
+    with pytest.raises(ZeroDivisionError), turns.of("fails"), Aside():
+        raise ZeroDivisionError
+    with turns.of("next"), Aside():
+        assert turns.waiting == 0
+
+
+def test_without_a_turn_nothing_is_aside() -> None:
+    with Aside(), Aside():
+        pass
 
 
 def test_an_exception_releases_the_turn() -> None:

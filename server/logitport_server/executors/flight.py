@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 # How long to wait for a busy worker before the next one is tried.
 _RETRY_SECONDS = 0.002
 
+# For calls in few workers the thread keeps its turn until they have begun: to get it back takes longer.
+_MAX_WORKERS_IN_TURN = 4
+
 
 class InWorker(Protocol):
     """A processor in a worker."""
@@ -96,11 +99,13 @@ class Flight:
         self._workers: dict[WorkerProcess, Worker] = {}
         self._poll = ProcessPoll()
         # To open memory of a GPU in a worker, a call is made and its reply awaited.
-        self._may_block = any(call.logits is not None and call.logits.device.type != "cpu" for call in calls)
+        opens = any(call.logits is not None and call.logits.device.type != "cpu" for call in calls)
+        # Each worker takes some system calls, after which the thread waits for the interpreter.
+        self._begins_in_turn = not opens and len(self._waiting) <= _MAX_WORKERS_IN_TURN
 
     def __enter__(self) -> Flight:
         try:
-            with self._waits() if self._may_block else self._measured():
+            with self._measured() if self._begins_in_turn else self._waits():
                 self._begin_free()
         except BaseException:
             self.__exit__()

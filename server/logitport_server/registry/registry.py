@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from logitport import dialects, payload
@@ -27,6 +28,7 @@ from logitport_server.registry.store import NoStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from logitport.payload import Payload
     from logitport_server.principals import Principal
@@ -113,9 +115,24 @@ class Registry:
         return processor is None or not getattr(processor, "takes_long", True)
 
     def register(
-        self, serialized: str, name: str, principal: Principal = ANONYMOUS, *, replace: bool, shared: bool = False
+        self,
+        serialized: str,
+        name: str,
+        principal: Principal = ANONYMOUS,
+        *,
+        replace: bool,
+        shared: bool = False,
+        turn: AbstractContextManager[object] | None = None,
     ) -> registry_pb2.ProcessorInfo:
         """Register a payload, and bind a name to it if one is given. Does not unpickle.
+
+        Args:
+            serialized: the payload.
+            name: the name; "" for none.
+            principal: the caller, the owner of what it registers.
+            replace: whether a name that is bound to another processor of the principal is bound again.
+            shared: whether other principals may use the processor.
+            turn: held while the payload is parsed.
 
         Raises:
             PayloadNotAllowed, LimitExceeded, MalformedPayload, SignatureRefused, PythonMismatch: the payload is
@@ -129,7 +146,8 @@ class Registry:
                 f"{name!r} is not namespace/name[:tag] of at most {_MAX_NAME_LENGTH} characters a-z 0-9 . _ -; "
                 "write, for example, team/ban-french:v2"
             )
-        shipped = self._accept(serialized, name)
+        with turn or nullcontext():
+            shipped = self._accept(serialized, name)
         with self._lock:
             if name:
                 self._check_name(name, shipped, principal, replace=replace)

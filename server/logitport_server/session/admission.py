@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -17,10 +17,11 @@ from logitport_server.dialects import RequestContext, failures
 from logitport_server.dialects.base import is_greedy
 from logitport_server.session.active_request import ActiveRequest, ChainEntry
 from logitport_server.session.columns import too_many_tokens
-from logitport_server.turns import Released, pause
+from logitport_server.turns import Aside, Released, pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
+    from contextlib import AbstractContextManager
 
     from logitport.errors import LogitportError
     from logitport_proto import processing_pb2
@@ -32,6 +33,21 @@ if TYPE_CHECKING:
 _MAX_NAME_LENGTH = 256
 _MAX_LABEL_LENGTH = 256  # longer than any valid name or digest
 _INLINE = "(shipped inline)"
+# Reading longer parameters, which cannot pause, takes milliseconds.
+_LARGE_PARAMS_BYTES = 1 << 16
+
+
+class _Link(NamedTuple):
+    """A processor of a chain whose parameters were checked."""
+
+    entry: ChainEntry
+    params: dict[str, Any]
+    params_bytes: int
+
+    def start(self, context: RequestContext) -> None:
+        """Build its state."""
+        with _turn(self.entry.dialect, self.params_bytes):
+            self.entry.state = self.entry.dialect.start(context, self.params)
 
 
 class Admission:
@@ -89,7 +105,7 @@ class Admission:
         self._message = message
         self._chain: list[ChainEntry] = []
         # Entries that `finish` starts, with their parameters.
-        self._unstarted: list[tuple[ChainEntry, dict[str, Any]]] = []
+        self._unstarted: list[_Link] = []
 
     @property
     def chain_bytes(self) -> int:
@@ -122,10 +138,12 @@ class Admission:
                     "processors, or faster ones"
                 )
 
-        checked: list[tuple[ChainEntry, dict[str, Any]]] = []
+        checked: list[_Link] = []
         for place, call in enumerate(self._message.processors):
             label = _label(call.processor)
-            params = json_object(call.params, f"params of processor {place} ({label})")
+            params_bytes = len(call.params)
+            with Aside() if params_bytes > _LARGE_PARAMS_BYTES else nullcontext():
+                params = json_object(call.params, f"params of processor {place} ({label})")
             dialect = None
             try:
                 check_deadline()
@@ -135,23 +153,23 @@ class Admission:
                     with Released():  # it may wait for a worker or for the store
                         dialect = host(call.processor, self.tenant, place)
                 check_deadline()
-                with Released() if _may_wait(dialect) else nullcontext():
+                with _turn(dialect, params_bytes):
                     dialect.validate(params, self._sampling_params, self._context.caller)
-                checked.append((ChainEntry(dialect, None, label), params))
+                checked.append(_Link(ChainEntry(dialect, None, label), params, params_bytes))
                 pause()
             except BaseException as error:
                 if dialect is None:
                     raise failures.of_processor(error, label) from error
                 raise _failure_of(error, dialect, label) from error
         # States last: while a worker has one, classes are loaded and parameters are checked in a second process.
-        for entry, params in checked:
+        for link in checked:
+            entry = link.entry
             try:
                 check_deadline()
                 if in_background and not entry.dialect.isolated:
-                    self._unstarted.append((entry, params))
+                    self._unstarted.append(link)
                 else:
-                    with Released() if _may_wait(entry.dialect) else nullcontext():
-                        entry.state = entry.dialect.start(self._context, params)
+                    link.start(self._context)
                 self._chain.append(entry)
                 pause()
             except BaseException as error:
@@ -163,13 +181,12 @@ class Admission:
         Raises:
             LogitportError: a processor raises.
         """
-        for entry, params in self._unstarted:
+        for link in self._unstarted:
             try:
-                with Released() if _may_wait(entry.dialect) else nullcontext():
-                    entry.state = entry.dialect.start(self._context, params)
+                link.start(self._context)
                 pause()
             except BaseException as error:
-                raise _failure_of(error, entry.dialect, entry.label) from error
+                raise _failure_of(error, link.entry.dialect, link.entry.label) from error
         return ActiveRequest(
             self.slot,
             self.generation,
@@ -224,9 +241,11 @@ def json_object(text: bytes, where: str) -> dict[str, Any]:
     return value
 
 
-def _may_wait(dialect: Dialect) -> bool:
-    """Whether methods of the dialect may wait, or run for long."""
-    return dialect.isolated or dialect.shipped or dialect.takes_long
+def _turn(dialect: Dialect, params_bytes: int) -> AbstractContextManager[None]:
+    """The turn for methods of the dialect with such parameters: none if they may wait, or run for long."""
+    if dialect.isolated or dialect.shipped or dialect.takes_long:
+        return Released()
+    return Aside() if params_bytes > _LARGE_PARAMS_BYTES else nullcontext()
 
 
 def _failure_of(error: BaseException, dialect: Dialect, label: str) -> LogitportError:

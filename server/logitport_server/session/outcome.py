@@ -65,7 +65,9 @@ class StepOutcome:
     @property
     def edits(self) -> dict[int, RowEdits]:
         """The edits of each row that has any. Read it only after all groups were called: the value is kept."""
-        if self._edits is None:  # not a `cached_property`, which has a lock: the step of another principal may come next
+        if (
+            self._edits is None
+        ):  # not a `cached_property`, which has a lock: the step of another principal may come next
             self._edits = self._join_edits()
         return self._edits
 

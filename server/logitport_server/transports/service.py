@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -78,10 +79,13 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
         principal = current_call.get().principal
 
         def register() -> tuple[registry_pb2.ProcessorInfo, str]:
-            with self._turns.of(principal.name):
+            turn = self._turns.aside(principal.name)
+            with turn:
                 message = parsed(registry_pb2.RegisterRequest, request)
-            options = {"replace": message.replace, "shared": message.shared}
-            return self._registry.register(message.payload, message.name, principal, **options), message.name
+            info = self._registry.register(
+                message.payload, message.name, principal, replace=message.replace, shared=message.shared, turn=turn
+            )
+            return info, message.name
 
         try:
             info, name = await _on_thread(self._threads, register)
@@ -153,8 +157,10 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
 
         def work() -> bytes:
             """Return the reply only: while gRPC sends it, the message with its copy of the logits is not needed."""
+            with self._turns.aside(principal.name) if isinstance(request, Unparsed) else nullcontext():
+                message = parsed(processing_pb2.ApplyRequest, request)
             with self._turns.of(principal.name):
-                response = apply(parsed(processing_pb2.ApplyRequest, request), open_session)
+                response = apply(message, open_session)
                 reply = response.SerializeToString()
             self._metrics.step(response, time.perf_counter() - started, "unary", principal.name)
             return reply
@@ -204,7 +210,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         self, stream: SessionStream, frame: processing_pb2.SessionRequest | Unparsed, principal: str
     ) -> bytes:
         if isinstance(frame, Unparsed):
-            with self._turns.of(principal):
+            with self._turns.aside(principal):
                 frame = parse(processing_pb2.SessionRequest, frame.data)
         return stream.answer(frame, "grpc").SerializeToString()
 

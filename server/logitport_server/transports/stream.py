@@ -81,11 +81,11 @@ class SessionStream:
         return kind in ("add", "logits") or frame.ByteSize() > SMALL_BYTES
 
     def parse(self, data: bytes) -> processing_pb2.SessionRequest:
-        """Parse a frame; a large one in a turn of the session's principal. Raises InvalidArgument, LimitExceeded."""
+        """Parse a frame; a large one aside from the turns. Raises InvalidArgument, LimitExceeded."""
         session = self._session
         if session is None or len(data) <= SMALL_BYTES:
             return parse(processing_pb2.SessionRequest, data)
-        with self._turns.of(session.principal.name):
+        with self._turns.aside(session.principal.name):
             return parse(processing_pb2.SessionRequest, data)
 
     def answer(

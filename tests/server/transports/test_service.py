@@ -132,7 +132,8 @@ def test_a_large_registration_is_parsed_on_a_thread_in_turn(
 
     def parsed(kind: Any, message: Unparsed) -> Any:
         on_loop.append(threading.current_thread() is threading.main_thread())
-        with_turn.append(turns._holder is not None and turns._holder.principal)
+        holder = turns._aside._holder if turns._aside is not None else None
+        with_turn.append(holder is not None and holder.principal)
         return kind.FromString(message.data)
 
     class Registered:

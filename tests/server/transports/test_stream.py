@@ -302,17 +302,17 @@ def test_frames_take_turns_except_on_the_event_loop(open_engine: Any) -> None:
         assert later.result(SECONDS).HasField("edits")
 
 
-def test_large_frames_are_parsed_in_turn(open_engine: Any) -> None:
+def test_large_frames_are_parsed_one_at_a_time(open_engine: Any) -> None:
     """Counting the fields of a message of a megabyte takes a fifth of a second."""
     turns = Turns()
     stream = SessionStream(lambda opening: open_engine(opening.vocab_size).session, METRICS, None, turns=turns)
     answer(stream, 1, **OPEN)
     small, large = (Frame(seq=2, step={"new_token_ids": bytes(size)}) for size in (4, 1 << 17))
     with ThreadPoolExecutor(1) as pool:
-        with turns.of("other"):
+        with turns.aside("other"):
             assert stream.parse(small.SerializeToString()) == small
             later = pool.submit(stream.parse, large.SerializeToString())
-            wait_until(lambda: turns.waiting)
+            wait_until(lambda: turns.waiting_aside)
             assert not later.done()
         assert later.result(SECONDS) == large
 
