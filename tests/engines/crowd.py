@@ -23,6 +23,7 @@ class User:
         prompt: its ids.
         chain: its processors; None without a chain.
         tenant: value of the gateway's header; "" without.
+        reads_logits: whether a processor of the chain reads logits.
         samples: `n`.
         streams: whether the response is streamed.
         leaves_after: disconnects after this number of events of the stream; 0: reads all.
@@ -33,6 +34,7 @@ class User:
     prompt: Sequence[int]
     chain: list[Any] | None = None
     tenant: str = ""
+    reads_logits: bool = False
     samples: int = 1
     streams: bool = False
     leaves_after: int = 0

@@ -51,10 +51,10 @@ def _innocent() -> list[User]:
         ("built-in", unique, "globex", {}),
         ("built-in, n=2", without_thirds, "acme", {"samples": 2}),
         ("two built-ins, stream", unique + without_thirds, "initech", {"streams": True}),
-        ("registered, stream", tilt, "acme", {"streams": True}),
-        ("registered", tilt, "globex", {}),
+        ("registered, stream", tilt, "acme", {"streams": True, "reads_logits": True}),
+        ("registered", tilt, "globex", {"reads_logits": True}),
         ("registered, n=2", lengths, "initech", {"samples": 2}),
-        ("shipped, stream", shipped_tilt, "globex", {"streams": True}),
+        ("shipped, stream", shipped_tilt, "globex", {"streams": True, "reads_logits": True}),
         ("shipped", shipped_lengths, "initech", {}),
     ]
     return [
