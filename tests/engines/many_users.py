@@ -67,7 +67,15 @@ def _leaving() -> list[User]:
     unique = [["no_repeat_ngram", {"ngram_size": 2, "window_size": 50}]]
     chains = {"plain, leaves": None, "built-in, leaves": unique, "shipped, leaves": [[Tilt.to_str(), {"by": 2.0}]]}
     return [
-        User(name, (100 + place, *SECRET), chain, "acme" if chain else "", streams=True, leaves_after=10)
+        User(
+            name,
+            (100 + place, *SECRET),
+            chain,
+            "acme" if chain else "",
+            reads_logits=name.startswith("shipped"),
+            streams=True,
+            leaves_after=10,
+        )
         for place, (name, chain) in enumerate(chains.items())
     ]
 
@@ -163,10 +171,10 @@ def play(
     report.together = wait_for(crowd.send(USERS))
     report.phases["together"] = (began, time.monotonic())
 
-    wait_for(crowd.send([KNOWN_LATE]))
     report.restarted = crowd.send(USERS)
     streams = [user for user in INNOCENT if user.streams and user.chain]
     wait_until(lambda: all(report.restarted[user.name].arrivals for user in streams))
+    wait_for(crowd.send([KNOWN_LATE]))  # so that vLLM has accepted its chain within the last minute
     killed = time.monotonic()
     service.process.kill()
     service.process.wait()
