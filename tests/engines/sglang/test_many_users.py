@@ -85,12 +85,6 @@ def _set(answer: Answer, index: int, sample: Any) -> None:
 
 
 def test_innocent_outputs_are_as_alone(report: Report) -> None:
-    import sys
-
-    sys.path.insert(0, "/tmp")
-    import dump
-
-    dump.dump(report, "/tmp/dump_sglang")
     many_users_checks.innocent_outputs_are_as_alone(report)
 
 

@@ -79,12 +79,6 @@ def _add(answer: Answer, body: Any) -> None:
 
 
 def test_innocent_outputs_are_as_alone(report: Report) -> None:
-    import sys
-
-    sys.path.insert(0, "/tmp")
-    import dump
-
-    dump.dump(report, "/tmp/dump_vllm")
     many_users_checks.innocent_outputs_are_as_alone(report)
 
 
