@@ -36,12 +36,13 @@ class Admission:
         on_trial: as above.
         init_seconds: how long the last creation of an instance took. Set by the caller.
         checks_params: whether the class checks parameters. Set by the caller.
+        checks_sampling_params: whether its check also depends on the sampling parameters. Set by the caller.
     """
 
     def __init__(self, source: Source, number: int, workers: DomainWorkers) -> None:
         self.on_trial = False
         self.init_seconds = 0.0
-        self.checks_params = True
+        self.checks_params = self.checks_sampling_params = True
         self._source = source
         self._number = number
         self._workers = workers
@@ -74,8 +75,13 @@ class Admission:
             hosting.worker.lock.release()
 
     def validate(self, calls: Hosting, on_hosted: OnHosted, columns: Sequence[bytes]) -> None:
-        """Check parameters, if the class does so. `columns` are those of `messages.Validate`. Otherwise like `load`."""
-        if not self.checks_params:
+        """Check parameters, if the class does so and has not accepted the same before. Otherwise like `load`.
+
+        `columns` are those of `messages.Validate`.
+        """
+        checked = columns if self.checks_sampling_params else columns[:1]
+        validated = self._workers.validated
+        if not self.checks_params or validated.has(self._source.key, checked):
             return
         hosting = self._reserve(calls)
         try:
@@ -83,6 +89,7 @@ class Admission:
             hosting.exchange(on_hosted, call, columns, messages.EmptyReply, calls.worker.deadlines.load)
         finally:
             hosting.worker.lock.release()
+        validated.add(self._source.key, checked)
 
     def try_start(
         self,

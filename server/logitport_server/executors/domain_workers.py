@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 from weakref import WeakSet, ref
 
+from logitport_server.executors.validated import ValidatedParams
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -33,9 +35,13 @@ class DomainWorkers:
 
     Args:
         new_worker: creates a worker of the trust domain.
+
+    Attributes:
+        validated: parameters that the processors have accepted in any of the workers.
     """
 
     def __init__(self, new_worker: Callable[[], Worker]) -> None:
+        self.validated = ValidatedParams()
         self._new_worker = new_worker
         self._lock = threading.Lock()
         self._calls: Callable[[], Worker | None] = _none

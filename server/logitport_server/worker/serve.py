@@ -133,6 +133,7 @@ class _Worker:
             unpickled=self._loader.misses > misses,
             init_seconds=time.monotonic() - began,
             checks_params=bool(dialect.checks_params),
+            checks_sampling_params=dialect.checks_sampling_params,
         )
         if dialect.reads_logits and call.gpu is not None:
             try:

@@ -149,7 +149,7 @@ def test_a_check_does_not_change_how_running_requests_are_called(workers: Proces
     """An instance may know only after a start that it is argmax-invariant. A session makes steps during a check."""
     running, _ = admitted(workers, ship(Checks, tenant="kind"))
     running.argmax_invariant = True  # as the reply to a start reports it
-    running.validate({}, {})
+    running.validate({"other": 1}, {})
     assert admission_worker(running)._process.alive
     assert running.argmax_invariant
 
