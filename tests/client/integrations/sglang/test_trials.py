@@ -1,4 +1,4 @@
-"""How SGLang's front end tries a chain at the service, and what its scheduler, which blocks all requests, still does."""
+"""How SGLang's front end tries chains, and what its scheduler, which blocks all requests, still does."""
 
 from __future__ import annotations
 
