@@ -61,9 +61,10 @@ class Admission:
         worker = calls.worker
         if worker.creates_quickly(self._source.key):
             with worker.reserved(self._source, worker.deadlines.load):
-                seconds, at_admission = worker.admission_time()
-                calls.load(on_hosted, seconds, at_admission=at_admission)
-            return
+                if worker.creates_quickly(self._source.key):  # still: another admission may have taken the instance
+                    seconds, at_admission = worker.admission_time()
+                    calls.load(on_hosted, seconds, at_admission=at_admission)
+                    return
         hosting = self._reserve(calls)
         try:
             hosting.worker.process(worker.deadlines.load)  # forking it does not count
