@@ -84,11 +84,14 @@ class Admission:
         validated = self._workers.validated
         if not self.checks_params or validated.has(self._source.key, checked):
             return
-        hosting = self._reserve(calls)
+        hosting = self._reserve(calls, check=True)
+        began = time.monotonic()
         try:
             call = messages.Validate(processor=self._number)
             hosting.exchange(on_hosted, call, columns, messages.EmptyReply, calls.worker.deadlines.load)
         finally:
+            if time.monotonic() - began > self._quick_seconds(hosting):
+                self._workers.record_slow_check(self._source.key)
             hosting.worker.lock.release()
         validated.add(self._source.key, checked)
 
@@ -140,10 +143,10 @@ class Admission:
         if hosting.process is not None and max(seconds, self.init_seconds) <= self._quick_seconds(hosting):
             hosting.process.quick.add(self._source.key)
 
-    def _reserve(self, calls: Hosting) -> Hosting:
+    def _reserve(self, calls: Hosting, *, check: bool = False) -> Hosting:
         """Acquire the lock of a worker for the code of an admission. Returns the processor in it."""
         seconds = calls.worker.deadlines.load
-        worker = self._workers.reserve_for_admission(calls.worker, self._source, seconds)
+        worker = self._workers.reserve_for_admission(calls.worker, self._source, seconds, check=check)
         if worker is calls.worker:
             return calls
         hosting = self._hosting

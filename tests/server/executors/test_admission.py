@@ -328,3 +328,17 @@ def test_an_instance_that_was_quick_to_create_serves_one_session(workers: Proces
     del states, tried
     assert not kept_in(worker)
     assert denied(*admitted(workers, source)) == [2]
+
+
+def test_a_class_that_checks_slowly_does_so_beside_its_worker_from_then_on(
+    workers: ProcessExecutor, ship: Ship, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A front end tries one chain while its engine waits for the start of another."""
+    monkeypatch.setattr(admission, "_QUICK_PART", -1.0)
+    tried: Any = workers.host(ship(Checks, tenant="slow check"))
+    tried.validate({"slow": 1}, {})
+    assert admission_worker(tried) is None  # the first one is not known to be slow
+    with in_thread(lambda: tried.validate({"check": 1}, {})):
+        wait_until(lambda: is_in_admission(tried))
+        assert tried.start(context(), {"slow": 1}).loaded
+        admission_worker(tried)._process.kill()
