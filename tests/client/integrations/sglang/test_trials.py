@@ -46,6 +46,23 @@ class CheckedOnce(EditProcessor):
         edits.deny([31])
 
 
+class CreatedOnce(EditProcessor):
+    """Takes long to create, and refuses a second instance in a process. Denies the largest id."""
+
+    instances: ClassVar[list[Any]] = []
+
+    def __init__(self) -> None:
+        import time
+
+        time.sleep(0.3)
+        if self.instances:
+            raise ValueError("created again")
+        self.instances.append(self)
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.deny([31])
+
+
 class SleepsInStart(EditProcessor):
     def start(self, request: EditRequest) -> None:
         time.sleep(30)
@@ -186,8 +203,9 @@ def test_a_slow_chain_blocks_neither_the_event_loop_nor_other_requests(monkeypat
     asyncio.run(scenario())
 
 
-def test_the_scheduler_does_not_check_again_what_the_front_end_has_tried(client: Client) -> None:
-    chain, req = [CheckedOnce.to_str(), {"n": 1}], Req([2])
+@pytest.mark.parametrize("processor", [CheckedOnce, CreatedOnce])
+def test_the_scheduler_repeats_nothing_that_the_front_end_has_tried(client: Client, processor: Any) -> None:
+    chain, req = [processor.to_str(), {"n": 1}], Req([2])
     asyncio.run(generate(inputs(chain)))
     hook = Hook(lambda: client, tuple, Ranks(), "")
     assert step(hook, params_of(req, chain)).argmax(-1).tolist() == [30]
