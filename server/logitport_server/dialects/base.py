@@ -78,6 +78,8 @@ class Dialect(ABC):
     Any method may raise any exception, because it runs third-party code.
 
     Attributes:
+        checks_sampling_params: whether `validate` reads the sampling parameters.
+        reusable: whether the instance, after the requests of one session have left, can serve another session.
         isolated: whether the processor runs in a worker, so that other processors can run at the same time.
         argmax_invariant: whether the processor never changes which logit of a row is the largest. It is skipped when
             all requests of a step are greedy, unless a later processor of the chain may change the largest logit.
@@ -94,6 +96,8 @@ class Dialect(ABC):
         failed: exceptions of single states in the last call, by their index in it; the other states were served.
     """
 
+    checks_sampling_params: ClassVar[bool] = False
+    reusable: ClassVar[bool] = False
     isolated: ClassVar[bool] = False
     domain: TrustDomain | None = None
     reads_logits: bool

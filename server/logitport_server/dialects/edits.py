@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 class EditDialect(Dialect):
     """Calls a processor with history and parameters; it returns edits."""
 
+    reusable = True
     reads_logits = False
     processor: EditProcessor
 

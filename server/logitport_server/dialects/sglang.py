@@ -61,6 +61,7 @@ def _copy_of_attributes(processor: object) -> dict[str, Any] | None:
 class SGLangDialect(Dialect):
     """Calls a processor with logits and one dict per row; it returns logits."""
 
+    reusable = True
     reads_logits = True
     processor: CustomLogitProcessor
 

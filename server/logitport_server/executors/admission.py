@@ -36,12 +36,13 @@ class Admission:
         on_trial: as above.
         init_seconds: how long the last creation of an instance took. Set by the caller.
         checks_params: whether the class checks parameters. Set by the caller.
+        checks_sampling_params: whether its check also depends on the sampling parameters. Set by the caller.
     """
 
     def __init__(self, source: Source, number: int, workers: DomainWorkers) -> None:
         self.on_trial = False
         self.init_seconds = 0.0
-        self.checks_params = True
+        self.checks_params = self.checks_sampling_params = True
         self._source = source
         self._number = number
         self._workers = workers
@@ -60,9 +61,10 @@ class Admission:
         worker = calls.worker
         if worker.creates_quickly(self._source.key):
             with worker.reserved(self._source, worker.deadlines.load):
-                seconds, at_admission = worker.admission_time()
-                calls.load(on_hosted, seconds, at_admission=at_admission)
-            return
+                if worker.creates_quickly(self._source.key):  # still: another admission may have taken the instance
+                    seconds, at_admission = worker.admission_time()
+                    calls.load(on_hosted, seconds, at_admission=at_admission)
+                    return
         hosting = self._reserve(calls)
         try:
             hosting.worker.process(worker.deadlines.load)  # forking it does not count
@@ -74,15 +76,24 @@ class Admission:
             hosting.worker.lock.release()
 
     def validate(self, calls: Hosting, on_hosted: OnHosted, columns: Sequence[bytes]) -> None:
-        """Check parameters, if the class does so. `columns` are those of `messages.Validate`. Otherwise like `load`."""
-        if not self.checks_params:
+        """Check parameters, if the class does so and has not accepted the same before. Otherwise like `load`.
+
+        `columns` are those of `messages.Validate`.
+        """
+        checked = columns if self.checks_sampling_params else columns[:1]
+        validated = self._workers.validated
+        if not self.checks_params or validated.has(self._source.key, checked):
             return
-        hosting = self._reserve(calls)
+        hosting = self._reserve(calls, check=True)
+        began = time.monotonic()
         try:
             call = messages.Validate(processor=self._number)
             hosting.exchange(on_hosted, call, columns, messages.EmptyReply, calls.worker.deadlines.load)
         finally:
+            if time.monotonic() - began > self._quick_seconds(hosting):
+                self._workers.record_slow_check(self._source.key)
             hosting.worker.lock.release()
+        validated.add(self._source.key, checked)
 
     def try_start(
         self,
@@ -132,10 +143,10 @@ class Admission:
         if hosting.process is not None and max(seconds, self.init_seconds) <= self._quick_seconds(hosting):
             hosting.process.quick.add(self._source.key)
 
-    def _reserve(self, calls: Hosting) -> Hosting:
+    def _reserve(self, calls: Hosting, *, check: bool = False) -> Hosting:
         """Acquire the lock of a worker for the code of an admission. Returns the processor in it."""
         seconds = calls.worker.deadlines.load
-        worker = self._workers.reserve_for_admission(calls.worker, self._source, seconds)
+        worker = self._workers.reserve_for_admission(calls.worker, self._source, seconds, check=check)
         if worker is calls.worker:
             return calls
         hosting = self._hosting

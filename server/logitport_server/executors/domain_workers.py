@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 from weakref import WeakSet, ref
 
+from logitport_server.executors.validated import ValidatedParams
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 # A worker for admissions has loaded classes that further admissions need, but nothing else.
 _KEEP_FOR_ADMISSIONS_SECONDS = 10.0
+# Of one trust domain. Further ones are checked where the others are called.
+_MAX_SLOW_CHECKS = 1024
 
 
 def _none() -> None:
@@ -33,14 +37,20 @@ class DomainWorkers:
 
     Args:
         new_worker: creates a worker of the trust domain.
+
+    Attributes:
+        validated: parameters that the processors have accepted in any of the workers.
     """
 
     def __init__(self, new_worker: Callable[[], Worker]) -> None:
+        self.validated = ValidatedParams()
         self._new_worker = new_worker
         self._lock = threading.Lock()
         self._calls: Callable[[], Worker | None] = _none
         self._admissions: Callable[[], Worker | None] = _none
         self._own: WeakSet[Worker] = WeakSet()
+        # Keys of processors. Only additions and look-ups, so that no lock is needed.
+        self._check_slowly: set[str] = set()
 
     def worker(self, key: str) -> Worker:
         """Return the worker for the calls of the processor with this key: the one that has its class, if any has."""
@@ -55,18 +65,24 @@ class DomainWorkers:
             worker.idle_since = time.monotonic()
             return worker
 
-    def reserve_for_admission(self, calls: Worker, source: Source, seconds: float) -> Worker:
+    def record_slow_check(self, key: str) -> None:
+        """Record that a check of parameters by the processor with this key took long."""
+        if len(self._check_slowly) < _MAX_SLOW_CHECKS:
+            self._check_slowly.add(key)
+
+    def reserve_for_admission(self, calls: Worker, source: Source, seconds: float, *, check: bool = False) -> Worker:
         """Acquire the lock of the worker in which an admission may run shipped code for long.
 
         This is the worker for the processor's calls if it has no requests. Otherwise, it is the worker for admissions,
-        or again the worker for calls if there is no free slot.
+        or again the worker for calls if there is no free slot. A `check` by a processor that checks slowly runs in the
+        worker for admissions, too: a front end may try such a chain while its engine waits for a start.
 
         Raises ProcessorTimedOut if other calls hold the lock for these seconds.
         """
         deadline = time.monotonic() + seconds
-        if not calls.has_requests():
+        if self._may_use_calls(calls, source, check=check):
             calls.reserve(source, seconds)
-            if not calls.has_requests():  # none can start while the lock is held
+            if self._may_use_calls(calls, source, check=check):  # none can start while the lock is held
                 return calls
             calls.lock.release()
         while True:
@@ -89,6 +105,9 @@ class DomainWorkers:
                 self._admissions = _none
             worker.keep_seconds = type(worker).keep_seconds
             self._own.add(worker)
+
+    def _may_use_calls(self, calls: Worker, source: Source, *, check: bool) -> bool:
+        return not calls.has_requests() and not (check and source.key in self._check_slowly)
 
     def _for_admissions(self) -> Worker:
         with self._lock:

@@ -41,6 +41,7 @@ class Hosting:
         self.uses_gpu = uses_gpu
         self.process: WorkerProcess | None = None
         self.loading = object()
+        self._kept = False
         self._source = source
         self._number = number
 
@@ -66,10 +67,11 @@ class Hosting:
                 self._call(process),
                 [source.payload.data],
                 messages.HostReply,
-                lambda reply, _: on_hosted(process, reply),
+                lambda reply, _: self._hosted(process, reply, on_hosted),
                 on_error,
                 at_admission=at_admission,
             )
+            process.kept.discard(source.key)  # this call takes it
             self.process, self.loading = process, object()
         return process
 
@@ -109,6 +111,12 @@ class Hosting:
     def __del__(self) -> None:
         if self.process is not None:
             self.worker.release(self._number, None)
+            if self._kept:
+                self.process.kept.add(self._source.key)
+
+    def _hosted(self, process: WorkerProcess, reply: messages.HostReply, on_hosted: OnHosted) -> None:
+        self._kept = reply.kept
+        on_hosted(process, reply)
 
     def _call(self, process: WorkerProcess) -> messages.Host:
         gpu, shipped = self.worker.gpu, self._source.payload

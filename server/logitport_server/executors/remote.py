@@ -217,6 +217,7 @@ class RemoteDialect(Dialect):
         self.reads_logits, self.unpickled = reply.reads_logits, reply.unpickled
         self.takes_drafts = reply.takes_drafts
         self._admission.init_seconds, self._admission.checks_params = reply.init_seconds, reply.checks_params
+        self._admission.checks_sampling_params = reply.checks_sampling_params
 
     def _start_call(self, state: RemoteState) -> tuple[messages.Start, Sequence[bytes]]:
         """Return the message that builds a state from its history, and its columns."""

@@ -127,9 +127,9 @@ class Worker(ProcessHolder):
         return self.deadlines.load if is_alone else self.deadlines.call, is_alone
 
     def creates_quickly(self, key: str) -> bool:
-        """Whether the process has loaded the processor, and takes little time for a further instance. Needs no lock."""
+        """Whether the process has loaded the processor, and has an instance or creates one quickly. Needs no lock."""
         process = self._process
-        return process is not None and key in process.quick
+        return process is not None and (key in process.quick or key in process.kept)
 
     def process(self, seconds: float) -> WorkerProcess:
         """Return the process; fork one if there is none. Raises what `ProcessHolder.process` raises."""

@@ -51,6 +51,7 @@ class WorkerProcess:
         waited_seconds: how long the server has waited for the process since its last reply. The time that the server
             spends on other work does not count.
         quick: keys of the processors that it has loaded, and of which a further instance takes little time.
+        kept: keys of the processors of which it has an instance that a session has released.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class WorkerProcess:
         self._killed = False
         self.waited_seconds = 0.0
         self.quick: set[str] = set()
+        self.kept: set[str] = set()
         self._posted = 0
         # Of each call without a reply.
         self._limits: deque[replies.ReplyLimits] = deque()

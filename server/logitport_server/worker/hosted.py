@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from logitport_server.dialects import Dialect, RequestContext
 
 
+# An engine's front end tries a chain in one session, and the engine uses another. It must not wait for the class twice.
+_SLOW_INIT_SECONDS = 0.1
+
+
 @dataclass(slots=True)
 class _Request:
     """A request of one processor.
@@ -45,15 +49,24 @@ class HostedProcessor:
         dialect: the processor.
         memory: mapped memory with logits, of the host or of a GPU, by the server's number for it.
         device: the torch device of the logits that the processor receives.
+        digest: of the class.
+        init_seconds: how long the creation of the instance took.
     """
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: Dialect, digest: str = "", init_seconds: float = 0.0) -> None:
         self.dialect = dialect
+        self.digest = digest
+        self.init_seconds = init_seconds
         self.memory: dict[int, mmap.mmap | torch.Tensor] = {}
         self.device = "cpu"
         self._requests: dict[int, _Request] = {}
         self._numbers: Sequence[int] = ()
         self._selected: list[_Request | None] = []
+
+    @property
+    def kept(self) -> bool:
+        """Whether the instance is worth keeping for the next session, because its creation took long."""
+        return self.dialect.reusable and self.init_seconds > _SLOW_INIT_SECONDS
 
     def start(self, number: int, context: RequestContext, params: dict[str, Any]) -> None:
         """Build the state of a request."""

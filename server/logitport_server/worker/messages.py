@@ -194,7 +194,9 @@ class HostReply(_Message):
         reads_logits, argmax_invariant, takes_drafts: attributes of the dialect.
         unpickled: whether the class was unpickled now; False if it was cached.
         init_seconds: how long the creation of the instance took.
+        kept: whether the worker keeps the instance when the processor is released, for the next `Host` of the class.
         checks_params: whether `Validate` can refuse parameters.
+        checks_sampling_params: whether the result of `Validate` also depends on the sampling parameters.
         gpu_error: why the worker cannot use the GPU; "" if it can or has none.
     """
 
@@ -203,7 +205,9 @@ class HostReply(_Message):
     takes_drafts: bool = False
     unpickled: bool = False
     init_seconds: _Seconds = 0.0
+    kept: bool = False
     checks_params: bool = True
+    checks_sampling_params: bool = True
     gpu_error: _Text = ""
 
 

@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     import torch
 
     from logitport.core.cuda_ipc import Cuda
+    from logitport_server.dialects import Dialect
 
     Answer = tuple[messages.Reply, Sequence[bytes]]
     Columns = Sequence[memoryview]
 
 _MAX_PROCESSORS = 128
+_MAX_KEPT = 8
 
 
 def serve(connection: socket.socket) -> None:
@@ -59,6 +61,8 @@ class _Worker:
     def __init__(self) -> None:
         self._loader = Loader(_MAX_PROCESSORS)
         self._hosted: dict[int, HostedProcessor] = {}
+        # By digest: released instances that took long to create, and how long. Their requests were released before.
+        self._kept: OrderedDict[str, tuple[Dialect, float]] = OrderedDict()
         self._cuda: Cuda | None = None
 
     def answer(self, call: messages.WorkerCall, columns: Columns, descriptors: deque[int]) -> Answer:
@@ -89,9 +93,15 @@ class _Worker:
     def _drop(self, released: Sequence[tuple[int, int | None]]) -> None:
         for processor, state in released:
             if state is None:
-                self._hosted.pop(processor, None)
+                self._keep(self._hosted.pop(processor, None))
             elif processor in self._hosted:
                 self._hosted[processor].drop(state)
+
+    def _keep(self, hosted: HostedProcessor | None) -> None:
+        if hosted is not None and hosted.kept:
+            self._kept[hosted.digest] = hosted.dialect, hosted.init_seconds
+            while len(self._kept) > _MAX_KEPT:
+                self._kept.popitem(last=False)
 
     def _name(self, call: messages.WorkerCall) -> str:
         if isinstance(call, messages.Host):
@@ -123,16 +133,22 @@ class _Worker:
         processor = self._loader.load(shipped)
         if dialects.recognise(processor)[1] != dialects.EDITS:
             _check_torch()
-        began = time.monotonic()
-        dialect = make_dialect(processor, call.name, shipped=True)
-        self._hosted[call.processor] = hosted = HostedProcessor(dialect)
+        if call.digest in self._kept:
+            dialect, init_seconds = self._kept.pop(call.digest)
+        else:
+            began = time.monotonic()
+            dialect = make_dialect(processor, call.name, shipped=True)
+            init_seconds = time.monotonic() - began
+        self._hosted[call.processor] = hosted = HostedProcessor(dialect, call.digest, init_seconds)
         reply = messages.HostReply(
             reads_logits=bool(dialect.reads_logits),
             argmax_invariant=bool(dialect.argmax_invariant),
             takes_drafts=bool(dialect.takes_drafts),
             unpickled=self._loader.misses > misses,
-            init_seconds=time.monotonic() - began,
+            init_seconds=hosted.init_seconds,
+            kept=hosted.kept,
             checks_params=bool(dialect.checks_params),
+            checks_sampling_params=dialect.checks_sampling_params,
         )
         if dialect.reads_logits and call.gpu is not None:
             try:

@@ -14,6 +14,7 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, Qwen2ForCau
 
 from logitport import Client, EditProcessor, LogitportError
 from logitport.integrations import llama_cpp, transformers, transformers_continuous
+from logitport.integrations.common import trials
 from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.sglang.hook import Hook
 from logitport.integrations.vllm import admission
@@ -119,7 +120,7 @@ def vllm(stalling: Stalling, _model: Any) -> Iterator[Call]:
 @contextmanager
 def vllm_admission(stalling: Stalling, _model: Any) -> Iterator[Call]:
     stalling.monkeypatch.setattr(admission, "sampling_params", lambda params: {})
-    stalling.monkeypatch.setattr(admission, "_VALID_SECONDS", 0.0)
+    stalling.monkeypatch.setattr(trials, "_VALID_SECONDS", 0.0)
     stalling.monkeypatch.setattr("logitport.integrations.common.environment.client", lambda: stalling.client)
     checker = admission.Admission()
     params = SimpleNamespace(extra_args={"logitport": stalling.chain("start")}, stop_token_ids=[])

@@ -140,7 +140,7 @@ def test_slow_chains_delay_only_their_own_requests(url: str) -> None:
     assert max(waits) < 5, waits
     assert min(seconds for *_, seconds in answers) > 6
     # They wait for each other in the worker of their class, some of them for longer than the step timeout.
-    assert {status for status, *_ in answers} <= {400, 503}, answers
+    assert {status for status, *_ in answers} <= {200, 400, 503}, answers
 
 
 def failed_in_metrics(url: str) -> float:

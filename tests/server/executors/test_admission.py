@@ -149,7 +149,7 @@ def test_a_check_does_not_change_how_running_requests_are_called(workers: Proces
     """An instance may know only after a start that it is argmax-invariant. A session makes steps during a check."""
     running, _ = admitted(workers, ship(Checks, tenant="kind"))
     running.argmax_invariant = True  # as the reply to a start reports it
-    running.validate({}, {})
+    running.validate({"other": 1}, {})
     assert admission_worker(running)._process.alive
     assert running.argmax_invariant
 
@@ -284,3 +284,61 @@ def test_a_trial_has_one_result_for_all_threads(
     assert errors == [[]] * 8
     assert (dialect.worker is running.worker) == (quick_part > 0)
     assert [denied(dialect, states) for states in started] == [[7]] * 8
+
+
+def kept_in(worker: Any) -> bool:
+    return bool(worker._process.kept)
+
+
+class SlowCountsInstances(CountsInstances):
+    """Takes longer to create than instances that are not kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        time.sleep(0.3)
+
+
+@pytest.mark.parametrize("beside_others", [False, True])
+def test_an_instance_that_was_slow_to_create_serves_the_next_session(
+    workers: ProcessExecutor, ship: Ship, monkeypatch: pytest.MonkeyPatch, beside_others: bool
+) -> None:
+    """An engine's front end tries a chain in one session, and the engine uses another."""
+    monkeypatch.setattr(admission, "_QUICK_PART", -1.0)
+    tenant = f"kept {beside_others}"
+    running = admitted(workers, ship(DenyGiven, tenant=tenant), ids=[3]) if beside_others else None
+    source = ship(SlowCountsInstances, tenant=tenant)
+    tried, states = admitted(workers, source)
+    worker = tried.worker
+    assert denied(tried, states) == [1]
+    at_the_same_time, others = admitted(workers, source)
+    assert denied(at_the_same_time, others) == [2 if at_the_same_time.worker is worker else 1]
+    del states, tried
+    assert kept_in(worker)
+    again, states = admitted(workers, source)
+    assert again.worker is worker
+    assert denied(again, states) == [1]
+    assert not kept_in(worker)
+    del running
+
+
+def test_an_instance_that_was_quick_to_create_serves_one_session(workers: ProcessExecutor, ship: Ship) -> None:
+    source = ship(CountsInstances, tenant="not kept")
+    tried, states = admitted(workers, source)
+    worker = tried.worker
+    del states, tried
+    assert not kept_in(worker)
+    assert denied(*admitted(workers, source)) == [2]
+
+
+def test_a_class_that_checks_slowly_does_so_beside_its_worker_from_then_on(
+    workers: ProcessExecutor, ship: Ship, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A front end tries one chain while its engine waits for the start of another."""
+    monkeypatch.setattr(admission, "_QUICK_PART", -1.0)
+    tried: Any = workers.host(ship(Checks, tenant="slow check"))
+    tried.validate({"slow": 1}, {})
+    assert admission_worker(tried) is None  # the first one is not known to be slow
+    with in_thread(lambda: tried.validate({"check": 1}, {})):
+        wait_until(lambda: is_in_admission(tried))
+        assert tried.start(context(), {"slow": 1}).loaded
+        admission_worker(tried)._process.kill()

@@ -6,6 +6,7 @@ import copy
 import functools
 import inspect
 import threading
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -14,12 +15,12 @@ from logitport.errors import InvalidArgument
 from logitport.integrations.common import tenants
 from logitport.integrations.common.chains import KEY, chain_of
 from logitport.integrations.common.environment import default_chain
-from logitport.integrations.sglang import RemoteLogitProcessor
+from logitport.integrations.sglang import RemoteLogitProcessor, trials
 from logitport.integrations.sglang.engine import BEAMS
 from logitport.integrations.sglang.guard import REFUSED, names_hook
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 
 _NO_PROCESSOR = (
     f'custom_params has "{KEY}", but the request has no custom_logit_processor, so it would have no effect; send '
@@ -53,24 +54,41 @@ def tenant_in(custom_params: Mapping[str, Any]) -> str:
 # Whether `install` was called in this process. SGLang loads plugins in all of its processes.
 _installed = threading.Event()
 
-# Where a `GenerateReqInput` holds the headers of its HTTP request.
+# Where a `GenerateReqInput` holds the headers of its HTTP request, and whether it was normalized before SGLang does so.
 _HEADERS = "logitport_headers"
+_NORMALIZED = "logitport_normalized"
 
 
 def _wrap_generate(generate: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(generate)
     def wrapped(manager: Any, inputs: Any, request: Any = None, *args: Any, **keywords: Any) -> Any:
-        """Keep the headers of the request, because the checks get only its body."""
+        """Keep the headers of the request, because the checks get only its body. Try its chains first."""
         setattr(inputs, _HEADERS, () if request is None else request.headers.raw)
-        return generate(manager, inputs, request, *args, **keywords)
+        output = generate(manager, inputs, request, *args, **keywords)
+        return _after_trials(output, manager, inputs) if trials.has_chain(inputs) else output
 
     return wrapped
+
+
+async def _after_trials(output: AsyncGenerator[Any, None], manager: Any, inputs: Any) -> AsyncIterator[Any]:
+    """Check the request, try its chains off the event loop, and then run SGLang's own generator.
+
+    Not in that generator: there, the checks are synchronous, or hold a lock that an update of the weights waits for.
+    """
+    async with aclosing(output):
+        inputs.normalize_batch_and_arguments()
+        setattr(inputs, _NORMALIZED, True)
+        await trials.try_chains(manager, inputs)
+        async for chunk in output:
+            yield chunk
 
 
 def _wrap_normalize(normalize: Callable[[Any], None], *, guarded: bool) -> Callable[[Any], None]:
     @functools.wraps(normalize)
     def wrapped(inputs: Any) -> None:
         """Check each request. Raises ValueError, which SGLang answers with status 400, if one is refused."""
+        if vars(inputs).pop(_NORMALIZED, False):
+            return
         normalize(inputs)
         tenant = _TenantOf(inputs)
         strings, params = inputs.custom_logit_processor, inputs.sampling_params

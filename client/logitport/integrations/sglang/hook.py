@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from logitport.errors import InternalError, InvalidArgument, LogitportError, ProcessorFailed, SessionClosed
 from logitport.integrations.common import environment
+from logitport.integrations.common.admission_time import AdmissionTime
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
 from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.common.session_holder import SessionHolder
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from logitport.core.edits import Edits
     from logitport.integrations.common.history_batch import Chain
     from logitport.session.frames import Handle
+    from logitport.session.pending_request import PendingRequest
     from logitport.session.session import Session
     from logitport.session.step import PendingStep, StepResult
 
@@ -142,14 +144,7 @@ class Hook:
     ) -> None:
         """Process the rows of requests that have a chain. Raises if the session is unusable."""
         session = self._holder.ensure_open(lambda: _options(logits, reqs[next(iter(active))]))
-        handles = {}
-        for row, tracked in active.items():
-            try:
-                handles[row] = tracked.ensure_admitted(session)
-            except SESSION_ERRORS:
-                raise
-            except LogitportError as error:
-                result.failures[row] = error
+        handles = _admit(session, active, result)
         if not handles:
             return
         result.rows = list(handles)
@@ -189,6 +184,32 @@ def _options(logits: torch.Tensor, req: Any) -> dict[str, Any]:
         "engine": engine_name(),
         "reconnect_seconds": environment.reconnect_seconds(),
     }
+
+
+def _admit(session: Session, active: Mapping[int, TrackedRequest], result: _HookResult) -> dict[int, Handle]:
+    """Return the handles of the requests. New ones are admitted at the same time, for a bounded time.
+
+    Raises if the session is unusable.
+    """
+    begun: dict[int, PendingRequest | None] = {}
+    for row, tracked in active.items():
+        try:
+            begun[row] = tracked.begin_admission(session)
+        except SESSION_ERRORS:
+            raise
+        except LogitportError as error:
+            result.failures[row] = error
+    limited, handles = AdmissionTime(session), {}
+    for row, pending in begun.items():
+        try:
+            if pending is not None:
+                active[row].handle = limited.result(pending)
+            handles[row] = cast("Handle", active[row].handle)
+        except SESSION_ERRORS:
+            raise
+        except LogitportError as error:
+            result.failures[row] = error
+    return handles
 
 
 def _buffer(session: Session, handles: Collection[Handle]) -> torch.Tensor | None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from logitport.errors import LogitportError
     from logitport.integrations.common.history_batch import Chain
     from logitport.session.frames import Handle
+    from logitport.session.pending_request import PendingRequest
     from logitport.session.session import Session
 
 
@@ -39,27 +40,27 @@ class TrackedRequest:
     handle: Handle | None = None
     lost: StateLost | None = None
 
-    def ensure_admitted(self, session: Session) -> Handle:
-        """Return its handle, admitting it with its whole history if it is new to the session.
+    def begin_admission(self, session: Session) -> PendingRequest | None:
+        """Begin to admit it with its whole history. Returns None if the session has it.
 
         Raises:
             StateLost: its processors had state that was lost with an earlier session.
-            LogitportError: as `Session.add`.
+            LogitportError: as `Session.begin_add`.
         """
         if self.lost is not None:
             raise self.lost
-        if self.handle is None:
-            req: Any = self.req()
-            self.handle = session.add(
-                Request(
-                    prompt_of(req),
-                    req.output_ids,
-                    processors=self.chain,
-                    request_id=str(req.rid),
-                    tenant=self.tenant,
-                )
+        if self.handle is not None:
+            return None
+        req: Any = self.req()
+        return session.begin_add(
+            Request(
+                prompt_of(req),
+                req.output_ids,
+                processors=self.chain,
+                request_id=str(req.rid),
+                tenant=self.tenant,
             )
-        return self.handle
+        )
 
 
 class TrackedRequests:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from logitport.errors import DeadlineExceeded, ProcessorFailed, ProcessorTimedOut
+from logitport.errors import ProcessorFailed
 from logitport.integrations.common import environment
+from logitport.integrations.common.admission_time import AdmissionTime
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
 from logitport.integrations.common.session_holder import SessionHolder
-from logitport.integrations.vllm.admission_time import AdmissionTime
 from logitport.integrations.vllm.failures import record
 from logitport.integrations.vllm.mailbox import Mailbox
 from logitport.ops import apply_edits
@@ -186,28 +186,19 @@ class RemoteBatch:
         """Wait for the admissions of the step's requests. One that takes too long fails its request."""
         if self._holder.session is None:
             return
-        limited = AdmissionTime(self._holder.session, _MAX_ADMISSION_SECONDS)
+        limited = AdmissionTime(self._holder.session)
         for request in step.new_ids:
             pending, request.pending = request.pending, None
             if pending is None:
                 continue
             try:
                 request.handle = limited.result(pending)
-            except DeadlineExceeded:
-                self.fail(request, ProcessorTimedOut(_SLOW_ADMISSION))
-                self._cancel(pending)
             except SESSION_ERRORS as error:
                 self.fail(request, error)
                 self._discard_session(error)
                 return
             except Exception as error:  # noqa: BLE001 - raising would end the engine
                 self.fail(request, error)
-
-    def _cancel(self, pending: PendingRequest) -> None:
-        try:
-            pending.cancel()
-        except Exception as error:  # noqa: BLE001 - raising would end the engine
-            self._discard_session(error)
 
     def finish(self, step: Step, logits: torch.Tensor) -> None:
         """Process the step's rows of float[rows, vocab_size], in place."""
@@ -296,12 +287,6 @@ class RemoteBatch:
             request.handle = request.pending = None
 
 
-# A step of the engine waits at most this long for the admissions of its requests, which the front end has timed.
-_MAX_ADMISSION_SECONDS = 5.0
-_SLOW_ADMISSION = (
-    f"its processors took more than {_MAX_ADMISSION_SECONDS:g} s to admit it again in the engine; move slow work from "
-    "validate_params and start to __init__"
-)
 _ALL_DENIED = "its processors deny every id, so vLLM would sample an arbitrary one"
 
 

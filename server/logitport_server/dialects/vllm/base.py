@@ -54,6 +54,7 @@ class VllmDialect(Dialect):
     The instance is created for the first request, because the width of the logits is unknown before.
     """
 
+    checks_sampling_params = True
     reads_logits = True
 
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:

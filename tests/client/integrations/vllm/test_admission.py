@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport.errors import LogitportError, ProcessorTimedOut
-from logitport.integrations.common import tenants
+from logitport.integrations.common import tenants, trials
 from logitport.integrations.vllm import admission
 from logitport.integrations.vllm.admission import Admission
 from logitport.request import Request
@@ -79,8 +79,8 @@ def test_its_timeout_is_the_step_timeout(server: RunningServer, monkeypatch: pyt
     monkeypatch.setenv("LOGITPORT_TARGET", server.target)
     checker = Admission()
     checker.check(params(ban(1)))
-    assert checker._client is not None
-    assert checker._client.timeout > ServerConfig().load_timeout_seconds
+    assert checker.trials._client is not None
+    assert checker.trials._client.timeout > ServerConfig().load_timeout_seconds
 
 
 def test_a_restarted_server_is_used_again(
@@ -117,7 +117,7 @@ def test_slow_chains_of_one_tenant_delay_no_other_and_not_the_event_loop(
         if request.tenant == "slow":
             assert released.wait(200)
 
-    monkeypatch.setattr(admission, "_admit", admit)
+    monkeypatch.setattr(trials, "_admit", admit)
 
     async def scenario() -> None:
         checker = Admission()
@@ -157,11 +157,11 @@ class SlowSession:
 
 def test_a_chain_that_is_slow_for_each_request_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine admits each request again, and all of its requests wait."""
-    monkeypatch.setattr(admission, "_MAX_ADMISSION_SECONDS", 0.5)
+    monkeypatch.setattr(trials, "_MAX_ADMISSION_SECONDS", 0.5)
     loads_slowly, slow = SlowSession(0.6, 0.6, 0.0), SlowSession(0.6, 0.6, 0.6)
-    admission._admit(loads_slowly, Request())  # type: ignore[arg-type]
+    trials._admit(loads_slowly, Request())  # type: ignore[arg-type]
     with pytest.raises(ProcessorTimedOut, match=r"take 0\.\d s to admit a request.*move slow work"):
-        admission._admit(slow, Request())  # type: ignore[arg-type]
+        trials._admit(slow, Request())  # type: ignore[arg-type]
     assert not loads_slowly.held
     assert not slow.held
 

@@ -235,7 +235,7 @@ def test_an_admission_during_a_restart_has_its_time_afterwards(
     serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time in which the service is away does not count as slowness of its processors."""
-    monkeypatch.setattr("logitport.integrations.vllm.remote._MAX_ADMISSION_SECONDS", 10.0)
+    monkeypatch.setattr("logitport.integrations.common.admission_time.MAX_SECONDS", 10.0)
     target, options = free_address(), ("--enable-custom-logit-processor",)
     monkeypatch.setenv("LOGITPORT_TARGET", target)
     monkeypatch.setenv("LOGITPORT_RECONNECT_SECONDS", "200")
@@ -322,7 +322,7 @@ class SleepsInStart(EditProcessor):
 
 @pytest.mark.slow
 def test_a_slow_admission_fails_only_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logitport.integrations.vllm.remote._MAX_ADMISSION_SECONDS", 1.0)
+    monkeypatch.setattr("logitport.integrations.common.admission_time.MAX_SECONDS", 1.0)
     began = time.monotonic()
 
     logits = drive(RemoteBatch(ENGINE, Ranks()), [CHAINS["edits"][0], [(SleepsInStart, {})]], 2)[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from logitport.integrations.vllm.fair_slots import FairSlots
+from logitport.integrations.common.fair_slots import FairSlots
 
 
 async def turns(count: int = 3) -> None:

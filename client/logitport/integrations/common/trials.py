@@ -1,0 +1,152 @@
+"""Tries a request's chain at the service before the engine gets the request, while it can still be refused."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import orjson
+
+from logitport.errors import InvalidParams, LogitportError, ProcessorTimedOut
+from logitport.integrations.common import environment
+from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
+from logitport.integrations.common.fair_slots import FairSlots
+from logitport.integrations.common.session_holder import SessionHolder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from logitport.client import Client
+    from logitport.request import Request
+    from logitport.session.frames import Handle
+    from logitport.session.session import Session
+
+# Used if the front end does not show its vocabulary size: larger than any model's.
+ANY_VOCAB_SIZE = 1 << 20
+
+# How long an accepted chain is not tried again. If its processor is deleted meanwhile, the request fails later.
+_VALID_SECONDS = 60.0
+_MAX_VALID = 1024
+# Trials at the same time, each with a session and a thread of its own.
+_MAX_TRIALS_AT_ONCE = 16
+_MAX_IDLE = 2
+# The engine admits the request again, and all of its requests wait for that. A chain that takes longer is refused.
+_MAX_ADMISSION_SECONDS = 1.0
+_MAX_ADMISSIONS = 3
+
+
+class Trials:
+    """Tries chains at the service, in an engine's front end. Thread-safe, apart from `run_on_thread`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[SessionHolder] = []
+        self._client: Client | None = None
+        self._valid_until: OrderedDict[bytes, float] = OrderedDict()
+        self._slots = FairSlots(_MAX_TRIALS_AT_ONCE)
+        self._threads = ThreadPoolExecutor(_MAX_TRIALS_AT_ONCE, "logitport trial")
+
+    async def run_on_thread(self, request: Request, options: Mapping[str, Any]) -> None:
+        """Try the chain of a request without blocking the event loop. Otherwise as `run`.
+
+        Slow chains of one tenant, or without tenants one slow chain, leave threads for the others.
+        """
+        digest = _digest(request)
+        if self._is_valid(digest):
+            return
+        party = request.tenant or digest
+        await self._slots.acquire(party)
+        loop = asyncio.get_running_loop()
+        trial = loop.run_in_executor(self._threads, self._try, request, digest, options)
+        # A client that disconnects ends the wait, but not the thread.
+        trial.add_done_callback(lambda _: self._slots.release(party))
+        await asyncio.shield(trial)
+
+    def run(self, request: Request, options: Mapping[str, Any]) -> None:
+        """Try the chain of a request; do nothing if it was accepted within the last minute.
+
+        Args:
+            request: the chain, the tenant, and what the chain reads of the sampling parameters.
+            options: those of `Client.session`.
+
+        Raises:
+            ProcessorTimedOut: the engine would wait too long for the chain.
+            LogitportError: as `Session.add`, and for a service that is unavailable as `Client.session`.
+        """
+        digest = _digest(request)
+        if not self._is_valid(digest):
+            self._try(request, digest, options)
+
+    def _is_valid(self, digest: bytes) -> bool:
+        with self._lock:
+            return time.monotonic() < self._valid_until.get(digest, 0.0)
+
+    def _try(self, request: Request, digest: bytes, options: Mapping[str, Any]) -> None:
+        with self._lock:
+            holder = self._idle.pop() if self._idle else SessionHolder(self._connect)
+        try:
+            _admit(holder.ensure_open(lambda: options), request)
+        except SESSION_ERRORS as error:
+            holder.discard(error)
+            raise
+        except LogitportError:
+            holder.record_success()
+            raise
+        else:
+            holder.record_success()
+            with self._lock:
+                self._valid_until[digest] = time.monotonic() + _VALID_SECONDS
+                while len(self._valid_until) > _MAX_VALID:
+                    self._valid_until.popitem(last=False)
+        finally:
+            with self._lock:
+                keep = len(self._idle) < _MAX_IDLE
+                if keep:
+                    self._idle.append(holder)
+            if not keep:
+                holder.close()
+
+    def _connect(self) -> Client:
+        with self._lock:
+            if self._client is None:
+                self._client = environment.client()
+            return self._client
+
+
+def _admit(session: Session, request: Request) -> None:
+    """Admit the request and remove it. Raises ProcessorTimedOut if the engine would wait too long for the same.
+
+    The first admission loads the processors and checks the parameters. The second may load the processors into another
+    worker. The service does not check the parameters again.
+    """
+    handles: list[Handle] = []
+    try:
+        for _ in range(_MAX_ADMISSIONS):
+            began = time.monotonic()
+            handles.append(session.add(request))
+            seconds = time.monotonic() - began
+            if seconds <= _MAX_ADMISSION_SECONDS:
+                return
+    finally:
+        for handle in handles:
+            session.remove(handle)
+    raise ProcessorTimedOut(
+        f"the request's processors take {seconds:.1f} s to admit a request after they are loaded, and the engine waits "
+        f"for at most {_MAX_ADMISSION_SECONDS:g} s; move slow work from validate_params and start to __init__"
+    )
+
+
+def _digest(request: Request) -> bytes:
+    try:
+        data = orjson.dumps(
+            [request.processors, request.sampling_params, request.tenant], option=orjson.OPT_SERIALIZE_NUMPY
+        )
+    except TypeError as error:
+        raise InvalidParams(f"processors or sampling parameters are not JSON: {error}") from error
+    return hashlib.blake2b(data).digest()

@@ -1,0 +1,229 @@
+"""How SGLang's front end tries chains, and what its scheduler, which blocks all requests, still does."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+import torch
+
+from logitport import Client, EditProcessor
+from logitport.integrations.common import trials as common
+from logitport.integrations.common.ranks import Ranks
+from logitport.integrations.sglang import RemoteLogitProcessor, admission, trials
+from logitport.integrations.sglang.hook import Hook
+from tests.client.integrations.sglang.test_hook import VOCAB_SIZE, Req, ban, finish_abort, params_of, shipped, step
+from tests.conftest import free_address
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from logitport import EditRequest, RowEdits
+    from tests.conftest import RunningServer
+
+__all__ = ["finish_abort", "shipped"]
+
+REMOTE = RemoteLogitProcessor.to_str()
+
+
+class CheckedOnce(EditProcessor):
+    """Refuses parameters that its process has checked before. Denies the largest id."""
+
+    checked: ClassVar[list[Any]] = []
+
+    @classmethod
+    def validate_params(cls, params: Any) -> None:
+        if dict(params) in cls.checked or "bad" in params:
+            raise ValueError("checked again, or bad")
+        cls.checked.append(dict(params))
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.deny([31])
+
+
+class CreatedOnce(EditProcessor):
+    """Takes long to create, and refuses a second instance in a process. Denies the largest id."""
+
+    instances: ClassVar[list[Any]] = []
+
+    def __init__(self) -> None:
+        import time
+
+        time.sleep(0.3)
+        if self.instances:
+            raise ValueError("created again")
+        self.instances.append(self)
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.deny([31])
+
+
+class SleepsInStart(EditProcessor):
+    def start(self, request: EditRequest) -> None:
+        time.sleep(30)
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.deny([31])
+
+
+class Inputs:
+    """The part of SGLang's `GenerateReqInput` that is read."""
+
+    def __init__(self, sampling_params: Any, processor: Any = REMOTE, rid: str = "r") -> None:
+        self.sampling_params = sampling_params
+        self.custom_logit_processor = processor
+        self.rid = rid
+        self.normalized = 0
+
+    def normalize_batch_and_arguments(self) -> None:
+        self.normalized += 1
+
+
+class Manager:
+    """The part of SGLang's `TokenizerManager` that is patched."""
+
+    model_config = SimpleNamespace(vocab_size=VOCAB_SIZE, hf_eos_token_id={1})
+
+    async def generate_request(self, inputs: Inputs, request: Any = None) -> AsyncIterator[str]:
+        inputs.normalize_batch_and_arguments()
+        try:
+            yield "first"
+            yield "last"
+        finally:
+            inputs.closed = True  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def front_end(monkeypatch: pytest.MonkeyPatch, server: RunningServer, finish_abort: None) -> None:
+    """Patch the stand-ins as the plugin patches SGLang."""
+    constants = ModuleType("sglang.srt.constants")
+    constants.HEALTH_CHECK_RID_PREFIX = "HEALTH"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sglang.srt.constants", constants)
+    monkeypatch.setenv("LOGITPORT_TARGET", server.target)
+    monkeypatch.setattr(trials, "_trials", common.Trials())
+    for cls, name, wrapped in (
+        (Manager, "generate_request", admission._wrap_generate(Manager.generate_request)),
+        (
+            Inputs,
+            "normalize_batch_and_arguments",
+            admission._wrap_normalize(Inputs.normalize_batch_and_arguments, guarded=True),
+        ),
+    ):
+        monkeypatch.setattr(cls, name, wrapped)
+
+
+def inputs(*chain: Any, **options: Any) -> Inputs:
+    return Inputs({"custom_params": {"logitport": list(chain)}}, **options)
+
+
+async def generate(sent: Inputs) -> list[str]:
+    return [chunk async for chunk in Manager().generate_request(sent)]
+
+
+def test_a_chain_is_tried_and_the_request_goes_on() -> None:
+    sent = inputs(ban(1))
+    assert asyncio.run(generate(sent)) == ["first", "last"]
+    assert sent.normalized == 1
+    assert isinstance(sent.sampling_params["custom_params"]["logitport"], str)
+
+
+@pytest.mark.parametrize(
+    ("chain", "message"),
+    [
+        (["no/such"], "logitport: UnknownProcessor"),
+        ([CheckedOnce.to_str(), {"bad": 1}], "logitport: InvalidParams: .*checked again, or bad"),
+    ],
+)
+def test_a_refused_chain_is_a_value_error(chain: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        asyncio.run(generate(inputs(chain)))
+    batch = Inputs([{}, {"custom_params": {"logitport": [chain]}}], [None, REMOTE])
+    with pytest.raises(ValueError, match=message):
+        asyncio.run(generate(batch))
+
+
+def test_requests_without_a_chain_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "_admit", lambda *_: pytest.fail("tried"))
+    assert asyncio.run(generate(Inputs({}, None))) == ["first", "last"]
+    assert asyncio.run(generate(Inputs(None))) == ["first", "last"]
+    monkeypatch.setenv("LOGITPORT_DEFAULT_PROCESSORS", '[["no/such"]]')
+    assert asyncio.run(generate(Inputs({}, None, "HEALTH_1"))) == ["first", "last"]
+
+
+def test_the_default_chain_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGITPORT_DEFAULT_PROCESSORS", '[["no/such"]]')
+    with pytest.raises(ValueError, match="UnknownProcessor"):
+        asyncio.run(generate(Inputs({}, None)))
+
+
+def test_without_the_service_the_scheduler_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends the request with status 503; SGLang's front end has no such error."""
+    monkeypatch.setenv("LOGITPORT_TARGET", free_address())
+    assert asyncio.run(generate(inputs(ban(1)))) == ["first", "last"]
+
+
+def test_a_client_that_disconnects_closes_sglangs_generator() -> None:
+    async def scenario() -> None:
+        sent = inputs(ban(1))
+        output = Manager().generate_request(sent)
+        assert await anext(output) == "first"
+        await output.aclose()
+        assert sent.closed
+
+    asyncio.run(scenario())
+
+
+def test_a_slow_chain_blocks_neither_the_event_loop_nor_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    released, began = threading.Event(), threading.Event()
+    admit = common._admit
+
+    def slow(session: Any, request: Any) -> None:
+        if dict(request.processors[0][1]).get("token_ids") == [9]:
+            began.set()
+            assert released.wait(200)
+        admit(session, request)
+
+    monkeypatch.setattr(common, "_admit", slow)
+
+    async def scenario() -> None:
+        waits = asyncio.create_task(generate(inputs(ban(9))))
+        try:
+            assert await asyncio.to_thread(began.wait, 200)
+            assert await asyncio.wait_for(generate(inputs(ban(8))), 200) == ["first", "last"]
+            assert not waits.done()
+        finally:
+            released.set()
+        assert await waits == ["first", "last"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("processor", [CheckedOnce, CreatedOnce])
+def test_the_scheduler_repeats_nothing_that_the_front_end_has_tried(client: Client, processor: Any) -> None:
+    chain, req = [processor.to_str(), {"n": 1}], Req([2])
+    asyncio.run(generate(inputs(chain)))
+    hook = Hook(lambda: client, tuple, Ranks(), "")
+    assert step(hook, params_of(req, chain)).argmax(-1).tolist() == [30]
+    assert req.to_finish is None
+    hook.close()
+
+
+@pytest.mark.slow
+def test_the_scheduler_waits_a_bounded_time_and_only_the_slow_request_ends(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logitport.integrations.common.admission_time.MAX_SECONDS", 1.0)
+    hook, slow, fine = Hook(lambda: client, tuple, Ranks(), ""), Req([2]), Req([3])
+    step(hook, params_of(Req([4]), ban(30)))
+    began = time.monotonic()
+    logits = step(hook, params_of(slow, [SleepsInStart.to_str(), {}]), params_of(fine, ban(31)))
+    assert time.monotonic() - began < 20
+    assert "ProcessorTimedOut" in slow.to_finish.message
+    assert fine.to_finish is None
+    assert torch.argmax(logits[1]) == 30
+    hook.close()
