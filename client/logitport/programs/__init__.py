@@ -1,0 +1,8 @@
+"""Programs: processors that read logits, as data that is verified and runs where the logits are.
+
+types      element types, sizes and shapes of values
+program    a program, its canonical bytes and its digest
+rules      what each operator requires of its inputs, and the type of its result
+verifier   checks a program as a whole, before it runs
+reference  the numpy interpreter: the executable form of docs/programs-spec.md
+"""
