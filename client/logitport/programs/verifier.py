@@ -150,7 +150,8 @@ def _type_of(value: Value, position: int, types: list[Type], context: Context) -
         raise InvalidProgram(f"{value.operator}: an input is not an earlier value")
     expected = operator.inputs
     if len(value.inputs) != expected if expected is not None else not value.inputs:
-        raise InvalidProgram(f"{value.operator}: {len(value.inputs)} inputs instead of {expected or 'one or more'}")
+        number = "one or more" if expected is None else expected
+        raise InvalidProgram(f"{value.operator}: {len(value.inputs)} inputs instead of {number}")
     for name in _FIELDS:
         if name not in operator.fields and _is_set(getattr(value, name), getattr(_UNUSED, name)):
             raise InvalidProgram(f"{value.operator}: does not use the field {name}")
