@@ -58,6 +58,7 @@ def test_the_limits() -> None:
         program.MAX_BYTES,
         program.MAX_VALUES,
         program.MAX_PARAMETERS,
+        program.MAX_INPUTS,
         verifier.MAX_NAME_LENGTH,
         program.MAX_RANK,
         verifier.MAX_WINDOW,

@@ -140,6 +140,7 @@ def test_too_many_bytes() -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
+        (lambda message: message.values[1].inputs.extend([0] * 65), "65 inputs of one value; the limit is 64"),
         (lambda message: message.values.extend([program_pb2.Value()] * 508), "513 values; the limit is 512"),
         (lambda message: message.parameters.extend([program_pb2.Parameter()] * 32), "33 parameters; the limit is 32"),
         (

@@ -236,6 +236,7 @@ def test_parameters_that_are_refused(parameters: list[Parameter], message: str) 
     [
         (Program("", (LOGITS, *[Value("negate", (place,)) for place in range(512)])), "513 values; the limit is 512"),
         (Program("", (LOGITS,), (Parameter("a", Element.BOOL, 0),) * 33), "33 parameters; the limit is 32"),
+        (Program("", (LOGITS, Value("concatenate", (0,) * 65, axis=1))), "65 inputs of one value; the limit is 64"),
         (Program("", (LOGITS,), window=8193), "8193 ids in its window; the limit is 8192"),
         (Program("a" * 65, (LOGITS,)), "65 characters in its name; the limit is 64"),
         (Program("", (LOGITS, Value("argsort", (0,)), Value("argsort", (0,)))), "2 sorts; the limit is 1"),
@@ -249,6 +250,12 @@ def test_limits(program: Program, message: str) -> None:
 def test_programs_at_the_limits() -> None:
     values = (LOGITS, *[Value("negate", (place,)) for place in range(511)])
     assert verify(Program("a" * 64, values, window=8192)).types == (RESULT,) * 512
+
+
+def test_long_names_are_cut_in_messages() -> None:
+    with pytest.raises(InvalidProgram) as raised:
+        verify(Program("Long", (Value("parameter", parameter="a" * 100_000),)))
+    assert len(raised.value.message) < 200
 
 
 def test_no_values() -> None:
