@@ -21,8 +21,7 @@ SLICE_SECONDS = 0.001
 # Names may come from certificates: their number has no limit. The least recent are forgotten.
 _MAX_PRINCIPALS = 1024
 
-# How many items `pausing` yields between two pauses. An item may be a row with the edits of a chain of 64 processors,
-# which takes 100 us.
+# How many items `pausing` yields between two pauses: some ten microseconds of work.
 ITEMS_PER_PAUSE = 8
 # Fewer items are not worth pauses.
 _LEAST_ITEMS = 64
@@ -232,20 +231,21 @@ def pause() -> None:
         turn._turns._pause(turn)
 
 
-def pausing(items: Iterable[T], count: int) -> Iterable[T]:
-    """Return the items, with a pause after each `ITEMS_PER_PAUSE` of them.
+def pausing(items: Iterable[T], count: int, every: int = ITEMS_PER_PAUSE) -> Iterable[T]:
+    """Return the items, with pauses between them.
 
     Args:
         items: what to iterate over.
         count: the number of items, or more. Without a turn, and for few items, the same object is returned.
+        every: how many items between two pauses.
     """
-    return items if count < _LEAST_ITEMS or _held.turn is None else _pausing(items)
+    return items if count < _LEAST_ITEMS or _held.turn is None else _pausing(items, every)
 
 
-def _pausing(items: Iterable[T]) -> Iterator[T]:
+def _pausing(items: Iterable[T], every: int) -> Iterator[T]:
     for number, item in enumerate(items, 1):
         yield item
-        if not number % ITEMS_PER_PAUSE:
+        if not number % every:
             pause()
 
 

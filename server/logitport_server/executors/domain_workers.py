@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 from weakref import WeakSet, ref
 
@@ -71,13 +72,15 @@ class DomainWorkers:
         while True:
             worker = self._admissions() or self._for_admissions()
             worker.reserve(source, max(0.0, deadline - time.monotonic()))
-            is_kept = worker is not self._admissions()  # by a class, in the meantime
-            if not is_kept and worker.acquire_free_slot():
-                return worker
-            worker.lock.release()
-            if not is_kept:
-                calls.reserve(source, max(0.0, deadline - time.monotonic()))
-                return calls
+            with ExitStack() as reserved:
+                reserved.callback(worker.lock.release)
+                if worker is not self._admissions():  # kept by a class, in the meantime
+                    continue
+                if worker.acquire_free_slot():
+                    reserved.pop_all()
+                    return worker
+            calls.reserve(source, max(0.0, deadline - time.monotonic()))
+            return calls
 
     def keep(self, worker: Worker) -> None:
         """Make the worker for admissions the own worker of the class that it has loaded."""

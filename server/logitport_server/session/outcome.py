@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import compress, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.core.edits import Edits, RowEdits
 from logitport_server.dialects.base import by_row
 from logitport_server.dialects.failures import of_dialect
-from logitport_server.turns import pausing
+from logitport_server.turns import ITEMS_PER_PAUSE, pausing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from logitport_server.dialects.base import EditsResult
     from logitport_server.session.active_request import ActiveRequest
     from logitport_server.session.grouping import Group, Row
+
+
+_MANY_GROUPS = 64
 
 
 class Failed(NamedTuple):
@@ -65,9 +68,8 @@ class StepOutcome:
     @property
     def edits(self) -> dict[int, RowEdits]:
         """The edits of each row that has any. Read it only after all groups were called: the value is kept."""
-        if (
-            self._edits is None
-        ):  # not a `cached_property`, which has a lock: the step of another principal may come next
+        # Not a `cached_property`, which has a lock: a step of another principal may be computed before this one ends.
+        if self._edits is None:
             self._edits = self._join_edits()
         return self._edits
 
@@ -76,7 +78,7 @@ class StepOutcome:
         if (packed := self._packed()) is not None:
             return packed
         try:
-            return Edits.pack(pausing(sorted(self.edits.items()), len(self.edits)), vocab_size)
+            return Edits.pack(self._rows_with_edits(), vocab_size)
         except Exception:  # noqa: BLE001 - a processor's edits may raise anything
             for group, group_edits in self._groups():
                 for row, edits in pausing(self._by_row(group, group_edits), len(group.rows)):
@@ -84,12 +86,16 @@ class StepOutcome:
                         edits.check(vocab_size)
                     except Exception as error:  # noqa: BLE001 - as above
                         self.fail(row.request, of_dialect(error, group.dialect))
-            return Edits.pack(pausing(sorted(self.edits.items()), len(self.edits)), vocab_size)
+            return Edits.pack(self._rows_with_edits(), vocab_size)
 
     def all_denied(self, vocab_size: int) -> list[int]:
         """Indices of the rows in which the edits left no id allowed, ascending."""
-        items = pausing(self.edits.items(), len(self.edits))
-        return sorted(row for row, edits in items if edits.denies_all(vocab_size))
+        return [row for row, edits in self._rows_with_edits() if edits.denies_all(vocab_size)]
+
+    def _rows_with_edits(self) -> Iterable[tuple[int, RowEdits]]:
+        """The edits by row, ascending, with pauses: after each row if there are many groups, as it has many edits."""
+        every = 1 if len(self.succeeded) > _MANY_GROUPS else ITEMS_PER_PAUSE
+        return pausing(sorted(self.edits.items()), len(self.edits), every)
 
     def _join_edits(self) -> dict[int, RowEdits]:
         edits: dict[int, RowEdits] = {}
@@ -113,7 +119,7 @@ class StepOutcome:
 
     def _packed(self) -> Edits | None:
         """The edits of all rows, if they all come from one group, packed; else None."""
-        with_edits = [(group, edits) for group, edits in self.succeeded if len(edits)]
+        with_edits = list(islice(((group, edits) for group, edits in self.succeeded if len(edits)), 2))
         if self.failures or len(with_edits) != 1:
             return None
         ((group, edits),) = with_edits

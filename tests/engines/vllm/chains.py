@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from logitport import CustomLogitProcessor
 from logitport_builtins import BUILTINS
 from tests.engines.checkpoint import VOCAB_SIZE
+from tests.engines.hostile_processors import SleepsInCheck
 from tests.shipped_processors import ForcesCallCount, TiltByLastId
 
 if TYPE_CHECKING:
@@ -25,18 +26,6 @@ class RaisesAfterOutputs(CustomLogitProcessor):
         for params in custom_param_list:
             if len(params["__req__"].output_ids) >= params["after"]:
                 raise RuntimeError("this one fails on purpose")
-        return logits
-
-
-class SleepsInCheck(CustomLogitProcessor):
-    """Takes long to check the parameters of each request."""
-
-    def validate_params(self, params):
-        import time
-
-        time.sleep(params["seconds"])
-
-    def __call__(self, logits, custom_param_list=None):
         return logits
 
 

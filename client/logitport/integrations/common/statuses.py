@@ -15,11 +15,19 @@ from logitport.errors import (
     RegistryError,
     ServerUnavailable,
     SessionClosed,
+    StateLost,
 )
 
 # Which errors the request caused, and which are temporary.
 _REQUEST_ERRORS = (InvalidArgument, RegistryError, PayloadError, ProcessorFailed)
-_TEMPORARY_ERRORS = (ServerUnavailable, DeadlineExceeded, LimitExceeded, SessionClosed, NotAuthenticated)
+_TEMPORARY_ERRORS = (
+    ServerUnavailable,
+    DeadlineExceeded,
+    LimitExceeded,
+    SessionClosed,
+    StateLost,
+    NotAuthenticated,
+)
 
 
 def status_of(error: type[LogitportError]) -> HTTPStatus:

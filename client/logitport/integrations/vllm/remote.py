@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from logitport.errors import DeadlineExceeded, ProcessorFailed, ProcessorTimedOu
 from logitport.integrations.common import environment
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
 from logitport.integrations.common.session_holder import SessionHolder
+from logitport.integrations.vllm.admission_time import AdmissionTime
 from logitport.integrations.vllm.failures import record
 from logitport.integrations.vllm.mailbox import Mailbox
 from logitport.ops import apply_edits
@@ -184,13 +184,15 @@ class RemoteBatch:
 
     def _end_admissions(self, step: Step) -> None:
         """Wait for the admissions of the step's requests. One that takes too long fails its request."""
-        deadline = time.monotonic() + _MAX_ADMISSION_SECONDS
+        if self._holder.session is None:
+            return
+        limited = AdmissionTime(self._holder.session, _MAX_ADMISSION_SECONDS)
         for request in step.new_ids:
             pending, request.pending = request.pending, None
             if pending is None:
                 continue
             try:
-                request.handle = pending.result(max(0.0, deadline - time.monotonic()))
+                request.handle = limited.result(pending)
             except DeadlineExceeded:
                 self.fail(request, ProcessorTimedOut(_SLOW_ADMISSION))
                 self._cancel(pending)

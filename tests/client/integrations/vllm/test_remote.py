@@ -223,6 +223,44 @@ def test_requests_wait_for_a_service_that_restarts_and_continue(
         batch.release(request)
 
 
+class AllowsFive(EditProcessor):
+    """Allows one id."""
+
+    def edit(self, request, edits):
+        edits.force(5)
+
+
+@pytest.mark.slow
+def test_an_admission_during_a_restart_has_its_time_afterwards(
+    serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time in which the service is away does not count as slowness of its processors."""
+    monkeypatch.setattr("logitport.integrations.vllm.remote._MAX_ADMISSION_SECONDS", 10.0)
+    target, options = free_address(), ("--enable-custom-logit-processor",)
+    monkeypatch.setenv("LOGITPORT_TARGET", target)
+    monkeypatch.setenv("LOGITPORT_RECONNECT_SECONDS", "200")
+    batch, step, logits = RemoteBatch(ENGINE, Ranks()), Step(), torch.zeros(2, VOCAB_SIZE)
+    with ExitStack() as servers:
+        first = servers.enter_context(serving("--listen", target, *options))
+        for place, chain in enumerate(([(AllowsFive, {})], CHAINS["edits"][0])):
+            request = RemoteRequest(f"r{place}", 2, EOS)
+            batch.admit(request, partial(Request, [5, 6], processors=chain))
+            step.add(request, [], place)
+        first.process.kill()
+        first.process.wait()
+        later = threading.Timer(11.0, lambda: servers.enter_context(serving("--listen", target, *options)))
+        later.start()
+        batch.begin(step)
+        batch.finish(step, logits)
+        later.join()
+
+        assert not failures()
+        assert torch.isfinite(logits[0]).nonzero().flatten().tolist() == [5]
+        assert torch.isinf(logits[1]).nonzero().flatten().tolist() == [3, 4]
+        for request in step.new_ids:
+            batch.release(request)
+
+
 def test_attempts_are_rare_however_many_requests_come(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     attempts = []
 
