@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
-from logitport.errors import InvalidProgram
+from logitport.errors import InvalidProgram, LimitExceeded
 from logitport.programs.types import Element, Shape, Size
 from logitport_proto import program_pb2
 
@@ -19,6 +19,10 @@ OPERATORS_VERSION = 1
 
 # Before a program is parsed. A constant of a whole vocabulary in float32 has 600 kB.
 MAX_BYTES = 4 << 20
+# Before objects are made of the message: a value may have two bytes.
+MAX_VALUES = 512
+MAX_PARAMETERS = 32
+MAX_RANK = 3  # no processor that was looked at needs more
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,7 @@ class Program:
 
         Raises:
             InvalidProgram: the bytes are too many, no program, or not canonical.
+            LimitExceeded: there are too many values, parameters, or sizes in a shape.
         """
         if len(data) > MAX_BYTES:
             raise InvalidProgram(f"a program of {len(data)} bytes; the limit is {MAX_BYTES}: use smaller constants")
@@ -113,12 +118,24 @@ class Program:
                 f"the program uses version {message.operators} of the operators; this logitport has version "
                 f"{OPERATORS_VERSION}: capture the program again, or update logitport"
             )
+        _check_counts(message)
         program = _from_proto(message)
         if program.to_bytes() != data:
             raise InvalidProgram(
                 "the bytes are not the canonical form of the program: send what Program.to_bytes returns"
             )
         return program
+
+
+def _check_counts(message: program_pb2.Program) -> None:
+    rank = max((len(value.shape) for value in message.values), default=0)
+    for what, number, limit in (
+        ("values", len(message.values), MAX_VALUES),
+        ("parameters", len(message.parameters), MAX_PARAMETERS),
+        ("sizes in a shape", rank, MAX_RANK),
+    ):
+        if number > limit:
+            raise LimitExceeded(f"a program has {number} {what}; the limit is {limit}")
 
 
 def _to_proto(program: Program) -> program_pb2.Program:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from logitport.programs.program import Parameter, Value
 
-# No processor that was looked at needs more.
-MAX_RANK = 3
 MAX_TOP_K = 4096
 _BYTES = {Element.FLOAT32: 4, Element.INT64: 8, Element.BOOL: 1}
 
@@ -54,6 +52,24 @@ class Operator(NamedTuple):
 def refuse(value: Value, reason: str) -> NoReturn:
     """Raise InvalidProgram for a value."""
     raise InvalidProgram(f"{value.operator}: {reason}")
+
+
+def check_sizes(value: Value, source: Sequence[int], size_of: Callable[[Size], int]) -> None:
+    """Check what depends on the width of the logits, for the first input's sizes without its rows.
+
+    Raises:
+        InvalidProgram: a slice or `top_k` exceeds its input, or a padding is negative.
+    """
+    if value.operator == "slice":
+        begin, end, size = size_of(_size(value, "begin")), size_of(_size(value, "end")), source[-value.axis]
+        if not 0 <= begin < end <= size:
+            refuse(value, f"elements {begin} to {end} of an axis of {size}")
+    elif value.operator == "pad":
+        begin, end = size_of(_size(value, "begin")), size_of(_size(value, "end"))
+        if min(begin, end) < 0:
+            refuse(value, f"a padding of {begin} and {end} elements")
+    elif value.operator == "top_k" and value.integer > source[-1]:
+        refuse(value, f"k is {value.integer}, of an axis of {source[-1]}")
 
 
 def _logits(value: Value, inputs: Sequence[Type], context: Context) -> Type:
@@ -100,10 +116,7 @@ def _constant(value: Value, inputs: Sequence[Type], context: Context) -> Type:
 
 def _full(value: Value, inputs: Sequence[Type], context: Context) -> Type:
     element = _element(value)
-    if math.isnan(value.number):
-        refuse(value, "the number must not be NaN")
-    if element is Element.BOOL and value.integer not in (0, 1):
-        refuse(value, f"a bool is 0 or 1, not {value.integer}")
+    _check_number(value, element)
     return Type(element, _shape(value), has_rows=False)
 
 
@@ -230,8 +243,7 @@ def _slice(value: Value, inputs: Sequence[Type], context: Context) -> Type:
 
 def _pad(value: Value, inputs: Sequence[Type], context: Context) -> Type:
     (source,) = inputs
-    if math.isnan(value.number):
-        refuse(value, "the number must not be NaN")
+    _check_number(value, source.element)
     place = _place(value, source)
     size = source.shape[place].plus(_size(value, "begin")).plus(_size(value, "end"))
     return source._replace(shape=(*source.shape[:place], size, *source.shape[place + 1 :]))
@@ -257,8 +269,7 @@ def _concatenate(value: Value, inputs: Sequence[Type], context: Context) -> Type
 def _gather(value: Value, inputs: Sequence[Type], context: Context) -> Type:
     source, index = inputs
     _check_index(value, source, index)
-    if math.isnan(value.number):
-        refuse(value, "the number must not be NaN")
+    _check_number(value, source.element)
     return Type(source.element, index.shape, source.has_rows or index.has_rows)
 
 
@@ -303,6 +314,20 @@ def _check_index(value: Value, source: Type, index: Type) -> None:
 def _check_float(value: Value, source: Type) -> None:
     if not source.element.is_float:
         refuse(value, f"an input is {source}: cast it to float32")
+
+
+def _check_number(value: Value, element: Element) -> None:
+    """Check that a number is in the field of its element type, so that a program has one form."""
+    if element.is_float:
+        if value.integer:
+            refuse(value, f"the element type is {element}: set the number, not the integer {value.integer}")
+        if math.isnan(value.number):
+            refuse(value, "the number must not be NaN")
+        return
+    if value.number or math.copysign(1.0, value.number) < 0:  # -0.0 has other bytes
+        refuse(value, f"the element type is {element}: set the integer, not the number {value.number}")
+    if element is Element.BOOL and value.integer not in (0, 1):
+        refuse(value, f"a bool is 0 or 1, not {value.integer}")
 
 
 def _check_window(value: Value, context: Context) -> None:

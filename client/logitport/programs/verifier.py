@@ -11,19 +11,21 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.errors import InvalidProgram, LimitExceeded
-from logitport.programs.program import Value
-from logitport.programs.rules import MAX_RANK, OPERATORS, Context
+from logitport.programs.program import MAX_PARAMETERS, MAX_RANK, MAX_VALUES, Value
+from logitport.programs.rules import OPERATORS, Context, check_sizes
 from logitport.programs.types import VOCAB, Element, Type
 
 if TYPE_CHECKING:
     from logitport.programs.program import Parameter, Program
 
-MAX_VALUES = 512
-MAX_PARAMETERS = 32
 MAX_WINDOW = 8192
 MAX_NAME_LENGTH = 64
 # A sort of 16 rows of 151,936 logits takes 0.4 s on one core, and cannot be interrupted.
 MAX_SORTS = 1
+# Of one row of a value: 27 values of a vocabulary of 151,936.
+MAX_ROW_ELEMENTS = 1 << 22
+# A parameter's default is sent as a double, which has all integers up to this one.
+_MAX_EXACT = 1 << 53
 _UNUSED = Value("")
 _FIELDS = [field.name for field in dataclasses.fields(Value) if field.name not in ("operator", "inputs")]
 
@@ -40,15 +42,39 @@ class Verified(NamedTuple):
     types: tuple[Type, ...]
 
     def shape(self, value: int, rows: int, vocab_size: int) -> tuple[int, ...]:
-        """The shape of a value. Raises InvalidProgram if a size is below 1 for logits of this width."""
+        """The shape of a value, for logits [rows, vocab_size].
+
+        Raises:
+            InvalidProgram: for logits of this width the value is empty, or exceeds its input.
+            LimitExceeded: for logits of this width a row of the value has too many elements.
+        """
         kind = self.types[value]
-        sizes = tuple(size.of(vocab_size, self.program.window) for size in kind.shape)
+        sizes = self._sizes(value, vocab_size)
+        name = f"value {value} of program {self.program.name!r}"
         if min(sizes, default=1) < 1:
             raise InvalidProgram(
-                f"value {value} of program {self.program.name!r} is {kind}, which is empty for {vocab_size} logits: "
-                "use a model with a larger vocabulary"
+                f"{name} is {kind}, which is empty for {vocab_size} logits: use a model with a larger vocabulary"
             )
+        if math.prod(sizes) > MAX_ROW_ELEMENTS:
+            raise LimitExceeded(
+                f"{name} is {kind}, which has {math.prod(sizes)} elements in a row of {vocab_size} logits; "
+                f"the limit is {MAX_ROW_ELEMENTS}"
+            )
+        described = self.program.values[value]
+        source = self._sizes(described.inputs[0], vocab_size) if described.inputs else ()
+        try:
+            check_sizes(described, source, lambda size: size.of(vocab_size, self.program.window))
+        except InvalidProgram as error:
+            raise InvalidProgram(f"{name}, for {vocab_size} logits: {error.message}") from None
         return ((rows,) if kind.has_rows else ()) + sizes
+
+    def check_width(self, vocab_size: int) -> None:
+        """Check that the program can run on logits of this width. Raises as `shape`."""
+        for value in range(len(self.types)):
+            self.shape(value, 1, vocab_size)
+
+    def _sizes(self, value: int, vocab_size: int) -> tuple[int, ...]:
+        return tuple(size.of(vocab_size, self.program.window) for size in self.types[value].shape)
 
 
 def verify(program: Program) -> Verified:
@@ -106,12 +132,14 @@ def _check_parameters(parameters: tuple[Parameter, ...]) -> dict[str, Parameter]
             raise InvalidProgram(f"parameter {name!r} has the default {parameter.default}, outside its limits")
         if parameter.element is Element.INT64 and parameter.default is not None and not _is_whole(parameter.default):
             raise InvalidProgram(f"parameter {name!r} is int64, its default is {parameter.default}")
+        if parameter.element is Element.BOOL and parameter.default not in (None, 0, 1):
+            raise InvalidProgram(f"parameter {name!r} is bool, its default is {parameter.default}")
         by_name[name] = parameter
     return by_name
 
 
 def _is_whole(number: float) -> bool:
-    return math.isfinite(number) and number.is_integer()
+    return math.isfinite(number) and int(number) == number and abs(number) <= _MAX_EXACT
 
 
 def _type_of(value: Value, position: int, types: list[Type], context: Context) -> Type:
@@ -124,12 +152,16 @@ def _type_of(value: Value, position: int, types: list[Type], context: Context) -
     if len(value.inputs) != expected if expected is not None else not value.inputs:
         raise InvalidProgram(f"{value.operator}: {len(value.inputs)} inputs instead of {expected or 'one or more'}")
     for name in _FIELDS:
-        if name not in operator.fields and getattr(value, name) != getattr(_UNUSED, name):
+        if name not in operator.fields and _is_set(getattr(value, name), getattr(_UNUSED, name)):
             raise InvalidProgram(f"{value.operator}: does not use the field {name}")
     result = operator.rule(value, [types[place] for place in value.inputs], context)
     if len(result.shape) > MAX_RANK:
         raise InvalidProgram(f"{value.operator}: {result} has more than {MAX_RANK} axes")
     return result
+
+
+def _is_set(field: object, unset: object) -> bool:
+    return field != unset or (isinstance(field, float) and math.copysign(1.0, field) < 0)  # -0.0 has other bytes
 
 
 def _check_all_used(program: Program) -> None:
