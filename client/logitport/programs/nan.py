@@ -1,4 +1,4 @@
-"""Whether the values of a program can be NaN for logits without NaN: an interval for each value, from the operators alone.
+"""Whether the values of a program can be NaN for logits without NaN: an interval for each value, by operators alone.
 
 The intervals are those of all elements of a value, and need not be tight. Infinite limits mean that infinities occur.
 """
@@ -74,9 +74,8 @@ def facts(verified: Verified, shapes: Sequence[tuple[int, ...]], dtype: str) -> 
     found: list[Fact] = []
     for value, kind, shape in zip(verified.program.values, verified.types, shapes, strict=True):
         inputs = [found[place] for place in value.inputs]
-        size = (
-            shapes[value.inputs[0]][-value.axis] if value.inputs and value.axis <= len(shapes[value.inputs[0]]) else 1
-        )
+        axes = shapes[value.inputs[0]] if value.inputs else ()
+        size = axes[-value.axis] if 0 < value.axis <= len(axes) else 1
         fact = _fact(value, kind, inputs, shape, size, parameters)
         found.append(_rounded(fact, kind.element, dtype))
     return found
@@ -190,7 +189,7 @@ def _divide(one: Fact, other: Fact) -> tuple[float, float, bool]:
     return min(quotients), max(quotients), invalid
 
 
-def _power(base: Fact, exponent: Fact) -> tuple[float, float, bool]:
+def _power(base: Fact, _: Fact) -> tuple[float, float, bool]:
     return (-math.inf if base.low < 0 else 0), math.inf, base.low < 0
 
 
@@ -230,8 +229,8 @@ _RULES: dict[str, Callable[..., tuple[float, float, bool]]] = {
     "exp": lambda source: (0, math.inf if source.high > 0 else 2, False),
     "log": _log,
     "sqrt": _sqrt,
-    "sigmoid": lambda source: (0, 1, False),
-    "tanh": lambda source: (-1, 1, False),
+    "sigmoid": lambda _: (0, 1, False),
+    "tanh": lambda _: (-1, 1, False),
     "floor": _whole(math.floor),
     "ceil": _whole(math.ceil),
     # The largest element is subtracted: invalid if it is infinite.

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
     from logitport.programs.program import Value
 
-    Inputs = Sequence[torch.Tensor]
-    # Returns the rows in which an element has no value in the result's type, bool[rows] or bool[]; None for none.
-    Run = Callable[[Call, Inputs, torch.Tensor, Inputs], torch.Tensor | None]
-
 
 class Spec(NamedTuple):
     """Shape, with the rows if the value has them, and dtype of a value."""
@@ -50,6 +46,12 @@ class Call(NamedTuple):
     checked: bool = True
 
 
+if TYPE_CHECKING:
+    Inputs = Sequence[torch.Tensor]
+    # Returns the rows in which an element has no value in the result's type, bool[rows] or bool[]; None for none.
+    Run = Callable[[Call, Inputs, torch.Tensor, Inputs], torch.Tensor | None]
+
+
 def _no_scratch(call: Call, inputs: Sequence[Spec], out: Spec) -> tuple[Spec, ...]:
     return ()
 
@@ -67,7 +69,7 @@ class Kernel(NamedTuple):
     run: Run
     elementwise: bool = False
     broadcasts: bool = False
-    scratch: Callable[[Value, Sequence[Spec], Spec], tuple[Spec, ...]] = _no_scratch
+    scratch: Callable[[Call, Sequence[Spec], Spec], tuple[Spec, ...]] = _no_scratch
 
 
 def _elementwise(function: Callable[..., torch.Tensor]) -> Kernel:
@@ -156,7 +158,7 @@ def _top_k(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> No
     torch.gather(ascending, -1, order, out=out)
     if width > k:
         last, following = largest.values[..., k - 1], largest.values[..., k]
-        undecided = (last == following) | ((last != last) & (following != following))
+        undecided = (last == following) | (last.isnan() & following.isnan())
         rows, results = source.reshape(-1, width), out.view(-1, k)
         for row in undecided.flatten().nonzero().flatten().tolist():
             results[row] = _first_largest(rows[row], last.flatten()[row], k)
@@ -164,7 +166,7 @@ def _top_k(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> No
 
 def _first_largest(row: torch.Tensor, least: torch.Tensor, k: int) -> torch.Tensor:
     """Indices of the k largest elements of one row, the first ones of those that are equal to `least`."""
-    candidates = ((row >= least) | (row != row)).nonzero().flatten()
+    candidates = ((row >= least) | row.isnan()).nonzero().flatten()
     order = row[candidates].sort(descending=True, stable=True).indices[:k]
     return candidates[order]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from logitport.errors import InvalidProgram, LimitExceeded
+from logitport.errors import LimitExceeded
 from logitport.programs import nan
 from logitport.programs.runtime.arena import Layout
 from logitport.programs.runtime.kernels import KERNELS, VIEWS, Call, Spec
@@ -109,7 +109,7 @@ def make_plan(
 
     Raises:
         InvalidProgram: a size does not fit logits of this width.
-        LimitExceeded: the run would need more memory.
+        LimitExceeded: the run would need more memory, or a row of a value is too long.
     """
     planned = _Planner(verified, rows, vocab_size, dtype, copied=copied).plan()
     if planned.bytes > max_bytes:
@@ -204,7 +204,7 @@ class _Planner:
                 self._layout.give_back(self._places.pop(root))
 
     def _overwritten(self, step: Step, kernel: Kernel) -> int | None:
-        """Which input may have the memory of the result: it dies here, and each element is read before it is written."""
+        """Which input may have the memory of the result, because it dies here."""
         found = [index for index in range(len(step.inputs)) if self._may_overwrite(step, kernel, index)]
         if step.position == len(self._values) - 1:
             in_logits = [index for index in found if self._places[self._roots[step.inputs[index]]] == LOGITS]
@@ -254,7 +254,7 @@ class _Planner:
             if not scalar:
                 own = self._specs[place].shape
                 shapes.append((*own[:1], *(1,) * axes, *own[1:]) if axes else own)
-        return tuple(torch.broadcast_shapes(*shapes)) == shape
+        return tuple(torch.broadcast_shapes(*shapes)) == shape  # type: ignore[no-untyped-call]
 
     def _find_roots(self) -> tuple[list[int], list[bool]]:
         """The value that each value is a view of, and whether it has all of its elements."""
@@ -265,9 +265,8 @@ class _Planner:
             if self._is_view(position):
                 (source,) = value.inputs
                 roots.append(roots[source])
-                whole.append(
-                    whole[source] and math.prod(self._specs[source].shape) == math.prod(self._specs[position].shape)
-                )
+                count, all_count = (math.prod(self._specs[place].shape) for place in (position, source))
+                whole.append(whole[source] and count == all_count)
                 continue
             if value.operator == "logits":
                 logits = position if logits is None else logits
@@ -293,21 +292,8 @@ class _Planner:
         return not self._is_view(position) and self._values[position].operator != "full"
 
     def _call(self, position: int, vocab_size: int) -> Call:
-        """Sizes as numbers, checked. Raises InvalidProgram if they do not fit logits of this width."""
         value, window = self._values[position], self._verified.program.window
         begin = value.begin.of(vocab_size, window) if value.begin is not None else 0
         end = value.end.of(vocab_size, window) if value.end is not None else 0
-        size = self._specs[value.inputs[0]].shape[-(value.axis or 1)] if value.axis or value.operator == "top_k" else 0
-        wrong = None
-        if value.operator == "slice" and not 0 <= begin < end <= size:
-            wrong = f"slice [{begin}, {end}) of an axis of {size}"
-        elif value.operator == "pad" and not (begin >= 0 and end >= 0):
-            wrong = f"padding of {begin} and {end}"
-        elif value.operator == "top_k" and value.integer > size:
-            wrong = f"the largest {value.integer} of {size}"
-        if wrong is not None:
-            raise InvalidProgram(
-                f"value {position} of program {self._verified.program.name!r}: {wrong}, for {vocab_size} logits"
-            )
         checked = not (value.operator == "cast" and nan.fits_int64(self._facts[value.inputs[0]]))
         return Call(value, begin, end, checked)

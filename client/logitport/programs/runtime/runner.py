@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from logitport.programs.parameters import check_params
 from logitport.programs.runtime import tokens
 from logitport.programs.runtime.arena import Arena
 from logitport.programs.runtime.kernels import KERNELS, VIEWS, Spec, aligned, fill_of
-from logitport.programs.runtime.plan import DEFAULT_MAX_BYTES, LOGITS, SOURCES, VIEW, Plan, make_plan
+from logitport.programs.runtime.plan import DEFAULT_MAX_BYTES, SOURCES, VIEW, Plan, make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -50,7 +51,7 @@ class Columns:
 class _Bound:
     """A plan with its tensors, valid until the arena grows."""
 
-    def __init__(self, plan: Plan, arena: Arena, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, plan: Plan, arena: Arena, device: torch.device) -> None:
         self.plan = plan
         self.values: list[Any] = [None] * len(plan.verified.program.values)
         self.numbers: dict[int, torch.Tensor] = {}
@@ -197,7 +198,7 @@ class Runner:
                 del self._bound[other]
             arena.reserve(plan.arena_bytes)
         with torch.inference_mode(mode=False):
-            bound = self._bound[key] = _Bound(plan, arena, device, dtype)
+            bound = self._bound[key] = _Bound(plan, arena, device)
             if plan.copy_place is not None:
                 bound.copy = arena.view(plan.copy_place, (rows, width), dtype)
         if len(self._bound) > _MAX_PLANS:
@@ -213,20 +214,19 @@ def _run(
     for position, value in enumerate(bound.plan.verified.program.values):
         if value.operator == "logits":
             values[position] = selected
-    for step, out, scratch in zip(bound.plan.steps, bound.outputs, bound.scratch, strict=True):
+    for step, memory, scratch in zip(bound.plan.steps, bound.outputs, bound.scratch, strict=True):
         operator = step.call.value.operator
-        if operator in SOURCES:
-            _fill(step.call.value, columns, histories, out)
-            values[step.position] = out
+        if memory is not None and operator in SOURCES:
+            _fill(step.call.value, columns, histories, memory, bound.plan.verified.program.window)
+            values[step.position] = memory
             continue
         inputs = bound.inputs(step)
         if step.place == VIEW:
             values[step.position] = VIEWS[operator](step.call, inputs[0], step.spec)
             continue
+        out = memory if memory is not None else selected
         if step.overwritten is not None:
-            out = inputs[step.overwritten]
-        elif step.place == LOGITS:
-            out = selected
+            out = inputs[step.overwritten]  # the same object, so that kernels notice
         rows = KERNELS[operator].run(step.call, inputs, out, scratch)
         if rows is not None:
             unfit.append(rows)
@@ -239,13 +239,13 @@ def _run(
     return unfit
 
 
-def _fill(value: Value, columns: Columns, histories: Sequence[RequestTokens], out: torch.Tensor) -> None:
+def _fill(value: Value, columns: Columns, histories: Sequence[RequestTokens], out: torch.Tensor, window: int) -> None:
     if value.operator == "parameter":
         out.copy_(torch.tensor(columns.values[value.parameter], dtype=out.dtype))
     elif value.operator == "history":
         tokens.fill_history(histories, out)
     elif value.operator == "history_length":
-        tokens.fill_lengths(histories, out)
+        tokens.fill_lengths(histories, out, window)
     elif value.operator == "token_mask":
         tokens.fill_mask(histories, out, generated=value.flag)
     else:
@@ -281,7 +281,7 @@ def _height(logits: torch.Tensor) -> int:
 def _indices(rows: Sequence[int] | slice, height: int) -> Sequence[int]:
     indices = range(height)[rows] if isinstance(rows, slice) else rows
     ascending = isinstance(indices, range) and indices.step > 0
-    if not ascending and any(low >= high for low, high in zip(indices, indices[1:], strict=False)):
+    if not ascending and any(low >= high for low, high in itertools.pairwise(indices)):
         raise InvalidArgument("the rows are not ascending; pass each row once, in ascending order")
     if len(indices) and not (indices[0] >= 0 and indices[-1] < height):
         raise InvalidArgument(f"rows {indices[0]} to {indices[-1]} of logits with {height} rows")

@@ -114,9 +114,9 @@ def fill_history(histories: Sequence[RequestTokens], out: torch.Tensor) -> None:
         out.copy_(host)
 
 
-def fill_lengths(histories: Sequence[RequestTokens], out: torch.Tensor) -> None:
-    """Write the number of ids of each history to int64[rows]."""
-    out.copy_(torch.tensor([len(tokens) for tokens in histories]))
+def fill_lengths(histories: Sequence[RequestTokens], out: torch.Tensor, window: int) -> None:
+    """Write the number of ids of each history that are in the window to int64[rows]."""
+    out.copy_(torch.tensor([min(len(tokens), window) for tokens in histories]))
 
 
 def fill_mask(histories: Sequence[RequestTokens], out: torch.Tensor, *, generated: bool) -> None:
