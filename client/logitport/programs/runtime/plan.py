@@ -13,6 +13,7 @@ import torch
 
 from logitport.errors import LimitExceeded
 from logitport.programs import nan
+from logitport.programs.program import Value
 from logitport.programs.runtime.arena import Layout
 from logitport.programs.runtime.kernels import KERNELS, VIEWS, Call, Spec
 from logitport.programs.types import Element
@@ -155,7 +156,7 @@ class _Planner:
         in_place = self._places[self._roots[result]] == LOGITS
         if in_place and not self._whole[result]:  # the rows cannot be overwritten by a view of themselves
             spec = self._specs[result]
-            copy = Step(result, Call(self._values[result], checked=False), spec, (result,), (0,), (False,))
+            copy = Step(result, Call(Value("cast", (result,)), checked=False), spec, (result,), (0,), (False,))
             steps.append(copy._replace(place=self._layout.take(spec.bytes)))
             in_place = False
         return Plan(

@@ -258,15 +258,11 @@ def _failures(
     name = plan.verified.program.name
     failed: dict[int, ProcessorFailed] = {}
     for offset in rows_with_nan(selected) if plan.may_be_nan else ():
-        message = (
-            f"program {name} returned NaN in row {indices[offset]}; return numbers, or -inf for ids not to be sampled"
-        )
+        message = f"program {name} returned NaN in a row; return numbers, or -inf for ids not to be sampled"
         failed[indices[offset]] = ProcessorFailed(message, processor=name)
     for rows in unfit:
         for offset in rows.nonzero().flatten().tolist():
-            message = (
-                f"program {name} casts a number to int64 that does not fit, in row {indices[offset]}; limit it first"
-            )
+            message = f"program {name} casts a number to int64 that does not fit in it; limit the number first"
             failed[indices[offset]] = ProcessorFailed(message, processor=name)
     return dict(sorted(failed.items()))
 
