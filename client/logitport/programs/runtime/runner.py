@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -14,6 +14,7 @@ from logitport.programs.parameters import check_params
 from logitport.programs.runtime import tokens
 from logitport.programs.runtime.arena import Arena
 from logitport.programs.runtime.kernels import KERNELS, VIEWS, Spec, aligned, fill_of
+from logitport.programs.runtime.parts import are_worthwhile, even_parts
 from logitport.programs.runtime.plan import DEFAULT_MAX_BYTES, SOURCES, VIEW, Plan, make_plan
 
 if TYPE_CHECKING:
@@ -46,6 +47,28 @@ class Columns:
     def checked(cls, verified: Verified, params: Sequence[Mapping[str, Any]]) -> Columns:
         """Check and arrange the parameters of each row. Raises InvalidParams as `check_params`."""
         return cls(verified, [check_params(verified.program, row) for row in params])
+
+    def part(self, begin: int, end: int) -> Columns:
+        """The rows from `begin` to `end`."""
+        if (begin, end) == (0, self.rows):
+            return self
+        part = object.__new__(Columns)
+        part.rows = end - begin
+        part.values = {name: numbers[begin:end] for name, numbers in self.values.items()}
+        return part
+
+
+class _Part(NamedTuple):
+    """Rows that run at once.
+
+    Attributes:
+        begin, end: their positions among the selected rows.
+        span: the rows, if they run in place; None if they are copied there and back.
+    """
+
+    begin: int
+    end: int
+    span: slice | None
 
 
 class _Bound:
@@ -153,35 +176,53 @@ class Runner:
             return {}
         columns = params if isinstance(params, Columns) else _columns(verified, params, len(indices))
         _check_lengths(verified, len(indices), columns, histories)
-        span = even_span(indices)
+        parts = _parts(verified, indices, logits)
+        failed: dict[int, ProcessorFailed] = {}
         with torch.no_grad():
-            bound = self._bind(verified, len(indices), logits, copied=span is None)
-            selected = logits[span] if span is not None else take_rows(logits, indices, bound.copy)
+            self._bind_all(verified, parts, logits)
             originals = {row: logits[row].clone() for row in indices if row in restored}
             try:
-                unfit = _run(bound, selected, columns, histories)
+                for part in parts:
+                    begin, end = part.begin, part.end
+                    failed |= self._apply(
+                        verified, logits, indices[begin:end], columns.part(begin, end), histories[begin:end], part
+                    )
             except BaseException:
                 for row, original in originals.items():
                     logits[row] = original
                 raise
-            if span is None:
-                put_rows(logits, indices, selected)
-            failed = _failures(bound.plan, selected, indices, unfit)
             for row in failed.keys() & originals.keys():
                 logits[row] = originals[row]
         return failed
 
+    def _apply(
+        self,
+        verified: Verified,
+        logits: torch.Tensor,
+        indices: Sequence[int],
+        columns: Columns,
+        histories: Sequence[RequestTokens],
+        part: _Part,
+    ) -> dict[int, ProcessorFailed]:
+        bound = self._bind(verified, len(indices), logits, copied=part.span is None)
+        selected = logits[part.span] if part.span is not None else take_rows(logits, indices, bound.copy)
+        unfit = _run(bound, selected, columns, histories)
+        if part.span is None:
+            put_rows(logits, indices, selected)
+        return _failures(bound.plan, selected, indices, unfit)
+
+    def _bind_all(self, verified: Verified, parts: Sequence[_Part], logits: torch.Tensor) -> None:
+        """Plan all parts before one of them runs, so that none runs if one is refused."""
+        for rows in sorted({part.end - part.begin for part in parts}, reverse=True):
+            self._bind(verified, rows, logits, copied=parts[0].span is None)
+
     def plan(self, verified: Verified, rows: Sequence[int] | slice, logits: torch.Tensor) -> Plan:
-        """The plan of `apply` for these rows, without running it. Raises as `apply`."""
+        """The plan of `apply` for these rows, or for the longest part of them that runs at once. Raises as `apply`."""
         indices = _indices(rows, _height(logits))
-        return make_plan(
-            verified,
-            max(1, len(indices)),
-            logits.shape[1],
-            logits.dtype,
-            copied=bool(indices) and even_span(indices) is None,
-            max_bytes=self._max_bytes,
-        )
+        longest, copied = 1, False
+        for part in _parts(verified, indices, logits):
+            longest, copied = max(longest, part.end - part.begin), part.span is None
+        return make_plan(verified, longest, logits.shape[1], logits.dtype, copied=copied, max_bytes=self._max_bytes)
 
     def _bind(self, verified: Verified, rows: int, logits: torch.Tensor, *, copied: bool) -> _Bound:
         width, dtype, device = logits.shape[1], logits.dtype, logits.device
@@ -265,6 +306,16 @@ def _failures(
             message = f"program {name} casts a number to int64 that does not fit in it; limit the number first"
             failed[indices[offset]] = ProcessorFailed(message, processor=name)
     return dict(sorted(failed.items()))
+
+
+def _parts(verified: Verified, indices: Sequence[int], logits: torch.Tensor) -> list[_Part]:
+    span = even_span(indices)
+    if span is None and logits.device.type == "cpu":
+        parts = even_parts(indices)
+        copied_bytes = len(indices) * logits.shape[1] * logits.element_size()
+        if are_worthwhile(parts, len(verified.program.values), copied_bytes):
+            return [_Part(begin, end, even_span(indices[begin:end])) for begin, end in parts]
+    return [_Part(0, len(indices), span)] if len(indices) else []
 
 
 def _height(logits: torch.Tensor) -> int:

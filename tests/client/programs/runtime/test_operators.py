@@ -113,6 +113,7 @@ def widen(write: Writer, x: int, size: int, element: Element = LOGITS) -> int:
 
 
 TWO_LAST = {"axis": 1, "begin": VOCAB.minus(Size(constant=2)), "end": VOCAB}
+LAST_ONE = {"axis": 1, "begin": VOCAB.minus(ONE), "end": VOCAB}
 CASES: dict[str, Case] = {
     "logits": (lambda write, x: x, lambda x: x),
     "parameter": (lambda write, x: write.parameter("p"), lambda x: torch.full((len(x), 1), 1.5)),
@@ -120,7 +121,10 @@ CASES: dict[str, Case] = {
         lambda write, x: write("unsqueeze", write("parameter", parameter="i"), axis=1),
         lambda x: torch.full((len(x), 1), -7),
     ),
-    "history": (lambda write, x: write("pad", write("history"), axis=1, begin=Size(), end=VOCAB.minus(Size(window=1))), lambda x: widened(history())),
+    "history": (
+        lambda write, x: write("pad", write("history"), axis=1, begin=Size(), end=VOCAB.minus(Size(window=1))),
+        lambda x: widened(history()),
+    ),
     "history_length": (
         lambda write, x: write("unsqueeze", write("history_length"), axis=1),
         lambda x: torch.tensor([[min(len(tokens), WINDOW)] for tokens in HISTORIES]),
@@ -135,9 +139,7 @@ CASES: dict[str, Case] = {
             x,
             write(
                 "cast",
-                write(
-                    "constant", element=F32, shape=(ONE,), data=torch.tensor([0.1]).numpy().tobytes()
-                ),
+                write("constant", element=F32, shape=(ONE,), data=torch.tensor([0.1]).numpy().tobytes()),
                 element=LOGITS,
             ),
         ),
@@ -238,7 +240,10 @@ CASES: dict[str, Case] = {
         lambda write, x: write("unsqueeze", write("squeeze", write("amax", x, axis=1, flag=True), axis=1), axis=1),
         lambda x: x.amax(-1, keepdim=True),
     ),
-    "slice": (lambda write, x: write("amax", write("slice", x, **TWO_LAST), axis=1, flag=True), lambda x: x[:, -2:].amax(-1, keepdim=True)),
+    "slice": (
+        lambda write, x: write("amax", write("slice", x, **TWO_LAST), axis=1, flag=True),
+        lambda x: x[:, -2:].amax(-1, keepdim=True),
+    ),
     "pad": (
         lambda write, x: write(
             "pad",
@@ -271,14 +276,21 @@ CASES: dict[str, Case] = {
         lambda x: x,
     ),
     "scatter_drop": (
-        lambda write, x: write("scatter_drop", x, indices(write, x), write("slice", x, **{**TWO_LAST, "begin": VOCAB.minus(ONE)})),
+        lambda write, x: write(
+            "scatter_drop", x, indices(write, x), write("slice", x, **{**TWO_LAST, "begin": VOCAB.minus(ONE)})
+        ),
         lambda x: scattered(x, to_indices(x), x[:, -1:].expand(-1, 7)),
     ),
     "scatter_drop duplicates": (
-        lambda write, x: write("scatter_drop", write.full(0.0, shape=(VOCAB,)), write("history"), write("slice", x, axis=1, begin=Size(), end=Size(window=1))),
+        lambda write, x: write(
+            "scatter_drop",
+            write.full(0.0, shape=(VOCAB,)),
+            write("history"),
+            write("slice", x, axis=1, begin=Size(), end=Size(window=1)),
+        ),
         lambda x: scattered(torch.zeros_like(x), history(), x[:, :WINDOW]),
     ),
-}  # fmt: skip
+}
 
 INEXACT = {"exp", "log", "sigmoid", "tanh", "power", "softmax", "log_softmax", "sum", "mean", "std", "cumsum"}
 

@@ -1,4 +1,4 @@
-"""The runtime computes what the numpy interpreter computes: bit for bit, or within rounding of approximate operators."""
+"""The runtime computes what the reference computes: bit for bit, or within rounding of approximate operators."""
 
 from __future__ import annotations
 
