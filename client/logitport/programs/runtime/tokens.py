@@ -106,10 +106,13 @@ def fill_history(histories: Sequence[RequestTokens], out: torch.Tensor) -> None:
     """Write the last ids of each history, right-aligned and padded with -1, to int64[rows, window]."""
     host = out if out.device.type == "cpu" else torch.empty(out.shape, dtype=out.dtype)
     array, window = host.numpy(), out.shape[1]
-    for row, tokens in zip(array, histories, strict=True):
-        ids = tokens.history.token_ids[-window:]
-        row[: window - len(ids)] = -1
-        row[window - len(ids) :] = ids
+    last = [tokens.history.token_ids[-window:] for tokens in histories]
+    if all(len(ids) == window for ids in last):
+        np.concatenate(last, out=array.reshape(-1))  # one call takes half as long as one for each row
+    else:
+        for row, ids in zip(array, last, strict=True):
+            row[: window - len(ids)] = -1
+            row[window - len(ids) :] = ids
     if host is not out:
         out.copy_(host)
 

@@ -76,3 +76,9 @@ def test_the_window_is_aligned_to_the_right() -> None:
     out = torch.zeros(3, 4, dtype=torch.int64)
     tokens.fill_history([RequestTokens(), RequestTokens([1], [2]), RequestTokens(range(9))], out)
     assert out.tolist() == [[-1, -1, -1, -1], [-1, -1, 1, 2], [5, 6, 7, 8]]
+
+
+def test_histories_that_fill_the_window() -> None:
+    out = torch.zeros(2, 3, dtype=torch.int64)
+    tokens.fill_history([RequestTokens([7, 8, 9]), RequestTokens(range(9))], out)
+    assert out.tolist() == [[7, 8, 9], [6, 7, 8]]
