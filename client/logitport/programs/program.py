@@ -23,6 +23,7 @@ MAX_BYTES = 4 << 20
 MAX_VALUES = 512
 MAX_PARAMETERS = 32
 MAX_RANK = 3  # no processor that was looked at needs more
+MAX_INPUTS = 64  # of one value; only `concatenate` has more than three
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Program:
 
         Raises:
             InvalidProgram: the bytes are too many, no program, or not canonical.
-            LimitExceeded: there are too many values, parameters, or sizes in a shape.
+            LimitExceeded: there are too many values, parameters, inputs of a value, or sizes in a shape.
         """
         if len(data) > MAX_BYTES:
             raise InvalidProgram(f"a program of {len(data)} bytes; the limit is {MAX_BYTES}: use smaller constants")
@@ -129,10 +130,12 @@ class Program:
 
 def _check_counts(message: program_pb2.Program) -> None:
     rank = max((len(value.shape) for value in message.values), default=0)
+    inputs = max((len(value.inputs) for value in message.values), default=0)
     for what, number, limit in (
         ("values", len(message.values), MAX_VALUES),
         ("parameters", len(message.parameters), MAX_PARAMETERS),
         ("sizes in a shape", rank, MAX_RANK),
+        ("inputs of one value", inputs, MAX_INPUTS),
     ):
         if number > limit:
             raise LimitExceeded(f"a program has {number} {what}; the limit is {limit}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from logitport.errors import InvalidLogits, InvalidParams, ProcessorFailed
+from logitport.errors import InvalidLogits, InvalidParams, ProcessorFailed, RequestsFailed
 from logitport.programs.types import Element
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def run(
         InvalidParams: a parameter does not have one number for each row.
         InvalidProgram: the program needs a larger vocabulary.
         LimitExceeded: a value has too many elements for logits of this width.
-        ProcessorFailed: a cast to int64 of NaN, an infinity or a number that int64 does not have.
+        RequestsFailed: a cast to int64 of NaN, an infinity or a number that int64 does not have. It holds a
+            `ProcessorFailed` for each row with such a cast, and the result, in which these rows are unchanged.
     """
     if logits.dtype.name not in _DTYPES or logits.shape[:1] != (len(histories),) or logits.ndim != 2:
         raise InvalidLogits(
@@ -61,11 +62,17 @@ def run(
         if len(params.get(parameter.name, ())) != len(logits):
             raise InvalidParams(f"parameter {parameter.name!r} must have one number for each of {len(logits)} rows")
     verified.check_width(logits.shape[1])
-    result = np.empty_like(logits)
+    result = logits.copy()
+    failures: dict[int, ProcessorFailed] = {}
     with np.errstate(all="ignore"):  # IEEE 754: a division by zero and an overflow are results
         for row, history in enumerate(histories):
             numbers = {name: column[row] for name, column in params.items()}
-            result[row] = _run_row(verified, row, _Row(logits[row], numbers, history, verified.program.window))
+            try:
+                result[row] = _run_row(verified, _Row(logits[row], numbers, history, verified.program.window))
+            except ProcessorFailed as error:
+                failures[row] = error
+    if failures:
+        raise RequestsFailed(failures, result)
     return result
 
 
@@ -123,7 +130,7 @@ class _Operation(NamedTuple):
         return result.astype(_NUMPY[self.type.element])
 
 
-def _run_row(verified: Verified, row: int, read: _Row) -> Array:
+def _run_row(verified: Verified, read: _Row) -> Array:
     values: list[Array] = []
     for place, (value, kind) in enumerate(zip(verified.program.values, verified.types, strict=True)):
         shape = verified.shape(place, 1, read.width)[kind.has_rows :]
@@ -132,7 +139,7 @@ def _run_row(verified: Verified, row: int, read: _Row) -> Array:
             result = operation.rounded(_OPERATORS[value.operator](operation))
         except _CastError as error:
             raise ProcessorFailed(
-                f"value {place} of program {verified.program.name!r}, row {row}: {error.args[0]} has no int64: "
+                f"value {place} of program {verified.program.name!r}: {error.args[0]} has no int64: "
                 "limit the values before the cast"
             ) from None
         assert result.shape == shape, (value, result.shape, shape)  # noqa: S101 - a defect of rules or interpreter

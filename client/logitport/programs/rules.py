@@ -78,7 +78,7 @@ def _logits(value: Value, inputs: Sequence[Type], context: Context) -> Type:
 
 def _parameter(value: Value, inputs: Sequence[Type], context: Context) -> Type:
     if value.parameter not in context.parameters:
-        refuse(value, f"the program has no parameter {value.parameter!r}")
+        refuse(value, f"the program has no parameter {value.parameter!r:.80}")
     return Type(context.parameters[value.parameter].element)
 
 

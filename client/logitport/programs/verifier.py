@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.errors import InvalidProgram, LimitExceeded
-from logitport.programs.program import MAX_PARAMETERS, MAX_RANK, MAX_VALUES, Value
+from logitport.programs.program import MAX_INPUTS, MAX_PARAMETERS, MAX_RANK, MAX_VALUES, Value
 from logitport.programs.rules import OPERATORS, Context, check_sizes
 from logitport.programs.types import VOCAB, Element, Type
 
@@ -105,6 +105,7 @@ def _check_limits(program: Program) -> None:
     sorts = sum(value.operator == "argsort" for value in program.values)
     for what, number, limit in (
         ("values", len(program.values), MAX_VALUES),
+        ("inputs of one value", max((len(value.inputs) for value in program.values), default=0), MAX_INPUTS),
         ("parameters", len(program.parameters), MAX_PARAMETERS),
         ("ids in its window", program.window, MAX_WINDOW),
         ("characters in its name", len(program.name), MAX_NAME_LENGTH),
@@ -150,7 +151,8 @@ def _type_of(value: Value, position: int, types: list[Type], context: Context) -
         raise InvalidProgram(f"{value.operator}: an input is not an earlier value")
     expected = operator.inputs
     if len(value.inputs) != expected if expected is not None else not value.inputs:
-        raise InvalidProgram(f"{value.operator}: {len(value.inputs)} inputs instead of {expected or 'one or more'}")
+        number = "one or more" if expected is None else expected
+        raise InvalidProgram(f"{value.operator}: {len(value.inputs)} inputs instead of {number}")
     for name in _FIELDS:
         if name not in operator.fields and _is_set(getattr(value, name), getattr(_UNUSED, name)):
             raise InvalidProgram(f"{value.operator}: does not use the field {name}")

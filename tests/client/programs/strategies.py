@@ -138,7 +138,7 @@ _RANDOM_FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "operator": st.sampled_from([*sorted(OPERATORS), "", "eval"]),
     "inputs": st.lists(st.integers(0, 20), max_size=4).map(tuple),
     "element": st.none() | st.sampled_from(Element),
-    "shape": st.none() | st.lists(_RANDOM_SIZES, max_size=4).map(tuple),
+    "shape": st.none() | st.lists(_RANDOM_SIZES, max_size=3).map(tuple),
     "axis": st.integers(0, 4),
     "begin": st.none() | _RANDOM_SIZES,
     "end": st.none() | _RANDOM_SIZES,

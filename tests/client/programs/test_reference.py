@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from logitport.core.history import History
-from logitport.errors import InvalidLogits, InvalidParams, InvalidProgram, LimitExceeded, ProcessorFailed
+from logitport.errors import (
+    InvalidLogits,
+    InvalidParams,
+    InvalidProgram,
+    LimitExceeded,
+    ProcessorFailed,
+    RequestsFailed,
+)
 from logitport.programs.program import Parameter, Program, Value
 from logitport.programs.reference import run
 from logitport.programs.rules import OPERATORS, Context
@@ -275,9 +282,15 @@ def test_casts_without_an_int64_fail(number: float) -> None:
         Value("cast", (0,), element=Element.INT64),
         Value("cast", (1,), element=Element.LOGITS),
     )
-    logits = np.array([[1.0], [number]], np.float32)
-    with pytest.raises(ProcessorFailed, match=r"value 1 of program 'Casts', row 1: .* has no int64"):
-        run(verify(Program("Casts", values)), logits, {}, [History(), History()])
+    logits = np.array([[1.5], [number], [-2.5]], np.float32)
+    with pytest.raises(RequestsFailed) as raised:
+        run(verify(Program("Casts", values)), logits, {}, [History()] * 3)
+    assert raised.value.failures.keys() == {1}
+    assert isinstance(raised.value.failures[1], ProcessorFailed)
+    assert raised.value.failures[1].message == (
+        f"value 1 of program 'Casts': {np.float32(number)} has no int64: limit the values before the cast"
+    )
+    np.testing.assert_array_equal(raised.value.result, np.array([[1.0], [number], [-2.0]], np.float32))
 
 
 @pytest.mark.parametrize(
