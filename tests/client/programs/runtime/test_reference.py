@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from logitport.errors import InvalidProgram, LimitExceeded, ProcessorFailed
+from logitport.errors import InvalidProgram, LimitExceeded, RequestsFailed
 from logitport.programs.reference import run
 from logitport.programs.runtime.runner import Columns, Runner
 from logitport.programs.runtime.tokens import RequestTokens
@@ -65,7 +65,7 @@ def run_both(case: Case, selection: str) -> tuple[Any, Any, Any] | None:
             try:
                 params = {name: numbers[row : row + 1] for name, numbers in case.params.items()}
                 expected.append(run(verified, case.logits[row : row + 1], params, case.histories[row : row + 1])[0])
-            except ProcessorFailed:
+            except RequestsFailed:
                 expected.append(None)
     except (InvalidProgram, LimitExceeded) as error:
         with pytest.raises(type(error)):
