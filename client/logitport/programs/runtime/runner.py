@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from logitport.core.tensors import check_matrix, datatype_of, even_span, put_rows, rows_with_nan, take_rows
-from logitport.errors import InvalidArgument, InvalidLogits, InvalidProgram, ProcessorFailed
+from logitport.errors import InvalidArgument, InvalidLogits, ProcessorFailed
 from logitport.programs.parameters import check_params
 from logitport.programs.runtime import tokens
 from logitport.programs.runtime.arena import Arena
@@ -105,9 +105,8 @@ class _Bound:
         ]
         unfit = kernel.run(step.call, inputs, out, scratch)
         if unfit is not None and bool(unfit.any()):
-            raise InvalidProgram(
-                f"value {step.position} of program {self.plan.verified.program.name!r}: a constant does not fit int64"
-            )
+            name = self.plan.verified.program.name
+            raise ProcessorFailed(f"program {name} casts a constant to int64 that does not fit in it", processor=name)
         return out
 
     def inputs(self, step: Step) -> list[torch.Tensor]:
@@ -179,7 +178,10 @@ class Runner:
         parts = _parts(verified, indices, logits)
         failed: dict[int, ProcessorFailed] = {}
         with torch.no_grad():
-            self._bind_all(verified, parts, logits)
+            try:
+                self._bind_all(verified, parts, logits)
+            except ProcessorFailed as error:  # a constant
+                return dict.fromkeys(indices, error)
             originals = {row: logits[row].clone() for row in indices if row in restored}
             try:
                 for part in parts:

@@ -95,8 +95,11 @@ def test_a_constant_that_does_not_fit_int64() -> None:
     write = Writer()
     number = write("cast", write.full(math.inf, Element.FLOAT32), element=Element.INT64)
     write("add", write("logits"), write("cast", number, element=Element.LOGITS))
-    with pytest.raises(InvalidProgram, match="a constant does not fit int64"):
-        Runner().apply(write.verified(), torch.ones(1, WIDTH), slice(None))
+    logits = torch.ones(3, WIDTH)
+    failed = Runner().apply(write.verified(), logits, [0, 2])
+    assert list(failed) == [0, 2]
+    assert "casts a constant to int64" in failed[2].message
+    assert (logits == 1).all()
 
 
 def test_a_width_that_is_too_small() -> None:
