@@ -292,7 +292,8 @@ CASES: dict[str, Case] = {
     ),
 }
 
-INEXACT = {"exp", "log", "sigmoid", "tanh", "power", "softmax", "log_softmax", "sum", "mean", "std", "cumsum"}
+# torch.sqrt is not correctly rounded with MKL; the runtime is, see test_reference.py.
+INEXACT = {"sqrt", "exp", "log", "sigmoid", "tanh", "power", "softmax", "log_softmax", "sum", "mean", "std", "cumsum"}
 
 
 def test_every_operator_has_a_case() -> None:
