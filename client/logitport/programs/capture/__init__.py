@@ -45,13 +45,12 @@ def capture(cls: type[TensorProcessor]) -> Program:
         raise NotCapturable(f"{cls!r} is not a subclass of TensorProcessor: only those can be captured")
     (program, lines), (other, _) = [_captured(cls, conditions) for conditions in _CONDITIONS]
     if program != other:
-        different = (
-            place for place, pair in enumerate(zip_longest(program.values, other.values)) if pair[0] != pair[1]
-        )
+        pairs = zip_longest(program.values, other.values)
+        different = (place for place, (one, another) in enumerate(pairs) if one != another)
         where = next((line for place in different for line in lines[place : place + 1] if line), cls.__qualname__)
         raise NotCapturable(
-            f"{where}: two captures differ here: the code depends on a random number, the clock, the dtype of the logits "
-            '(torch.finfo, .half(); write float("-inf")), a sequence number, or the number of rows'
+            f"{where}: two captures differ here: the code depends on a random number, the clock, a counter, or the dtype "
+            'of the logits (torch.finfo, .half(), a number that float16 rounds): for the lowest logit, write float("-inf")'
         )
     try:
         verify(program)

@@ -86,9 +86,9 @@ def _scaled(low: Lowering, number: Operand, alpha: Operand) -> Operand:
     """The second operand of an addition, multiplied."""
     if alpha == 1 and not isinstance(alpha, Lowered):
         return number
-    if not isinstance(number, Lowered):
-        scaled: Operand = number * alpha  # type: ignore[operator]
-        return scaled
+    if not isinstance(number, Lowered) and not isinstance(alpha, Lowered):
+        return number * alpha
+    number = low.cast(number, low.meta.element)
     element = low.type_of(number).element
     return low.apply("multiply", number, alpha, element=low.meta.element if element is Element.BOOL else element)
 

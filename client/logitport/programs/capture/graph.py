@@ -42,6 +42,7 @@ _ADVICE = {
     "expm1": "expm1: write torch.exp(x) - 1",
     "remainder": "remainder: write x - torch.floor(x / y) * y",
     "round": "round: write torch.floor(x + 0.5)",
+    "kthvalue": "kthvalue: use topk, or sort and gather",
     "prod": "prod: write torch.exp(torch.log(x).sum(-1))",
 }
 
@@ -169,11 +170,6 @@ class _Graph:
         operator, generated_only = source
         if operator.startswith("token"):
             return Lowered(build.emit(operator, flag=generated_only), 2, True)
-        if operator.startswith("history"):
-            if not self._window:
-                (user, *_) = node.users
-                build.line = line_of(user.stack_trace)
-                self._low.refuse("history.ids and history.lengths are empty: set `window` of the class")
         value = build.emit(operator)
         if operator == "history":  # torch knows the window as a number, and a size of 1 is broadcast
             value = build.emit("slice", value, axis=1, begin=Size(), end=Size(constant=self._window))

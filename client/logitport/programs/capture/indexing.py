@@ -183,10 +183,8 @@ def _scatter(low: Lowering, a: Arguments) -> Lowered:
 
 def _scattered(low: Lowering, source: Lowered, index: Lowered, src: Any) -> Lowered:
     added = low.cast(src, low.meta.element)
-    if added.rank == index.rank or not added.rowed:
-        value = low.aligned(added, source.rank, source.rowed)
-        return low.like(source, low.build.emit("scatter_drop", source.value, index.value, value))
-    low.refuse("the values of a scatter have other rows than the indices: write x[:, None]")
+    value = low.aligned(added, source.rank, source.rowed)
+    return low.like(source, low.build.emit("scatter_drop", source.value, index.value, value))
 
 
 def _index(low: Lowering, a: Arguments) -> Lowered:

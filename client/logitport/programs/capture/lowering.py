@@ -93,6 +93,9 @@ class Lowering:
     def size(self, size: int | torch.SymInt) -> Size:
         """A size that does not depend on the rows."""
         expression = _expression(size)
+        if isinstance(size, torch.SymInt) and expression.func.__name__ in ("Min", "Max"):
+            bounds = size.node.shape_env.bound_sympy(expression)  # min(50, vocab) is 50
+            expression = bounds.lower if bounds.is_singleton() else expression
         factor = expression.coeff(self._vocab, 1)
         rest = expression - factor * self._vocab
         if self._rows in expression.free_symbols:
@@ -100,8 +103,10 @@ class Lowering:
                 "the number of rows is used as a number, or rows are not dimension 0 (a transposition, a flattening, "
                 "a broadcast of [rows] along the vocabulary): keep rows first, and write x[:, None]"
             )
+        if expression.free_symbols - {self._vocab}:
+            self.refuse("a size depends on values (a mask as an index, nonzero): write torch.where(mask, x, y)")
         if not (factor.is_Integer and rest.is_Integer):
-            self.refuse(f"a size that depends on values or is not a multiple of the width of the logits: {expression}")
+            self.refuse(f"the size {expression} is not a multiple of the width of the logits plus a constant")
         return Size(vocab=int(factor), constant=int(rest))
 
     def type_of(self, operand: Lowered) -> Type:

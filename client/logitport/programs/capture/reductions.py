@@ -135,10 +135,6 @@ def _topk(low: Lowering, a: Arguments) -> tuple[Lowered, Lowered]:
     return taken(low, source, indices), indices
 
 
-def _kthvalue(low: Lowering, a: Arguments) -> tuple[Lowered, Lowered]:
-    low.refuse("kthvalue: use topk, or sort and gather")
-
-
 def taken(low: Lowering, source: Lowered, indices: Lowered) -> Lowered:
     """The elements of the last dimension at indices."""
     if source.rowed != indices.rowed:
@@ -186,5 +182,4 @@ OPERATORS: dict[str, Callable[[Lowering, Arguments], Lowered | tuple[Lowered, ..
     "sort": _sort,
     "argsort": _argsort,
     "topk": _topk,
-    "kthvalue": _kthvalue,
 }

@@ -9,7 +9,7 @@ import traceback
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, MethodType, SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 from unittest import mock
 
@@ -18,13 +18,13 @@ import torch
 from torch.export import Dim, ExportedProgram, export
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from logitport.errors import LogitportError, NotCapturable
+from logitport.errors import InvalidArgument, LogitportError, NotCapturable
 from logitport.programs.rules import MAX_TOP_K
 from logitport.programs.tensor_history import TensorHistory
 from logitport.programs.types import Element
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from logitport.programs.processor import TensorProcessor
 
@@ -105,16 +105,39 @@ class _Process(torch.nn.Module):
         names = [parameter.name for parameter in type(processor).parameters()]
         params = SimpleNamespace(**dict(zip(names, tensors[len(INPUTS) :], strict=True)))
         with _other_world(self._conditions):
-            result = processor.process(tensors[0].clone(), params, _TracedHistory(tensors))
+            result = _traceable(processor)(tensors[0].clone(), params, _TracedHistory(tensors))
         if not isinstance(result, torch.Tensor):
             raise NotCapturable(f"{type(processor).__qualname__}.process returned {type(result)}, not a tensor")
         return result
 
 
+def _traceable(processor: TensorProcessor) -> Callable[..., Any]:
+    """The method `process` under the name `forward`: torch keeps the lines of frames with this name."""
+    process = type(processor).process
+    if not isinstance(process, FunctionType):
+        return processor.process
+    code = process.__code__.replace(co_name="forward")
+    renamed = FunctionType(code, process.__globals__, "forward", process.__defaults__, process.__closure__)
+    renamed.__kwdefaults__ = process.__kwdefaults__
+    return MethodType(renamed, processor)
+
+
 class _TracedHistory(TensorHistory):
     def __init__(self, tensors: list[torch.Tensor]) -> None:
-        self.ids, self.lengths = tensors[1], tensors[2]
         self._tensors = tensors
+
+    @property
+    def ids(self) -> torch.Tensor:  # type: ignore[override]
+        return self._in_window(1)
+
+    @property
+    def lengths(self) -> torch.Tensor:  # type: ignore[override]
+        return self._in_window(2)
+
+    def _in_window(self, place: int) -> torch.Tensor:
+        if not self._tensors[1].shape[1]:
+            raise InvalidArgument("history.ids and history.lengths are empty: set `window` of the class")
+        return self._tensors[place].clone()
 
     def token_mask(self, *, generated_only: bool = False) -> torch.Tensor:
         return self._tensors[INPUTS.index(("token_mask", generated_only))].clone()
@@ -142,8 +165,8 @@ def _examples(cls: type[TensorProcessor], conditions: Conditions) -> list[torch.
 def _other_world(conditions: Conditions) -> Iterator[None]:
     """Seed the random generators and shift the clock, for a while."""
     states = random.getstate(), np.random.get_state()
-    clock, real = conditions.seconds, time.time
-    with torch.random.fork_rng(devices=[]), mock.patch("time.time", lambda: real() + clock):
+    shifted = time.time() + conditions.seconds
+    with torch.random.fork_rng(devices=[]), mock.patch("time.time", return_value=shifted):
         random.seed(conditions.seed)
         np.random.seed(conditions.seed)
         torch.manual_seed(conditions.seed)
