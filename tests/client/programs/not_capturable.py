@@ -25,7 +25,7 @@ def branches(self, logits, params, history):
     return -logits
 
 
-@refused("params.x.max().item()", "Python number", "compute with the tensor")
+@refused("params.x.max().item()", "mixes rows")
 def takes_an_item(self, logits, params, history):
     return logits * params.x.max().item()
 
@@ -131,7 +131,7 @@ def gathers_rows(self, logits, params, history):
     return logits.gather(0, torch.zeros_like(logits, dtype=torch.int64))
 
 
-@refused("logits.T", "transposition")
+@refused("logits.T", "rows must stay dimension 0")
 def transposes(self, logits, params, history):
     return logits.T.softmax(0).T
 
@@ -151,7 +151,7 @@ def counts_rows(self, logits, params, history):
     return logits * logits.shape[0]
 
 
-@refused("params.x[None]", "rows would no longer be dimension 0")
+@refused("params.x[None]", "rows are not dimension 0")
 def compares_rows(self, logits, params, history):
     return logits + (params.x[:, None] - params.x[None]).sum(-1, keepdim=True)
 
@@ -176,7 +176,7 @@ def forgets_none(self, logits, params, history):
     return logits + params.x
 
 
-@refused("logits[logits > 0]", "a mask selects elements")
+@refused("logits[logits > 0]", "a size depends on values (a mask as an index")
 def selects(self, logits, params, history):
     return logits + logits[logits > 0].sum()
 

@@ -17,7 +17,7 @@ import torch
 
 from logitport.errors import InvalidProgram, LimitExceeded, NotCapturable
 from logitport.programs.capture.graph import lower
-from logitport.programs.capture.tracing import Conditions, trace
+from logitport.programs.capture.tracing import Conditions, definition, trace
 from logitport.programs.processor import TensorProcessor
 from logitport.programs.verifier import MAX_NAME_LENGTH, verify
 
@@ -47,18 +47,18 @@ def capture(cls: type[TensorProcessor]) -> Program:
     if program != other:
         pairs = zip_longest(program.values, other.values)
         different = (place for place, (one, another) in enumerate(pairs) if one != another)
-        where = next((line for place in different for line in lines[place : place + 1] if line), cls.__qualname__)
+        where = next((line for place in different for line in lines[place : place + 1]), definition(cls))
         raise NotCapturable(
-            f"{where}: two captures differ here: the code depends on a random number, the clock, a counter, or the dtype "
-            'of the logits (torch.finfo, .half(), a number that float16 rounds): for the lowest logit, write float("-inf")'
+            f"{where}: two captures differ here: the code depends on a random number, the clock, a counter, or the "
+            "dtype of the logits (torch.finfo, .half(), a number that float16 rounds): write -inf for the lowest logit"
         )
     try:
         verify(program)
     except (InvalidProgram, LimitExceeded) as error:
-        raise NotCapturable(f"{cls.__qualname__}: {error.message}") from error
+        raise NotCapturable(f"{definition(cls)}: {error.message}") from error
     return program
 
 
 def _captured(cls: type[TensorProcessor], conditions: Conditions) -> tuple[Program, list[str]]:
     name = cls.__qualname__.rpartition(".")[2][:MAX_NAME_LENGTH]
-    return lower(trace(cls, conditions), cls.parameters(), cls.window, name)
+    return lower(trace(cls, conditions), cls.parameters(), cls.window, name, definition(cls))

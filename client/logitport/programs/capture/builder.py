@@ -27,11 +27,11 @@ class Builder:
         line: where the author's code is that is being captured.
     """
 
-    def __init__(self, parameters: Mapping[str, Parameter], window: int) -> None:
+    def __init__(self, parameters: Mapping[str, Parameter], window: int, line: str) -> None:
         self.values: list[Value] = []
         self.types: list[Type] = []
         self.lines: list[str] = []
-        self.line = ""
+        self.line = line
         self._context = Context(parameters, window)
         self._known: dict[tuple[Value, bytes], int] = {}
 

@@ -48,7 +48,7 @@ _ADVICE = {
 
 
 def lower(
-    exported: ExportedProgram, parameters: tuple[Parameter, ...], window: int, name: str
+    exported: ExportedProgram, parameters: tuple[Parameter, ...], window: int, name: str, line: str
 ) -> tuple[Program, list[str]]:
     """Make a program of a graph.
 
@@ -57,6 +57,7 @@ def lower(
         parameters: what a request may set.
         window: the number of ids in the history.
         name: name of the program.
+        line: where the author defines `process`, for what has no line of its own.
 
     Returns:
         The program, which is not verified, and the author's line of each of its values.
@@ -64,14 +65,15 @@ def lower(
     Raises:
         NotCapturable: the graph has an operator that programs lack, or mixes rows.
     """
-    return _Graph(exported, parameters, window).program(name)
+    return _Graph(exported, parameters, window, line).program(name)
 
 
 class _Graph:
-    def __init__(self, exported: ExportedProgram, parameters: tuple[Parameter, ...], window: int) -> None:
+    def __init__(self, exported: ExportedProgram, parameters: tuple[Parameter, ...], window: int, line: str) -> None:
         self._exported = exported
         self._window = window
-        self._build = Builder({parameter.name: parameter for parameter in parameters}, window)
+        self._line = line
+        self._build = Builder({parameter.name: parameter for parameter in parameters}, window, line)
         signature = exported.graph_signature
         names = [spec.arg.name for spec in signature.input_specs if spec.kind is InputKind.USER_INPUT]
         self._inputs = dict(zip(names, [*INPUTS, *(parameter.name for parameter in parameters)], strict=True))
@@ -86,7 +88,7 @@ class _Graph:
         for node in self._exported.graph.nodes:
             if node.op == "output":
                 break
-            self._build.line = line_of(node.stack_trace)
+            self._build.line = line_of(node.stack_trace) or self._line
             try:
                 self._lowered[node] = self._lower(node)
             except InvalidProgram as error:
@@ -100,10 +102,10 @@ class _Graph:
         except NotCapturable:
             raise
         except InvalidProgram as error:
-            raise NotCapturable(f"{name}.process: {error.message}") from error
+            raise NotCapturable(f"{self._line}: {error.message}") from error
 
     def _result(self, result: Lowered | None) -> int:
-        self._build.line = ""
+        self._build.line = self._line
         if result is None:
             self._low.refuse("process returns a number or a constant: return logits")
         found = self._low.type_of(result)
@@ -178,7 +180,7 @@ class _Graph:
     def _constant(self, node: Node) -> Lowered:
         tensor = {**self._exported.state_dict, **self._exported.constants}[self._constants[node.name]]
         if node.users:
-            self._build.line = line_of(next(iter(node.users)).stack_trace)
+            self._build.line = line_of(next(iter(node.users)).stack_trace) or self._line
         if not isinstance(tensor, torch.Tensor):
             self._low.refuse(f"a constant of type {type(tensor)}")
         element = self._low.element(tensor.dtype)

@@ -70,7 +70,7 @@ class Lowering:
 
     def refuse(self, reason: str) -> NoReturn:
         """Raise NotCapturable at the present line of the author."""
-        raise NotCapturable(f"{self.build.line or 'process'}: {reason}")
+        raise NotCapturable(f"{self.build.line}: {reason}")
 
     # Types and sizes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import random
 import time
@@ -10,7 +11,7 @@ import warnings
 from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType, MethodType, SimpleNamespace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -79,7 +80,7 @@ def trace(cls: type[TensorProcessor], conditions: Conditions) -> ExportedProgram
         except NotCapturable:
             raise
         except Exception as error:
-            raise NotCapturable(f"{_author_line(error) or cls.__qualname__}: {_reason(error)}") from error
+            raise NotCapturable(f"{_author_line(error) or definition(cls)}: {_reason(error)}") from error
 
 
 def line_of(stack_trace: str | None) -> str:
@@ -90,8 +91,14 @@ def line_of(stack_trace: str | None) -> str:
         if frame.startswith('File "') and not frame.removeprefix('File "').startswith(_OURS):
             file, _, rest = frame.removeprefix('File "').partition('", line ')
             code = lines[number + 1].strip() if number + 1 < len(lines) else ""
-            return f"{file}:{rest.partition(',')[0]}: {code}"
+            return f"{file}:{rest.partition(',')[0]}: `{code}`"
     return ""
+
+
+def definition(cls: type[TensorProcessor]) -> str:
+    """Where the author defines `process`."""
+    code = getattr(inspect.unwrap(cls.process), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}: {cls.__qualname__}.process" if code else cls.__qualname__
 
 
 class _Process(torch.nn.Module):
@@ -107,7 +114,7 @@ class _Process(torch.nn.Module):
         with _other_world(self._conditions):
             result = _traceable(processor)(tensors[0].clone(), params, _TracedHistory(tensors))
         if not isinstance(result, torch.Tensor):
-            raise NotCapturable(f"{type(processor).__qualname__}.process returned {type(result)}, not a tensor")
+            raise NotCapturable(f"{definition(type(processor))}: returned {type(result)}, not a tensor")
         return result
 
 
@@ -196,7 +203,7 @@ def _author_line(error: BaseException) -> str:
         if not frame.filename.startswith(_OURS):
             if frame.filename == traceback.extract_tb(error.__traceback__)[0].filename and frame.name == "trace":
                 break
-            return f"{frame.filename}:{frame.lineno}: {frame.line}"
+            return f"{frame.filename}:{frame.lineno}: `{frame.line}`"
     return ""
 
 
