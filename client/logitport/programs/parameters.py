@@ -55,7 +55,7 @@ class Float(Declaration):
     def parameter(self, name: str) -> Parameter:
         above = None if self.gt is None else float(np.nextafter(np.float32(self.gt), np.float32(np.inf)))
         below = None if self.lt is None else float(np.nextafter(np.float32(self.lt), np.float32(-np.inf)))
-        return Parameter(name, Element.FLOAT32, self.default, _highest(self.ge, above), _lowest(self.le, below))
+        return Parameter(name, Element.FLOAT32, _float(self.default), _highest(self.ge, above), _lowest(self.le, below))
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Int(Declaration):
     def parameter(self, name: str) -> Parameter:
         above = None if self.gt is None else self.gt + 1
         below = None if self.lt is None else self.lt - 1
-        return Parameter(name, Element.INT64, self.default, _highest(self.ge, above), _lowest(self.le, below))
+        return Parameter(name, Element.INT64, _float(self.default), _highest(self.ge, above), _lowest(self.le, below))
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Bool(Declaration):
     default: bool | None = None
 
     def parameter(self, name: str) -> Parameter:
-        return Parameter(name, Element.BOOL, None if self.default is None else float(self.default), 0.0, 1.0)
+        return Parameter(name, Element.BOOL, _float(self.default), 0.0, 1.0)
 
 
 def read_params(parameters: Sequence[Parameter], params: Mapping[str, Any]) -> dict[str, float]:
@@ -154,6 +154,10 @@ def _check(parameter: Parameter) -> None:
         raise InvalidArgument(
             f"the default {parameter.default} lies outside the limits {parameter.minimum} and {parameter.maximum}"
         )
+
+
+def _float(number: float | None) -> float | None:
+    return None if number is None else float(number)
 
 
 def _highest(*limits: float | None) -> float:

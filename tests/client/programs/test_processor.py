@@ -125,7 +125,7 @@ def test_strict_limits() -> None:
 @pytest.mark.parametrize(
     ("declare", "message"),
     [
-        (lambda: Float(default=2, le=1), "the default 2 lies outside"),
+        (lambda: Float(default=2, le=1), "the default 2.0 lies outside"),
         (lambda: Float(ge=2, le=1), "exclude all values"),
         (lambda: Float(ge=float("nan")), "exclude all values"),
         (lambda: Int(default=1 << 60), "it must be an integer in"),
