@@ -172,6 +172,7 @@ def test_refusals_have_the_line_and_advice(process, line: str, texts: tuple[str,
     assert message.startswith(f"{not_capturable.__file__}:")
     assert line in message
     assert all(text in message for text in texts), message
+    assert not capfd.readouterr().err
 
 
 def test_only_tensor_processors_can_be_captured() -> None:

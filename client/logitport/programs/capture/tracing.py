@@ -66,21 +66,14 @@ def trace(cls: type[TensorProcessor], conditions: Conditions) -> ExportedProgram
     Raises:
         NotCapturable: the class cannot be instantiated, `process` raises, or it depends on values.
     """
-    with _quiet():
-        try:
-            module = _Process(cls, conditions)
-            rows, vocab = Dim("rows", min=2), Dim("vocab", min=MAX_TOP_K)
-            tensors = _examples(cls, conditions)
-            dynamic = [
-                {0: rows, 1: vocab} if one.shape[1:] == (conditions.vocab_size,) else {0: rows} for one in tensors
-            ]
-            exported = export(module, (tensors,), dynamic_shapes=(dynamic,), strict=False)
-            decomposed: ExportedProgram = exported.run_decompositions({})
-            return decomposed
-        except NotCapturable:
-            raise
-        except Exception as error:
-            raise NotCapturable(f"{_author_line(error) or definition(cls)}: {_reason(error)}") from error
+    with _quiet(), _refused_as(cls):
+        module = _Process(cls, conditions)
+        rows, vocab = Dim("rows", min=2), Dim("vocab", min=MAX_TOP_K)
+        tensors = _examples(cls, conditions)
+        dynamic = [{0: rows, 1: vocab} if one.shape[1:] == (conditions.vocab_size,) else {0: rows} for one in tensors]
+        exported = export(module, (tensors,), dynamic_shapes=(dynamic,), strict=False)
+        decomposed: ExportedProgram = exported.run_decompositions({})
+        return decomposed
 
 
 def line_of(stack_trace: str | None) -> str:
@@ -111,7 +104,7 @@ class _Process(torch.nn.Module):
         processor = self._processor
         names = [parameter.name for parameter in type(processor).parameters()]
         params = SimpleNamespace(**dict(zip(names, tensors[len(INPUTS) :], strict=True)))
-        with _other_world(self._conditions):
+        with _other_world(self._conditions), _refused_as(type(processor)):
             result = _traceable(processor)(tensors[0].clone(), params, _TracedHistory(tensors))
         if not isinstance(result, torch.Tensor):
             raise NotCapturable(f"{definition(type(processor))}: returned {type(result)}, not a tensor")
@@ -185,6 +178,17 @@ def _other_world(conditions: Conditions) -> Iterator[None]:
 
 
 @contextmanager
+def _refused_as(cls: type[TensorProcessor]) -> Iterator[None]:
+    """Convert any exception to NotCapturable. Used inside torch, too, which prints its graph for its own exceptions."""
+    try:
+        yield
+    except NotCapturable:
+        raise
+    except Exception as error:
+        raise NotCapturable(f"{_author_line(error) or definition(cls)}: {_reason(error)}") from error
+
+
+@contextmanager
 def _quiet() -> Iterator[None]:
     """Suppress torch's own warnings, and its logs of what is refused here with a reason."""
     logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
@@ -201,8 +205,6 @@ def _quiet() -> Iterator[None]:
 def _author_line(error: BaseException) -> str:
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(_OURS):
-            if frame.filename == traceback.extract_tb(error.__traceback__)[0].filename and frame.name == "trace":
-                break
             return f"{frame.filename}:{frame.lineno}: `{frame.line}`"
     return ""
 
