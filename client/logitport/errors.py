@@ -7,6 +7,7 @@
     │   ├── InvalidParams              parameters that the processor cannot use
     │   ├── InvalidName                a name that is not namespace/name[:tag]
     │   └── InvalidProgram             a program that the verifier refuses
+    │       └── NotCapturable          a class that cannot become a program (raised only by the client)
     ├── AccessError
     │   ├── NotAuthenticated           no token or certificate, or one that the server does not know
     │   └── NotPermitted               the caller is known, and lacks the scope
@@ -91,6 +92,10 @@ class InvalidName(InvalidArgument):
 
 class InvalidProgram(InvalidArgument):
     """A program that cannot be decoded, or that the verifier refuses."""
+
+
+class NotCapturable(InvalidProgram):
+    """A class that cannot become a program. Raised by the client; the message has the file and the line."""
 
 
 class AccessError(LogitportError):

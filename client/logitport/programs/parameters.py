@@ -9,22 +9,29 @@ from logitport.errors import InvalidParams
 from logitport.programs.types import Element
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from logitport.programs.program import Parameter, Program
+    from logitport.programs.program import Parameter
 
 _INT64_LIMIT = 1 << 63
 # The bound from which a number rounds to infinity in float32.
 _FLOAT32_LIMIT = (2 - 2**-24) * 2.0**127
 
 
-def check_params(program: Program, params: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return the value of each parameter of the program, in its order. Other keys are ignored.
+def check_params(parameters: Sequence[Parameter], params: Mapping[str, Any]) -> tuple[float, ...]:
+    """Return the value of each parameter, in their order: a float, an int or a bool.
+
+    Args:
+        parameters: what a request may set.
+        params: what it sets. Keys that start with two underscores are ignored: engines add them.
 
     Raises:
-        InvalidParams: a key is missing, or its value has another type or lies outside the limits.
+        InvalidParams: a key is missing or unknown, or its value has another type or lies outside the limits.
     """
-    return tuple(_check(parameter, params) for parameter in program.parameters)
+    names = [parameter.name for parameter in parameters]
+    if unknown := [key for key in params if key not in names and not key.startswith("__")]:
+        raise InvalidParams(f"there is no parameter {unknown[0]!r:.100}; set only: {', '.join(names) or 'none'}")
+    return tuple(_check(parameter, params) for parameter in parameters)
 
 
 def _check(parameter: Parameter, params: Mapping[str, Any]) -> float:

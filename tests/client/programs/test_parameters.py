@@ -24,12 +24,12 @@ PROGRAM = Program(
 )
 
 
-def test_defaults_and_other_keys() -> None:
-    assert check_params(PROGRAM, {"i": 3, "other": object()}) == (0.5, 3, True, 0.0)
+def test_defaults_and_keys_of_engines() -> None:
+    assert check_params(PROGRAM.parameters, {"i": 3, "__req__": object()}) == (0.5, 3, True, 0.0)
 
 
 def test_values_have_the_declared_type() -> None:
-    checked = check_params(PROGRAM, {"f": 1, "i": -5, "b": False, "free": -math.inf})
+    checked = check_params(PROGRAM.parameters, {"f": 1, "i": -5, "b": False, "free": -math.inf})
     assert checked == (1.0, -5, False, -math.inf)
     assert [type(value) for value in checked] == [float, int, bool, float]
 
@@ -38,6 +38,7 @@ def test_values_have_the_declared_type() -> None:
     ("params", "message"),
     [
         ({}, r"'i' is missing; set it to an integer in \[-5, 50\]"),
+        ({"i": 1, "x": 1}, r"no parameter 'x'; set only: f, i, b, free"),
         ({"i": 51}, r"'i' is 51; it must be an integer in \[-5, 50\]"),
         ({"i": 1.0}, "'i' is 1.0"),
         ({"i": True}, "'i' is True"),
@@ -53,4 +54,4 @@ def test_values_have_the_declared_type() -> None:
 )
 def test_wrong_values(params: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidParams, match=message):
-        check_params(PROGRAM, params)
+        check_params(PROGRAM.parameters, params)
