@@ -130,10 +130,13 @@ def test_constants_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plan(verified).constant_bytes == WIDTH * (8 + 4 + 4)
 
 
-@pytest.mark.parametrize("verified", [build.min_p(), build.top_p(), build.entropy_gate()], ids=str)
-def test_memory_is_what_the_plan_says_and_is_allocated_once(verified: Verified) -> None:
+@pytest.mark.parametrize(
+    ("verified", "params"),
+    [(build.min_p(), {"min_p": 0.1}), (build.top_p(), {"top_p": 0.5}), (build.entropy_gate(), {})],
+    ids=["min_p", "top_p", "entropy_gate"],
+)
+def test_memory_is_what_the_plan_says_and_is_allocated_once(verified: Verified, params: dict[str, float]) -> None:
     runner = Runner()
-    params = {"min_p": 0.1, "top_p": 0.5}
     for _ in range(5):
         logits = torch.randn(ROWS, WIDTH)
         runner.apply(verified, logits, slice(None), [params] * ROWS)
