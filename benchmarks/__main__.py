@@ -11,7 +11,20 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import axes, bar, costs, domains, engines, isolation, misbehaviour, overlap, plot, publish, report
+from benchmarks import (
+    axes,
+    bar,
+    costs,
+    domains,
+    engines,
+    isolation,
+    misbehaviour,
+    overlap,
+    plot,
+    programs,
+    publish,
+    report,
+)
 from benchmarks.machine import Bystanders, describe
 from benchmarks.servers import connected
 
@@ -29,6 +42,7 @@ _BAR = (
     bar.round_trips,
     isolation.isolation,
     domains.trust_domains,
+    programs.programs,
     misbehaviour.hangs,
     costs.server_cpu,
     costs.server_memory,

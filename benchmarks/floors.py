@@ -13,8 +13,7 @@ import torch
 from benchmarks.measure import Contestant
 from benchmarks.peers import Echo
 from benchmarks.socket_echo import SocketEchoStream
-from logitport.core.tensors import even_span, put_rows, take_rows
-from logitport_server.dialects.results import rows_with_nan
+from logitport.core.tensors import even_span, put_rows, rows_with_nan, take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -30,6 +30,8 @@ SLOW_FILES = frozenset(
         "client/integrations/transformers/test_generate.py",
         "client/integrations/vllm/test_admission.py",
         "client/session/transports/test_transport_conformance.py",
+        # torch.export, twice for each case.
+        "client/programs/test_captured_results.py",
         # A process for each case.
         "client/payload/test_dumps_dialects.py",
         # Models and generated text.

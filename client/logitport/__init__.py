@@ -15,6 +15,7 @@ from logitport.errors import (
     InvalidLogits,
     InvalidName,
     InvalidParams,
+    InvalidProgram,
     InvalidTokenId,
     LimitExceeded,
     LoadFailed,
@@ -23,6 +24,7 @@ from logitport.errors import (
     NameTaken,
     NeedSync,
     NotAuthenticated,
+    NotCapturable,
     NotPermitted,
     PayloadError,
     PayloadNotAllowed,
@@ -51,6 +53,9 @@ if TYPE_CHECKING:
     from logitport.calls import ApplyResult
     from logitport.client import Client
     from logitport.connection import Tls
+    from logitport.programs.declarations import Bool, Float, Int
+    from logitport.programs.processor import TensorProcessor
+    from logitport.programs.tensor_history import TensorHistory
     from logitport.session.session import Session
     from logitport.session.step import PendingStep, StepResult
 
@@ -58,6 +63,7 @@ __all__ = [
     "AccessError",
     "ApplyResult",
     "AsyncClient",
+    "Bool",
     "Client",
     "CustomLogitProcessor",
     "DeadlineExceeded",
@@ -66,14 +72,17 @@ __all__ = [
     "EditProcessor",
     "EditRequest",
     "Edits",
+    "Float",
     "Handle",
     "History",
     "InDialect",
+    "Int",
     "InternalError",
     "InvalidArgument",
     "InvalidLogits",
     "InvalidName",
     "InvalidParams",
+    "InvalidProgram",
     "InvalidTokenId",
     "LimitExceeded",
     "LoadFailed",
@@ -82,6 +91,7 @@ __all__ = [
     "NameTaken",
     "NeedSync",
     "NotAuthenticated",
+    "NotCapturable",
     "NotPermitted",
     "PayloadError",
     "PayloadNotAllowed",
@@ -104,19 +114,26 @@ __all__ = [
     "SignatureRefused",
     "StateLost",
     "StepResult",
+    "TensorHistory",
+    "TensorProcessor",
     "Tls",
     "UnknownProcessor",
     "UnknownRequest",
 ]
 
-# Imported at first use, because these modules import gRPC, which processors and their workers do not need.
+# Imported at first use: gRPC, which processors and their workers do not need, and programs, which few processors need.
 _LAZY = {
     "ApplyResult": "logitport.calls",
     "AsyncClient": "logitport.aio",
+    "Bool": "logitport.programs.declarations",
     "Client": "logitport.client",
+    "Float": "logitport.programs.declarations",
+    "Int": "logitport.programs.declarations",
     "PendingStep": "logitport.session.step",
     "Session": "logitport.session.session",
     "StepResult": "logitport.session.step",
+    "TensorHistory": "logitport.programs.tensor_history",
+    "TensorProcessor": "logitport.programs.processor",
     "Tls": "logitport.connection",
 }
 

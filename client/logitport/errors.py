@@ -5,7 +5,9 @@
     │   ├── InvalidTokenId             an id outside the vocabulary
     │   ├── InvalidLogits              wrong width, dtype, row count or size
     │   ├── InvalidParams              parameters that the processor cannot use
-    │   └── InvalidName                a name that is not namespace/name[:tag]
+    │   ├── InvalidName                a name that is not namespace/name[:tag]
+    │   └── InvalidProgram             a program that the verifier refuses
+    │       └── NotCapturable          a class that cannot become a program (raised only by the client)
     ├── AccessError
     │   ├── NotAuthenticated           no token or certificate, or one that the server does not know
     │   └── NotPermitted               the caller is known, and lacks the scope
@@ -86,6 +88,14 @@ class InvalidParams(InvalidArgument):
 
 class InvalidName(InvalidArgument):
     """A registered name that is not of the form namespace/name[:tag]."""
+
+
+class InvalidProgram(InvalidArgument):
+    """A program that cannot be decoded, or that the verifier refuses."""
+
+
+class NotCapturable(InvalidProgram):
+    """A class that cannot become a program. Raised by the client; the message has the file and the line."""
 
 
 class AccessError(LogitportError):
@@ -233,6 +243,7 @@ _TABLE: tuple[tuple[type[LogitportError], common_pb2.ErrorCode, str], ...] = (
     (InvalidLogits, common_pb2.ERROR_CODE_INVALID_LOGITS, "INVALID_ARGUMENT"),
     (InvalidParams, common_pb2.ERROR_CODE_INVALID_PARAMS, "INVALID_ARGUMENT"),
     (InvalidName, common_pb2.ERROR_CODE_INVALID_NAME, "INVALID_ARGUMENT"),
+    (InvalidProgram, common_pb2.ERROR_CODE_INVALID_PROGRAM, "INVALID_ARGUMENT"),
     (UnknownProcessor, common_pb2.ERROR_CODE_UNKNOWN_PROCESSOR, "NOT_FOUND"),
     (NameTaken, common_pb2.ERROR_CODE_NAME_TAKEN, "ALREADY_EXISTS"),
     (PayloadNotAllowed, common_pb2.ERROR_CODE_PAYLOAD_NOT_ALLOWED, "PERMISSION_DENIED"),

@@ -48,6 +48,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_SIGNATURE_REFUSED: _ClassVar[ErrorCode]
     ERROR_CODE_PROCESSOR_TIMED_OUT: _ClassVar[ErrorCode]
     ERROR_CODE_PROCESSOR_QUARANTINED: _ClassVar[ErrorCode]
+    ERROR_CODE_INVALID_PROGRAM: _ClassVar[ErrorCode]
 ON_ERROR_UNSPECIFIED: OnError
 ON_ERROR_ABORT: OnError
 ON_ERROR_SKIP: OnError
@@ -82,6 +83,7 @@ ERROR_CODE_NOT_PERMITTED: ErrorCode
 ERROR_CODE_SIGNATURE_REFUSED: ErrorCode
 ERROR_CODE_PROCESSOR_TIMED_OUT: ErrorCode
 ERROR_CODE_PROCESSOR_QUARANTINED: ErrorCode
+ERROR_CODE_INVALID_PROGRAM: ErrorCode
 
 class Tensor(_message.Message):
     __slots__ = ("datatype", "shape", "raw", "region")

@@ -47,7 +47,13 @@ def test_only_errors_that_are_never_sent_lack_a_code() -> None:
     without_code = {cls.__name__ for cls in CLASSES if cls not in ON_THE_WIRE}
     assert without_code == {
         *("LogitportError", "AccessError", "RegistryError", "PayloadError", "SessionError"),  # branches of the tree
-        *("PayloadNotPortable", "ServerUnavailable", "DeadlineExceeded", "RequestsFailed"),  # raised by the client
+        *(
+            "NotCapturable",
+            "PayloadNotPortable",
+            "ServerUnavailable",
+            "DeadlineExceeded",
+            "RequestsFailed",
+        ),  # raised by the client
     }
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import logitport
 
 PUBLIC = """
-    AccessError ApplyResult AsyncClient Client CustomLogitProcessor DeadlineExceeded DuplicateRequest EditKind
-    EditProcessor EditRequest Edits Handle History InDialect InternalError InvalidArgument InvalidLogits InvalidName
-    InvalidParams InvalidTokenId LimitExceeded LoadFailed LogitportError MalformedPayload NameTaken NeedSync
-    NotAuthenticated NotPermitted PayloadError PayloadNotAllowed PayloadNotPortable PendingRequest PendingStep
-    ProcessorFailed ProcessorQuarantined ProcessorRef ProcessorTimedOut PythonMismatch RegistryError Request
-    RequestsFailed RowEdits ServerUnavailable Session SessionClosed SessionError SignatureRefused StateLost StepResult
-    Tls UnknownProcessor UnknownRequest
+    AccessError ApplyResult AsyncClient Bool Client CustomLogitProcessor DeadlineExceeded DuplicateRequest EditKind
+    EditProcessor EditRequest Edits Float Handle History InDialect Int InternalError InvalidArgument InvalidLogits
+    InvalidName InvalidParams InvalidProgram InvalidTokenId LimitExceeded LoadFailed LogitportError MalformedPayload
+    NameTaken NeedSync NotAuthenticated NotCapturable NotPermitted PayloadError PayloadNotAllowed PayloadNotPortable
+    PendingRequest PendingStep ProcessorFailed ProcessorQuarantined ProcessorRef ProcessorTimedOut PythonMismatch
+    RegistryError Request RequestsFailed RowEdits ServerUnavailable Session SessionClosed SessionError
+    SignatureRefused StateLost StepResult TensorHistory TensorProcessor Tls UnknownProcessor UnknownRequest
 """
 FOLDER = Path(logitport.__file__).parent
 

@@ -100,6 +100,17 @@ def put_rows(logits: Any, rows: Sequence[int], values: Any) -> None:
         logits[row_index(rows, logits) if is_torch(logits) else list(rows)] = values
 
 
+def rows_with_nan(logits: torch.Tensor) -> list[int]:
+    """Rows of float[rows, vocab_size] that hold a NaN, ascending; sampling from such a row can crash an engine.
+
+    Always empty for logits on a GPU: reading them would wait for the device.
+    """
+    if logits.device.type != "cpu" or not logits.numel():
+        return []
+    rows: list[int] = logits.amax(dim=1).isnan().nonzero().flatten().tolist()
+    return rows
+
+
 def row_index(rows: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
     """Make an index tensor, int64[rows], on the logits' device; the copy to a GPU does not block."""
     import torch

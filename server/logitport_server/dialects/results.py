@@ -23,14 +23,3 @@ def check_result(result: object, shape: torch.Size, processor: str) -> None:
         f"processor {processor} returned {wrong}; return the logits, a floating-point tensor of shape {list(shape)}",
         processor=processor,
     )
-
-
-def rows_with_nan(logits: torch.Tensor) -> list[int]:
-    """Rows of float[rows, vocab_size] that hold a NaN, ascending; sampling from such a row can crash an engine.
-
-    Always empty for logits on a GPU: reading them would wait for the device.
-    """
-    if logits.device.type != "cpu" or not logits.numel():
-        return []
-    rows: list[int] = logits.amax(dim=1).isnan().nonzero().flatten().tolist()
-    return rows

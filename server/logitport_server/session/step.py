@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from logitport.core.tensors import even_span, put_rows, take_rows
+from logitport.core.tensors import even_span, put_rows, rows_with_nan, take_rows
 from logitport.errors import ProcessorFailed, ProcessorTimedOut
 from logitport.ops import PipelineStage, apply_edits
 from logitport_server.dialects.base import States, by_row
 from logitport_server.dialects.failures import NON_RETRYABLE, of_dialect
-from logitport_server.dialects.results import check_result, rows_with_nan
+from logitport_server.dialects.results import check_result
 from logitport_server.executors import Flight, NotStarted, RemoteCall
 from logitport_server.session.grouping import Group, Row, Rows
 from logitport_server.session.ordering import in_order

@@ -1,0 +1,64 @@
+"""Captures a `TensorProcessor` as a program.
+
+tracing      runs `process` on tensors without values, and records torch's operators
+graph        goes through the operators, and calls the lowering of each
+elementwise, reductions, indexing
+             lower torch's operators to those of programs
+lowering     what they share: types, sizes, broadcasting
+builder      the values of the program
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+import torch
+
+from logitport.errors import InvalidProgram, LimitExceeded, NotCapturable
+from logitport.programs.capture.graph import lower
+from logitport.programs.capture.tracing import Conditions, definition, trace
+from logitport.programs.processor import TensorProcessor
+from logitport.programs.verifier import MAX_NAME_LENGTH, verify
+
+if TYPE_CHECKING:
+    from logitport.programs.program import Program
+
+__all__ = ["capture"]
+
+# In the element type of the logits, float16 differs from float32. A second dtype shows which values depend on it.
+_CONDITIONS = (
+    Conditions(torch.float16, rows=3, vocab_size=5003, seed=1, seconds=0.0),
+    Conditions(torch.bfloat16, rows=5, vocab_size=7001, seed=2, seconds=100_003.25),
+)
+
+
+def capture(cls: type[TensorProcessor]) -> Program:
+    """Make a program of a processor. `process` runs twice, on tensors without values.
+
+    The program is what `process` computes for logits of at least 4096 elements a row.
+
+    Raises:
+        NotCapturable: the message has the author's file and line, the cause, and what to write instead.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, TensorProcessor)):
+        raise NotCapturable(f"{cls!r} is not a subclass of TensorProcessor: only those can be captured")
+    (program, lines), (other, _) = [_captured(cls, conditions) for conditions in _CONDITIONS]
+    if program != other:
+        pairs = zip_longest(program.values, other.values)
+        different = (place for place, (one, another) in enumerate(pairs) if one != another)
+        where = next((line for place in different for line in lines[place : place + 1]), definition(cls))
+        raise NotCapturable(
+            f"{where}: two captures differ here: the code depends on a random number, the clock, a counter, or the "
+            "dtype of the logits (torch.finfo, .half(), a number that float16 rounds): write -inf for the lowest logit"
+        )
+    try:
+        verify(program)
+    except (InvalidProgram, LimitExceeded) as error:
+        raise NotCapturable(f"{definition(cls)}: {error.message}") from error
+    return program
+
+
+def _captured(cls: type[TensorProcessor], conditions: Conditions) -> tuple[Program, list[str]]:
+    name = cls.__qualname__.rpartition(".")[2][:MAX_NAME_LENGTH]
+    return lower(trace(cls, conditions), cls.parameters(), cls.window, name, definition(cls))

@@ -1,0 +1,282 @@
+"""Lowers operators of torch that make, cut, join and index tensors."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+from logitport.programs.capture.elementwise import where
+from logitport.programs.capture.lowering import Arguments, Lowered, Lowering
+from logitport.programs.capture.reductions import taken
+from logitport.programs.types import ONE, Element, Size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _filled(low: Lowering, a: Arguments, number: float | None = None) -> Lowered:
+    """A tensor of one number, of the shape of the result."""
+    element, shape, rowed = low.meta
+    given: Any = number if number is not None else a["s"] if "s" in a else a["fill_value"]
+    return low.expanded(low.scalar(given, element), rowed, shape)
+
+
+def _fill(low: Lowering, a: Arguments) -> Lowered:
+    return low.expanded(low.cast(a["value"], low.meta.element), low.meta.rowed, low.meta.shape)
+
+
+def _copy(low: Lowering, a: Arguments) -> Lowered:
+    return low.expanded(low.cast(a["src"], low.meta.element), low.meta.rowed, low.meta.shape)
+
+
+def _arange(low: Lowering, a: Arguments) -> Lowered:
+    element, shape, rowed = low.meta
+    if rowed:
+        low.refuse("arange over the rows: a row must not depend on its position")
+    result = low.cast(low.new(low.build.emit("arange", shape=shape), rowed=False), element)
+    if a.get("step", 1) != 1:
+        result = low.apply("multiply", result, a["step"], element=element)
+    if "start" in a and a["start"] != 0:
+        result = low.apply("add", result, a["start"], element=element)
+    return result
+
+
+def _expand(low: Lowering, a: Arguments) -> Lowered:
+    return low.expanded(a["self"], low.meta.rowed, low.meta.shape)
+
+
+def _reshape(low: Lowering, a: Arguments) -> Lowered:
+    return low.reshaped(a["self"], low.meta.rowed, low.meta.shape)
+
+
+def _unsqueeze(low: Lowering, a: Arguments) -> Lowered:
+    source: Lowered = a["self"]
+    return unsqueezed(low, source, a["dim"])
+
+
+def unsqueezed(low: Lowering, source: Lowered, dim: int) -> Lowered:
+    """A dimension of size 1 more."""
+    dim = dim + source.rank + 1 if dim < 0 else dim
+    if source.rowed and dim == 0:
+        low.refuse("rows would no longer be dimension 0: write x[:, None]")
+    return Lowered(low.build.emit("unsqueeze", source.value, axis=source.rank + 1 - dim), source.rank + 1, source.rowed)
+
+
+def _slice(low: Lowering, a: Arguments) -> Lowered:
+    source: Lowered = a["self"]
+    dim = a["dim"] + source.rank if a["dim"] < 0 else a["dim"]
+    if source.rowed and dim == 0:
+        if not low.meta.rowed or a["step"] != 1:
+            low.refuse("a slice selects rows: compute all rows")
+        return source
+    if a["step"] != 1:
+        low.refuse("a slice with a step")
+    begin = _begin(low, source, dim, a["start"])
+    return sliced(low, source, dim, begin, begin.plus(low.meta.shape[dim - source.rowed]))
+
+
+def sliced(low: Lowering, source: Lowered, dim: int, begin: Size, end: Size) -> Lowered:
+    """Elements of a dimension."""
+    if begin == Size() and end == low.type_of(source).shape[dim - source.rowed]:
+        return source
+    value = low.build.emit("slice", source.value, axis=low.axis(source, dim), begin=begin, end=end)
+    return low.like(source, value)
+
+
+def _begin(low: Lowering, source: Lowered, dim: int, start: Any) -> Size:
+    size = low.type_of(source).shape[dim - source.rowed]
+    begin = low.size(0 if start is None else start)
+    if begin.vocab < 0 or (begin.vocab == 0 and begin.constant < 0):
+        begin = size.plus(begin)
+        begin = Size() if begin.vocab == 0 and begin.constant < 0 else begin
+    return begin
+
+
+def _select(low: Lowering, a: Arguments) -> Lowered:
+    source: Lowered = a["self"]
+    dim = a["dim"] + source.rank if a["dim"] < 0 else a["dim"]
+    if source.rowed and dim == 0:
+        low.refuse("an index selects one row: compute all rows")
+    begin = _begin(low, source, dim, a["index"])
+    part = sliced(low, source, dim, begin, begin.plus(ONE))
+    return Lowered(low.build.emit("squeeze", part.value, axis=low.axis(part, dim)), part.rank - 1, part.rowed)
+
+
+def _slice_scatter(low: Lowering, a: Arguments) -> Lowered:
+    source, part = a["self"], low.cast(a["src"], low.meta.element)
+    dim = a["dim"] + source.rank if a["dim"] < 0 else a["dim"]
+    if source.rowed and dim == 0:
+        if low.type_of(part).shape != low.type_of(source).shape or not part.rowed or a["step"] != 1:
+            low.refuse("an assignment to some of the rows: compute all rows")
+        return part
+    if a["step"] != 1:
+        low.refuse("a slice with a step")
+    return _replaced(low, source, part, dim, _begin(low, source, dim, a["start"]))
+
+
+def _select_scatter(low: Lowering, a: Arguments) -> Lowered:
+    source = a["self"]
+    dim = a["dim"] + source.rank if a["dim"] < 0 else a["dim"]
+    if source.rowed and dim == 0:
+        low.refuse("an assignment to one row: compute all rows")
+    part = unsqueezed(low, low.cast(a["src"], low.meta.element), dim)
+    return _replaced(low, source, part, dim, _begin(low, source, dim, a["index"]))
+
+
+def _replaced(low: Lowering, source: Lowered, part: Lowered, dim: int, begin: Size) -> Lowered:
+    """The tensor with other elements from `begin` on."""
+    place = dim - source.rowed
+    size = low.type_of(source).shape[place]
+    end = begin.plus(low.type_of(part).shape[place])
+    parts = [sliced(low, source, dim, Size(), begin)] if begin != Size() else []
+    parts.append(part)
+    parts += [sliced(low, source, dim, end, size)] if end != size else []
+    return _joined(low, parts, dim)
+
+
+def _cat(low: Lowering, a: Arguments) -> Lowered:
+    parts = [low.cast(part, low.meta.element) for part in a["tensors"]]
+    return _joined(low, parts, a["dim"])
+
+
+def _stack(low: Lowering, a: Arguments) -> Lowered:
+    dim = a["dim"]
+    parts = [unsqueezed(low, low.cast(part, low.meta.element), dim) for part in a["tensors"]]
+    return _joined(low, parts, dim)
+
+
+def _joined(low: Lowering, parts: list[Lowered], dim: int) -> Lowered:
+    if len(parts) == 1:
+        return parts[0]
+    axis = low.axis(parts[0], dim)
+    return low.like(parts[0], low.build.emit("concatenate", *(part.value for part in parts), axis=axis))
+
+
+def _flip(low: Lowering, a: Arguments) -> Lowered:
+    source: Lowered = a["self"]
+    if len(a["dims"]) != 1 or low.axis(source, a["dims"][0]) != 1:
+        low.refuse("a flip of a dimension that is not the last one")
+    order = low.build.emit("arange", shape=low.type_of(source).shape[-1:])
+    last = low.build.emit("amax", order, axis=1, flag=True)
+    indices = low.build.emit("subtract", last, order)
+    return low.like(source, low.build.emit("gather_or", source.value, indices))
+
+
+# Indices that are tensors
+
+
+def _gather(low: Lowering, a: Arguments) -> Lowered:
+    source: Lowered = a["self"]
+    if low.axis(source, a["dim"]) != 1:
+        low.refuse("gather along a dimension that is not the last one")
+    return taken(low, source, a["index"])
+
+
+def _scatter(low: Lowering, a: Arguments) -> Lowered:
+    source, index = a["self"], a["index"]
+    if a.get("reduce") is not None or low.axis(source, a["dim"]) != 1:
+        low.refuse("scatter with reduce, or along a dimension that is not the last one")
+    if source.rowed != index.rowed:
+        low.refuse("indices and tensor must both have rows, or neither: write index.expand(logits.shape[0], -1)")
+    return _scattered(low, source, index, a["src"] if "src" in a else a["value"])
+
+
+def _scattered(low: Lowering, source: Lowered, index: Lowered, src: Any) -> Lowered:
+    added = low.cast(src, low.meta.element)
+    value = low.aligned(added, source.rank, source.rowed)
+    return low.like(source, low.build.emit("scatter_drop", source.value, index.value, value))
+
+
+def _index(low: Lowering, a: Arguments) -> Lowered:
+    source = a["self"]
+    index = _one_index(low, source, a["indices"])
+    wrapped = _wrapped(low, source, index)
+    shape = low.type_of(wrapped).shape
+    value = wrapped.value if shape else low.build.emit("unsqueeze", wrapped.value, axis=1)
+    value = low.build.emit("gather_or", source.value, value)
+    value = value if shape else low.build.emit("squeeze", value, axis=1)
+    return low.new(value, rowed=low.meta.rowed)
+
+
+def _index_put(low: Lowering, a: Arguments) -> Lowered:
+    source, values = a["self"], a["values"]
+    if a["accumulate"]:
+        low.refuse("index_put with accumulate: multiply token_counts, or write a mask")
+    mask = a["indices"][0]
+    if len(a["indices"]) == 1 and mask is not None and low.type_of(mask).element is Element.BOOL:
+        if values.rank:
+            low.refuse("an assignment of several values at a mask: write torch.where(mask, values, logits)")
+        while mask.rank < source.rank:
+            mask = unsqueezed(low, mask, mask.rank)
+        return where(low, mask, values, source, low.meta.element)
+    index = _one_index(low, source, a["indices"])
+    if index.rank != 1:
+        low.refuse("an assignment at indices of several rows: write logits.scatter(-1, index, values)")
+    return _scattered(low, source, _wrapped(low, source, index), values)
+
+
+def _index_select(low: Lowering, a: Arguments) -> Lowered:
+    source = a["self"]
+    if low.axis(source, a["dim"]) != 1:
+        low.refuse("index_select along a dimension that is not the last one")
+    return low.like(source, low.build.emit("gather_or", source.value, a["index"].value))
+
+
+def _index_fill(low: Lowering, a: Arguments) -> Lowered:
+    source = a["self"]
+    if low.axis(source, a["dim"]) != 1:
+        low.refuse("index_fill along a dimension that is not the last one")
+    return _scattered(low, source, _wrapped(low, source, a["index"]), a["value"])
+
+
+def _one_index(low: Lowering, source: Lowered, indices: list[Lowered | None]) -> Lowered:
+    """The only index of a tensor [n] or [rows, n], for its last dimension."""
+    places = [place for place, index in enumerate(indices) if index is not None]
+    index = indices[places[0]]
+    if len(places) != 1 or index is None:
+        low.refuse("indices of several dimensions: write gather or scatter along dim=-1")
+    if low.type_of(index).element is Element.BOOL:
+        low.refuse("a mask selects elements, of which the number depends on values: write torch.where(mask, x, y)")
+    if places[0] != source.rank - 1 or (source.rowed and index.rowed):
+        low.refuse("an index of rows: a program computes all rows; write gather along dim=-1")
+    return index
+
+
+def _wrapped(low: Lowering, source: Lowered, index: Lowered) -> Lowered:
+    """Indices in which negative ones count from the end, as in torch."""
+    described = low.build.values[index.value]
+    if described.operator == "constant" and min(struct.unpack(f"<{len(described.data) // 8}q", described.data)) >= 0:
+        return index
+    count = low.count(low.type_of(source).shape[-1])
+    negative = low.combine("less", index, low.scalar(0, Element.INT64))
+    return low.combine("where", negative, low.combine("add", index, count), index)
+
+
+def _bind(function: Callable[..., Lowered], number: float) -> Callable[[Lowering, Arguments], Lowered]:
+    return lambda low, a: function(low, a, number)
+
+
+OPERATORS: dict[str, Callable[[Lowering, Arguments], Lowered]] = {
+    **dict.fromkeys(("full", "full_like", "new_full", "scalar_tensor"), _filled),
+    **dict.fromkeys(("zeros", "zeros_like", "new_zeros"), _bind(_filled, 0)),
+    **dict.fromkeys(("ones", "ones_like", "new_ones"), _bind(_filled, 1)),
+    "fill": _fill,
+    "copy": _copy,
+    "arange": _arange,
+    **dict.fromkeys(("expand", "expand_as"), _expand),
+    **dict.fromkeys(("view", "reshape", "_unsafe_view", "view_copy", "squeeze", "flatten"), _reshape),
+    "unsqueeze": _unsqueeze,
+    "slice": _slice,
+    "select": _select,
+    "slice_scatter": _slice_scatter,
+    "select_scatter": _select_scatter,
+    "cat": _cat,
+    "stack": _stack,
+    "flip": _flip,
+    "gather": _gather,
+    "scatter": _scatter,
+    "index": _index,
+    "index_put": _index_put,
+    "index_select": _index_select,
+    "index_fill": _index_fill,
+}

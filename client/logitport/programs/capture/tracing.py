@@ -1,0 +1,227 @@
+"""Runs a processor's `process` once, on tensors without values, and records torch's operators."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import random
+import time
+import traceback
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+from types import FunctionType, MethodType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+import torch
+from torch.export import Dim, ExportedProgram, export
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from logitport.errors import InvalidArgument, LogitportError, NotCapturable
+from logitport.programs.rules import MAX_TOP_K
+from logitport.programs.tensor_history import TensorHistory
+from logitport.programs.types import Element
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from logitport.programs.processor import TensorProcessor
+
+# What `process` reads, in this order; then the parameters.
+INPUTS = (
+    ("logits", False),
+    ("history", False),
+    ("history_length", False),
+    ("token_mask", False),
+    ("token_mask", True),
+    ("token_counts", False),
+    ("token_counts", True),
+)
+_OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
+_DTYPES = {Element.FLOAT32: torch.float32, Element.INT64: torch.int64, Element.BOOL: torch.bool}
+
+
+class Conditions(NamedTuple):
+    """What a program must not depend on.
+
+    Attributes:
+        dtype: dtype of the logits.
+        rows, vocab_size: size of the logits.
+        seed: seed of the random generators.
+        seconds: added to the clock.
+    """
+
+    dtype: torch.dtype
+    rows: int
+    vocab_size: int
+    seed: int
+    seconds: float
+
+
+def trace(cls: type[TensorProcessor], conditions: Conditions) -> ExportedProgram:
+    """Record the operators of `process`. Sizes of rows and of the vocabulary are symbols.
+
+    Raises:
+        NotCapturable: the class cannot be instantiated, `process` raises, or it depends on values.
+    """
+    with _quiet(), _refused_as(cls):
+        module = _Process(cls, conditions)
+        rows, vocab = Dim("rows", min=2), Dim("vocab", min=MAX_TOP_K)
+        tensors = _examples(cls, conditions)
+        dynamic = [{0: rows, 1: vocab} if one.shape[1:] == (conditions.vocab_size,) else {0: rows} for one in tensors]
+        exported = export(module, (tensors,), dynamic_shapes=(dynamic,), strict=False)
+        decomposed: ExportedProgram = exported.run_decompositions({})
+        return decomposed
+
+
+def line_of(stack_trace: str | None) -> str:
+    """The innermost line of the author's code in a stack trace as torch keeps it."""
+    lines = (stack_trace or "").splitlines()
+    for number in reversed(range(len(lines))):
+        frame = lines[number].strip()
+        if frame.startswith('File "') and not frame.removeprefix('File "').startswith(_OURS):
+            file, _, rest = frame.removeprefix('File "').partition('", line ')
+            code = lines[number + 1].strip() if number + 1 < len(lines) else ""
+            return f"{file}:{rest.partition(',')[0]}: `{code}`"
+    return ""
+
+
+def definition(cls: type[TensorProcessor]) -> str:
+    """Where the author defines `process`."""
+    code = getattr(inspect.unwrap(cls.process), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}: {cls.__qualname__}.process" if code else cls.__qualname__
+
+
+class _Process(torch.nn.Module):
+    def __init__(self, cls: type[TensorProcessor], conditions: Conditions) -> None:
+        super().__init__()
+        self._processor = cls()
+        self._conditions = conditions
+
+    def forward(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+        processor = self._processor
+        names = [parameter.name for parameter in type(processor).parameters()]
+        params = SimpleNamespace(**dict(zip(names, tensors[len(INPUTS) :], strict=True)))
+        with _other_world(self._conditions), _refused_as(type(processor)):
+            result = _traceable(processor)(tensors[0].clone(), params, _TracedHistory(tensors))
+        if not isinstance(result, torch.Tensor):
+            raise NotCapturable(f"{definition(type(processor))}: returned {type(result)}, not a tensor")
+        return result
+
+
+def _traceable(processor: TensorProcessor) -> Callable[..., Any]:
+    """The method `process` under the name `forward`: torch keeps the lines of frames with this name."""
+    process = type(processor).process
+    if not isinstance(process, FunctionType):
+        return processor.process
+    code = process.__code__.replace(co_name="forward")
+    renamed = FunctionType(code, process.__globals__, "forward", process.__defaults__, process.__closure__)
+    renamed.__kwdefaults__ = process.__kwdefaults__
+    return MethodType(renamed, processor)
+
+
+class _TracedHistory(TensorHistory):
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self._tensors = tensors
+
+    @property
+    def ids(self) -> torch.Tensor:  # type: ignore[override]
+        return self._in_window(1)
+
+    @property
+    def lengths(self) -> torch.Tensor:  # type: ignore[override]
+        return self._in_window(2)
+
+    def _in_window(self, place: int) -> torch.Tensor:
+        if not self._tensors[1].shape[1]:
+            raise InvalidArgument("history.ids and history.lengths are empty: set `window` of the class")
+        return self._tensors[place].clone()
+
+    def token_mask(self, *, generated_only: bool = False) -> torch.Tensor:
+        return self._tensors[INPUTS.index(("token_mask", generated_only))].clone()
+
+    def token_counts(self, *, generated_only: bool = False) -> torch.Tensor:
+        return self._tensors[INPUTS.index(("token_counts", generated_only))].clone()
+
+
+def _examples(cls: type[TensorProcessor], conditions: Conditions) -> list[torch.Tensor]:
+    rows, width = conditions.rows, conditions.vocab_size
+    mask, counts = torch.zeros(rows, width, dtype=torch.bool), torch.zeros(rows, width, dtype=torch.int64)
+    return [
+        torch.zeros(rows, width, dtype=conditions.dtype),
+        torch.zeros(rows, cls.window, dtype=torch.int64),
+        torch.zeros(rows, dtype=torch.int64),
+        mask,
+        mask.clone(),
+        counts,
+        counts.clone(),
+        *(torch.zeros(rows, dtype=_DTYPES[parameter.element]) for parameter in cls.parameters()),
+    ]
+
+
+@contextmanager
+def _other_world(conditions: Conditions) -> Iterator[None]:
+    """Seed the random generators and shift the clock, for a while."""
+    states = random.getstate(), np.random.get_state()
+    shifted = time.time() + conditions.seconds
+    with torch.random.fork_rng(devices=[]), mock.patch("time.time", return_value=shifted):
+        random.seed(conditions.seed)
+        np.random.seed(conditions.seed)
+        torch.manual_seed(conditions.seed)
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+
+
+@contextmanager
+def _refused_as(cls: type[TensorProcessor]) -> Iterator[None]:
+    """Convert any exception to NotCapturable. Used inside torch, too, which prints its graph for its own exceptions."""
+    try:
+        yield
+    except NotCapturable:
+        raise
+    except Exception as error:
+        raise NotCapturable(f"{_author_line(error) or definition(cls)}: {_reason(error)}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress torch's own warnings, and its logs of what is refused here with a reason."""
+    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _author_line(error: BaseException) -> str:
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(_OURS):
+            return f"{frame.filename}:{frame.lineno}: `{frame.line}`"
+    return ""
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)
+    if isinstance(error, GuardOnDataDependentSymNode):
+        return "Python code depends on a value of a tensor (if, while, float(), .item()): write torch.where"
+    if "Constraints violated (rows" in text:
+        return (
+            "the code fixes the number of rows, or reads it (a loop over rows, an index of a row, `if` on shape[0]): "
+            "compute all rows with one operator, along the last axis"
+        )
+    if "Constraints violated" in text:
+        return (
+            "the code fixes the width of the logits (`if` on shape[-1], a tensor as wide as one vocabulary, one_hot): "
+            "make tensors of logits.shape[-1], or scatter into zeros_like(logits)"
+        )
+    kind = "" if isinstance(error, LogitportError) else f"{type(error).__name__}: "
+    return f"process cannot be traced: {kind}{text.splitlines()[0] if text else 'no message'}"

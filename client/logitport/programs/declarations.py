@@ -1,0 +1,119 @@
+"""What authors declare about the parameters of a processor."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from logitport.errors import InvalidArgument
+from logitport.programs.program import Parameter
+from logitport.programs.types import Element
+
+# Limits and defaults are sent as float64, which holds all integers up to this one.
+_MAX_EXACT = 1 << 53
+
+
+class Declaration(ABC):
+    """What an author declares about one parameter."""
+
+    @abstractmethod
+    def parameter(self, name: str) -> Parameter:
+        """Make the parameter with this name."""
+
+
+@dataclass(frozen=True)
+class Float(Declaration):
+    """A number, which a processor reads as float32[rows].
+
+    Attributes:
+        default: the value for requests that do not set it; None if they must.
+        ge, le: the lowest and the highest value that is permitted.
+        gt, lt: values that all permitted ones are above, or below, in float32.
+
+    Raises:
+        InvalidArgument: the limits exclude each other or the default.
+    """
+
+    default: float | None = None
+    ge: float | None = None
+    le: float | None = None
+    gt: float | None = None
+    lt: float | None = None
+
+    def __post_init__(self) -> None:
+        _check(self.parameter("x"))
+
+    def parameter(self, name: str) -> Parameter:
+        above = None if self.gt is None else float(np.nextafter(np.float32(self.gt), np.float32(np.inf)))
+        below = None if self.lt is None else float(np.nextafter(np.float32(self.lt), np.float32(-np.inf)))
+        return Parameter(name, Element.FLOAT32, _float(self.default), _highest(self.ge, above), _lowest(self.le, below))
+
+
+@dataclass(frozen=True)
+class Int(Declaration):
+    """An integer, which a processor reads as int64[rows].
+
+    Attributes:
+        default: the value for requests that do not set it; None if they must.
+        ge, le: the lowest and the highest value that is permitted.
+        gt, lt: values that all permitted ones are above, or below.
+
+    Raises:
+        InvalidArgument: the limits exclude each other or the default, or a number is above 2**53.
+    """
+
+    default: int | None = None
+    ge: int | None = None
+    le: int | None = None
+    gt: int | None = None
+    lt: int | None = None
+
+    def __post_init__(self) -> None:
+        for number in (self.default, self.ge, self.le, self.gt, self.lt):
+            if number is not None and (type(number) is not int or abs(number) >= _MAX_EXACT):
+                raise InvalidArgument(f"Int has the number {number!r}; it must be an integer in ±2**53")
+        _check(self.parameter("x"))
+
+    def parameter(self, name: str) -> Parameter:
+        above = None if self.gt is None else self.gt + 1
+        below = None if self.lt is None else self.lt - 1
+        return Parameter(name, Element.INT64, _float(self.default), _highest(self.ge, above), _lowest(self.le, below))
+
+
+@dataclass(frozen=True)
+class Bool(Declaration):
+    """A condition, which a processor reads as bool[rows].
+
+    Attributes:
+        default: the value for requests that do not set it; None if they must.
+    """
+
+    default: bool | None = None
+
+    def parameter(self, name: str) -> Parameter:
+        return Parameter(name, Element.BOOL, _float(self.default), 0.0, 1.0)
+
+
+def _check(parameter: Parameter) -> None:
+    numbers = (parameter.default or 0.0, parameter.minimum, parameter.maximum)
+    if any(math.isnan(number) for number in numbers) or parameter.minimum > parameter.maximum:
+        raise InvalidArgument(f"the limits {parameter.minimum} and {parameter.maximum} exclude all values")
+    if parameter.default is not None and not parameter.minimum <= parameter.default <= parameter.maximum:
+        raise InvalidArgument(
+            f"the default {parameter.default} lies outside the limits {parameter.minimum} and {parameter.maximum}"
+        )
+
+
+def _float(number: float | None) -> float | None:
+    return None if number is None else float(number)
+
+
+def _highest(*limits: float | None) -> float:
+    return float(max((limit for limit in limits if limit is not None), default=-math.inf))
+
+
+def _lowest(*limits: float | None) -> float:
+    return float(min((limit for limit in limits if limit is not None), default=math.inf))

@@ -1,0 +1,69 @@
+"""Checks the parameters of a request against the declarations of a program. Called once, at admission."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from logitport.errors import InvalidParams
+from logitport.programs.types import Element
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from logitport.programs.program import Parameter
+
+_INT64_LIMIT = 1 << 63
+# The bound from which a number rounds to infinity in float32.
+_FLOAT32_LIMIT = (2 - 2**-24) * 2.0**127
+
+
+def check_params(parameters: Sequence[Parameter], params: Mapping[str, Any]) -> tuple[float, ...]:
+    """Return the value of each parameter, in their order: a float, an int or a bool.
+
+    Args:
+        parameters: what a request may set.
+        params: what it sets. Keys that start with two underscores are ignored: engines add them.
+
+    Raises:
+        InvalidParams: a key is missing or unknown, or its value has another type or lies outside the limits.
+    """
+    names = [parameter.name for parameter in parameters]
+    if unknown := [key for key in params if key not in names and not key.startswith("__")]:
+        raise InvalidParams(f"there is no parameter {unknown[0]!r:.100}; set only: {', '.join(names) or 'none'}")
+    return tuple(_check(parameter, params) for parameter in parameters)
+
+
+def _check(parameter: Parameter, params: Mapping[str, Any]) -> float:
+    if parameter.name not in params:
+        if parameter.default is None:
+            raise InvalidParams(f"parameter {parameter.name!r} is missing; set it to {_expected(parameter)}")
+        return _typed(parameter, parameter.default)
+    given = params[parameter.name]
+    if _fits(parameter, given) and parameter.minimum <= given <= parameter.maximum:
+        return _typed(parameter, given)
+    raise InvalidParams(f"parameter {parameter.name!r} is {given!r:.100}; it must be {_expected(parameter)}")
+
+
+def _fits(parameter: Parameter, given: object) -> bool:
+    if parameter.element is Element.BOOL:
+        return isinstance(given, bool)
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        return False
+    if parameter.element is Element.INT64:
+        return isinstance(given, int) and -_INT64_LIMIT <= given < _INT64_LIMIT
+    # A finite number that float32 cannot hold would become infinite.
+    return abs(given) < _FLOAT32_LIMIT or (isinstance(given, float) and math.isinf(given))
+
+
+def _typed(parameter: Parameter, number: float) -> float:
+    if parameter.element is Element.BOOL:
+        return bool(number)
+    return int(number) if parameter.element is Element.INT64 else float(number)
+
+
+def _expected(parameter: Parameter) -> str:
+    if parameter.element is Element.BOOL and parameter.minimum <= 0 and parameter.maximum >= 1:
+        return "a bool"
+    kind = {Element.BOOL: "a bool", Element.INT64: "an integer"}.get(parameter.element, "a number")
+    return f"{kind} in [{parameter.minimum:g}, {parameter.maximum:g}]"

@@ -1,0 +1,227 @@
+"""A program: what a request may set, and values that are each computed from earlier ones. Its canonical bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+
+from logitport.errors import InvalidProgram, LimitExceeded
+from logitport.programs.types import Element, Shape, Size
+from logitport_proto import program_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+OPERATORS_VERSION = 1
+
+# Before a program is parsed. A constant of a whole vocabulary in float32 has 600 kB.
+MAX_BYTES = 4 << 20
+# Before objects are made of the message: a value may have two bytes.
+MAX_VALUES = 512
+MAX_PARAMETERS = 32
+MAX_RANK = 3  # no processor that was looked at needs more
+MAX_INPUTS = 64  # of one value; only `concatenate` has more than three
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What a request may set: one number, which the program reads as a value [rows].
+
+    Attributes:
+        name: the key in the request's parameters.
+        element: FLOAT32, INT64 or BOOL.
+        default: the value for requests that do not set it; None if they must.
+        minimum, maximum: the limits, inclusive.
+    """
+
+    name: str
+    element: Element
+    default: float | None = None
+    minimum: float = float("-inf")
+    maximum: float = float("inf")
+
+
+@dataclass(frozen=True)
+class Value:
+    """One operator, applied to earlier values. docs/programs-spec.md has the fields that each operator uses.
+
+    Attributes:
+        operator: its name.
+        inputs: positions of its inputs.
+        element: element type of the result, for operators that set it.
+        shape: sizes of the result after the rows, for operators that set them.
+        axis: counted from the end; 1 is the last axis.
+        begin, end: sizes, see the operator.
+        number: a float, see the operator.
+        integer: an integer, see the operator.
+        flag: see the operator.
+        parameter: name of a parameter.
+        data: the elements of a constant, row-major and little-endian.
+    """
+
+    operator: str
+    inputs: tuple[int, ...] = ()
+    element: Element | None = None
+    shape: Shape | None = None
+    axis: int = 0
+    begin: Size | None = None
+    end: Size | None = None
+    number: float = 0.0
+    integer: int = 0
+    flag: bool = False
+    parameter: str = ""
+    data: bytes = b""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A processor that reads logits, as data.
+
+    Attributes:
+        name: name of the class that it was captured from; informational.
+        values: the values; the last one is the result.
+        parameters: what a request may set.
+        window: number of last ids of each history that the program reads.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    parameters: tuple[Parameter, ...] = ()
+    window: int = 0
+    digest: str = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digest", hashlib.sha256(self.to_bytes()).hexdigest())
+
+    def to_bytes(self) -> bytes:
+        """The canonical bytes, of which the digest is the SHA-256."""
+        return _to_proto(self).SerializeToString(deterministic=True)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Program:
+        """Parse canonical bytes. The program is not verified.
+
+        Raises:
+            InvalidProgram: the bytes are too many, no program, or not canonical.
+            LimitExceeded: there are too many values, parameters, inputs of a value, or sizes in a shape.
+        """
+        if len(data) > MAX_BYTES:
+            raise InvalidProgram(f"a program of {len(data)} bytes; the limit is {MAX_BYTES}: use smaller constants")
+        try:
+            message = program_pb2.Program.FromString(data)
+        except DecodeError as error:
+            raise InvalidProgram(f"{len(data)} bytes are not a program: {error}") from error
+        if message.operators != OPERATORS_VERSION:
+            raise InvalidProgram(
+                f"the program uses version {message.operators} of the operators; this logitport has version "
+                f"{OPERATORS_VERSION}: capture the program again, or update logitport"
+            )
+        _check_counts(message)
+        program = _from_proto(message)
+        if program.to_bytes() != data:
+            raise InvalidProgram(
+                "the bytes are not the canonical form of the program: send what Program.to_bytes returns"
+            )
+        return program
+
+
+def _check_counts(message: program_pb2.Program) -> None:
+    rank = max((len(value.shape) for value in message.values), default=0)
+    inputs = max((len(value.inputs) for value in message.values), default=0)
+    for what, number, limit in (
+        ("values", len(message.values), MAX_VALUES),
+        ("parameters", len(message.parameters), MAX_PARAMETERS),
+        ("sizes in a shape", rank, MAX_RANK),
+        ("inputs of one value", inputs, MAX_INPUTS),
+    ):
+        if number > limit:
+            raise LimitExceeded(f"a program has {number} {what}; the limit is {limit}")
+
+
+def _to_proto(program: Program) -> program_pb2.Program:
+    return program_pb2.Program(
+        operators=OPERATORS_VERSION,
+        name=program.name,
+        window=program.window,
+        parameters=[
+            program_pb2.Parameter(
+                name=parameter.name,
+                type=parameter.element.value,
+                required=parameter.default is None,
+                default=parameter.default or 0.0,
+                minimum=parameter.minimum,
+                maximum=parameter.maximum,
+            )
+            for parameter in program.parameters
+        ],
+        values=[
+            program_pb2.Value(
+                operator=value.operator,
+                inputs=value.inputs,
+                type=value.element.value if value.element is not None else 0,  # type: ignore[arg-type]
+                shape=[_size_to_proto(size) for size in value.shape or ()],
+                has_shape=value.shape is not None,
+                axis=value.axis,
+                begin=_size_to_proto(value.begin) if value.begin is not None else None,
+                end=_size_to_proto(value.end) if value.end is not None else None,
+                number=value.number,
+                integer=value.integer,
+                flag=value.flag,
+                parameter=value.parameter,
+                data=value.data,
+            )
+            for value in program.values
+        ],
+    )
+
+
+def _from_proto(message: program_pb2.Program) -> Program:
+    try:
+        return Program(
+            name=message.name,
+            window=message.window,
+            parameters=tuple(
+                Parameter(
+                    parameter.name,
+                    Element(parameter.type),
+                    None if parameter.required else parameter.default,
+                    parameter.minimum,
+                    parameter.maximum,
+                )
+                for parameter in message.parameters
+            ),
+            values=tuple(
+                Value(
+                    operator=value.operator,
+                    inputs=tuple(value.inputs),
+                    element=Element(value.type) if value.type else None,
+                    shape=_shape(value.shape) if value.has_shape else None,
+                    axis=value.axis,
+                    begin=_size(value.begin) if value.HasField("begin") else None,
+                    end=_size(value.end) if value.HasField("end") else None,
+                    number=value.number,
+                    integer=value.integer,
+                    flag=value.flag,
+                    parameter=value.parameter,
+                    data=value.data,
+                )
+                for value in message.values
+            ),
+        )
+    except ValueError as error:
+        raise InvalidProgram(f"the program has an unknown element type: {error}") from error
+
+
+def _size_to_proto(size: Size) -> program_pb2.Size:
+    return program_pb2.Size(vocab=size.vocab, window=size.window, constant=size.constant)
+
+
+def _size(message: program_pb2.Size) -> Size:
+    return Size(message.vocab, message.window, message.constant)
+
+
+def _shape(messages: Sequence[program_pb2.Size]) -> Shape:
+    return tuple(_size(message) for message in messages)

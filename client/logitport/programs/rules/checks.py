@@ -1,0 +1,118 @@
+"""What several rules check, and the fields that they read."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+from logitport.errors import InvalidProgram
+from logitport.programs.types import ONE, Element, Type
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from logitport.programs.program import Parameter, Value
+    from logitport.programs.types import Shape, Size
+
+
+class Context(NamedTuple):
+    """What the rules know besides the inputs.
+
+    Attributes:
+        parameters: the parameters, by name.
+        window: the program's window.
+    """
+
+    parameters: Mapping[str, Parameter]
+    window: int
+
+
+def refuse(value: Value, reason: str) -> NoReturn:
+    """Raise InvalidProgram for a value."""
+    raise InvalidProgram(f"{value.operator}: {reason}")
+
+
+def broadcast(value: Value, inputs: Sequence[Type]) -> Type:
+    """The common type of inputs whose sizes, aligned at the last axis, are equal or 1."""
+    first = inputs[0]
+    shape: Shape = ()
+    for other in inputs:
+        if other.element is not first.element:
+            refuse(value, f"the inputs {first} and {other} differ in their element type: cast one of them")
+        shape = _common(value, shape, other.shape)
+    return Type(first.element, shape, has_rows=any(other.has_rows for other in inputs))
+
+
+def _common(value: Value, first: Shape, second: Shape) -> Shape:
+    rank = max(len(first), len(second))
+    sizes = []
+    for one, other in zip((ONE,) * (rank - len(first)) + first, (ONE,) * (rank - len(second)) + second, strict=True):
+        if ONE not in (one, other) and one != other:
+            refuse(value, f"sizes {one} and {other} of one axis differ")
+        sizes.append(other if one == ONE else one)
+    return tuple(sizes)
+
+
+def check_float(value: Value, source: Type) -> None:
+    """Raise InvalidProgram for a value of another type than floats."""
+    if not source.element.is_float:
+        refuse(value, f"an input is {source}: cast it to float32")
+
+
+def check_number(value: Value, element: Element) -> None:
+    """Check that a number is in the field of its element type, so that a program has one form."""
+    if element.is_float:
+        if value.integer:
+            refuse(value, f"the element type is {element}: set the number, not the integer {value.integer}")
+        if math.isnan(value.number):
+            refuse(value, "the number must not be NaN")
+        return
+    if value.number or math.copysign(1.0, value.number) < 0:  # -0.0 has other bytes
+        refuse(value, f"the element type is {element}: set the integer, not the number {value.number}")
+    if element is Element.BOOL and value.integer not in (0, 1):
+        refuse(value, f"a bool is 0 or 1, not {value.integer}")
+
+
+def check_window(value: Value, context: Context) -> None:
+    """Raise InvalidProgram if the program has no window."""
+    if not context.window:
+        refuse(value, "the program has no window: set one")
+
+
+def place_of(value: Value, source: Type) -> int:
+    """The index of the axis in the shape."""
+    if not 1 <= value.axis <= len(source.shape):
+        refuse(value, f"axis {value.axis} of {source}, counted from the end; rows are no axis")
+    return len(source.shape) - value.axis
+
+
+def given_element(value: Value) -> Element:
+    """The element type that the value sets."""
+    if value.element is None:
+        refuse(value, "the element type is missing")
+    return value.element
+
+
+def given_shape(value: Value) -> Shape:
+    """The shape that the value sets."""
+    if value.shape is None:
+        refuse(value, "the shape is missing")
+    return value.shape
+
+
+def given_size(value: Value, name: str) -> Size:
+    """The size that the value sets in this field."""
+    size: Size | None = getattr(value, name)
+    if size is None:
+        refuse(value, f"{name} is missing")
+    return size
+
+
+def without(shape: Shape, place: int) -> Shape:
+    """The shape without one axis."""
+    return shape[:place] + shape[place + 1 :]
+
+
+def listed(elements: Sequence[Element]) -> str:
+    """The element types, as text."""
+    return " or ".join(map(str, elements))

@@ -1,0 +1,336 @@
+"""One function for each operator. Results go to memory of the caller.
+
+An elementwise kernel may get one of its inputs as its output. Inputs are aligned for broadcasting by the caller.
+Kernels that read the results of a comparison on the host do so on CPUs only, because a GPU would have to be waited for.
+"""
+
+# ruff: noqa: ARG001 - all kernels have one signature
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from logitport.programs.program import Value
+
+
+class Spec(NamedTuple):
+    """Shape, with the rows if the value has them, and dtype of a value."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def bytes(self) -> int:
+        """The size of the value."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class Call(NamedTuple):
+    """The description of a value, and its sizes as numbers.
+
+    Attributes:
+        value: the value.
+        begin, end: its sizes.
+        checked: whether a cast to int64 must search for numbers that do not fit.
+    """
+
+    value: Value
+    begin: int = 0
+    end: int = 0
+    checked: bool = True
+
+
+if TYPE_CHECKING:
+    Inputs = Sequence[torch.Tensor]
+    # Returns the rows in which an element has no value in the result's type, bool[rows] or bool[]; None for none.
+    Run = Callable[[Call, Inputs, torch.Tensor, Inputs], torch.Tensor | None]
+
+
+def _no_scratch(call: Call, inputs: Sequence[Spec], out: Spec) -> tuple[Spec, ...]:
+    return ()
+
+
+class Kernel(NamedTuple):
+    """How an operator is run.
+
+    Attributes:
+        run: gets the value's description, the inputs, the output, and scratch memory.
+        elementwise: whether an element of the result depends on the elements at its place alone.
+        broadcasts: whether inputs of fewer axes are aligned.
+        scratch: what scratch memory it needs.
+    """
+
+    run: Run
+    elementwise: bool = False
+    broadcasts: bool = False
+    scratch: Callable[[Call, Sequence[Spec], Spec], tuple[Spec, ...]] = _no_scratch
+
+
+def _elementwise(function: Callable[..., torch.Tensor]) -> Kernel:
+    def run(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+        function(*inputs, out=out)
+
+    return Kernel(run, elementwise=True, broadcasts=True)
+
+
+def _is_nan(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+    torch.ne(inputs[0], inputs[0], out=out)
+
+
+def _sqrt(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+    (source,) = inputs
+    if source.device.type == "cpu" and source.dtype is torch.float32:
+        with np.errstate(invalid="ignore"):  # MKL, which torch calls, does not round as IEEE 754 requires
+            np.sqrt(source.numpy(), out=out.numpy())
+    else:
+        torch.sqrt(source, out=out)
+
+
+def _where(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+    condition, chosen, other = inputs
+    if other is out and chosen.dim() == 0:
+        out.masked_fill_(condition, chosen)
+    else:
+        torch.where(condition, chosen, other, out=out)
+
+
+def _cast(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> torch.Tensor | None:
+    (source,) = inputs
+    out.copy_(source)
+    if not scratch:
+        return None
+    fits, below = scratch
+    limit = math.inf if source.dtype is torch.float16 else 2.0**63
+    # -2**63 fits; the next smaller float32 or bfloat16 is lower by more than 1.
+    (torch.gt if math.isinf(limit) else torch.ge)(source, -limit, out=fits)
+    fits &= torch.lt(source, limit, out=below)
+    if source.device.type == "cpu" and fits.all():
+        return None
+    unfit = torch.logical_not(fits, out=fits)
+    out.masked_fill_(unfit, 0)
+    return unfit.flatten(1).any(dim=1) if unfit.dim() > 1 else unfit
+
+
+def _cast_scratch(call: Call, inputs: Sequence[Spec], out: Spec) -> tuple[Spec, ...]:
+    if not call.checked or out.dtype is not torch.int64 or not inputs[0].dtype.is_floating_point:
+        return ()
+    return (Spec(out.shape, torch.bool),) * 2
+
+
+def _reduction(function: Callable[..., torch.Tensor]) -> Kernel:
+    def run(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+        function(inputs[0], dim=-call.value.axis, keepdim=call.value.flag, out=out)
+
+    return Kernel(run)
+
+
+def _std(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+    if inputs[0].shape[-call.value.axis] <= call.value.integer:
+        out.fill_(math.nan)  # torch would warn of 0 / 0
+    else:
+        torch.std(inputs[0], dim=-call.value.axis, correction=call.value.integer, keepdim=call.value.flag, out=out)
+
+
+def _along(function: Callable[..., torch.Tensor]) -> Kernel:
+    def run(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+        function(inputs[0], dim=-call.value.axis, out=out)
+
+    return Kernel(run)
+
+
+def _argsort(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+    torch.sort(inputs[0], dim=-1, descending=call.value.flag, stable=True, out=(scratch[0], out))
+
+
+def _argsort_scratch(call: Call, inputs: Sequence[Spec], out: Spec) -> tuple[Spec, ...]:
+    return (Spec(out.shape, inputs[0].dtype),)
+
+
+def _top_k(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+    source, k = inputs[0], call.value.integer
+    if source.dtype is torch.bool:
+        source = source.view(torch.uint8)
+    if source.device.type != "cpu":
+        out.copy_(torch.sort(source, dim=-1, descending=True, stable=True).indices[..., :k])
+        return
+    width = source.shape[-1]
+    largest = torch.topk(source, min(k + 1, width), dim=-1)
+    # torch.topk has no order among equal elements.
+    ascending = largest.indices[..., :k].sort(dim=-1).values
+    order = source.gather(-1, ascending).sort(dim=-1, descending=True, stable=True).indices
+    torch.gather(ascending, -1, order, out=out)
+    if width > k:
+        last, following = largest.values[..., k - 1], largest.values[..., k]
+        undecided = (last == following) | (last.isnan() & following.isnan())
+        rows, results = source.reshape(-1, width), out.view(-1, k)
+        for row in undecided.flatten().nonzero().flatten().tolist():
+            results[row] = _first_largest(rows[row], last.flatten()[row], k)
+
+
+def _first_largest(row: torch.Tensor, least: torch.Tensor, k: int) -> torch.Tensor:
+    """Indices of the k largest elements of one row, the first ones of those that are equal to `least`."""
+    candidates = ((row >= least) | row.isnan()).nonzero().flatten()
+    order = row[candidates].sort(descending=True, stable=True).indices[:k]
+    return candidates[order]
+
+
+def _pad(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+    source = inputs[0]
+    out.fill_(fill_of(call.value, out.dtype))
+    out.narrow(-call.value.axis, call.begin, source.shape[-call.value.axis]).copy_(source)
+
+
+def _concatenate(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+    begin = 0
+    for part in inputs:
+        size = part.shape[-call.value.axis]
+        out.narrow(-call.value.axis, begin, size).copy_(part)
+        begin += size
+
+
+def _gather_or(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+    source, index = inputs
+    size = source.shape[-1]
+    outside = None if _all_inside(index, size) else _outside(index, size, *scratch)
+    if outside is not None:
+        index = torch.clamp(index, 0, size - 1, out=scratch[0])
+    if out.dim() > 1:
+        source, index = source.expand(out.shape[0], -1), index.expand(out.shape[0], -1)
+    torch.gather(source, -1, index, out=out)
+    if outside is not None:
+        out.masked_fill_(outside, fill_of(call.value, out.dtype))
+
+
+def _gather_scratch(call: Call, inputs: Sequence[Spec], out: Spec) -> tuple[Spec, ...]:
+    shape = inputs[1].shape
+    return Spec(shape, torch.int64), Spec(shape, torch.bool), Spec(shape, torch.bool)
+
+
+def _scatter_drop(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+    base, index, values = inputs
+    if base is not out:
+        out.copy_(base)
+    shape = (*out.shape[:-1], index.shape[-1])
+    index = index.expand(shape)
+    values = values.expand(shape)
+    if not _all_inside(index, out.shape[-1]):
+        index, values = _without_outside(out, index, values)
+    out.scatter_(-1, index, values)
+
+
+def _without_outside(out: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Replace the elements outside by copies of the last one inside, which is the one that stays in any case.
+
+    A row without an element inside writes its first element, unchanged.
+    """
+    inside = (index >= 0) & (index < out.shape[-1])
+    positions = torch.arange(index.shape[-1], device=index.device)
+    last = torch.where(inside, positions, -1).amax(dim=-1, keepdim=True)
+    has_any, last = last >= 0, last.clamp_(min=0)
+    last_index = torch.where(has_any, index.gather(-1, last), 0)
+    last_value = torch.where(has_any, values.gather(-1, last), out[..., :1])
+    return torch.where(inside, index, last_index), torch.where(inside, values, last_value)
+
+
+def _all_inside(index: torch.Tensor, size: int) -> bool:
+    if index.device.type != "cpu":
+        return False
+    # One pass, without torch's threads: negative ids are large without a sign.
+    return int(index.numpy().view(np.uint64).max()) < size
+
+
+def _outside(
+    index: torch.Tensor, size: int, clamped: torch.Tensor, outside: torch.Tensor, high: torch.Tensor
+) -> torch.Tensor:
+    torch.lt(index, 0, out=outside)
+    outside |= torch.ge(index, size, out=high)
+    return outside
+
+
+def fill_of(value: Value, dtype: torch.dtype) -> float:
+    """The number of `full`, of padding, or of elements that an index does not select, rounded to the dtype."""
+    if not dtype.is_floating_point:
+        return value.integer
+    return torch.tensor(value.number, dtype=torch.float64).to(dtype).item()
+
+
+KERNELS: dict[str, Kernel] = {
+    "cast": Kernel(_cast, elementwise=True, scratch=_cast_scratch),
+    "is_nan": Kernel(_is_nan, elementwise=True),
+    "where": Kernel(_where, elementwise=True, broadcasts=True),
+    "std": Kernel(_std),
+    "argsort": Kernel(_argsort, scratch=_argsort_scratch),
+    "top_k": Kernel(_top_k),
+    "pad": Kernel(_pad),
+    "concatenate": Kernel(_concatenate),
+    "gather_or": Kernel(_gather_or, scratch=_gather_scratch),
+    "scatter_drop": Kernel(_scatter_drop, broadcasts=True),
+    "not": _elementwise(torch.logical_not),
+    "and": _elementwise(torch.bitwise_and),
+    "or": _elementwise(torch.bitwise_or),
+    "xor": _elementwise(torch.bitwise_xor),
+    "exp": _elementwise(torch.exp),
+    "log": _elementwise(torch.log),
+    "sqrt": Kernel(_sqrt, elementwise=True),
+    "sigmoid": _elementwise(torch.sigmoid),
+    "tanh": _elementwise(torch.tanh),
+    "floor": _elementwise(torch.floor),
+    "ceil": _elementwise(torch.ceil),
+    "negate": _elementwise(torch.neg),
+    "absolute": _elementwise(torch.abs),
+    "add": _elementwise(torch.add),
+    "subtract": _elementwise(torch.sub),
+    "multiply": _elementwise(torch.mul),
+    "divide": _elementwise(torch.div),
+    "power": _elementwise(torch.pow),
+    "minimum": _elementwise(torch.minimum),
+    "maximum": _elementwise(torch.maximum),
+    "equal": _elementwise(torch.eq),
+    "not_equal": _elementwise(torch.ne),
+    "less": _elementwise(torch.lt),
+    "less_equal": _elementwise(torch.le),
+    "greater": _elementwise(torch.gt),
+    "greater_equal": _elementwise(torch.ge),
+    "amax": _reduction(torch.amax),
+    "amin": _reduction(torch.amin),
+    "sum": _reduction(torch.sum),
+    "mean": _reduction(torch.mean),
+    "argmax": _reduction(torch.argmax),
+    "softmax": _along(torch.softmax),
+    "log_softmax": _along(torch.log_softmax),
+    "cumsum": _along(torch.cumsum),
+}
+
+
+def _slice(call: Call, source: torch.Tensor, out: Spec) -> torch.Tensor:
+    return source.narrow(-call.value.axis, call.begin, call.end - call.begin)
+
+
+def _expand(call: Call, source: torch.Tensor, out: Spec) -> torch.Tensor:
+    return source.expand(out.shape)
+
+
+def _same(call: Call, source: torch.Tensor, out: Spec) -> torch.Tensor:
+    return source
+
+
+# Results without memory of their own. A cast is one if the dtypes are equal.
+VIEWS: dict[str, Callable[[Call, torch.Tensor, Spec], torch.Tensor]] = {
+    "unsqueeze": lambda call, source, _: source.unsqueeze(-call.value.axis),
+    "squeeze": lambda call, source, _: source.squeeze(-call.value.axis),
+    "slice": _slice,
+    "expand": _expand,
+    "cast": _same,
+}
+
+
+def aligned(source: torch.Tensor, missing: int) -> torch.Tensor:
+    """Insert axes of size 1 behind the rows."""
+    return source.view(source.shape[0], *(1,) * missing, *source.shape[1:]) if missing else source

@@ -1,0 +1,351 @@
+"""Runs programs on rows of an engine's logits, in place."""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from logitport.core.tensors import check_matrix, datatype_of, even_span, put_rows, rows_with_nan, take_rows
+from logitport.errors import InvalidArgument, InvalidLogits, ProcessorFailed
+from logitport.programs.parameters import check_params
+from logitport.programs.runtime import tokens
+from logitport.programs.runtime.arena import Arena
+from logitport.programs.runtime.kernels import KERNELS, VIEWS, Spec, aligned, fill_of
+from logitport.programs.runtime.parts import are_worthwhile, even_parts
+from logitport.programs.runtime.plan import DEFAULT_MAX_BYTES, SOURCES, VIEW, Plan, make_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from logitport.programs.program import Value
+    from logitport.programs.runtime.plan import Step
+    from logitport.programs.runtime.tokens import RequestTokens
+    from logitport.programs.verifier import Verified
+
+_MAX_PLANS = 64
+_READ_HISTORY = SOURCES - {"parameter"}
+
+
+class Columns:
+    """Checked parameters of rows, to be reused while the rows' requests stay the same.
+
+    Attributes:
+        rows: number of rows.
+        values: for each name, one number for each row.
+    """
+
+    def __init__(self, verified: Verified, checked: Sequence[tuple[float, ...]]) -> None:
+        """Arrange the results of `check_params` of each row."""
+        names = [parameter.name for parameter in verified.program.parameters]
+        self.rows = len(checked)
+        self.values = {name: [row[at] for row in checked] for at, name in enumerate(names)}
+
+    @classmethod
+    def checked(cls, verified: Verified, params: Sequence[Mapping[str, Any]]) -> Columns:
+        """Check and arrange the parameters of each row. Raises InvalidParams as `check_params`."""
+        return cls(verified, [check_params(verified.program.parameters, row) for row in params])
+
+    def part(self, begin: int, end: int) -> Columns:
+        """The rows from `begin` to `end`."""
+        if (begin, end) == (0, self.rows):
+            return self
+        part = object.__new__(Columns)
+        part.rows = end - begin
+        part.values = {name: numbers[begin:end] for name, numbers in self.values.items()}
+        return part
+
+
+class _Part(NamedTuple):
+    """Rows that run at once.
+
+    Attributes:
+        begin, end: their positions among the selected rows.
+        span: the rows, if they run in place; None if they are copied there and back.
+    """
+
+    begin: int
+    end: int
+    span: slice | None
+
+
+class _Bound:
+    """A plan with its tensors, valid until the arena grows."""
+
+    def __init__(self, plan: Plan, arena: Arena, device: torch.device) -> None:
+        self.plan = plan
+        self.values: list[Any] = [None] * len(plan.verified.program.values)
+        self.numbers: dict[int, torch.Tensor] = {}
+        self.scratch = [[arena.view(place, *spec) for place, spec in step.scratch] for step in plan.steps]
+        self.outputs = [arena.view(step.place, *step.spec) if step.place >= 0 else None for step in plan.steps]
+        self.copy: torch.Tensor | None = None
+        for step in plan.constants:
+            self.values[step.position] = self._constant(step, device)
+
+    def _constant(self, step: Step, device: torch.device) -> torch.Tensor:
+        value, spec = step.call.value, step.spec
+        if value.operator == "full":
+            number = torch.tensor(fill_of(value, spec.dtype), dtype=spec.dtype, device=device)
+            self.numbers[step.position] = number
+            return number.expand(spec.shape)
+        if value.operator == "arange":
+            return torch.arange(spec.shape[0], device=device)
+        if value.operator == "constant":
+            return torch.frombuffer(bytearray(value.data), dtype=spec.dtype).view(spec.shape).to(device)
+        inputs = self.inputs(step)
+        if value.operator in VIEWS and (value.operator != "cast" or inputs[0].dtype is spec.dtype):
+            return VIEWS[value.operator](step.call, inputs[0], spec)
+        out = torch.empty(spec.shape, dtype=spec.dtype, device=device)
+        kernel = KERNELS[value.operator]
+        specs = [Spec(tuple(each.shape), each.dtype) for each in inputs]
+        scratch = [
+            torch.empty(each.shape, dtype=each.dtype, device=device) for each in kernel.scratch(step.call, specs, spec)
+        ]
+        unfit = kernel.run(step.call, inputs, out, scratch)
+        if unfit is not None and bool(unfit.any()):
+            name = self.plan.verified.program.name
+            raise ProcessorFailed(f"program {name} casts a constant to int64 that does not fit in it", processor=name)
+        return out
+
+    def inputs(self, step: Step) -> list[torch.Tensor]:
+        """The inputs of a step, with the axes that broadcasting needs."""
+        return [
+            self.numbers[place] if scalar else aligned(self.values[place], missing)
+            for place, missing, scalar in zip(step.inputs, step.missing, step.scalars, strict=True)
+        ]
+
+
+class Runner:
+    """Runs programs in this process. One thread at a time may use it.
+
+    Args:
+        max_bytes: limit of the memory of one run.
+    """
+
+    def __init__(self, *, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._arenas: dict[torch.device, Arena] = {}
+        self._bound: OrderedDict[Any, _Bound] = OrderedDict()
+
+    @property
+    def allocations(self) -> int:
+        """Number of blocks of memory that were allocated so far."""
+        return sum(arena.allocations for arena in self._arenas.values())
+
+    @property
+    def bytes(self) -> int:
+        """Memory that is held for the next run, without constants."""
+        return sum(arena.bytes for arena in self._arenas.values())
+
+    def apply(
+        self,
+        verified: Verified,
+        logits: torch.Tensor,
+        rows: Sequence[int] | slice,
+        params: Sequence[Mapping[str, Any]] | Columns = (),
+        histories: Sequence[RequestTokens] = (),
+        *,
+        restored: Collection[int] = (),
+    ) -> dict[int, ProcessorFailed]:
+        """Run a program on rows of the logits, in place. The other rows stay as they are.
+
+        Args:
+            verified: the program.
+            logits: float32, float16 or bfloat16 [rows, vocab_size], on any device.
+            rows: ascending rows.
+            params: parameters of each of the rows; may be left out if the program declares none.
+            histories: the ids of each of the rows; may be left out if the program does not read them.
+            restored: rows to restore if they fail; other failed rows hold any values.
+
+        Returns:
+            The failed rows: a NaN in the result of logits without one, or a number that int64 cannot hold. NaN in
+            logits on a GPU is not searched for, because that would wait for the device.
+
+        Raises:
+            InvalidArgument: the rows are not ascending, or another number of params or histories is passed.
+            InvalidLogits: not a matrix, or another dtype.
+            InvalidParams: as `check_params`.
+            InvalidProgram: the program does not fit the logits' width.
+            LimitExceeded: the run would need too much memory.
+        """
+        indices = _indices(rows, _height(logits))
+        if not indices:
+            return {}
+        columns = params if isinstance(params, Columns) else _columns(verified, params, len(indices))
+        _check_lengths(verified, len(indices), columns, histories)
+        parts = _parts(verified, indices, logits)
+        failed: dict[int, ProcessorFailed] = {}
+        with torch.no_grad():
+            try:
+                self._bind_all(verified, parts, logits)
+            except ProcessorFailed as error:  # a constant
+                return dict.fromkeys(indices, error)
+            originals = {row: logits[row].clone() for row in indices if row in restored}
+            try:
+                for part in parts:
+                    begin, end = part.begin, part.end
+                    failed |= self._apply(
+                        verified, logits, indices[begin:end], columns.part(begin, end), histories[begin:end], part
+                    )
+            except BaseException:
+                for row, original in originals.items():
+                    logits[row] = original
+                raise
+            for row in failed.keys() & originals.keys():
+                logits[row] = originals[row]
+        return failed
+
+    def _apply(
+        self,
+        verified: Verified,
+        logits: torch.Tensor,
+        indices: Sequence[int],
+        columns: Columns,
+        histories: Sequence[RequestTokens],
+        part: _Part,
+    ) -> dict[int, ProcessorFailed]:
+        bound = self._bind(verified, len(indices), logits, copied=part.span is None)
+        selected = logits[part.span] if part.span is not None else take_rows(logits, indices, bound.copy)
+        unfit = _run(bound, selected, columns, histories)
+        if part.span is None:
+            put_rows(logits, indices, selected)
+        return _failures(bound.plan, selected, indices, unfit)
+
+    def _bind_all(self, verified: Verified, parts: Sequence[_Part], logits: torch.Tensor) -> None:
+        """Plan all parts before one of them runs, so that none runs if one is refused."""
+        for rows in sorted({part.end - part.begin for part in parts}, reverse=True):
+            self._bind(verified, rows, logits, copied=parts[0].span is None)
+
+    def plan(self, verified: Verified, rows: Sequence[int] | slice, logits: torch.Tensor) -> Plan:
+        """The plan of `apply` for these rows, or for the longest part of them that runs at once. Raises as `apply`."""
+        indices = _indices(rows, _height(logits))
+        longest, copied = 1, False
+        for part in _parts(verified, indices, logits):
+            longest, copied = max(longest, part.end - part.begin), part.span is None
+        return make_plan(verified, longest, logits.shape[1], logits.dtype, copied=copied, max_bytes=self._max_bytes)
+
+    def _bind(self, verified: Verified, rows: int, logits: torch.Tensor, *, copied: bool) -> _Bound:
+        width, dtype, device = logits.shape[1], logits.dtype, logits.device
+        key = verified.program.digest, rows, width, dtype, device, copied
+        bound = self._bound.get(key)
+        if bound is not None:
+            self._bound.move_to_end(key)
+            return bound
+        plan = make_plan(verified, rows, width, dtype, copied=copied, max_bytes=self._max_bytes)
+        arena = self._arenas.setdefault(device, Arena(device))
+        if plan.arena_bytes > arena.bytes:
+            # The other plans' tensors would keep the memory that is replaced.
+            for other in [key for key in self._bound if key[4] == device]:
+                del self._bound[other]
+            arena.reserve(plan.arena_bytes)
+        with torch.inference_mode(mode=False):
+            bound = self._bound[key] = _Bound(plan, arena, device)
+            if plan.copy_place is not None:
+                bound.copy = arena.view(plan.copy_place, (rows, width), dtype)
+        if len(self._bound) > _MAX_PLANS:
+            self._bound.popitem(last=False)
+        return bound
+
+
+def _run(
+    bound: _Bound, selected: torch.Tensor, columns: Columns, histories: Sequence[RequestTokens]
+) -> list[torch.Tensor]:
+    """Run the steps. Returns, for each cast that found any, the rows in which a number does not fit."""
+    values, unfit = bound.values, []
+    for position, value in enumerate(bound.plan.verified.program.values):
+        if value.operator == "logits":
+            values[position] = selected
+    for step, memory, scratch in zip(bound.plan.steps, bound.outputs, bound.scratch, strict=True):
+        operator = step.call.value.operator
+        if memory is not None and operator in SOURCES:
+            _fill(step.call.value, columns, histories, memory, bound.plan.verified.program.window)
+            values[step.position] = memory
+            continue
+        inputs = bound.inputs(step)
+        if step.place == VIEW:
+            values[step.position] = VIEWS[operator](step.call, inputs[0], step.spec)
+            continue
+        out = memory if memory is not None else selected
+        if step.overwritten is not None:
+            out = inputs[step.overwritten]  # the same object, so that kernels notice
+        rows = KERNELS[operator].run(step.call, inputs, out, scratch)
+        if rows is not None:
+            unfit.append(rows)
+        values[step.position] = out
+    if not bound.plan.result_in_place:
+        selected.copy_(values[-1])
+    for position, kind in enumerate(bound.plan.verified.types):
+        if kind.has_rows:
+            values[position] = None  # else the engine's logits would be kept
+    return unfit
+
+
+def _fill(value: Value, columns: Columns, histories: Sequence[RequestTokens], out: torch.Tensor, window: int) -> None:
+    if value.operator == "parameter":
+        out.copy_(torch.tensor(columns.values[value.parameter], dtype=out.dtype))
+    elif value.operator == "history":
+        tokens.fill_history(histories, out)
+    elif value.operator == "history_length":
+        tokens.fill_lengths(histories, out, window)
+    elif value.operator == "token_mask":
+        tokens.fill_mask(histories, out, generated=value.flag)
+    else:
+        tokens.fill_counts(histories, out, generated=value.flag)
+
+
+def _failures(
+    plan: Plan, selected: torch.Tensor, indices: Sequence[int], unfit: Sequence[torch.Tensor]
+) -> dict[int, ProcessorFailed]:
+    name = plan.verified.program.name
+    failed: dict[int, ProcessorFailed] = {}
+    for offset in rows_with_nan(selected) if plan.may_be_nan else ():
+        message = f"program {name} returned NaN in a row; return numbers, or -inf for ids not to be sampled"
+        failed[indices[offset]] = ProcessorFailed(message, processor=name)
+    for rows in unfit:
+        for offset in rows.nonzero().flatten().tolist():
+            message = f"program {name} casts a number to int64 that does not fit in it; limit the number first"
+            failed[indices[offset]] = ProcessorFailed(message, processor=name)
+    return dict(sorted(failed.items()))
+
+
+def _parts(verified: Verified, indices: Sequence[int], logits: torch.Tensor) -> list[_Part]:
+    span = even_span(indices)
+    if span is None and logits.device.type == "cpu":
+        parts = even_parts(indices)
+        copied_bytes = len(indices) * logits.shape[1] * logits.element_size()
+        if are_worthwhile(parts, len(verified.program.values), copied_bytes):
+            return [_Part(begin, end, even_span(indices[begin:end])) for begin, end in parts]
+    return [_Part(0, len(indices), span)] if len(indices) else []
+
+
+def _height(logits: torch.Tensor) -> int:
+    if not isinstance(logits, torch.Tensor):
+        raise InvalidLogits(f"logits are a {type(logits).__name__}; programs run on a torch tensor")
+    datatype_of(logits.dtype)
+    return check_matrix(logits)[0]
+
+
+def _indices(rows: Sequence[int] | slice, height: int) -> Sequence[int]:
+    indices = range(height)[rows] if isinstance(rows, slice) else rows
+    ascending = isinstance(indices, range) and indices.step > 0
+    if not ascending and any(low >= high for low, high in itertools.pairwise(indices)):
+        raise InvalidArgument("the rows are not ascending; pass each row once, in ascending order")
+    if len(indices) and not (indices[0] >= 0 and indices[-1] < height):
+        raise InvalidArgument(f"rows {indices[0]} to {indices[-1]} of logits with {height} rows")
+    return indices
+
+
+def _columns(verified: Verified, params: Sequence[Mapping[str, Any]], rows: int) -> Columns:
+    if not params and not verified.program.parameters:
+        return Columns(verified, [()] * rows)
+    return Columns.checked(verified, params)
+
+
+def _check_lengths(verified: Verified, rows: int, columns: Columns, histories: Sequence[RequestTokens]) -> None:
+    if columns.rows != rows:
+        raise InvalidArgument(f"parameters of {columns.rows} rows for {rows} rows; pass one dict for each row")
+    reads = any(value.operator in _READ_HISTORY for value in verified.program.values)
+    if reads and len(histories) != rows:
+        raise InvalidArgument(f"{len(histories)} histories for {rows} rows; pass one for each row")

@@ -1,0 +1,57 @@
+"""Parameters of a request against the declarations of a program."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from logitport.errors import InvalidParams
+from logitport.programs.parameters import check_params
+from logitport.programs.program import Parameter, Program
+from logitport.programs.types import Element
+
+PROGRAM = Program(
+    "test",
+    (),
+    (
+        Parameter("f", Element.FLOAT32, 0.5, 0.0, 2.0),
+        Parameter("i", Element.INT64, None, -5, 50),
+        Parameter("b", Element.BOOL, 1.0, 0, 1),
+        Parameter("free", Element.FLOAT32, 0.0),
+    ),
+)
+
+
+def test_defaults_and_keys_of_engines() -> None:
+    assert check_params(PROGRAM.parameters, {"i": 3, "__req__": object()}) == (0.5, 3, True, 0.0)
+
+
+def test_values_have_the_declared_type() -> None:
+    checked = check_params(PROGRAM.parameters, {"f": 1, "i": -5, "b": False, "free": -math.inf})
+    assert checked == (1.0, -5, False, -math.inf)
+    assert [type(value) for value in checked] == [float, int, bool, float]
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({}, r"'i' is missing; set it to an integer in \[-5, 50\]"),
+        ({"i": 1, "x": 1}, r"no parameter 'x'; set only: f, i, b, free"),
+        ({"i": 51}, r"'i' is 51; it must be an integer in \[-5, 50\]"),
+        ({"i": 1.0}, "'i' is 1.0"),
+        ({"i": True}, "'i' is True"),
+        ({"i": 1 << 70}, "'i' is 1180591620717411303424"),
+        ({"i": 1, "f": 2.5}, r"'f' is 2.5; it must be a number in \[0, 2\]"),
+        ({"i": 1, "f": math.nan}, "'f' is nan"),
+        ({"i": 1, "f": "1"}, "'f' is '1'"),
+        ({"i": 1, "f": None}, "'f' is None"),
+        ({"i": 1, "b": 1}, "'b' is 1; it must be a bool"),
+        ({"i": 1, "free": 1e39}, r"'free' is 1e\+39"),
+        ({"i": 1, "free": 10**400}, "'free' is 1000"),
+    ],
+)
+def test_wrong_values(params: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidParams, match=message):
+        check_params(PROGRAM.parameters, params)
