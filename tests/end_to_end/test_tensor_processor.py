@@ -62,4 +62,4 @@ def test_bad_parameters_fail_their_request_only(client: Client) -> None:
         client.apply(torch.tensor([[0.0, 5.0], [0.0, 5.0]]), requests)
     assert list(failed.value.failures) == [0]
     assert isinstance(failed.value.failures[0], InvalidParams)
-    assert "min_p is 2; it must lie in [0, 1]" in str(failed.value.failures[0])
+    assert "'min_p' is 2; it must be a number in [0, 1]" in str(failed.value.failures[0])

@@ -142,6 +142,7 @@ class _FakeWorker:
         self._reader = worker_frames.Reader()
         self._always_ready = os.eventfd(1)
         self.quick: set[str] = set()
+        self.kept: set[str] = set()
 
     def post(self, call: messages.WorkerCall, columns: Sequence[bytes], *_: object) -> None:
         self._limits = replies.limits(call, columns)
