@@ -1,11 +1,13 @@
 """Programs: processors that read logits, as data that is verified and runs where the logits are.
 
-types      element types, sizes and shapes of values
-program    a program, its canonical bytes and its digest
-rules      what each operator requires of its inputs, and the type of its result
-verifier   checks a program as a whole, before it runs
-parameters checks the parameters of a request
-nan        whether the result can be NaN
-runtime    runs programs with torch, on the engine's own logits
-reference  the numpy interpreter: the executable form of docs/programs-spec.md
+processor       the base class for authors, and what it declares (declarations, tensor_history)
+capture         makes a program of such a class
+types           element types, sizes and shapes of values
+program         a program, its canonical bytes and its digest
+rules           what each operator requires of its inputs, and the type of its result
+verifier        checks a program as a whole, before it runs
+parameters      checks the parameters of a request
+nan             whether the result can be NaN
+runtime         runs programs with torch, on the engine's own logits
+reference       the numpy interpreter: the executable form of docs/programs-spec.md
 """
