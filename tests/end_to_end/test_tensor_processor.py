@@ -8,19 +8,12 @@ import pytest
 import torch
 
 from logitport import Float, InvalidParams, Request, RequestsFailed, TensorProcessor
+from tests.client.programs.samplers import MinP
 
 if TYPE_CHECKING:
     from logitport import Client
 
 INF = float("inf")
-
-
-class MinP(TensorProcessor):
-    params = {"min_p": Float(default=0.05, ge=0, le=1)}
-
-    def process(self, logits, params, history):
-        probs = logits.softmax(-1)
-        return logits.masked_fill(probs < params.min_p[:, None] * probs.amax(-1, keepdim=True), -INF)
 
 
 class Presence(TensorProcessor):

@@ -9,16 +9,9 @@ import pytest
 import torch
 
 from logitport import Bool, CustomLogitProcessor, Float, Int, InvalidArgument, InvalidParams, TensorProcessor
+from tests.client.programs.samplers import MinP
 
 INF = float("inf")
-
-
-class MinP(TensorProcessor):
-    params = {"min_p": Float(default=0.05, ge=0, le=1)}
-
-    def process(self, logits, params, history):
-        probs = logits.softmax(-1)
-        return logits.masked_fill(probs < params.min_p[:, None] * probs.amax(-1, keepdim=True), -INF)
 
 
 class Records(TensorProcessor):
