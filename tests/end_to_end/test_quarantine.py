@@ -54,7 +54,7 @@ def clients(
     with ExitStack() as stack:
         options = ("--tokens", str(path), "--enable-custom-logit-processor", "--quarantine-after", "1")
         target = stack.enter_context(serving(*options)).target
-        yield {name: stack.enter_context(Client(target, token=token)) for name, (token, _) in made.items()}
+        yield {name: stack.enter_context(Client(target, token=token, timeout=300)) for name, (token, _) in made.items()}
 
 
 def failure(client: Client, name: Any, **params: Any) -> Any:
