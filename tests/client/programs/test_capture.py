@@ -160,6 +160,7 @@ def test_two_captures_are_equal() -> None:
     assert capture(samplers.Penalties).digest == capture(samplers.Penalties).digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("process", "line", "texts"), not_capturable.CASES, ids=[case[0].__name__ for case in not_capturable.CASES]
 )
