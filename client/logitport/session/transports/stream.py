@@ -85,16 +85,20 @@ class GrpcStream(Transport):
             message = f"{self.target} ended the session; open another with Client.session"
             raise self._broken(ServerUnavailable.after_connection(message)) from None
         except grpc.RpcError as error:
-            if self._deadline.passed and limit < timeout:
-                raise self._broken(self._no_reply(limit)) from None
-            if self._deadline.passed:
-                self.close()
-                raise DeadlineExceeded(
-                    f"{self.target} did not reply to a frame within {timeout} s; the session is closed"
-                ) from None
+            if not self._deadline.clear():
+                raise self._missed(timeout, limit) from None
             raise self._broken(calls.translate(error, self.target, encrypted=self._encrypted)) from None
-        self._deadline.clear()
+        # A reply may arrive while the deadline passes: the stream is cancelled then, and this frame has missed it. The
+        # next frame would fail with its own, longer limit.
+        if not self._deadline.clear():
+            raise self._missed(timeout, limit)
         return reply
+
+    def _missed(self, timeout: float, limit: float) -> LogitportError:
+        if limit < timeout:
+            return self._broken(self._no_reply(limit))
+        self.close()
+        return DeadlineExceeded(f"{self.target} did not reply to a frame within {timeout} s; the session is closed")
 
     def on_readable(self, take_early: Callable[[], object]) -> None:
         wait_for = self._deferred.wait_for
@@ -164,8 +168,9 @@ class _Deadline:
     _GRANULARITY = 0.05
 
     def __init__(self, expire: Callable[[], object]) -> None:
-        self.passed = False
         self._expire = expire
+        self._lock = threading.Lock()
+        self._passed = False
         self._at = float("inf")
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="logitport-deadline", daemon=True).start()
@@ -173,15 +178,19 @@ class _Deadline:
     def set(self, seconds: float) -> None:
         self._at = time.monotonic() + seconds
 
-    def clear(self) -> None:
-        self._at = float("inf")
+    def clear(self) -> bool:
+        """Clear the deadline. Returns False if it has passed."""
+        with self._lock:
+            self._at = float("inf")
+            return not self._passed
 
     def close(self) -> None:
         self._closed.set()
 
     def _watch(self) -> None:
         while not self._closed.wait(self._GRANULARITY):
-            if time.monotonic() > self._at:
-                self.passed = True
+            with self._lock:
+                self._passed = time.monotonic() > self._at
+            if self._passed:
                 self._expire()
                 return

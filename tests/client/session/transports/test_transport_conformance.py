@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -102,6 +103,31 @@ def test_a_missed_deadline_closes_the_transport(server: Any, kind: str) -> None:
         for call in uses(transport):
             with pytest.raises(SessionClosed):
                 call()
+
+
+class LateReplies:
+    """A gRPC stream with a reply that arrives while the call is cancelled."""
+
+    def __init__(self) -> None:
+        self._cancelled = threading.Event()
+
+    def __next__(self) -> processing_pb2.SessionResponse:
+        assert self._cancelled.wait(_SECONDS)
+        return processing_pb2.SessionResponse(seq=1)
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+
+def test_a_reply_that_arrives_while_the_deadline_passes() -> None:
+    """This frame has missed the deadline, not the next one."""
+    stub = Mock(Session=Mock(return_value=LateReplies()))
+    transport = GrpcStream(stub, "there", _SECONDS)
+    transport.reply_limit = 0.1
+    with pytest.raises(ServerUnavailable, match=r"there .*0\.1 s") as error:
+        transport.receive()
+    assert error.value.was_connected
+    transport.close()
 
 
 def uses(transport: Transport) -> list[Callable[[], Any]]:
