@@ -320,8 +320,11 @@ class Worker(ProcessHolder):
             error: LogitportError = WorkerLost(f"processor {name}: {reason}", processor=name)
         else:
             what = _LOADING_CALLS.get(call.kind, "its call")
-            option = "--load-timeout-seconds" if call.at_admission else "--processor-timeout-seconds"
-            reason = f"{what} took over {seconds:.3g} s ({option}), and its worker was ended: look for a loop"
+            # Within a step, `seconds` is what other calls have left of the limit.
+            option, limit = "--processor-timeout-seconds", self.deadlines.call
+            if call.at_admission:
+                option, limit = "--load-timeout-seconds", seconds
+            reason = f"{what} took over {limit:.3g} s ({option}), and its worker was ended: look for a loop"
             if cut_short := not call.at_admission and waited < _WHOLE * self.deadlines.call:
                 reason = f"{what} was not finished after {waited:.3g} s, when the time of the step ({option}) was up"
             error = ProcessorTimedOut(f"processor {name}: {reason}", processor=name)

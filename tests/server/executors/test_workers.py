@@ -395,6 +395,7 @@ def test_a_zygote_is_launched_again_in_the_background(ship: Ship, monkeypatch: p
         (HOST, 2.0, r"loading it took over 2 s \(--processor-timeout-seconds\)"),  # within a step
         (START, 1.5, r"its start was not finished after 1\.5 s, when the time of the step \(--processor-t"),
         (EDIT, 2.0, r"its call took over 2 s \(--processor-timeout-seconds\), and its worker was ended: look for a"),
+        (EDIT, 1.99, r"its call took over 2 s \(--processor-timeout-seconds\)"),  # the step began 0.01 s earlier
     ],
 )
 def test_the_error_of_a_deadline_names_the_call_and_the_option(
