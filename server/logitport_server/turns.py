@@ -58,8 +58,7 @@ class Turns:
         self._used: OrderedDict[str, float] = OrderedDict()
         self._now = 0.0
         self._aside: Turns | None = None
-        # The principals that got the turn since the last work aside began.
-        self._served: set[str] = set()
+        self._beside: set[AsideTurn] = set()
 
     def of(self, principal: str) -> Turn:
         """Return a context manager that holds the turn. A thread must not nest them."""
@@ -136,7 +135,8 @@ class Turns:
         self._holder = turn
         self._now = max(self._now, self._used.setdefault(turn.principal, self._now))
         turn.began = self._clock()
-        self._served.add(turn.principal)
+        for aside in self._beside:
+            aside.others_compute |= turn.principal != aside.principal
 
     def _enqueue(self, turn: Turn) -> threading.Lock:
         """Add a turn to its principal's queue. Returns the lock on which to wait."""
@@ -193,26 +193,38 @@ class Turn:
 
 
 class AsideTurn:
-    """One thread's turn of work that cannot pause, a context manager.
+    """One thread's turn of work aside from the steps, a context manager. A `pause` hands it over to other such work.
 
-    Such work holds the interpreter's lock for milliseconds at a time. If steps of other principals were computed
-    meanwhile, a rest follows it, so that it takes a part of the time only.
+    Such work holds the interpreter's lock for milliseconds at a time. If steps of other principals are computed at the
+    same time, a rest follows it, so that it takes a part of the time only.
+
+    Attributes:
+        principal: name of the principal that the work is charged to.
+        others_compute: whether another principal got the turn of `Turns` since this one began.
     """
 
-    __slots__ = ("_turn", "_turns")
+    __slots__ = ("_began", "_turn", "_turns", "others_compute", "principal")
 
     def __init__(self, turns: Turns, turn: Turn) -> None:
         self._turns, self._turn = turns, turn
+        self.principal = turn.principal
+        self.others_compute = False
+        self._began = 0.0
 
     def __enter__(self) -> None:
-        self._turn.acquire()
-        self._turns._served.clear()
+        self._turn.__enter__()
+        self.others_compute = False
+        self._began = self._turns._clock()
+        with self._turns._lock:
+            self._turns._beside.add(self)
 
     def __exit__(self, *_: object) -> None:
-        if self._turns._served - {self._turn.principal}:
-            took = self._turns._clock() - self._turn.began
+        with self._turns._lock:
+            self._turns._beside.discard(self)
+        if self.others_compute:
+            took = self._turns._clock() - self._began
             time.sleep(min(_REST * took, _LONGEST_REST_SECONDS))
-        self._turn.release()
+        self._turn.__exit__()
 
 
 class _Held(threading.local):

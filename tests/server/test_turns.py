@@ -159,6 +159,20 @@ def test_work_aside_rests_if_others_compute(
     assert rested == rests
 
 
+def test_a_pause_hands_over_to_other_work_aside(pool: ThreadPoolExecutor) -> None:
+    turns, served = Turns(slice_seconds=0.0), threading.Event()
+
+    def aside() -> None:
+        with turns.aside("another"):
+            served.set()
+
+    with turns.aside("large"):
+        pool.submit(aside)
+        wait_until(lambda: turns.waiting_aside == 1)
+        pause()
+        assert served.is_set()
+
+
 def test_an_exception_ends_work_aside() -> None:
     turns = Turns()
     with pytest.raises(ZeroDivisionError), turns.of("fails"), Aside():

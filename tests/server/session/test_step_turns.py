@@ -122,38 +122,32 @@ def test_between_the_results_of_many_small_groups(turns: Turns, other: Callable[
         assert Record.calls == ["other"]
 
 
-def test_two_principals_join_edits_in_turns(turns: Turns) -> None:
-    """A lock that one of them held during its pause would stop both."""
+def joined_edits() -> int:
     dialect: Any = SimpleNamespace(key="key", name="name")
-
-    def join(principal: str) -> int:
-        with turns.of(principal):
-            started.wait(SECONDS)
-            return len(StepOutcome([(Group(dialect, rows), [RowEdits() for _ in rows])]).edits)
-
     rows: Any = [SimpleNamespace(index=index) for index in range(200)]
-    started = threading.Event()
-    with ThreadPoolExecutor() as pool:
-        joins = [pool.submit(join, principal) for principal in ("one", "another")]
-        wait_until(lambda: turns.waiting)
-        started.set()
-        assert [one.result(SECONDS) for one in joins] == [0, 0]
+    return len(StepOutcome([(Group(dialect, rows), [RowEdits() for _ in rows])]).edits)
 
 
-def test_two_principals_group_rows_in_turns(turns: Turns) -> None:
+def groups_of_rows() -> int:
     row: Any = SimpleNamespace(request=SimpleNamespace(failure=None, chain=[SimpleNamespace(dialect=None, state=None)]))
+    return len(Rows([row] * 200).groups)
 
-    def group(principal: str) -> int:
+
+@pytest.mark.parametrize(("compute", "result"), [(joined_edits, 0), (groups_of_rows, 1)])
+def test_two_principals_compute_in_turns(turns: Turns, compute: Callable[[], int], result: int) -> None:
+    """A lock that one of them held during its pause would stop both."""
+
+    def in_turn(principal: str) -> int:
         with turns.of(principal):
             started.wait(SECONDS)
-            return len(Rows([row] * 200).groups)
+            return compute()
 
     started = threading.Event()
     with ThreadPoolExecutor() as pool:
-        groups = [pool.submit(group, principal) for principal in ("one", "another")]
+        computed = [pool.submit(in_turn, principal) for principal in ("one", "another")]
         wait_until(lambda: turns.waiting)
         started.set()
-        assert [one.result(SECONDS) for one in groups] == [1, 1]
+        assert [one.result(SECONDS) for one in computed] == [result, result]
 
 
 def test_between_new_ids(open_engine: Any, turns: Turns, other: Callable[[], None]) -> None:
