@@ -16,6 +16,7 @@ from logitport_server.turns import pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from google.protobuf.descriptor import Descriptor
 
@@ -86,9 +87,12 @@ def serializer(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
     return lambda reply: reply if isinstance(reply, bytes) else serialize(reply)
 
 
-def parsed(kind: type[_M], message: _M | Unparsed) -> _M:
-    """Return the message, parsed. Raises as `parse`."""
-    return parse(kind, message.data) if isinstance(message, Unparsed) else message
+def parsed(kind: type[_M], message: _M | Unparsed, turn: AbstractContextManager[object]) -> _M:
+    """Return the message, parsed; a large one while the turn is held. Raises as `parse`."""
+    if not isinstance(message, Unparsed):
+        return message
+    with turn:
+        return parse(kind, message.data)
 
 
 def parse(kind: type[_M], data: bytes) -> _M:

@@ -22,7 +22,7 @@ MAX_WATCHES = 256
 MAX_WATCHES_PER_HOST = 64
 
 # A refused watch waits so long before its error, and keeps its place in its connection: a client that opens them
-# without end would otherwise use most of the event loop's time. So many wait at the same time.
+# without end would otherwise use most of the event loop's time. The number that wait at the same time is limited.
 REFUSAL_SECONDS = 1.0
 MAX_WAITING_REFUSALS = 256
 
@@ -51,8 +51,9 @@ class OpenCalls:
             LimitExceeded: there are too many such calls, or the message does not arrive.
         """
         if handler.unary_unary is None:
-            await self._delay_refusal(context.peer())
-            with self._watch(context.peer()):
+            host = _host(context.peer())
+            await self._delay_refusal(host)
+            with self._watch(host):
                 await handler.unary_stream(await _message(context), context)
             return
         with self._wait():
@@ -64,9 +65,9 @@ class OpenCalls:
         with stall_limit(_MESSAGE_SECONDS, "the reply was not received", option=""):
             await context.write(reply)
 
-    async def _delay_refusal(self, peer: str) -> None:
-        """Wait, if a watch of this peer would be refused now."""
-        if not self._are_too_many(_host(peer)) or self._waiting_refusals >= MAX_WAITING_REFUSALS:
+    async def _delay_refusal(self, host: str) -> None:
+        """Wait, if a watch of this host would be refused now."""
+        if not self._are_too_many(host) or self._waiting_refusals >= MAX_WAITING_REFUSALS:
             return
         self._waiting_refusals += 1
         try:
@@ -78,9 +79,8 @@ class OpenCalls:
         return self._watches.total() >= MAX_WATCHES or self._watches[host] >= MAX_WATCHES_PER_HOST
 
     @contextmanager
-    def _watch(self, peer: str) -> Iterator[None]:
+    def _watch(self, host: str) -> Iterator[None]:
         """Count a watch. Raises LimitExceeded if its host, or all hosts, have too many."""
-        host = _host(peer)
         if self._are_too_many(host):
             raise LimitExceeded(
                 f"{self._watches[host]} watches of the server's health are open from this host, and "

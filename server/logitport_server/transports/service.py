@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -14,7 +13,7 @@ import grpc
 
 from logitport.errors import LogitportError
 from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
-from logitport_server.access import Unparsed, current_call, parse, parsed, stall_limit
+from logitport_server.access import Unparsed, current_call, parsed, stall_limit
 from logitport_server.session.apply import apply
 from logitport_server.transports.refusals import Refusals
 from logitport_server.transports.stream import SessionStream
@@ -79,11 +78,10 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
         principal = current_call.get().principal
 
         def register() -> tuple[registry_pb2.ProcessorInfo, str]:
-            turn = self._turns.aside(principal.name)
-            with turn:
-                message = parsed(registry_pb2.RegisterRequest, request)
+            aside = self._turns.aside(principal.name)
+            message = parsed(registry_pb2.RegisterRequest, request, aside)
             info = self._registry.register(
-                message.payload, message.name, principal, replace=message.replace, shared=message.shared, turn=turn
+                message.payload, message.name, principal, replace=message.replace, shared=message.shared, turn=aside
             )
             return info, message.name
 
@@ -157,8 +155,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
 
         def work() -> bytes:
             """Return the reply only: while gRPC sends it, the message with its copy of the logits is not needed."""
-            with self._turns.aside(principal.name) if isinstance(request, Unparsed) else nullcontext():
-                message = parsed(processing_pb2.ApplyRequest, request)
+            message = parsed(processing_pb2.ApplyRequest, request, self._turns.aside(principal.name))
             with self._turns.of(principal.name):
                 response = apply(message, open_session)
                 reply = response.SerializeToString()
@@ -209,10 +206,8 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
     def _answer_on_thread(
         self, stream: SessionStream, frame: processing_pb2.SessionRequest | Unparsed, principal: str
     ) -> bytes:
-        if isinstance(frame, Unparsed):
-            with self._turns.aside(principal):
-                frame = parse(processing_pb2.SessionRequest, frame.data)
-        return stream.answer(frame, "grpc").SerializeToString()
+        message = parsed(processing_pb2.SessionRequest, frame, self._turns.aside(principal))
+        return stream.answer(message, "grpc").SerializeToString()
 
     def drain(self) -> None:
         """Finish the frames that are being processed, then end every session."""

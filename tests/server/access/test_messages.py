@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from logitport import InvalidArgument, LimitExceeded
@@ -26,8 +28,8 @@ def test_small_messages_are_parsed_at_once_and_large_ones_later() -> None:
     assert read(small) == FRAME.FromString(small)
     unparsed = read(large)
     assert isinstance(unparsed, Unparsed)
-    assert parsed(FRAME, unparsed) == FRAME.FromString(large)
-    assert parsed(FRAME, read(small)) == FRAME.FromString(small)
+    assert parsed(FRAME, unparsed, nullcontext()) == FRAME.FromString(large)
+    assert parsed(FRAME, read(small), nullcontext()) == FRAME.FromString(small)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ import grpc
 import pytest
 
 from logitport_proto import processing_pb2, registry_pb2
-from logitport_server.access import SMALL_BYTES, Unparsed, current_call
+from logitport_server.access import SMALL_BYTES, Unparsed, current_call, messages
 from logitport_server.access.guard import Call
 from logitport_server.principals import ANONYMOUS, Principal
-from logitport_server.transports import service
 from logitport_server.transports.service import LoopShare, ProcessingService, RegistryService
 from logitport_server.transports.stream import SessionStream
 from logitport_server.transports.threads import Threads
@@ -63,8 +62,8 @@ def places(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         record("answer")
         return processing_pb2.SessionResponse(seq=frame.seq)
 
-    parse = service.parse
-    monkeypatch.setattr(service, "parse", lambda *arguments: (record("parse"), parse(*arguments))[1])
+    parse = messages.parse
+    monkeypatch.setattr(messages, "parse", lambda *arguments: (record("parse"), parse(*arguments))[1])
     monkeypatch.setattr(SessionStream, "answer", answer)
     return seen
 
@@ -130,11 +129,11 @@ def test_a_large_registration_is_parsed_on_a_thread_in_turn(
     on_loop, with_turn = [], []
     turns = Turns()
 
-    def parsed(kind: Any, message: Unparsed) -> Any:
+    def parse(kind: Any, data: bytes) -> Any:
         on_loop.append(threading.current_thread() is threading.main_thread())
         holder = turns._aside._holder if turns._aside is not None else None
         with_turn.append(holder is not None and holder.principal)
-        return kind.FromString(message.data)
+        return kind.FromString(data)
 
     class Registered:
         def register(self, serialized: str, name: str, *_: object, **__: object) -> registry_pb2.ProcessorInfo:
@@ -147,6 +146,6 @@ def test_a_large_registration_is_parsed_on_a_thread_in_turn(
         registry = RegistryService(cast("Any", Registered()), threads, turns)
         return await registry.Register(unparsed, cast("Any", None))
 
-    monkeypatch.setattr(service, "parsed", parsed)
+    monkeypatch.setattr(messages, "parse", parse)
     assert asyncio.run(register()).processor == registry_pb2.ProcessorInfo(names=["a/b"], size_bytes=SMALL_BYTES)
     assert (on_loop, with_turn) == ([False], ["alice"])
