@@ -86,6 +86,15 @@ def users_without_a_chain_go_on(report: Report) -> None:
     assert report.restarted["plain, stream"].longest_gap < report.outage_seconds + bound
 
 
+CHECKS = (
+    innocent_outputs_are_as_alone,
+    users_that_leave_got_the_same_until_then,
+    no_prompt_is_readable,
+    failures_are_visible,
+    users_without_a_chain_go_on,
+)
+
+
 def _lost_state(user: User, answer: Answer) -> bool:
     """Whether it ended with StateLost: the client cannot know whether a processor that has read logits kept state."""
     if not user.reads_logits or "StateLost" not in answer.error:

@@ -78,24 +78,9 @@ def _add(answer: Answer, body: Any) -> None:
             answer.finished[choice["index"]] = choice["finish_reason"]
 
 
-def test_innocent_outputs_are_as_alone(report: Report) -> None:
-    many_users_checks.innocent_outputs_are_as_alone(report)
-
-
-def test_users_that_leave_got_the_same_until_then(report: Report) -> None:
-    many_users_checks.users_that_leave_got_the_same_until_then(report)
-
-
-def test_no_prompt_is_readable(report: Report) -> None:
-    many_users_checks.no_prompt_is_readable(report)
-
-
-def test_failures_are_visible(report: Report) -> None:
-    many_users_checks.failures_are_visible(report)
-
-
-def test_users_without_a_chain_go_on(report: Report) -> None:
-    many_users_checks.users_without_a_chain_go_on(report)
+@pytest.mark.parametrize("check", many_users_checks.CHECKS)
+def test_many_users(report: Report, check: Callable[[Report], None]) -> None:
+    check(report)
 
 
 def test_requests_while_the_service_is_away(report: Report) -> None:
