@@ -29,7 +29,7 @@ class ApplyResponse(_message.Message):
     def __init__(self, logits: _Optional[_Union[_common_pb2.Tensor, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[_common_pb2.RowsApplied, _Mapping]]] = ..., all_denied_rows: _Optional[bytes] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
-    __slots__ = ("seq", "open", "add", "remove", "step", "logits", "open_region", "share_device_memory", "close_region")
+    __slots__ = ("seq", "open", "add", "remove", "step", "logits", "open_region", "share_device_memory", "close_region", "get_programs")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     ADD_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class SessionRequest(_message.Message):
     OPEN_REGION_FIELD_NUMBER: _ClassVar[int]
     SHARE_DEVICE_MEMORY_FIELD_NUMBER: _ClassVar[int]
     CLOSE_REGION_FIELD_NUMBER: _ClassVar[int]
+    GET_PROGRAMS_FIELD_NUMBER: _ClassVar[int]
     seq: int
     open: OpenSession
     add: AddRequests
@@ -48,10 +49,11 @@ class SessionRequest(_message.Message):
     open_region: OpenRegion
     share_device_memory: ShareDeviceMemory
     close_region: CloseRegion
-    def __init__(self, seq: _Optional[int] = ..., open: _Optional[_Union[OpenSession, _Mapping]] = ..., add: _Optional[_Union[AddRequests, _Mapping]] = ..., remove: _Optional[_Union[RemoveRequests, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., logits: _Optional[_Union[StepLogits, _Mapping]] = ..., open_region: _Optional[_Union[OpenRegion, _Mapping]] = ..., share_device_memory: _Optional[_Union[ShareDeviceMemory, _Mapping]] = ..., close_region: _Optional[_Union[CloseRegion, _Mapping]] = ...) -> None: ...
+    get_programs: GetPrograms
+    def __init__(self, seq: _Optional[int] = ..., open: _Optional[_Union[OpenSession, _Mapping]] = ..., add: _Optional[_Union[AddRequests, _Mapping]] = ..., remove: _Optional[_Union[RemoveRequests, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., logits: _Optional[_Union[StepLogits, _Mapping]] = ..., open_region: _Optional[_Union[OpenRegion, _Mapping]] = ..., share_device_memory: _Optional[_Union[ShareDeviceMemory, _Mapping]] = ..., close_region: _Optional[_Union[CloseRegion, _Mapping]] = ..., get_programs: _Optional[_Union[GetPrograms, _Mapping]] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ("seq", "opened", "added", "removed", "edits", "logits", "error", "region_opened", "region_closed")
+    __slots__ = ("seq", "opened", "added", "removed", "edits", "logits", "error", "region_opened", "region_closed", "programs")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
     ADDED_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +63,7 @@ class SessionResponse(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REGION_OPENED_FIELD_NUMBER: _ClassVar[int]
     REGION_CLOSED_FIELD_NUMBER: _ClassVar[int]
+    PROGRAMS_FIELD_NUMBER: _ClassVar[int]
     seq: int
     opened: SessionOpened
     added: RequestsAdded
@@ -70,10 +73,11 @@ class SessionResponse(_message.Message):
     error: _common_pb2.Error
     region_opened: RegionOpened
     region_closed: RegionClosed
-    def __init__(self, seq: _Optional[int] = ..., opened: _Optional[_Union[SessionOpened, _Mapping]] = ..., added: _Optional[_Union[RequestsAdded, _Mapping]] = ..., removed: _Optional[_Union[RequestsRemoved, _Mapping]] = ..., edits: _Optional[_Union[StepEdits, _Mapping]] = ..., logits: _Optional[_Union[StepLogitsEdited, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., region_opened: _Optional[_Union[RegionOpened, _Mapping]] = ..., region_closed: _Optional[_Union[RegionClosed, _Mapping]] = ...) -> None: ...
+    programs: Programs
+    def __init__(self, seq: _Optional[int] = ..., opened: _Optional[_Union[SessionOpened, _Mapping]] = ..., added: _Optional[_Union[RequestsAdded, _Mapping]] = ..., removed: _Optional[_Union[RequestsRemoved, _Mapping]] = ..., edits: _Optional[_Union[StepEdits, _Mapping]] = ..., logits: _Optional[_Union[StepLogitsEdited, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., region_opened: _Optional[_Union[RegionOpened, _Mapping]] = ..., region_closed: _Optional[_Union[RegionClosed, _Mapping]] = ..., programs: _Optional[_Union[Programs, _Mapping]] = ...) -> None: ...
 
 class OpenSession(_message.Message):
-    __slots__ = ("vocab_size", "datatype", "device", "model_name", "tokenizer_id", "eos_token_ids", "max_requests", "max_draft_tokens", "engine")
+    __slots__ = ("vocab_size", "datatype", "device", "model_name", "tokenizer_id", "eos_token_ids", "max_requests", "max_draft_tokens", "engine", "runs_programs")
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     DATATYPE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +87,7 @@ class OpenSession(_message.Message):
     MAX_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
+    RUNS_PROGRAMS_FIELD_NUMBER: _ClassVar[int]
     vocab_size: int
     datatype: str
     device: str
@@ -92,7 +97,8 @@ class OpenSession(_message.Message):
     max_requests: int
     max_draft_tokens: int
     engine: str
-    def __init__(self, vocab_size: _Optional[int] = ..., datatype: _Optional[str] = ..., device: _Optional[str] = ..., model_name: _Optional[str] = ..., tokenizer_id: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_requests: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., engine: _Optional[str] = ...) -> None: ...
+    runs_programs: bool
+    def __init__(self, vocab_size: _Optional[int] = ..., datatype: _Optional[str] = ..., device: _Optional[str] = ..., model_name: _Optional[str] = ..., tokenizer_id: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_requests: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., engine: _Optional[str] = ..., runs_programs: bool = ...) -> None: ...
 
 class SessionOpened(_message.Message):
     __slots__ = ("session_id", "max_requests", "server_version", "local_transport", "step_deadline_seconds", "add_deadline_seconds")
@@ -171,14 +177,16 @@ class AddRequests(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[SlottedRequest, _Mapping]]] = ..., in_background: bool = ...) -> None: ...
 
 class SlottedRequest(_message.Message):
-    __slots__ = ("slot", "generation", "request")
+    __slots__ = ("slot", "generation", "request", "programs_on_server")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
+    PROGRAMS_ON_SERVER_FIELD_NUMBER: _ClassVar[int]
     slot: int
     generation: int
     request: _common_pb2.Request
-    def __init__(self, slot: _Optional[int] = ..., generation: _Optional[int] = ..., request: _Optional[_Union[_common_pb2.Request, _Mapping]] = ...) -> None: ...
+    programs_on_server: bool
+    def __init__(self, slot: _Optional[int] = ..., generation: _Optional[int] = ..., request: _Optional[_Union[_common_pb2.Request, _Mapping]] = ..., programs_on_server: bool = ...) -> None: ...
 
 class RequestsAdded(_message.Message):
     __slots__ = ("failures", "reads_logits", "chains", "regions_retired", "pending", "ended")
@@ -211,10 +219,24 @@ class EndedAdmission(_message.Message):
     def __init__(self, slot: _Optional[int] = ..., generation: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., reads_logits: bool = ..., chain: _Optional[_Union[AdmittedChain, _Mapping]] = ...) -> None: ...
 
 class AdmittedChain(_message.Message):
-    __slots__ = ("processors",)
+    __slots__ = ("processors", "programs")
     PROCESSORS_FIELD_NUMBER: _ClassVar[int]
+    PROGRAMS_FIELD_NUMBER: _ClassVar[int]
     processors: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, processors: _Optional[_Iterable[str]] = ...) -> None: ...
+    programs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, processors: _Optional[_Iterable[str]] = ..., programs: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GetPrograms(_message.Message):
+    __slots__ = ("digests",)
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    digests: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, digests: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Programs(_message.Message):
+    __slots__ = ("programs",)
+    PROGRAMS_FIELD_NUMBER: _ClassVar[int]
+    programs: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, programs: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class RemoveRequests(_message.Message):
     __slots__ = ("slots", "generations")
@@ -253,20 +275,22 @@ class Step(_message.Message):
     def __init__(self, slots: _Optional[bytes] = ..., generations: _Optional[bytes] = ..., base_lengths: _Optional[bytes] = ..., history_crcs: _Optional[bytes] = ..., new_token_counts: _Optional[bytes] = ..., new_token_ids: _Optional[bytes] = ..., row_requests: _Optional[bytes] = ..., row_draft_offsets: _Optional[bytes] = ..., draft_counts: _Optional[bytes] = ..., draft_token_ids: _Optional[bytes] = ...) -> None: ...
 
 class StepEdits(_message.Message):
-    __slots__ = ("edits", "logits_rows", "failures", "applied", "all_denied_rows", "ended_admissions")
+    __slots__ = ("edits", "logits_rows", "failures", "applied", "all_denied_rows", "ended_admissions", "later_edits")
     EDITS_FIELD_NUMBER: _ClassVar[int]
     LOGITS_ROWS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     ALL_DENIED_ROWS_FIELD_NUMBER: _ClassVar[int]
     ENDED_ADMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    LATER_EDITS_FIELD_NUMBER: _ClassVar[int]
     edits: _common_pb2.Edits
     logits_rows: bytes
     failures: _containers.RepeatedCompositeFieldContainer[_common_pb2.Failure]
     applied: _containers.RepeatedCompositeFieldContainer[_common_pb2.RowsApplied]
     all_denied_rows: bytes
     ended_admissions: int
-    def __init__(self, edits: _Optional[_Union[_common_pb2.Edits, _Mapping]] = ..., logits_rows: _Optional[bytes] = ..., failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[_common_pb2.RowsApplied, _Mapping]]] = ..., all_denied_rows: _Optional[bytes] = ..., ended_admissions: _Optional[int] = ...) -> None: ...
+    later_edits: _containers.RepeatedCompositeFieldContainer[_common_pb2.Edits]
+    def __init__(self, edits: _Optional[_Union[_common_pb2.Edits, _Mapping]] = ..., logits_rows: _Optional[bytes] = ..., failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[_common_pb2.RowsApplied, _Mapping]]] = ..., all_denied_rows: _Optional[bytes] = ..., ended_admissions: _Optional[int] = ..., later_edits: _Optional[_Iterable[_Union[_common_pb2.Edits, _Mapping]]] = ...) -> None: ...
 
 class StepLogits(_message.Message):
     __slots__ = ("logits",)

@@ -2,11 +2,13 @@
 
 A payload is SGLang's string: JSON with a key "callable" that holds the hexadecimal digits of a dill pickle of a
 processor (a class, in SGLang's dialect; see `logitport.dialects`). It also has the keys "python" and
-"dill", and, for display only, "class" and "dialect"; SGLang ignores all four.
+"dill", and, for display only, "class" and "dialect"; SGLang ignores all four. A program is wrapped in the same way,
+under the key "program" instead of "callable".
 The functions, in the order in which a payload passes through them:
 
     dumps         processor -> string      encode, pickler, reductions, portability
     refer         class -> string          encode                            only the class's name
+    seal_program  program -> string        envelope
     parse         string -> Payload        envelope, pickle_reader           nothing is unpickled
     sign          string -> string         signing
     check_python  refuses foreign code     interpreter, bytecode, stack_depth  nothing is unpickled
@@ -17,13 +19,14 @@ The functions, in the order in which a payload passes through them:
 
 from logitport.payload.decode import instantiate, loads
 from logitport.payload.encode import dumps, refer
-from logitport.payload.envelope import Payload, display_name_of, parse
+from logitport.payload.envelope import PROGRAM, Payload, display_name_of, parse, seal_program
 from logitport.payload.interpreter import check_python
 from logitport.payload.signature import Signature
 from logitport.payload.signing import sign
 from logitport.payload.wire_names import wire_name
 
 __all__ = [
+    "PROGRAM",
     "Payload",
     "Signature",
     "check_python",
@@ -32,6 +35,7 @@ __all__ = [
     "loads",
     "parse",
     "refer",
+    "seal_program",
     "sign",
     "display_name_of",
     "wire_name",

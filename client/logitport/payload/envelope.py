@@ -1,4 +1,4 @@
-"""The string around the pickle: JSON with a key "callable" that holds the pickle's bytes as hexadecimal digits."""
+"""The string around a pickle or a program: JSON with a key "callable" or "program" that holds bytes in hexadecimal."""
 
 from __future__ import annotations
 
@@ -22,13 +22,18 @@ _CLASS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", r
 _DIALECT = re.compile(r"[a-z][a-z0-9_]*")
 _DIGITS_SHOWN = 12
 
+# The dialect of programs, which is determined by the payload's key and not by its label.
+PROGRAM = "program"
+
 
 @dataclass(frozen=True)
 class Payload:
-    """A shipped processor that is not unpickled. Two are equal if their bytes are equal.
+    """A shipped processor: a pickle that is not unpickled, or a program that is not verified.
+
+    Two are equal if their bytes are equal. No bytes are both: a program begins with a byte that begins no pickle.
 
     Attributes:
-        data: the pickle.
+        data: the pickle, or the program's canonical bytes.
         digest: SHA-256 of `data`, 64 lowercase hexadecimal digits.
         python: the Python minor version that wrote it, according to its label, such as "3.11"; "" without a label.
         dill: the version of dill that wrote it, according to its label; "" without a label.
@@ -36,6 +41,7 @@ class Payload:
         class_name: name of its class or function, according to its label; "" without a label.
         dialect: its dialect, according to its label; "" without a label. The labels `class_name` and `dialect` are not
             verified. They are for display only, and no decision may depend on them.
+        is_program: whether `data` is a program.
     """
 
     data: bytes = field(repr=False, compare=False)
@@ -45,6 +51,7 @@ class Payload:
     signature: Signature | None = field(default=None, compare=False)
     class_name: str = field(default="", compare=False)
     dialect: str = field(default="", compare=False)
+    is_program: bool = field(default=False, compare=False)
 
     @property
     def display_name(self) -> str:
@@ -62,20 +69,21 @@ def display_name_of(class_name: str, digest: str) -> str:
 
 def seal(data: bytes, qualified_name: str, dialect: str) -> str:
     """Wrap a pickle that this process made, of a class or function of this name, in a payload string."""
-    labels = {"python": RUNNING, "dill": dill.__version__}
-    # Drop the enclosing functions: their names say little, and may be long.
-    class_name = qualified_name.rpartition("<locals>.")[2].replace("<lambda>", "lambda")
-    if len(class_name) <= _MAX_LABEL_LENGTH and _CLASS_NAME.fullmatch(class_name):
-        labels["class"] = class_name
+    labels = {"python": RUNNING, "dill": dill.__version__, **_class_label(qualified_name)}
     return json.dumps({"callable": data.hex(), **labels, "dialect": dialect})
 
 
+def seal_program(data: bytes, class_name: str) -> str:
+    """Wrap the canonical bytes of a program, captured from a class of this name, in a payload string."""
+    return json.dumps({"program": data.hex(), **_class_label(class_name), "dialect": PROGRAM})
+
+
 def parse(serialized: str) -> Payload:
-    """Read the string and check that it holds a pickle, without unpickling it.
+    """Read the string and check that it holds a pickle, without unpickling it, or bytes that may be a program.
 
     Raises:
-        MalformedPayload: not JSON, not an object, no "callable", not hexadecimal digits, not a pickle, a label that is
-            not a short string, or a malformed signature.
+        MalformedPayload: not JSON, not an object, neither or both of "callable" and "program", not hexadecimal digits,
+            not a pickle, a label that is not a short string, or a malformed signature.
     """
     try:
         # orjson also refuses nesting that would exhaust the stack.
@@ -84,24 +92,36 @@ def parse(serialized: str) -> Payload:
         raise MalformedPayload(f"a payload is a JSON object, but this is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise MalformedPayload(f"a payload is a JSON object, not a {type(content).__name__}")
-    if "callable" not in content:
+    is_program = "program" in content
+    if is_program and "callable" in content:
+        raise MalformedPayload('the payload has a "callable" and a "program": remove one of them')
+    if not is_program and "callable" not in content:
         raise MalformedPayload('the payload has no "callable": make it with CustomLogitProcessor.to_str()')
+    key = "program" if is_program else "callable"
     try:
-        data = bytes.fromhex(_string(content, "callable"))
+        data = bytes.fromhex(_string(content, key))
     except ValueError as error:
-        raise MalformedPayload(f'"callable" must hold hexadecimal digits: {error}') from error
-    read(data)
-    digest = hashlib.sha256(data).hexdigest()
-    signature = Signature.from_json(content["signature"]) if "signature" in content else None
+        raise MalformedPayload(f'"{key}" must hold hexadecimal digits: {error}') from error
+    if not is_program:
+        read(data)
     return Payload(
         data,
-        digest,
-        _label(content, "python"),
-        _label(content, "dill"),
-        signature,
+        hashlib.sha256(data).hexdigest(),
+        "" if is_program else _label(content, "python"),
+        "" if is_program else _label(content, "dill"),
+        Signature.from_json(content["signature"]) if "signature" in content else None,
         _label(content, "class", _CLASS_NAME),
-        _label(content, "dialect", _DIALECT),
+        PROGRAM if is_program else _label(content, "dialect", _DIALECT),
+        is_program,
     )
+
+
+def _class_label(qualified_name: str) -> dict[str, str]:
+    """The label of a class's name; none for a name that cannot be displayed safely."""
+    # Drop the enclosing functions: their names say little, and may be long.
+    class_name = qualified_name.rpartition("<locals>.")[2].replace("<lambda>", "lambda")
+    fits = len(class_name) <= _MAX_LABEL_LENGTH and _CLASS_NAME.fullmatch(class_name)
+    return {"class": class_name} if fits else {}
 
 
 def _label(content: dict[str, Any], key: str, form: re.Pattern[str] | None = None) -> str:

@@ -24,8 +24,10 @@ PathLike = Union[str, "os.PathLike[str]"]
 
 DEFAULT_SECONDS = 30 * 24 * 3600
 
-# Domain separation: no other message that the key signs has this prefix.
+# Domain separation: no other message that the key signs has one of these prefixes, and no signature of a program fits a
+# pickle.
 _CONTEXT = b"logitport payload signature v1\0"
+_PROGRAM_CONTEXT = b"logitport program signature v1\0"
 _LENGTH = struct.Struct(">I")
 
 
@@ -70,7 +72,8 @@ def signed_bytes(shipped: Payload, name: str, expires: int) -> bytes:
     """
     fields = (shipped.digest, name, shipped.python, str(expires))
     encoded = [field.encode() for field in fields]
-    return _CONTEXT + b"".join(_LENGTH.pack(len(field)) + field for field in encoded)
+    context = _PROGRAM_CONTEXT if shipped.is_program else _CONTEXT
+    return context + b"".join(_LENGTH.pack(len(field)) + field for field in encoded)
 
 
 def key_id(key: Ed25519PublicKey) -> str:

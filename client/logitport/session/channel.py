@@ -31,6 +31,7 @@ _REPLIES = {
     "open_region": "region_opened",
     "share_device_memory": "region_opened",
     "close_region": "region_closed",
+    "get_programs": "programs",
 }
 
 

@@ -35,6 +35,39 @@ def test_a_string_without_labels():
     assert (parsed.data, parsed.python, parsed.dill) == (REAL, "", "")
 
 
+def test_a_program():
+    parsed = payload.parse(payload.seal_program(b"\x08\x01", "Outer.<locals>.MinP"))
+    assert (parsed.data, parsed.digest) == (b"\x08\x01", hashlib.sha256(b"\x08\x01").hexdigest())
+    assert (parsed.is_program, parsed.dialect, parsed.class_name) == (True, "program", "MinP")
+    assert not payload.parse(string(REAL, dialect="program")).is_program  # a label decides nothing
+
+
+def test_labels_of_code_are_ignored_for_a_program():
+    parsed = payload.parse(json.dumps({"program": "0801", "python": "2.7", "dill": "0.1", "dialect": "edits"}))
+    assert (parsed.python, parsed.dill, parsed.dialect) == ("", "", "program")
+
+
+def test_a_payload_that_is_a_pickle_and_a_program():
+    with pytest.raises(MalformedPayload, match="remove one of them"):
+        payload.parse(string(REAL, program="0801"))
+
+
+@pytest.mark.parametrize("value", ["", "08 0", "zz", 1, None])
+def test_a_program_that_is_not_hexadecimal(value):
+    text = json.dumps({"program": value})
+    if value == "":
+        assert payload.parse(text).data == b""  # refused by the verifier
+    else:
+        with pytest.raises(MalformedPayload, match="program"):
+            payload.parse(text)
+
+
+def test_no_bytes_are_a_pickle_and_a_program():
+    """The canonical bytes of a program begin with its version of the operators."""
+    with pytest.raises(MalformedPayload):
+        payload.parse(string(b"\x08\x01" + REAL))
+
+
 # Names that imitate other text where they are displayed, or that control a terminal.
 NO_CLASS_NAMES = [
     *("Ban (sha256:000000000000) raised", "Ban\n", "\x1b[31mBan", "Ban\u202e", "B\u0430n", "<Ban>", "1Ban", ".Ban"),

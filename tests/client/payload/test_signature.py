@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import subprocess
@@ -50,6 +51,13 @@ def test_the_fields_of_a_signature() -> None:
     assert time.time() + 29 * 86400 < signature.expires < time.time() + 31 * 86400
     verify(payload.parse(SIGNED), KEY.public_key())
     assert payload.parse(ONE).signature is None
+
+
+def test_a_signature_of_a_program_is_none_of_a_pickle_of_the_same_bytes() -> None:
+    signed = payload.parse(payload.sign(payload.seal_program(b"\x08\x01", "MinP"), KEY, name="team/one"))
+    verify(signed, KEY.public_key())
+    with pytest.raises(SignatureRefused):
+        verify(dataclasses.replace(signed, is_program=False), KEY.public_key())
 
 
 def test_the_payload_is_the_same_and_loads_in_sglang() -> None:

@@ -131,6 +131,7 @@ OPEN = {
     "max_requests": 8,
     "max_draft_tokens": 3,
     "engine": "toy 1.0",
+    "runs_programs": True,
 }
 OPENED = {
     "session_id": "0123456789abcdef0123456789abcdef",
@@ -191,14 +192,19 @@ GOLDEN: dict[str, dict[str, Message]] = {
             added={
                 "failures": [{"slot": 5, "error": {"code": ERROR_CODE_UNKNOWN_PROCESSOR}}],
                 "reads_logits": bytes([1, 0]),
-                "chains": [{"processors": ["disallowed_tokens", DIGEST, DIGEST, DIGEST]}, {}],
+                "chains": [
+                    {"processors": ["disallowed_tokens", DIGEST, DIGEST, DIGEST], "programs": ["", "", DIGEST, ""]},
+                    {},
+                ],
                 "regions_retired": True,
             },
         ),
         "add in the background": _frame(
             13,
             add={
-                "requests": [{"slot": 6, "generation": 4, "request": {"processors": [SHIPPED]}}],
+                "requests": [
+                    {"slot": 6, "generation": 4, "request": {"processors": [SHIPPED]}, "programs_on_server": True}
+                ],
                 "in_background": True,
             },
         ),
@@ -225,6 +231,7 @@ GOLDEN: dict[str, dict[str, Message]] = {
                 "applied": APPLIED,
                 "all_denied_rows": int32(2),
                 "ended_admissions": 1,
+                "later_edits": [EDITS, DENIALS],
             },
         ),
         "edits without values": _reply(4, edits={"edits": DENIALS}),
@@ -248,6 +255,8 @@ GOLDEN: dict[str, dict[str, Message]] = {
         "region_opened": _reply(9, region_opened={"region_id": 2}),
         "close_region": _frame(11, close_region={"region_id": 2}),
         "region_closed": _reply(11, region_closed={}),
+        "get_programs": _frame(14, get_programs={"digests": [DIGEST]}),
+        "programs": _reply(14, programs={"programs": [b"\x08\x01\x12\x04MinP"]}),
         "error": _reply(12, error=FAILED.error),
         "a large seq": _frame((1 << 53) - 1, remove={}),
     },
