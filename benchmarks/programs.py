@@ -15,6 +15,7 @@ from benchmarks.measure import Contestant, race, ratio
 from benchmarks.peers import Copy, SGLang
 from benchmarks.records import BarLine, Findings, rows_of
 from benchmarks.workloads import Workload
+from logitport.core.history import History
 from logitport.programs.program import Parameter, Program, Value
 from logitport.programs.runtime.runner import Columns, Runner
 from logitport.programs.runtime.tokens import RequestTokens
@@ -45,12 +46,12 @@ class InProgram(Contestant):
         self._verified = verified
         self._columns = Columns.checked(verified, [params] * len(self._rows))
         reads = verified.program.window > 0
-        self._tokens = [RequestTokens(ids) for ids in workload.histories()[self._rows]] if reads else []
+        self._tokens = [RequestTokens(History(ids)) for ids in workload.histories()[self._rows]] if reads else []
         self._runner = Runner()
 
     def begin(self, token_ids: Sequence[int]) -> None:
         for row, tokens in zip(self._rows, self._tokens, strict=False):
-            tokens.append(token_ids[row])
+            tokens.history.append(token_ids[row])
 
     def finish(self, logits: torch.Tensor) -> None:
         self._runner.apply(self._verified, logits, self._rows, self._columns, self._tokens)

@@ -99,6 +99,10 @@ class History:
         self.draft_tokens = max(0, self.draft_tokens - (self.length - length))
         self.length = length
 
+    def cut_token_ids(self, length: int) -> NDArray[np.int32]:
+        """The ids that `rewind` has cut off a history of this length, int32. They are there until the next append."""
+        return self._buffer[self.length : length]
+
     def crc(self) -> int:
         """Compute `extend_crc` of all ids; reads the whole history."""
         return zlib.crc32(self.token_ids.astype("<i4", copy=False).tobytes())

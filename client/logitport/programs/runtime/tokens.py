@@ -7,46 +7,35 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from logitport.core.history import History
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from logitport.core.history import TokenIds
+    from logitport.core.history import History
 
 _SMALLEST_CAPACITY = 64
 
 
 class RequestTokens:
-    """Prompt and output ids of one request. The ids are counted at the first use, and incrementally from then on."""
+    """Counts the ids of a request's history, at the first use, and incrementally from then on.
 
-    def __init__(self, prompt_token_ids: TokenIds = (), output_token_ids: TokenIds = ()) -> None:
-        self.history = History(prompt_token_ids, output_token_ids)
+    Args:
+        history: of the request. Whoever cuts it back calls `rewound` before more ids join it.
+    """
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self._counted = history.length  # ids that are in `_counts`
         self._counts: dict[bool, _Counts] = {}
 
-    def __len__(self) -> int:
-        return self.history.length
-
-    def append(self, token_id: int) -> None:
-        """Add one output id."""
-        self.history.append(token_id)
-        for counts in self._counts.values():
-            counts.add(token_id)
-
-    def extend(self, token_ids: Sequence[int]) -> None:
-        """Add output ids, oldest first."""
-        for token_id in token_ids:
-            self.append(token_id)
-
-    def rewind(self, length: int) -> None:
-        """Cut back to `length` ids. Raises InvalidArgument as `History.rewind`."""
-        cut = self.history.token_ids[length:].tolist() if length >= 0 else []
-        self.history.rewind(length)
-        for counts in self._counts.values():
-            for token_id in cut:
-                counts.remove(token_id)
+    def rewound(self) -> None:
+        """Follow a history that was just cut back."""
+        if self.history.length < self._counted:
+            for token_id in self.history.cut_token_ids(self._counted).tolist():
+                for counts in self._counts.values():
+                    counts.remove(token_id)
+            self._counted = self.history.length
 
     def counted(self, *, generated: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Distinct ids in any order, and how often each occurs, int64. Views: do not keep them.
@@ -54,10 +43,14 @@ class RequestTokens:
         Args:
             generated: leave out the prompt.
         """
+        history = self.history
+        if self._counted != history.length:
+            for token_id in history.token_ids[self._counted :].tolist():
+                for counts in self._counts.values():
+                    counts.add(token_id)
+            self._counted = history.length
         if generated not in self._counts:
-            self._counts[generated] = _Counts(
-                self.history.output_token_ids if generated else self.history.token_ids,
-            )
+            self._counts[generated] = _Counts(history.output_token_ids if generated else history.token_ids)
         return self._counts[generated].arrays()
 
 
@@ -119,7 +112,7 @@ def fill_history(histories: Sequence[RequestTokens], out: torch.Tensor) -> None:
 
 def fill_lengths(histories: Sequence[RequestTokens], out: torch.Tensor, window: int) -> None:
     """Write the number of ids of each history that are in the window to int64[rows]."""
-    out.copy_(torch.tensor([min(len(tokens), window) for tokens in histories]))
+    out.copy_(torch.tensor([min(tokens.history.length, window) for tokens in histories]))
 
 
 def fill_mask(histories: Sequence[RequestTokens], out: torch.Tensor, *, generated: bool) -> None:

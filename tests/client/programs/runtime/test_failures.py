@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from logitport.core.history import History
 from logitport.errors import InvalidArgument, InvalidLogits, InvalidParams, InvalidProgram, ProcessorFailed
 from logitport.programs.runtime import runner as runner_module
 from logitport.programs.runtime.runner import Columns, Runner
@@ -132,7 +133,7 @@ def test_one_row_of_parameters_and_one_history_for_each_row() -> None:
     with pytest.raises(InvalidArgument, match="parameters of 1 rows for 2 rows"):
         Runner().apply(build.temperature(), logits, slice(None), [{}])
     with pytest.raises(InvalidArgument, match="1 histories for 2 rows"):
-        Runner().apply(build.repetition_penalty(3), logits, slice(None), [{}] * 2, [RequestTokens()])
+        Runner().apply(build.repetition_penalty(3), logits, slice(None), [{}] * 2, [RequestTokens(History())])
     with pytest.raises(InvalidParams, match="'temperature'"):
         Runner().apply(build.temperature(), logits, slice(None), [{}, {"temperature": 0}])
     assert (logits == 1).all()

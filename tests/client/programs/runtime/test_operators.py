@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from logitport.core.history import History
 from logitport.programs.program import Parameter
 from logitport.programs.rules import OPERATORS
 from logitport.programs.runtime.runner import Runner
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 ROWS, WIDTH, WINDOW = 8, 40, 6
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 SELECTIONS = (slice(None), slice(1, None, 2), [0, 1, 5])
-HISTORIES = [RequestTokens(range(row), [3, 3, 39, 1000, -1][: row + 1]) for row in range(ROWS)]
+HISTORIES = [RequestTokens(History(range(row), [3, 3, 39, 1000, -1][: row + 1])) for row in range(ROWS)]
 LAST = Size(constant=3)
 F32, I64, BOOL, LOGITS = Element.FLOAT32, Element.INT64, Element.BOOL, Element.LOGITS
 
@@ -127,7 +128,7 @@ CASES: dict[str, Case] = {
     ),
     "history_length": (
         lambda write, x: write("unsqueeze", write("history_length"), axis=1),
-        lambda x: torch.tensor([[min(len(tokens), WINDOW)] for tokens in HISTORIES]),
+        lambda x: torch.tensor([[min(tokens.history.length, WINDOW)] for tokens in HISTORIES]),
     ),
     "token_mask": (lambda write, x: write("token_mask"), lambda x: counts(generated=False) > 0),
     "token_mask generated": (lambda write, x: write("token_mask", flag=True), lambda x: counts(generated=True) > 0),

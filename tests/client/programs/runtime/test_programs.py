@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from logitport.core.history import History
 from logitport.programs.runtime.runner import Runner
 from logitport.programs.runtime.tokens import RequestTokens
 from tests.client.programs.runtime import build
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from logitport.programs.verifier import Verified
 
 ROWS, WIDTH, WINDOW = 8, 100, 12
-HISTORIES = [RequestTokens(range(row), [7, 7, 99]) for row in range(ROWS)]
+HISTORIES = [RequestTokens(History(range(row), [7, 7, 99])) for row in range(ROWS)]
 
 
 def min_p(x: torch.Tensor, p: dict[str, float]) -> torch.Tensor:

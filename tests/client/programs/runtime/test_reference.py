@@ -56,7 +56,7 @@ def run_both(case: Case, selection: str) -> tuple[Any, Any, Any] | None:
     }[selection]
     logits = torch.full((2 * height + 2, case.logits.shape[1]), 9.0).to(to_torch(case.logits).dtype)
     logits[list(rows)] = to_torch(case.logits)
-    histories = [RequestTokens(one.prompt_token_ids, one.output_token_ids) for one in case.histories]
+    histories = [RequestTokens(one) for one in case.histories]
     names = [parameter.name for parameter in case.program.parameters]
     columns = Columns(verified, [tuple(case.params[name][row] for name in names) for row in range(height)])
     expected: list[Any] = []
