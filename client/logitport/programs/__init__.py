@@ -8,6 +8,7 @@ rules           what each operator requires of its inputs, and the type of its r
 verifier        checks a program as a whole, before it runs
 parameters      checks the parameters of a request
 nan             whether the result can be NaN
+request_tokens  the ids of a request, counted incrementally
 runtime         runs programs with torch, on the engine's own logits
 reference       the numpy interpreter: the executable form of docs/programs-spec.md
 """

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from logitport.programs.program import Value
+    from logitport.programs.request_tokens import RequestTokens
     from logitport.programs.runtime.plan import Step
-    from logitport.programs.runtime.tokens import RequestTokens
     from logitport.programs.verifier import Verified
 
 _MAX_PLANS = 64

@@ -1,4 +1,4 @@
-"""The ids of a request, counted incrementally, and the values that programs compute from them."""
+"""The values that programs compute from the histories of rows."""
 
 from __future__ import annotations
 
@@ -10,89 +10,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
-    from logitport.core.history import History
-
-_SMALLEST_CAPACITY = 64
-
-
-class RequestTokens:
-    """Counts the ids of a request's history, at the first use, and incrementally from then on.
-
-    Args:
-        history: of the request. Whoever cuts it back calls `rewound` before more ids join it.
-    """
-
-    def __init__(self, history: History) -> None:
-        self.history = history
-        self._counted = history.length  # ids that are in `_counts`
-        self._counts: dict[bool, _Counts] = {}
-
-    def rewound(self) -> None:
-        """Follow a history that was just cut back."""
-        if self.history.length < self._counted:
-            for token_id in self.history.cut_token_ids(self._counted).tolist():
-                for counts in self._counts.values():
-                    counts.remove(token_id)
-            self._counted = self.history.length
-
-    def counted(self, *, generated: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Distinct ids in any order, and how often each occurs, int64. Views: do not keep them.
-
-        Args:
-            generated: leave out the prompt.
-        """
-        history = self.history
-        if self._counted != history.length:
-            for token_id in history.token_ids[self._counted :].tolist():
-                for counts in self._counts.values():
-                    counts.add(token_id)
-            self._counted = history.length
-        if generated not in self._counts:
-            self._counts[generated] = _Counts(history.output_token_ids if generated else history.token_ids)
-        return self._counts[generated].arrays()
-
-
-class _Counts:
-    """Distinct ids and their counts, in two arrays without gaps."""
-
-    def __init__(self, token_ids: NDArray[np.int32]) -> None:
-        ids, counts = np.unique(token_ids, return_counts=True)
-        self._size = len(ids)
-        capacity = max(_SMALLEST_CAPACITY, 2 * self._size)
-        self._ids = np.zeros(capacity, np.int64)
-        self._ids[: self._size] = ids
-        self._numbers = np.zeros(capacity, np.int64)
-        self._numbers[: self._size] = counts
-        self._places = {token_id: place for place, token_id in enumerate(ids.tolist())}
-
-    def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return self._ids[: self._size], self._numbers[: self._size]
-
-    def add(self, token_id: int) -> None:
-        place = self._places.get(token_id)
-        if place is None:
-            place = self._places[token_id] = self._size
-            if place == len(self._ids):
-                self._ids = np.concatenate([self._ids, np.zeros_like(self._ids)])
-                self._numbers = np.concatenate([self._numbers, np.zeros_like(self._numbers)])
-            self._ids[place] = token_id
-            self._numbers[place] = 0
-            self._size += 1
-        self._numbers[place] += 1
-
-    def remove(self, token_id: int) -> None:
-        place = self._places[token_id]
-        self._numbers[place] -= 1
-        if self._numbers[place]:
-            return
-        del self._places[token_id]
-        self._size -= 1
-        if place < self._size:  # the last one takes the place
-            last = self._ids[place] = self._ids[self._size]
-            self._numbers[place] = self._numbers[self._size]
-            self._places[int(last)] = place
+    from logitport.programs.request_tokens import RequestTokens
 
 
 def fill_history(histories: Sequence[RequestTokens], out: torch.Tensor) -> None:

@@ -10,9 +10,9 @@ import torch
 
 from logitport.core.history import History
 from logitport.programs.program import Parameter
+from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.rules import OPERATORS
 from logitport.programs.runtime.runner import Runner
-from logitport.programs.runtime.tokens import RequestTokens
 from logitport.programs.types import ONE, VOCAB, Element, Size
 from tests.client.programs.runtime.build import Writer
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from logitport.core.history import History
+from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime.runner import Runner
-from logitport.programs.runtime.tokens import RequestTokens
 from tests.client.programs.runtime import build
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from logitport.errors import InvalidProgram, LimitExceeded, RequestsFailed
 from logitport.programs.reference import run
+from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime.runner import Columns, Runner
-from logitport.programs.runtime.tokens import RequestTokens
 from logitport.programs.verifier import verify
 from tests.client.programs.strategies import (
     MODERATE_NUMBERS,
