@@ -16,9 +16,10 @@ from benchmarks.peers import Copy, SGLang
 from benchmarks.records import BarLine, Findings, rows_of
 from benchmarks.workloads import Workload
 from logitport.core.history import History
+from logitport.programs.columns import Columns
 from logitport.programs.program import Parameter, Program, Value
 from logitport.programs.request_tokens import RequestTokens
-from logitport.programs.runtime.runner import Columns, Runner
+from logitport.programs.runtime.runner import Runner
 from logitport.programs.types import Element
 from logitport.programs.verifier import Verified, verify
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.errors import InvalidProgram, LimitExceeded
 from logitport.programs.program import MAX_INPUTS, MAX_PARAMETERS, MAX_RANK, MAX_VALUES, Value
-from logitport.programs.rules import OPERATORS, Context, check_sizes
+from logitport.programs.rules import HISTORY_OPERATORS, OPERATORS, Context, check_sizes
 from logitport.programs.types import VOCAB, Element, Type
 
 if TYPE_CHECKING:
@@ -40,6 +40,11 @@ class Verified(NamedTuple):
 
     program: Program
     types: tuple[Type, ...]
+
+    @property
+    def reads_history(self) -> bool:
+        """Whether the program reads the histories of requests."""
+        return any(value.operator in HISTORY_OPERATORS for value in self.program.values)
 
     def shape(self, value: int, rows: int, vocab_size: int) -> tuple[int, ...]:
         """The shape of a value, for logits [rows, vocab_size].

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import TYPE_CHECKING
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logitport.core.history import History
 from logitport.programs.request_tokens import RequestTokens
+
+if TYPE_CHECKING:
+    import numpy as np
 
 IDS = st.lists(st.integers(0, 12), max_size=30)
 

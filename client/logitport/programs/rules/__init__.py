@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from logitport.programs.program import Value
 
-__all__ = ["MAX_TOP_K", "OPERATORS", "Context", "Operator", "check_sizes"]
+__all__ = ["HISTORY_OPERATORS", "MAX_TOP_K", "OPERATORS", "Context", "Operator", "check_sizes"]
 
 
 class Operator(NamedTuple):
@@ -35,6 +35,9 @@ class Operator(NamedTuple):
     fields: frozenset[str]
     rule: Callable[[Value, Sequence[Type], Context], Type]
 
+
+# Those that read the histories of requests.
+HISTORY_OPERATORS = frozenset({"history", "history_length", "token_mask", "token_counts"})
 
 _FLOATS = (Element.LOGITS, Element.FLOAT32)
 _NUMBERS = (*_FLOATS, Element.INT64)

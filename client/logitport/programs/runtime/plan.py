@@ -14,6 +14,7 @@ import torch
 from logitport.errors import LimitExceeded
 from logitport.programs import nan
 from logitport.programs.program import Value
+from logitport.programs.rules import HISTORY_OPERATORS
 from logitport.programs.runtime.arena import Layout
 from logitport.programs.runtime.kernels import KERNELS, VIEWS, Call, Spec
 from logitport.programs.types import Element
@@ -30,7 +31,7 @@ LOGITS = -1
 # The place of views, which have none of their own.
 VIEW = -2
 
-SOURCES = frozenset({"parameter", "history", "history_length", "token_mask", "token_counts"})
+SOURCES = frozenset({"parameter"}) | HISTORY_OPERATORS
 _DTYPES = {Element.FLOAT32: torch.float32, Element.INT64: torch.int64, Element.BOOL: torch.bool}
 
 

@@ -10,7 +10,7 @@ import torch
 
 from logitport.core.tensors import check_matrix, datatype_of, even_span, put_rows, rows_with_nan, take_rows
 from logitport.errors import InvalidArgument, InvalidLogits, ProcessorFailed
-from logitport.programs.parameters import check_params
+from logitport.programs.columns import Columns
 from logitport.programs.runtime import tokens
 from logitport.programs.runtime.arena import Arena
 from logitport.programs.runtime.kernels import KERNELS, VIEWS, Spec, aligned, fill_of
@@ -26,36 +26,6 @@ if TYPE_CHECKING:
     from logitport.programs.verifier import Verified
 
 _MAX_PLANS = 64
-_READ_HISTORY = SOURCES - {"parameter"}
-
-
-class Columns:
-    """Checked parameters of rows, to be reused while the rows' requests stay the same.
-
-    Attributes:
-        rows: number of rows.
-        values: for each name, one number for each row.
-    """
-
-    def __init__(self, verified: Verified, checked: Sequence[tuple[float, ...]]) -> None:
-        """Arrange the results of `check_params` of each row."""
-        names = [parameter.name for parameter in verified.program.parameters]
-        self.rows = len(checked)
-        self.values = {name: [row[at] for row in checked] for at, name in enumerate(names)}
-
-    @classmethod
-    def checked(cls, verified: Verified, params: Sequence[Mapping[str, Any]]) -> Columns:
-        """Check and arrange the parameters of each row. Raises InvalidParams as `check_params`."""
-        return cls(verified, [check_params(verified.program.parameters, row) for row in params])
-
-    def part(self, begin: int, end: int) -> Columns:
-        """The rows from `begin` to `end`."""
-        if (begin, end) == (0, self.rows):
-            return self
-        part = object.__new__(Columns)
-        part.rows = end - begin
-        part.values = {name: numbers[begin:end] for name, numbers in self.values.items()}
-        return part
 
 
 class _Part(NamedTuple):
@@ -346,6 +316,5 @@ def _columns(verified: Verified, params: Sequence[Mapping[str, Any]], rows: int)
 def _check_lengths(verified: Verified, rows: int, columns: Columns, histories: Sequence[RequestTokens]) -> None:
     if columns.rows != rows:
         raise InvalidArgument(f"parameters of {columns.rows} rows for {rows} rows; pass one dict for each row")
-    reads = any(value.operator in _READ_HISTORY for value in verified.program.values)
-    if reads and len(histories) != rows:
+    if verified.reads_history and len(histories) != rows:
         raise InvalidArgument(f"{len(histories)} histories for {rows} rows; pass one for each row")

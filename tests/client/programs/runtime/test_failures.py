@@ -10,9 +10,10 @@ import torch
 
 from logitport.core.history import History
 from logitport.errors import InvalidArgument, InvalidLogits, InvalidParams, InvalidProgram, ProcessorFailed
+from logitport.programs.columns import Columns
 from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime import runner as runner_module
-from logitport.programs.runtime.runner import Columns, Runner
+from logitport.programs.runtime.runner import Runner
 from logitport.programs.types import Element, Size
 from tests.client.programs.runtime import build
 from tests.client.programs.runtime.build import Writer

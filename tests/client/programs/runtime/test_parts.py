@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from logitport.errors import LimitExceeded
+from logitport.programs.columns import Columns
 from logitport.programs.runtime import runner as runner_module
 from logitport.programs.runtime.parts import even_parts
-from logitport.programs.runtime.runner import Columns, Runner
+from logitport.programs.runtime.runner import Runner
 from tests.client.programs.runtime import build
 
 ROWS, WIDTH = 8, 50

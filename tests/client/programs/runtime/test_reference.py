@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from logitport.errors import InvalidProgram, LimitExceeded, RequestsFailed
+from logitport.programs.columns import Columns
 from logitport.programs.reference import run
 from logitport.programs.request_tokens import RequestTokens
-from logitport.programs.runtime.runner import Columns, Runner
+from logitport.programs.runtime.runner import Runner
 from logitport.programs.verifier import verify
 from tests.client.programs.strategies import (
     MODERATE_NUMBERS,
