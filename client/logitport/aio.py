@@ -45,10 +45,13 @@ class AsyncClient(BaseClient):
         shared: bool = False,
         signing_key: PathLike | None = None,
         dialect: str | None = None,
+        lift: bool = True,
     ) -> ProcessorRef:
         """See `Client.register`."""
         return await self._call(
-            self._register(processor, name, replace=replace, shared=shared, signing_key=signing_key, dialect=dialect)
+            self._register(
+                processor, name, replace=replace, shared=shared, signing_key=signing_key, dialect=dialect, lift=lift
+            )
         )
 
     async def processor(self, name: str) -> ProcessorRef:

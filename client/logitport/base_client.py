@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -53,7 +53,8 @@ class BaseClient:
         self._processing = processing_pb2_grpc.LogitProcessingStub(self._channel)
 
     def _register(self, processor: ProcessorLike, name: str, **options: Any) -> Call[ProcessorRef]:
-        return Call(self._registry.Register, calls.register_request(processor, name, **options), _ref)
+        message, not_lifted = calls.register_request(processor, name, **options)
+        return Call(self._registry.Register, message, lambda reply: replace(_ref(reply), not_lifted=not_lifted))
 
     def _get(self, name: str) -> Call[ProcessorRef]:
         return Call(self._registry.Get, calls.message(registry_pb2.GetRequest, processor=name), _ref)

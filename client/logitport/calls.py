@@ -27,7 +27,8 @@ from logitport.errors import (
     from_proto,
 )
 from logitport.payload.signing import read_private_key, sign
-from logitport.request import ProcessorLike, ProcessorRef, Request, message_of, reserialize
+from logitport.request import ProcessorLike, ProcessorRef, Request, message_of
+from logitport.shipping import reserialize
 from logitport_proto import common_pb2, processing_pb2, registry_pb2
 
 if TYPE_CHECKING:
@@ -133,8 +134,13 @@ def register_request(
     shared: bool = False,
     signing_key: PathLike | None = None,
     dialect: str | None = None,
-) -> registry_pb2.RegisterRequest:
-    """Make the message for `Client.register`. Raises PayloadNotPortable, MalformedPayload, InvalidArgument."""
+    lift: bool = True,
+) -> tuple[registry_pb2.RegisterRequest, str]:
+    """Make the message for `Client.register`, and say why the processor is no program ("" if it is one).
+
+    Raises:
+        NotCapturable, PayloadNotPortable, MalformedPayload, InvalidArgument: as `Client.register`.
+    """
     if dialect is not None:
         if isinstance(processor, str | ProcessorRef):
             raise InvalidArgument(f"dialect={dialect!r}: a serialized processor already has a dialect; leave it out")
@@ -142,10 +148,11 @@ def register_request(
     if isinstance(processor, str) and not processor.lstrip().startswith("{"):
         quoted = repr(processor if len(processor) <= _MAX_QUOTED_LENGTH else f"{processor[:_MAX_QUOTED_LENGTH]}...")
         raise MalformedPayload(f"{quoted} is not a serialized processor: pass a class, or a string made by to_str()")
-    serialized = reserialize(processor)
+    serialized, not_lifted = reserialize(processor, lift=lift)
     if signing_key is not None:
         serialized = sign(serialized, read_private_key(signing_key), name=name)
-    return message(registry_pb2.RegisterRequest, payload=serialized, name=name, replace=replace, shared=shared)
+    request = message(registry_pb2.RegisterRequest, payload=serialized, name=name, replace=replace, shared=shared)
+    return request, not_lifted
 
 
 def apply_request(logits: Any, requests: Sequence[Request], num_tokens_in_batch: int) -> processing_pb2.ApplyRequest:

@@ -10,6 +10,7 @@ import grpc
 from logitport import calls
 from logitport.base_client import BaseClient
 from logitport.core import tensors
+from logitport.session.program_trust import ProgramTrust
 from logitport.session.registrations import Registrations
 from logitport.session.session import Session
 from logitport.session.transports.stream import GrpcStream
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from logitport.connection import Tls
     from logitport.payload.signing import PathLike
     from logitport.request import ProcessorLike, ProcessorRef, Request
+    from logitport.session.program_trust import Mode
     from logitport.session.transports.base import Transport
 
 _Result = TypeVar("_Result")
@@ -67,8 +69,12 @@ class Client(BaseClient):
         shared: bool = False,
         signing_key: PathLike | None = None,
         dialect: str | None = None,
+        lift: bool = True,
     ) -> ProcessorRef:
-        """Register a processor of any dialect, or a serialized string, with the server.
+        """Register a processor of any dialect, a program, or a serialized string, with the server.
+
+        A `TensorProcessor` is registered as a program, and so is a class of another dialect that only does tensor work;
+        `ProcessorRef.not_lifted` says why another one is not. For that its code is run here, on tensors without values.
 
         The client remembers it: a session that reconnects to another server registers it there, too.
 
@@ -81,14 +87,19 @@ class Client(BaseClient):
             signing_key: PEM file of a private key (`logitport keygen`) to sign it with, for this name and 30 days;
                 needs logitport[signing].
             dialect: how it is called, where its base class or its arguments do not show that.
+            lift: False registers the processor as code in any case.
 
         Raises:
+            NotCapturable: a `TensorProcessor` cannot be captured; the message has the line, and what to write instead.
+            InvalidProgram: the server refuses a program.
             PayloadNotPortable: the class cannot be serialized; the message says what to do.
             PayloadNotAllowed, MalformedPayload, SignatureRefused, PythonMismatch: the server refuses it.
             InvalidName, NameTaken: the name cannot be bound.
             LimitExceeded: the registry is full, or the payload too large.
         """
-        call = self._register(processor, name, replace=replace, shared=shared, signing_key=signing_key, dialect=dialect)
+        call = self._register(
+            processor, name, replace=replace, shared=shared, signing_key=signing_key, dialect=dialect, lift=lift
+        )
         registered = self._call(call)
         self._registrations.remember(call.message, registered)
         return registered
@@ -147,6 +158,7 @@ class Client(BaseClient):
         engine: str = "",
         transport: Literal["auto", "grpc", "local"] = "auto",
         reconnect_seconds: float | None = None,
+        programs: Mode | None = None,
     ) -> Session:
         """Open a session: one engine's persistent batch.
 
@@ -166,11 +178,16 @@ class Client(BaseClient):
             reconnect_seconds: how long a call tries to reconnect after the connection was lost; with 0 it tries once.
                 By default the client's timeout. Also for a connection that is lost while the session is opened. If no
                 server is reached at first, opening does not wait for one.
+            programs: which programs this process runs on the logits itself, after it has verified them: "all"; with
+                "trusted" those signed with a key in the folder LOGITPORT_PROGRAM_KEYS, and those that this client has
+                registered; with "off" none. The server runs the others, on logits that are sent to it. By default
+                LOGITPORT_PROGRAMS, or else "all".
 
         Raises:
             InvalidArgument, InvalidLogits: an argument is invalid.
             ServerUnavailable: there is no server, or transport is "local" and its local transport cannot be reached.
         """
+        trust = ProgramTrust(programs, self._registrations.has)
         opening = calls.message(
             processing_pb2.OpenSession,
             vocab_size=vocab_size,
@@ -182,6 +199,7 @@ class Client(BaseClient):
             max_requests=max_requests,
             max_draft_tokens=max_draft_tokens,
             engine=engine,
+            runs_programs=trust.runs_programs,
         )
 
         def connect(wait_seconds: float) -> Transport:
@@ -205,6 +223,7 @@ class Client(BaseClient):
             local=transport,
             timeout=self.timeout,
             reconnect_seconds=self.timeout if reconnect_seconds is None else reconnect_seconds,
+            trust=trust,
         )
         self._sessions.add(session)
         return session

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Union
-from weakref import WeakKeyDictionary
 
 import orjson
 
 from logitport import payload
 from logitport.errors import InvalidArgument, InvalidParams, InvalidTokenId, UnknownProcessor
+from logitport.shipping import serialize
 from logitport_proto import common_pb2
 
 if TYPE_CHECKING:
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ON_ERROR = {"abort": common_pb2.ON_ERROR_ABORT, "skip": common_pb2.ON_ERROR_SKIP}
 
-# Caches the pickle of a class, so that it is not made for each request; `reserialize` renews an entry.
-_serialized: WeakKeyDictionary[type, str] = WeakKeyDictionary()
-
 
 @dataclass(frozen=True)
 class ProcessorRef:
     """A processor that the server has; returned by `Client.register` and `Client.processors`.
 
     Attributes:
-        digest: SHA-256 of its dill bytes, 64 lowercase hexadecimal digits; "" for a built-in.
+        digest: SHA-256 of its dill or program bytes, 64 lowercase hexadecimal digits; "" for a built-in.
         names: names bound to it, sorted; a built-in has exactly one.
         builtin: whether it is installed with the server: a built-in, or one that the operator configured.
         python: Python minor version that made the payload, such as "3.11"; "" if unknown.
         dill: version of dill that made the payload; "" if unknown.
-        size_bytes: length of the dill bytes; 0 for a built-in.
+        size_bytes: length of the dill or program bytes; 0 for a built-in.
         registered_at: when it was first registered, in seconds since the Unix epoch; 0.0 for a built-in.
         owner: the principal that registered it; "" for a built-in, and where the server does not authenticate callers.
         shared: whether every caller may use it, not only its owner.
         quarantined: why it is quarantined; "" if it is not.
         class_name: name of the class or function, for display; "" if unknown.
-        dialect: the contract that it was written for, one of `logitport.dialects.DIALECTS`; "" if unknown.
+        dialect: the contract that it was written for, one of `logitport.dialects.DIALECTS`; "program" for a program; ""
+            if unknown.
+        not_lifted: why `Client.register` has shipped it as code and not as a program; "" if it is a program, or if that
+            was not tried.
     """
 
     digest: str
@@ -56,6 +56,7 @@ class ProcessorRef:
     quarantined: str = ""
     class_name: str = ""
     dialect: str = ""
+    not_lifted: str = ""
 
     @property
     def display_name(self) -> str:
@@ -82,7 +83,7 @@ class ProcessorRef:
 
 
 # A built-in's name ("thinking_budget"), a registered name ("team/ban-french"), a digest, a serialized string,
-# the result of `register`, or a processor itself, of any kind in `logitport.dialects`.
+# the result of `register`, a program, or a processor itself, of any kind in `logitport.dialects`.
 ProcessorLike = Union[str, ProcessorRef, type, object]
 
 
@@ -158,7 +159,7 @@ def message_of(request: Request) -> common_pb2.Request:
 
 
 def name_processor(processor: ProcessorLike) -> common_pb2.Processor:
-    """Convert a processor to its message; a class or instance is shipped, unless it is a built-in.
+    """Convert a processor to its message; a class, instance or program is shipped, unless it is a built-in.
 
     Raises:
         UnknownProcessor: the string is empty.
@@ -182,23 +183,6 @@ def name_processor(processor: ProcessorLike) -> common_pb2.Processor:
     if not processor:
         raise UnknownProcessor("a processor's name is empty; write a built-in's name, such as 'disallowed_tokens'")
     return common_pb2.Processor(builtin=processor)
-
-
-def serialize(processor: ProcessorLike) -> str:
-    """Serialize a processor to a string; a string is returned unchanged."""
-    if isinstance(processor, str):
-        return processor
-    if not isinstance(processor, type):
-        return payload.dumps(processor)
-    return _serialized.get(processor) or reserialize(processor)
-
-
-def reserialize(processor: ProcessorLike) -> str:
-    """Serialize like `serialize`, but pickle a class again, in its present state, and keep that for `serialize`."""
-    if not isinstance(processor, type):
-        return serialize(processor)
-    _serialized[processor] = payload.dumps(processor)
-    return _serialized[processor]
 
 
 def _json_object(value: Mapping[str, Any], where: str) -> bytes:

@@ -233,10 +233,12 @@ class GetPrograms(_message.Message):
     def __init__(self, digests: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Programs(_message.Message):
-    __slots__ = ("programs",)
+    __slots__ = ("programs", "signatures")
     PROGRAMS_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURES_FIELD_NUMBER: _ClassVar[int]
     programs: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, programs: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    signatures: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, programs: _Optional[_Iterable[bytes]] = ..., signatures: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class RemoveRequests(_message.Message):
     __slots__ = ("slots", "generations")

@@ -22,7 +22,8 @@ from logitport import (
     payload,
 )
 from logitport.calls import register_request
-from logitport.request import name_processor, serialize
+from logitport.request import name_processor
+from logitport.shipping import serialize
 from logitport_proto import common_pb2, registry_pb2
 
 DIGEST = "0123456789abcdef" * 4
@@ -166,7 +167,7 @@ def test_a_class_that_changed_is_pickled_again_when_it_is_registered() -> None:
 
     before = name_processor(Adds).payload
     Adds.amount = 2
-    registered = register_request(Adds, "", replace=False).payload
+    registered = register_request(Adds, "", replace=False)[0].payload
     assert payload.loads(payload.parse(registered)).amount == 2  # type: ignore[attr-defined]
     assert name_processor(Adds).payload == registered != before
 

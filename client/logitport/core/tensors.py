@@ -89,6 +89,11 @@ def take_rows(logits: Any, rows: Sequence[int], out: Any = None) -> Any:
     return torch.gather(logits, 0, index, out=out)
 
 
+def copied(array: Any) -> Any:
+    """Copy a tensor or array."""
+    return array.clone() if is_torch(array) else array.copy()
+
+
 def put_rows(logits: Any, rows: Sequence[int], values: Any) -> None:
     """Overwrite ascending rows of the logits, in place."""
     if is_torch(values):

@@ -6,6 +6,7 @@ import hashlib
 import os
 import struct
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
@@ -65,6 +66,13 @@ def verify(shipped: Payload, key: Ed25519PublicKey) -> None:
         ) from None
 
 
+def check_not_expired(signature: Signature) -> None:
+    """Raise SignatureRefused if the signature has expired."""
+    if signature.expires <= time.time():
+        ended = datetime.fromtimestamp(signature.expires, timezone.utc)
+        raise SignatureRefused(f"the payload's signature expired at {ended:%Y-%m-%d %H:%M:%S} UTC; sign it again")
+
+
 def signed_bytes(shipped: Payload, name: str, expires: int) -> bytes:
     """Return the bytes to sign: digest, name, Python version and expiry.
 
@@ -93,6 +101,16 @@ def read_private_key(path: PathLike) -> Ed25519PrivateKey:
     if not isinstance(key, Ed25519PrivateKey):
         raise InvalidArgument(f"the key in {os.fspath(path)} is not Ed25519; make one with `logitport keygen`")
     return key
+
+
+def read_public_keys(folder: PathLike) -> dict[str, Ed25519PublicKey]:
+    """Read the public keys of a folder, one in each file *.pub, by their ids. Raises InvalidArgument."""
+    try:
+        files = sorted(path for path in Path(folder).iterdir() if path.suffix == ".pub")
+    except OSError as error:
+        raise InvalidArgument(f"no public keys can be read from {os.fspath(folder)}: {error.strerror}") from error
+    keys = [read_public_key(path) for path in files]
+    return {key_id(key): key for key in keys}
 
 
 def read_public_key(path: PathLike) -> Ed25519PublicKey:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Union
 
 from logitport.core.history import History, extend_crc
 from logitport.errors import InternalError, InvalidArgument, InvalidTokenId, UnknownRequest
+from logitport.programs.request_tokens import RequestTokens
 from logitport.request import message_of
 from logitport_proto import common_pb2, processing_pb2
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from logitport.request import Request
+    from logitport.session.program_call import ProgramCall
 
 
 # Requests beyond this size go into another frame. It is far below the default message limit of either end.
@@ -27,16 +29,22 @@ class Handle:
 
     Attributes:
         request_id: the request's.
-        reads_logits: whether its chain reads logits, which are then sent at each step.
+        reads_logits: whether its chain reads logits: its steps end with `PendingStep.apply`, on the logits.
+        sends_logits: whether they are sent to the server at each step.
+        processors: the key of each processor of its chain, as `AdmittedChain.processors`; empty from an older server.
+        programs: the programs of its chain that the engine runs, in their order.
+        programs_on_server: whether the server runs its programs, although this process runs others.
+        skips: whether its rows stay unchanged if a processor fails.
         history: its tokens, including the new ids of every step.
+        tokens: counts the ids of the history, for programs.
         crc: checksum of the history.
         processed: whether a processor has received logits of it.
         removed: whether the session has dropped it.
     """
 
     __slots__ = (
-        *("_message", "crc", "generation", "history", "processed", "reads_logits", "removed"),
-        *("request_id", "slot"),
+        *("_message", "crc", "generation", "history", "processed", "processors", "programs", "programs_on_server"),
+        *("reads_logits", "removed", "request_id", "sends_logits", "skips", "slot", "tokens"),
     )
 
     def __init__(self, slot: int, generation: int, request: Request) -> None:
@@ -47,13 +55,25 @@ class Handle:
         self.request_id = self._message.request_id
         self.history = History(request.prompt_token_ids, request.output_token_ids)
         del self._message.prompt_token_ids[:], self._message.output_token_ids[:]
+        self.tokens = RequestTokens(self.history)
         self.crc = self.history.crc()
+        self.processors: tuple[str, ...] = ()
+        self.programs: tuple[ProgramCall, ...] = ()
+        self.programs_on_server = False
+        self.skips = self._message.on_error == common_pb2.ON_ERROR_SKIP
         self.reads_logits = False
+        self.sends_logits = False
         self.processed = False
         self.removed = False
 
+    @property
+    def params(self) -> list[bytes]:
+        """The parameters of each processor of the chain, as JSON."""
+        return [call.params for call in self._message.processors]
+
     def pin(self, processors: Sequence[str]) -> None:
         """Replace each registered name by the digest that it had at admission."""
+        self.processors = tuple(processors)
         for call, digest in zip(self._message.processors, processors):  # noqa: B905 - an older server sends none
             if call.processor.WhichOneof("by") == "name":
                 call.processor.digest = digest
@@ -78,6 +98,7 @@ class Handle:
     def rewind(self, length: int) -> None:
         """Cut the history back to `length` ids. Raises InvalidArgument as `History.rewind`."""
         self.history.rewind(length)
+        self.tokens.rewound()
         self.crc = self.history.crc()
 
     def __repr__(self) -> str:
@@ -177,7 +198,12 @@ def add_frames(handles: Sequence[Handle], *, in_background: bool = False) -> Ite
     """
     frame, size_bytes = processing_pb2.AddRequests(in_background=in_background), 0
     for handle in handles:
-        frame.requests.add(slot=handle.slot, generation=handle.generation, request=handle.to_proto())
+        frame.requests.add(
+            slot=handle.slot,
+            generation=handle.generation,
+            request=handle.to_proto(),
+            programs_on_server=handle.programs_on_server,
+        )
         size_bytes += frame.requests[-1].ByteSize()
         if size_bytes > _LARGE_BYTES:
             yield frame

@@ -45,6 +45,10 @@ class Registrations:
             self._registered.pop(processor, None)
             self._digests = {name: digest for name, digest in self._digests.items() if processor not in (name, digest)}
 
+    def has(self, digest: str) -> bool:
+        """Whether this client has registered the processor with this digest."""
+        return digest in self._registered
+
     def restore(self) -> dict[str, LogitportError]:
         """Register every processor that the server lacks, under those of its names that are free there.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from logitport.errors import (
 )
 from logitport.session.frames import Handle, add_frames, check_added
 from logitport.session.pending_request import PendingRequest
+from logitport.session.program_trust import NotTrusted
 from logitport.session.slots import Slots
 from logitport_proto import processing_pb2
 
@@ -29,8 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from logitport.request import Request
+    from logitport.session.chain_programs import ChainPrograms
     from logitport.session.channel import FrameChannel
     from logitport_proto import common_pb2
+
+    _Exchange = Callable[[processing_pb2.SessionRequest], processing_pb2.SessionResponse]
 
 _T = TypeVar("_T")
 
@@ -46,6 +51,7 @@ class SessionRequests:
         channel: exchanges frames with the server.
         restore: registers the client's processors with a server that lacks them; see `Registrations.restore`.
         reconnect_seconds: how long to try to reconnect; with 0 there is one attempt.
+        programs: binds the programs that the engine runs.
 
     Attributes:
         lost: the error of each request that the server does not hold any more and that is not sent again.
@@ -53,9 +59,14 @@ class SessionRequests:
     """
 
     def __init__(
-        self, channel: FrameChannel, restore: Callable[[], dict[str, LogitportError]], reconnect_seconds: float
+        self,
+        channel: FrameChannel,
+        restore: Callable[[], dict[str, LogitportError]],
+        reconnect_seconds: float,
+        programs: ChainPrograms,
     ) -> None:
         self._channel = channel
+        self._programs = programs
         self._restore = restore
         self._reconnect_seconds = reconnect_seconds
         self._handles: dict[int, Handle] = {}
@@ -93,7 +104,9 @@ class SessionRequests:
         for failure in added.failures:
             raise from_proto(failure.error)
         self._slots.occupy(handle.slot)
-        self._hold(handle, bool(added.reads_logits[0]), added.chains[0] if added.chains else None)
+        chain = added.chains[0] if added.chains else None
+        self._hold(handle, bool(added.reads_logits[0]), chain)
+        self._bind(handle, chain, self.exchange)
         return handle
 
     def begin_add(self, request: Request) -> PendingRequest:
@@ -103,7 +116,7 @@ class SessionRequests:
         added = self._exchange_added(frame)
         self._slots.occupy(handle.slot)
         pending = self._pending[handle.slot] = PendingRequest(self, handle)
-        self._settle_added(frame, added)
+        self._settle_added(frame, added, self.exchange)
         return pending
 
     def poll(self) -> list[PendingRequest]:
@@ -118,7 +131,7 @@ class SessionRequests:
         """Receive the results of admissions in the background, if there are any."""
         if self._pending:
             frame = processing_pb2.AddRequests(in_background=True)
-            self._settle_added(frame, self._exchange_added(frame))
+            self._settle_added(frame, self._exchange_added(frame), self.exchange)
 
     def take_settled(self, pending: PendingRequest) -> None:
         """Leave this request out of the result of `poll`."""
@@ -230,25 +243,68 @@ class SessionRequests:
 
     def _hold(self, handle: Handle, reads_logits: bool, chain: processing_pb2.AdmittedChain | None) -> None:
         """Record that the server has admitted a request."""
-        handle.reads_logits = reads_logits
+        handle.reads_logits = handle.sends_logits = reads_logits
         if chain is not None:  # an older server sends none
             handle.pin(chain.processors)
         self._handles[handle.slot] = handle
+
+    def _bind(self, handle: Handle, chain: processing_pb2.AdmittedChain | None, exchange: _Exchange) -> None:
+        """Bind the programs of an admitted request that the engine runs. Removes the request if that fails.
+
+        Raises as `ChainPrograms.bind`.
+        """
+        try:
+            self._bind_programs(handle, chain, exchange)
+        except BaseException:
+            with suppress(LogitportError):
+                self.remove(handle)
+            raise
+
+    def _bind_programs(self, handle: Handle, chain: processing_pb2.AdmittedChain | None, exchange: _Exchange) -> None:
+        def fetch(digests: Sequence[str]) -> processing_pb2.Programs:
+            wanted = processing_pb2.GetPrograms(digests=digests)
+            return exchange(processing_pb2.SessionRequest(get_programs=wanted)).programs
+
+        try:
+            self._programs.bind(handle, chain or processing_pb2.AdmittedChain(), fetch)
+        except NotTrusted:
+            handle.programs_on_server = True
+            (frame,) = add_frames([handle])
+            added = exchange(processing_pb2.SessionRequest(add=frame)).added
+            check_added(frame, added)
+            for failure in added.failures:
+                raise from_proto(failure.error) from None
+            handle.sends_logits = bool(added.reads_logits[0])
+        handle.reads_logits = handle.sends_logits or bool(handle.programs)
 
     def _exchange_added(self, frame: processing_pb2.AddRequests) -> processing_pb2.RequestsAdded:
         added = self.exchange(processing_pb2.SessionRequest(add=frame)).added
         check_added(frame, added)
         return added
 
-    def _settle_added(self, frame: processing_pb2.AddRequests, added: processing_pb2.RequestsAdded) -> None:
+    def _settle_added(
+        self, frame: processing_pb2.AddRequests, added: processing_pb2.RequestsAdded, exchange: _Exchange
+    ) -> None:
         """Settle the requests of a frame that are not pending any more, and those whose admission has ended."""
         refused = {failure.slot: failure.error for failure in added.failures}
+        admitted: list[tuple[PendingRequest, processing_pb2.AdmittedChain | None]] = []
         for index, entry in enumerate(frame.requests):
             if not (added.pending and added.pending[index]):
                 chain = added.chains[index] if added.chains else None
-                self._settle(entry, refused.get(entry.slot), bool(added.reads_logits[index]), chain)
+                settled = self._settle(entry, refused.get(entry.slot), bool(added.reads_logits[index]), chain)
+                admitted += [(settled, chain)] if settled is not None else []
         for ended in added.ended:
-            self._settle(ended, ended.error if ended.HasField("error") else None, ended.reads_logits, ended.chain)
+            error = ended.error if ended.HasField("error") else None
+            settled = self._settle(ended, error, ended.reads_logits, ended.chain)
+            admitted += [(settled, ended.chain)] if settled is not None else []
+        # Last: a connection that is lost while programs are fetched is restored with all admitted requests.
+        for pending, chain in admitted:
+            try:
+                self._bind(pending.candidate, chain, exchange)
+            except ServerUnavailable:
+                raise
+            except LogitportError as refusal:
+                pending.handle, pending.error = None, refusal
 
     def _settle(
         self,
@@ -256,11 +312,11 @@ class SessionRequests:
         error: common_pb2.Error | None,
         reads_logits: bool,
         chain: processing_pb2.AdmittedChain | None,
-    ) -> None:
-        """Record the end of an admission."""
+    ) -> PendingRequest | None:
+        """Record the end of an admission. Returns the pending request if it was admitted."""
         pending = self._pending.get(entry.slot)
         if pending is None or pending.candidate.generation != entry.generation:
-            return
+            return None
         del self._pending[entry.slot]
         self._settled.append(pending)
         handle = pending.candidate
@@ -268,9 +324,10 @@ class SessionRequests:
             pending.error = self._explained(handle, from_proto(error))
             handle.removed = True
             self._slots.release(handle.slot)
-        else:
-            self._hold(handle, reads_logits, chain)
-            pending.handle = handle
+            return None
+        self._hold(handle, reads_logits, chain)
+        pending.handle = handle
+        return pending
 
     def _explained(self, handle: Handle, error: LogitportError) -> LogitportError:
         """Replace the error of an unknown processor by the reason for which the server has refused to register it."""
@@ -292,9 +349,23 @@ class SessionRequests:
             except LimitExceeded as error:  # this server's message limit may be lower than the previous one's
                 self.lost.update({self._handles[entry.slot]: error for entry in frame.requests})
                 continue
+            refused = {failure.slot for failure in added.failures}
             for failure in added.failures:
                 if failure.slot in self._handles:
                     self.lost[self._handles[failure.slot]] = from_proto(failure.error)
+            for entry, chain in zip(frame.requests, added.chains, strict=False):  # an older server sends none
+                handle = self._handles.get(entry.slot)
+                if handle is not None and entry.slot not in refused:
+                    self._rebind(handle, chain)
+
+    def _rebind(self, handle: Handle, chain: processing_pb2.AdmittedChain) -> None:
+        """Bind the programs of a request that was sent again; it is lost if that fails."""
+        try:
+            self._bind_programs(handle, chain, self._channel.exchange)
+        except (ServerUnavailable, DeadlineExceeded):
+            raise
+        except LogitportError as error:
+            self.lost[handle] = error
 
     def _send_pending(self) -> None:
         """Begin the pending admissions again, on a new connection."""
@@ -306,4 +377,4 @@ class SessionRequests:
                     self._settle(entry, to_proto(error), reads_logits=False, chain=None)
             else:
                 check_added(frame, added)
-                self._settle_added(frame, added)
+                self._settle_added(frame, added, self._channel.exchange)

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from logitport.calls import count
 from logitport.errors import InvalidTokenId, LogitportError
+from logitport.session.chain_programs import ChainPrograms
 from logitport.session.channel import FrameChannel
 from logitport.session.frames import Handle, RowLike, describe_misuse, place_rows, step_frame, wrong_ids
 from logitport.session.logits_buffer import LogitsTransfer
+from logitport.session.program_runs import ProgramRuns
+from logitport.session.program_trust import ProgramTrust
 from logitport.session.requests import SessionRequests
 from logitport.session.step import PendingStep
 from logitport_proto import processing_pb2
@@ -46,11 +49,14 @@ class Session:
         restore: Callable[[], dict[str, LogitportError]] = dict,
         local: Literal["auto", "grpc", "local"] = "auto",
         with_torch: bool = True,
+        trust: ProgramTrust | None = None,
     ) -> None:
         self.vocab_size = opening.vocab_size
         self.datatype = opening.datatype
         self._channel = FrameChannel(connect, opening, timeout=timeout, local=local)
-        self._requests = SessionRequests(self._channel, restore, reconnect_seconds)
+        programs = ChainPrograms(self.vocab_size, trust or ProgramTrust("off"))
+        self._requests = SessionRequests(self._channel, restore, reconnect_seconds, programs)
+        self._program_runs = ProgramRuns()
         try:
             self._requests.with_reconnect(self._channel.check)
         except BaseException:
@@ -194,7 +200,14 @@ class Session:
         except (AttributeError, TypeError, ValueError) as error:
             raise describe_misuse(new_token_ids, drafts, rows) from error
         pending = PendingStep(
-            self._channel, self._requests, self._transfer, list(new_token_ids), drafted, placed, self.vocab_size
+            self._channel,
+            self._requests,
+            self._transfer,
+            self._program_runs,
+            list(new_token_ids),
+            drafted,
+            placed,
+            self.vocab_size,
         )
         self._channel.begin(processing_pb2.SessionRequest(step=frame), pending.take_reply)
         if self._begun is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from logitport.session.channel import FrameChannel
     from logitport.session.logits_buffer import LogitsTransfer, Placement
+    from logitport.session.program_runs import ProgramRuns
     from logitport.session.requests import SessionRequests
 
 
@@ -55,6 +57,7 @@ class PendingStep:
         channel: FrameChannel,
         requests: SessionRequests,
         transfer: LogitsTransfer,
+        programs: ProgramRuns,
         handles: Sequence[Handle],
         drafts: Mapping[Handle, Sequence[int]],
         rows: Sequence[tuple[Handle, int]],
@@ -64,6 +67,7 @@ class PendingStep:
         self._connection = channel.connections
         self._requests = requests
         self._transfer = transfer
+        self._programs = programs
         self._vocab_size = vocab_size
         self._handles = handles
         self._drafts = drafts
@@ -91,11 +95,18 @@ class PendingStep:
         answer, placed = self._requests.with_reconnect(lambda: self._send_logits_rows(logits))
         self._applied = True
         result = answer.result
+        failed: dict[Handle, LogitportError] = {}
         try:
-            apply_edits(answer.edits, logits)  # while the server processes the rows that were sent
+            if answer.later_edits is None:
+                apply_edits(answer.edits, logits)  # while the server processes the rows that were sent
+            else:
+                edits = [answer.edits, *answer.later_edits]
+                failed = self._programs.apply(logits, self._rows, self._drafts, edits)
         finally:
             if placed is not None:
                 result = _combine(result, self._receive_logits_rows(logits, answer.logits_rows, placed))
+        if failed:
+            result = self._without(result, failed, answer.names)
         return _raise_failures(result) if check else result
 
     def edits(self, *, check: bool = True) -> Edits:
@@ -108,13 +119,17 @@ class PendingStep:
 
         Raises:
             RequestsFailed: as `apply`.
-            InvalidArgument: processors of some rows read logits: finish the step with `apply`.
+            InvalidArgument: processors of some rows read logits (`Handle.reads_logits`): finish the step with `apply`.
         """
         answer = self._requests.with_reconnect(self._synchronized_answer)
         if answer.logits_rows:
             raise InvalidArgument(
                 f"processors read the logits of rows {answer.logits_rows}, so edits alone are not enough: "
                 "finish the step with apply(logits)"
+            )
+        if answer.later_edits is not None:
+            raise InvalidArgument(
+                "programs of the step read logits, so edits alone are not enough: finish the step with apply(logits)"
             )
         if check:
             _raise_failures(answer.result)
@@ -207,6 +222,24 @@ class PendingStep:
         self._transfer.fetch(logits, logits_rows, placed, edited.logits)
         return self._result(edited)
 
+    def _without(
+        self, result: StepResult, failed: Mapping[Handle, LogitportError], names: Mapping[str, str]
+    ) -> StepResult:
+        """Add requests with a failed program to the result. The server drops those that have not on_error="skip"."""
+        failed = {handle: error for handle, error in failed.items() if handle not in result.failures}
+        aborted = {handle: error for handle, error in failed.items() if not handle.skips}
+        self._requests.fail(aborted)
+        applied = Counter(result.rows_applied)
+        for handle, _ in self._rows:
+            if handle in failed:
+                applied.subtract(names.get(key, key) for key in handle.processors)
+        return StepResult(
+            result.failures | aborted,
+            result.skipped | {handle: error for handle, error in failed.items() if handle.skips},
+            {name: rows for name, rows in applied.items() if rows > 0},
+            result.all_denied_rows,
+        )
+
     def _read(self, reply: processing_pb2.StepEdits) -> _Answer:
         """Parse the reply and check every field that the client uses."""
         out_of_sync = {
@@ -218,8 +251,14 @@ class PendingStep:
             raise InternalError(
                 f"StepEdits.logits_rows: {logits_rows} are not ascending rows of a step of {len(self._rows)} rows"
             )
+        has_programs = any(handle.programs for handle in self._handles)
+        later = [Edits.from_proto(edits, len(self._rows), self._vocab_size) for edits in reply.later_edits]
+        if later and not has_programs:
+            raise InternalError("StepEdits.later_edits: no request of the step has a program that the engine runs")
         return _Answer(
             edits=Edits.from_proto(reply.edits, len(self._rows), self._vocab_size),
+            later_edits=later if has_programs else None,
+            names={one.processor: one.display_name or one.processor for one in reply.applied} if has_programs else {},
             logits_rows=logits_rows,
             out_of_sync=[handle for handle in self._handles if handle.slot in out_of_sync] if out_of_sync else [],
             result=self._result(reply),
@@ -266,12 +305,17 @@ class _Answer:
 
     Attributes:
         edits: edits of the rows with processors that do not read logits.
+        later_edits: those after the first program of each chain, after the second one, ...; None if the engine runs no
+            program in this step.
+        names: display name of each applied processor, by key, if the engine runs a program.
         logits_rows: the rows of logits that the server needs, ascending.
         out_of_sync: requests with a history at the server that differs from the client's.
         result: result of the rows with processors that do not read logits.
     """
 
     edits: Edits
+    later_edits: list[Edits] | None
+    names: dict[str, str]
     logits_rows: list[int]
     out_of_sync: list[Handle]
     result: StepResult

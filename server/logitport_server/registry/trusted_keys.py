@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from logitport.errors import InvalidArgument, SignatureRefused
-from logitport.payload.signing import key_id, read_public_key, verify
+from logitport.payload.signing import check_not_expired, read_public_keys, verify
 from logitport_server.config import StartupError
 
 if TYPE_CHECKING:
@@ -60,9 +58,7 @@ class TrustedKeys:
         """Check a payload again that passed `check`: since then a key may be removed, or a signature expire."""
         self._current_key(shipped)
         assert shipped.signature is not None  # noqa: S101 - `_current_key` requires it
-        if shipped.signature.expires <= time.time():
-            ended = datetime.fromtimestamp(shipped.signature.expires, timezone.utc)
-            raise SignatureRefused(f"the payload's signature expired at {ended:%Y-%m-%d %H:%M:%S} UTC; sign it again")
+        check_not_expired(shipped.signature)
 
     def _current_key(self, shipped: Payload) -> Ed25519PublicKey:
         if shipped.signature is None:
@@ -80,10 +76,6 @@ class TrustedKeys:
 
     def _read(self) -> dict[str, Ed25519PublicKey]:
         try:
-            files = sorted(path for path in self._folder.iterdir() if path.suffix == ".pub")
-            keys = [read_public_key(path) for path in files]
-        except OSError as error:
-            raise StartupError(f"--trusted-keys {self._folder}: {error.strerror}") from error
+            return read_public_keys(self._folder)
         except InvalidArgument as error:
             raise StartupError(f"--trusted-keys: {error}") from error
-        return {key_id(key): key for key in keys}

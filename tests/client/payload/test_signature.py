@@ -149,7 +149,7 @@ def test_keys_are_files(tmp_path: Path) -> None:
     private.write_bytes(pem(KEY))
     public.write_bytes(KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     assert key_id(read_private_key(private).public_key()) == key_id(read_public_key(public)) == key_id(KEY.public_key())
-    shipped = payload.parse(register_request(Unchanged, "team/one", replace=False, signing_key=str(private)).payload)
+    shipped = payload.parse(register_request(Unchanged, "team/one", replace=False, signing_key=str(private))[0].payload)
     verify(shipped, KEY.public_key())
     assert shipped.signature is not None
     assert shipped.signature.name == "team/one"

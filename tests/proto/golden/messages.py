@@ -256,7 +256,7 @@ GOLDEN: dict[str, dict[str, Message]] = {
         "close_region": _frame(11, close_region={"region_id": 2}),
         "region_closed": _reply(11, region_closed={}),
         "get_programs": _frame(14, get_programs={"digests": [DIGEST]}),
-        "programs": _reply(14, programs={"programs": [b"\x08\x01\x12\x04MinP"]}),
+        "programs": _reply(14, programs={"programs": [b"\x08\x01\x12\x04MinP"], "signatures": [b"{}"]}),
         "error": _reply(12, error=FAILED.error),
         "a large seq": _frame((1 << 53) - 1, remove={}),
     },
