@@ -10,10 +10,10 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from logitport.programs.columns import Columns
 from logitport.programs.parameters import check_params
 from logitport.programs.request_tokens import RequestTokens
-from logitport.programs.runtime.plan import SOURCES
-from logitport.programs.runtime.runner import Columns
+from logitport.programs.rules import HISTORY_OPERATORS
 from logitport_server.dialects.base import Dialect, RequestContext
 from logitport_server.dialects.shared_runner import SharedRunner
 from logitport_server.principals import Party
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from logitport.programs.verifier import Verified
     from logitport_server.dialects.base import EditsResult
 
-_HISTORY_SOURCES = SOURCES - {"parameter"}
 _RUNNER = SharedRunner()
 
 
@@ -60,7 +59,7 @@ class ProgramDialect(Dialect):
         super().__init__(None, name, shipped=False)
         self.takes_long = False  # in a step's first frame; logits are processed on a thread in any case
         self.verified = verified
-        self._reads_history = any(value.operator in _HISTORY_SOURCES for value in verified.program.values)
+        self._reads_history = any(value.operator in HISTORY_OPERATORS for value in verified.program.values)
         # A program that does not read the history runs once for the rows of all draft offsets.
         self.takes_drafts = not self._reads_history
         self._fitting_width = 0

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from logitport.errors import ProcessorFailed
+    from logitport.programs.columns import Columns
     from logitport.programs.request_tokens import RequestTokens
-    from logitport.programs.runtime.runner import Columns
     from logitport.programs.verifier import Verified
 
 # Of one run, and of all constants that are kept.
