@@ -183,6 +183,11 @@ class ServerConfig(EnvironmentOptions):
     enable_custom_logit_processor: bool = Field(
         False, description="accept shipped processors; this runs code that clients send"
     )
+    programs: bool = Field(
+        True,
+        description="accept programs: processors that read logits, as data that is verified, which runs no code of "
+        "clients; with tokens, registering them needs the scope register",
+    )
     max_message_bytes: int = Field(
         256 << 20,
         ge=1 << 16,
@@ -254,7 +259,8 @@ class ServerConfig(EnvironmentOptions):
     max_payload_bytes: int = Field(
         16 << 20,
         ge=1,
-        description="maximum length of a payload in characters; each byte of the pickle takes two hexadecimal digits",
+        description="maximum length of a payload in characters; each byte of a pickle or program takes two "
+        "hexadecimal digits",
     )
     isolation: Literal["process", "none"] = Field(
         "process",

@@ -90,6 +90,7 @@ class Server:
         self._trusted_keys = TrustedKeys(config.trusted_keys) if config.trusted_keys is not None else None
         policy = PayloadPolicy(
             allow_shipped=config.enable_custom_logit_processor,
+            allow_programs=config.programs,
             max_bytes=config.max_payload_bytes,
             trusted_keys=self._trusted_keys,
         )
@@ -247,7 +248,10 @@ async def _serve(config: ServerConfig, processors: Iterable[object], first_zygot
     for number in _SIGNALS:
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, server.refresh)
-    logger.info("logitport %s on %s; shipped processors are %s", VERSION, server.device, announce(config, server.gpu))
+    shipped, programs = announce(config, server.gpu), "accepted" if config.programs else "refused"
+    logger.info(
+        "logitport %s on %s; shipped processors are %s; programs are %s", VERSION, server.device, shipped, programs
+    )
     print(f"logitport listening on {address}", flush=True)  # noqa: T201 - programs that start a server wait for this line
     await stopping.wait()
     collecting.cancel()

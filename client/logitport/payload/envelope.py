@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dill  # type: ignore[import-untyped]
 import orjson
@@ -15,6 +15,9 @@ from logitport.errors import MalformedPayload
 from logitport.payload.bytecode import RUNNING
 from logitport.payload.pickle_reader import read
 from logitport.payload.signature import Signature
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _MAX_LABEL_LENGTH = 64
 # No other characters: the sender chooses the name, and it is displayed next to trusted text and in terminals.
@@ -78,8 +81,12 @@ def seal_program(data: bytes, class_name: str) -> str:
     return json.dumps({"program": data.hex(), **_class_label(class_name), "dialect": PROGRAM})
 
 
-def parse(serialized: str) -> Payload:
+def parse(serialized: str, check_kind: Callable[[bool], object] | None = None) -> Payload:
     """Read the string and check that it holds a pickle, without unpickling it, or bytes that may be a program.
+
+    Args:
+        serialized: the string.
+        check_kind: called with whether it holds a program, before anything else of it is read. May raise.
 
     Raises:
         MalformedPayload: not JSON, not an object, neither or both of "callable" and "program", not hexadecimal digits,
@@ -97,6 +104,8 @@ def parse(serialized: str) -> Payload:
         raise MalformedPayload('the payload has a "callable" and a "program": remove one of them')
     if not is_program and "callable" not in content:
         raise MalformedPayload('the payload has no "callable": make it with CustomLogitProcessor.to_str()')
+    if check_kind is not None:
+        check_kind(is_program)
     key = "program" if is_program else "callable"
     try:
         data = bytes.fromhex(_string(content, key))

@@ -14,7 +14,10 @@ from pydantic_settings import CliPositionalArg
 
 from logitport import payload
 from logitport.errors import MalformedPayload, SignatureRefused
-from logitport_server.cli.payload_file import read_payload
+from logitport.programs.program import Program
+from logitport.programs.verifier import verify
+from logitport_server.cli import program_text
+from logitport_server.cli.payload_file import read_payload_or_program
 from logitport_server.registry.inspection import inspect_pickle
 from logitport_server.registry.trusted_keys import TrustedKeys
 
@@ -26,35 +29,56 @@ _MAX_MEMORY = 4 << 30
 
 
 class Inspect(BaseModel):
-    """Show what unpickling a payload would import and do, without running it."""
+    """Show what unpickling a payload would import and do, without running it; or the values of a program."""
 
-    payload: CliPositionalArg[str] = Field(description="file of a payload; - for stdin")
+    payload: CliPositionalArg[str] = Field(
+        description="file of a payload, or of the canonical bytes of a program; - for stdin"
+    )
     trusted_keys: Path | None = Field(None, description="folder of public keys (*.pub) to check the signature with")
     cpu_seconds: int = Field(20, ge=1, description="CPU time limit of the analysis, in seconds")
 
     def cli_cmd(self) -> None:
         """Print the report."""
         keys = TrustedKeys(self.trusted_keys) if self.trusted_keys is not None else None
-        serialized = read_payload(self.payload)
+        serialized = read_payload_or_program(self.payload)
         _limit(self.cpu_seconds)
         shipped = payload.parse(serialized)
-        found = inspect_pickle(shipped.data)
-        _print("digest", shipped.digest)
-        _print("class", f"{shipped.class_name or '(unknown)'}, dialect {shipped.dialect or '(unknown)'}")
-        _print("made with", f"Python {shipped.python or '(unknown)'}, dill {shipped.dill or '(unknown)'}")
-        _print("size", f"{len(shipped.data)} bytes")
-        _print("signature", _signature(shipped, keys))
-        _print("Unpickling imports", *found.imports)
-        _print("Unpickling does", *found.statements)
-        carried = [
-            line
-            for function in found.functions
-            for line in (f"{function.name}: {', '.join(function.uses) or '(no names)'}", *map(repr, function.strings))
-        ]
-        _print(
-            "It contains functions, which run when the processor is used; the names and strings in their code", *carried
-        )
-        _print("Code can compute names at run time: this report does not prove that the processor is harmless")
+        if shipped.is_program:
+            _report_program(shipped, keys)
+        else:
+            _report_pickle(shipped, keys)
+
+
+def _report_program(shipped: Payload, keys: TrustedKeys | None) -> None:
+    verified = verify(Program.from_bytes(shipped.data))
+    program = verified.program
+    _print("program", program.name or "(unnamed)")
+    _print("digest", program.digest)
+    _print("size", f"{len(shipped.data)} bytes")
+    _print("signature", _signature(shipped, keys))
+    _print("window", f"the last {program.window} ids of each history" if program.window else "none")
+    _print("A request may set", *(program_text.parameters(verified) if program.parameters else ["(nothing)"]))
+    _print("Values, each computed from earlier ones; the last one is the result", *program_text.values(verified))
+    _print("The program is verified: it reads only these inputs, and its rows do not affect each other")
+    _print("It may set logits to any value: this report does not prove that the processor is harmless")
+
+
+def _report_pickle(shipped: Payload, keys: TrustedKeys | None) -> None:
+    found = inspect_pickle(shipped.data)
+    _print("digest", shipped.digest)
+    _print("class", f"{shipped.class_name or '(unknown)'}, dialect {shipped.dialect or '(unknown)'}")
+    _print("made with", f"Python {shipped.python or '(unknown)'}, dill {shipped.dill or '(unknown)'}")
+    _print("size", f"{len(shipped.data)} bytes")
+    _print("signature", _signature(shipped, keys))
+    _print("Unpickling imports", *found.imports)
+    _print("Unpickling does", *found.statements)
+    carried = [
+        line
+        for function in found.functions
+        for line in (f"{function.name}: {', '.join(function.uses) or '(no names)'}", *map(repr, function.strings))
+    ]
+    _print("It contains functions, which run when the processor is used; the names and strings in their code", *carried)
+    _print("Code can compute names at run time: this report does not prove that the processor is harmless")
 
 
 def _print(title: str, *lines: str) -> None:
@@ -83,7 +107,7 @@ def _signature(shipped: Payload, keys: TrustedKeys | None) -> str:
 def _limit(cpu_seconds: int) -> None:
     def stop(*_: object) -> None:
         raise MalformedPayload(
-            f"the analysis of the pickle took more than {cpu_seconds} s of CPU time (--cpu-seconds); do not run it"
+            f"the analysis took more than {cpu_seconds} s of CPU time (--cpu-seconds); do not run it"
         )
 
     signal.signal(signal.SIGXCPU, stop)

@@ -18,7 +18,7 @@ class Sign(BaseModel):
     """Sign a payload and print it. Servers with --trusted-keys require a signature."""
 
     payload: CliPositionalArg[str] = Field(
-        description="file of a payload, the result of CustomLogitProcessor.to_str(); - for stdin"
+        description="file of a payload, the result of CustomLogitProcessor.to_str(), or of a program; - for stdin"
     )
     key: Path = Field(description="file of the private key, from `logitport keygen`")
     name: str = Field(

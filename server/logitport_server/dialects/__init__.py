@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logitport import dialects
 from logitport.errors import LoadFailed
 from logitport_server.dialects.base import Dialect, RequestContext
 
-__all__ = ["Dialect", "RequestContext", "make_dialect"]
+if TYPE_CHECKING:
+    from logitport.programs.verifier import Verified
+
+__all__ = ["Dialect", "RequestContext", "make_dialect", "make_program_dialect"]
 
 # Imported on first use: most dialects need torch, which a worker may lack.
 _DIALECTS = {
@@ -40,3 +43,10 @@ def make_dialect(processor: Any, name: str, *, shipped: bool) -> Dialect:
     module, _, class_name = _DIALECTS[dialect].rpartition(".")
     dialect_class: type[Dialect] = getattr(import_module(f"{__name__}.{module}"), class_name)
     return dialect_class(inner, name, shipped=shipped)
+
+
+def make_program_dialect(verified: Verified, name: str) -> Dialect:
+    """Create the dialect of a program, which has this name in messages."""
+    from logitport_server.dialects.program import ProgramDialect
+
+    return ProgramDialect(verified, name)

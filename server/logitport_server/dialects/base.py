@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from logitport.core.edits import RowEdits
     from logitport.core.history import History
+    from logitport.programs.program import Program
     from logitport_server.principals import TrustDomain
     from logitport_server.shared_memory.regions import Region
 
@@ -86,6 +87,8 @@ class Dialect(ABC):
         reads_logits: whether the processor takes logits.
         takes_drafts: True: called once for the rows of all draft offsets, with histories that hold no drafts.
             False: called once per draft offset, with histories that hold the drafts before that offset.
+        row_safe: whether no row of a call can fail, or change, another one.
+        engine_program: the program that the engine runs at this place of the chain; None if it runs none.
         drafts: the draft tokens before each row of a call, if `takes_drafts` and the step has any; else ().
         processor: the instance; None if it is in another process, or not yet created.
         name: the processor's name in messages: a built-in's name, or `Payload.display_name`.
@@ -99,7 +102,9 @@ class Dialect(ABC):
     checks_sampling_params: ClassVar[bool] = False
     reusable: ClassVar[bool] = False
     isolated: ClassVar[bool] = False
+    row_safe: ClassVar[bool] = False
     domain: TrustDomain | None = None
+    engine_program: Program | None = None
     reads_logits: bool
     takes_drafts: bool = False
     drafts: Sequence[Sequence[int]] = ()
@@ -173,6 +178,15 @@ class Dialect(ABC):
         Raises:
             StateLost: the state is not a function of the history.
         """
+
+    def for_engine(self) -> Dialect | None:
+        """The dialect for requests whose engine runs the processor itself; None if only the server can run it."""
+        return None
+
+    @property
+    def on_server(self) -> Dialect:
+        """The dialect with which the server runs the processor."""
+        return self
 
     def scratch(self, rows: int, like: torch.Tensor) -> torch.Tensor:
         """Memory for rows that are not adjacent. Only this processor uses it, and reuses it from step to step.

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from logitport import payload
-from logitport_server.dialects import make_dialect
+from logitport_server.dialects import make_dialect, make_program_dialect
 
 if TYPE_CHECKING:
     from logitport.payload import Payload
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Executor(ABC):
-    """Turns a source into a callable processor. Installed processors always run in this process.
+    """Turns a source into a callable processor. Installed processors and programs always run in this process.
 
     Attributes:
         hits: loads of shipped processors that the cache served.
@@ -35,12 +35,12 @@ class Executor(ABC):
             PythonMismatch, LoadFailed: the payload is refused.
             ProcessorFailed: loading it terminated a worker, or it is quarantined.
         """
-        installed = source.installed is not None
-        dialect = (
-            make_dialect(source.installed, source.display_name, shipped=False)
-            if installed
-            else self.host_shipped(source)
-        )
+        if source.program is not None:
+            dialect = make_program_dialect(source.program, source.display_name)
+        elif source.installed is not None:
+            dialect = make_dialect(source.installed, source.display_name, shipped=False)
+        else:
+            dialect = self.host_shipped(source)
         dialect.key = source.key
         return dialect
 

@@ -16,18 +16,27 @@ class PayloadPolicy:
     """The operator's rules for accepting payloads.
 
     Args:
-        allow_shipped: whether any payload is accepted.
+        allow_shipped: whether code is accepted.
+        allow_programs: whether programs are accepted.
         max_bytes: maximum length of the string, in characters.
         trusted_keys: one of these keys must have signed the payload; None to accept unsigned payloads, too.
     """
 
-    def __init__(self, *, allow_shipped: bool, max_bytes: int, trusted_keys: TrustedKeys | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        allow_shipped: bool,
+        max_bytes: int,
+        allow_programs: bool = True,
+        trusted_keys: TrustedKeys | None = None,
+    ) -> None:
         self._allow_shipped = allow_shipped
+        self._allow_programs = allow_programs
         self._max_bytes = max_bytes
         self._trusted_keys = trusted_keys
 
     def accept(self, serialized: str, name: str = "") -> Payload:
-        """Check and parse a payload. Does not unpickle.
+        """Check and parse a payload. Does not unpickle, and does not verify a program.
 
         Args:
             serialized: the payload.
@@ -37,17 +46,14 @@ class PayloadPolicy:
             PayloadNotAllowed, LimitExceeded, MalformedPayload, SignatureRefused: the first check
                 that fails. Each check reads more of the payload than the one before.
         """
-        if not self._allow_shipped:
-            raise PayloadNotAllowed(
-                "this server does not accept shipped processors; its operator can allow them with "
-                "--enable-custom-logit-processor"
-            )
+        if not (self._allow_shipped or self._allow_programs):
+            self._check_kind(False)  # nothing is parsed
         if len(serialized) > self._max_bytes:
             raise LimitExceeded(
                 f"a payload of {len(serialized)} characters is over the server's limit of {self._max_bytes}: make "
                 "the class smaller, for example without large constants, or raise --max-payload-bytes"
             )
-        shipped = payload.parse(serialized)
+        shipped = payload.parse(serialized, self._check_kind)
         if self._trusted_keys is not None:
             self._trusted_keys.check(shipped, name)
         return shipped
@@ -56,3 +62,17 @@ class PayloadPolicy:
         """Raise SignatureRefused if the signature of a payload accepted earlier is no longer valid."""
         if self._trusted_keys is not None:
             self._trusted_keys.check_current(shipped)
+
+    def _check_kind(self, is_program: bool) -> None:
+        """Raise PayloadNotAllowed if the operator does not allow programs, or code."""
+        if is_program and not self._allow_programs:
+            raise PayloadNotAllowed(
+                "this server does not accept programs (--no-programs); ask its operator to allow them, or use a "
+                "processor that the server has"
+            )
+        if not is_program and not self._allow_shipped:
+            also = "; it accepts programs: logitport.programs.capture makes one" if self._allow_programs else ""
+            raise PayloadNotAllowed(
+                "this server does not accept shipped processors; its operator can allow them with "
+                f"--enable-custom-logit-processor{also}"
+            )

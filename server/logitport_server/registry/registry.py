@@ -18,10 +18,13 @@ from logitport.errors import (
     NameTaken,
     UnknownProcessor,
 )
+from logitport.programs.program import Program
+from logitport.programs.verifier import verify
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2, registry_pb2
 from logitport_server.principals import ADMIN, ANONYMOUS, REGISTER, Party, TrustDomain
 from logitport_server.registry.catalog import Catalog, Entry
+from logitport_server.registry.programs import load_program
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.registry.source import Source
 from logitport_server.registry.store import NoStore
@@ -45,6 +48,9 @@ class Registry:
     A registration belongs to the principal that made it. Other principals cannot see or use it unless it is shared,
     and cannot delete it without the scope "admin". The same payload registered by two principals is two registrations.
     All principals share one namespace; a name belongs to the principal that bound it first.
+
+    Raises:
+        InvalidProgram, LimitExceeded: an installed program breaks a rule.
     """
 
     def __init__(
@@ -65,6 +71,9 @@ class Registry:
         self._max_registered = max_registered
         self._max_owned = max_owned
         self._installed = installed
+        self._installed_programs = {
+            name: verify(processor) for name, processor in installed.items() if isinstance(processor, Program)
+        }
         self._lock = threading.Lock()
         self._catalog = Catalog(store or NoStore())
         self._catalog.load(self._accept)
@@ -75,7 +84,7 @@ class Registry:
         return self._installed.keys() <= BUILTINS.keys()
 
     def resolve(self, processor: common_pb2.Processor, principal: Principal = ANONYMOUS, tenant: str = "") -> Source:
-        """Look up a request's processor. Does not unpickle.
+        """Look up a request's processor. Does not unpickle. Verifies a program that the request sends.
 
         Args:
             processor: the processor, as named in the request.
@@ -84,7 +93,7 @@ class Registry:
 
         Raises:
             InvalidArgument, UnknownProcessor, NotPermitted, PayloadNotAllowed, LimitExceeded, MalformedPayload,
-            SignatureRefused: see the classes.
+            InvalidProgram, SignatureRefused: see the classes.
         """
         by = processor.WhichOneof("by")
         if by == "builtin":
@@ -93,12 +102,16 @@ class Registry:
                     f"no built-in is called {processor.builtin!r}; installed are {', '.join(sorted(self._installed))} "
                     "(a registered name has a namespace, as in team/ban-french)"
                 )
-            return Source(processor.builtin, installed=self._installed[processor.builtin])
+            return Source(
+                processor.builtin,
+                installed=self._installed[processor.builtin],
+                program=self._installed_programs.get(processor.builtin),
+            )
         if by == "payload":
             principal.check(REGISTER, "ship a processor with a request")
             shipped = self._policy.accept(processor.payload)
             domain = TrustDomain(principal.name, Party(principal.name, tenant), shipped.digest)
-            return Source(shipped.digest, payload=shipped, domain=domain)
+            return _source(shipped, domain)
         if by is None:
             raise InvalidArgument("a ProcessorCall names no processor: set one of builtin, name, digest, payload")
         with self._lock:
@@ -106,13 +119,14 @@ class Registry:
                 getattr(processor, by), principal.name, names=by == "name", digests=by == "digest"
             )
         self._policy.check_current(entry.payload)
-        domain = TrustDomain(entry.owner, Party(principal.name, tenant))
-        return Source(entry.payload.digest, payload=entry.payload, domain=domain)
+        return _source(entry.payload, TrustDomain(entry.owner, Party(principal.name, tenant)))
 
     def is_fast(self, builtin: str) -> bool:
         """Whether requests with this installed processor are admitted fast. True if there is none of this name."""
         processor = self._installed.get(builtin)
-        return processor is None or not getattr(processor, "takes_long", True)
+        if processor is None or builtin in self._installed_programs:
+            return True
+        return not getattr(processor, "takes_long", True)
 
     def register(
         self,
@@ -124,7 +138,7 @@ class Registry:
         shared: bool = False,
         turn: AbstractContextManager[object] | None = None,
     ) -> registry_pb2.ProcessorInfo:
-        """Register a payload, and bind a name to it if one is given. Does not unpickle.
+        """Register a payload, and bind a name to it if one is given. Does not unpickle. Verifies a program.
 
         Args:
             serialized: the payload.
@@ -132,11 +146,11 @@ class Registry:
             principal: the caller, the owner of what it registers.
             replace: whether a name that is bound to another processor of the principal is bound again.
             shared: whether other principals may use the processor.
-            turn: held while the payload is parsed.
+            turn: held while the payload is parsed, and a program verified.
 
         Raises:
-            PayloadNotAllowed, LimitExceeded, MalformedPayload, SignatureRefused, PythonMismatch: the payload is
-                refused.
+            PayloadNotAllowed, LimitExceeded, MalformedPayload, SignatureRefused, PythonMismatch, InvalidProgram: the
+                payload is refused.
             InvalidName, NameTaken: the name is refused.
             LimitExceeded: the registry is full, or the principal has too many registrations or names.
             InternalError: the store cannot be written.
@@ -237,8 +251,11 @@ class Registry:
         return info
 
     def _describe_installed(self, name: str) -> registry_pb2.ProcessorInfo:
-        processor, dialect = dialects.recognise(self._installed[name])
-        class_name = dialects.author_of(processor).__qualname__
+        if name in self._installed_programs:
+            dialect, class_name = payload.PROGRAM, self._installed_programs[name].program.name
+        else:
+            processor, dialect = dialects.recognise(self._installed[name])
+            class_name = dialects.author_of(processor).__qualname__
         return registry_pb2.ProcessorInfo(
             names=[name], builtin=True, shared=True, class_name=class_name, dialect=dialect
         )
@@ -281,5 +298,15 @@ class Registry:
 
     def _accept(self, serialized: str, name: str = "") -> Payload:
         shipped = self._policy.accept(serialized, name)
-        self._check_python(shipped)
+        if shipped.is_program:
+            load_program(shipped)
+        else:
+            self._check_python(shipped)
         return shipped
+
+
+def _source(shipped: Payload, domain: TrustDomain) -> Source:
+    """The source of a payload. The trust domain is that of its code. Raises InvalidProgram, LimitExceeded."""
+    if shipped.is_program:
+        return Source(shipped.digest, payload=shipped, program=load_program(shipped))
+    return Source(shipped.digest, payload=shipped, domain=domain)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from logitport.payload import Payload
+    from logitport.programs.verifier import Verified
     from logitport_server.principals import TrustDomain
 
 
@@ -18,13 +19,15 @@ class Source:
         key: name of the installed processor, or digest of the payload.
         installed: the processor; None for a payload.
         payload: the payload, not unpickled; None for an installed processor.
-        domain: trust domain of the code; None for an installed processor.
+        domain: trust domain of the code; None for an installed processor, and for a program, which is no code.
+        program: the program, if the processor is one. It runs in the server's process.
     """
 
     key: str
     installed: Any = None
     payload: Payload | None = None
     domain: TrustDomain | None = None
+    program: Verified | None = None
 
     @property
     def display_name(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from logitport.core.history import extend_crc
@@ -42,6 +43,8 @@ class ActiveRequest:
         crc: checksum of the history without drafts.
         chain: its processors, in the order in which they run.
         reads_logits: whether any of them reads logits.
+        programs_before: for each place of the chain, the number of earlier programs that the engine runs; empty if it
+            runs none.
         skip: whether the request continues without its processors after a failure.
         greedy: whether the engine samples the largest logit of its rows.
         failure: the error it failed with, or None.
@@ -56,6 +59,7 @@ class ActiveRequest:
         "generation",
         "greedy",
         "history",
+        "programs_before",
         "reads_logits",
         "skip",
         "slot",
@@ -77,6 +81,8 @@ class ActiveRequest:
         self.crc = history.crc()
         self.chain = chain
         self.reads_logits = any(entry.dialect.reads_logits for entry in chain)
+        runs = [entry.dialect.engine_program is not None for entry in chain]
+        self.programs_before = tuple(accumulate(runs[:-1], initial=0)) if any(runs) else ()
         self.skip = skip
         self.greedy = greedy
         self.failure: LogitportError | None = None

@@ -101,6 +101,7 @@ class Admission:
             device,
             caller,
         )
+        self._engine_runs_programs = engine.runs_programs and not addition.programs_on_server
         self.slot, self.generation, self.tenant = addition.slot, addition.generation, message.tenant
         self._message = message
         self._chain: list[ChainEntry] = []
@@ -148,7 +149,7 @@ class Admission:
             try:
                 check_deadline()
                 if _is_pinned(self._pinned, place, label):
-                    dialect = self._pinned[place].dialect
+                    dialect = self._pinned[place].dialect.on_server
                 else:
                     with Released():  # it may wait for a worker or for the store
                         dialect = host(call.processor, self.tenant, place)
@@ -161,6 +162,8 @@ class Admission:
                 if dialect is None:
                     raise failures.of_processor(error, label) from error
                 raise _failure_of(error, dialect, label) from error
+        if self._engine_runs_programs:
+            _leave_programs_to_engine([link.entry for link in checked])
         # States last: while a worker has one, classes are loaded and parameters are checked in a second process.
         for link in checked:
             entry = link.entry
@@ -239,6 +242,15 @@ def json_object(text: bytes, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidParams(f"{where}: must be a JSON object, not {type(value).__name__}; send an object, such as {{}}")
     return value
+
+
+def _leave_programs_to_engine(chain: list[ChainEntry]) -> None:
+    """Let the engine run the programs of a chain, if nothing else in it reads logits."""
+    readers = [entry for entry in chain if entry.dialect.reads_logits]
+    dialects = [dialect for entry in readers if (dialect := entry.dialect.for_engine()) is not None]
+    if len(dialects) == len(readers):
+        for entry, dialect in zip(readers, dialects, strict=True):
+            entry.dialect = dialect
 
 
 def _turn(dialect: Dialect, params_bytes: int) -> AbstractContextManager[None]:

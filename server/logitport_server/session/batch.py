@@ -23,7 +23,8 @@ class StepBatch:
 
     Attributes:
         layout: the layout that the frame gave.
-        logits_free: the rows of chains that read no logits in this step.
+        logits_free: the rows of chains that read no logits on the server in this step.
+        has_engine_programs: whether the engine runs programs in any of the chains.
         chain_lengths: length of each request's chain; 0 for an unknown request.
         longest_chain: length of the longest chain.
         work: the rows of each request times its chain's length, added up. Draft tokens without rows count, too,
@@ -35,6 +36,7 @@ class StepBatch:
         "_requests",
         "_unknown",
         "chain_lengths",
+        "has_engine_programs",
         "layout",
         "logits_free",
         "longest_chain",
@@ -56,6 +58,7 @@ class StepBatch:
             self._requests.append(request)
         self.chain_lengths = [0 if request is None else len(request.chain) for request in self._requests]
         self.longest_chain = max(self.chain_lengths, default=0)
+        self.has_engine_programs = any(request.programs_before for request in self._requests if request is not None)
         rows_of = Counter(place for place, _ in layout.rows)
         self.work = sum(
             max(rows_of[place], draft_count) * length

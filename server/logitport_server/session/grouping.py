@@ -32,11 +32,19 @@ class Row:
 
 @dataclass(slots=True)
 class Group:
-    """The rows of one call of one processor (the batch mask as indices), and the state of each row."""
+    """The rows of one call of one processor (the batch mask as indices), and the state of each row.
+
+    Attributes:
+        dialect: the processor.
+        rows: the rows, ascending.
+        states: the state of each row's request.
+        place: the processor's place in the chains.
+    """
 
     dialect: Dialect
     rows: list[Row] = field(default_factory=list)
     states: States = field(default_factory=States)
+    place: int = 0
 
 
 class Rows(tuple[Row, ...]):
@@ -77,7 +85,7 @@ def group_rows(rows: Rows, place: int) -> list[Group]:
         entry = request.chain[place]
         group = groups.get(id(entry.dialect))
         if group is None:
-            group = groups[id(entry.dialect)] = Group(entry.dialect)
+            group = groups[id(entry.dialect)] = Group(entry.dialect, place=place)
         group.rows.append(row)
         group.states.append(entry.state)
     return list(groups.values())

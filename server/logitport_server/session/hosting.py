@@ -54,7 +54,8 @@ class HostedProcessors:
         with self._lock:
             # An exception in a call that reads logits fails all rows of the call. A dialect per tenant keeps it from
             # failing the rows of other tenants. Another admission may have hosted the same processor in the meantime.
-            return self._dialects.setdefault(tenant_key if dialect.reads_logits else shared_key, dialect)
+            is_shared = dialect.row_safe or not dialect.reads_logits
+            return self._dialects.setdefault(shared_key if is_shared else tenant_key, dialect)
 
     def may_take_long_to_admit(self, request: common_pb2.Request) -> bool:
         """Whether the admission of a request may take long. Built-ins that do not declare otherwise are fast."""

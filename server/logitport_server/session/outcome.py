@@ -80,22 +80,55 @@ class StepOutcome:
         try:
             return Edits.pack(self._rows_with_edits(), vocab_size)
         except Exception:  # noqa: BLE001 - a processor's edits may raise anything
-            for group, group_edits in self._groups():
-                for row, edits in pausing(self._by_row(group, group_edits), len(group.rows)):
-                    try:
-                        edits.check(vocab_size)
-                    except Exception as error:  # noqa: BLE001 - as above
-                        self.fail(row.request, of_dialect(error, group.dialect))
+            self._fail_invalid(vocab_size)
             return Edits.pack(self._rows_with_edits(), vocab_size)
+
+    def pack_around_programs(self, vocab_size: int) -> list[Edits]:
+        """Pack the edits of all rows, by the number of programs before them that the engine runs. Else as `pack`.
+
+        Returns:
+            Element i has the edits that follow i programs of their row's chain. At least one element.
+        """
+        try:
+            return self._pack_parts(vocab_size)
+        except Exception:  # noqa: BLE001 - as above
+            self._fail_invalid(vocab_size)
+            return self._pack_parts(vocab_size)
 
     def all_denied(self, vocab_size: int) -> list[int]:
         """Indices of the rows in which the edits left no id allowed, ascending."""
         return [row for row, edits in self._rows_with_edits() if edits.denies_all(vocab_size)]
 
     def _rows_with_edits(self) -> Iterable[tuple[int, RowEdits]]:
+        return self._ascending(self.edits)
+
+    def _ascending(self, edits: dict[int, RowEdits]) -> Iterable[tuple[int, RowEdits]]:
         """The edits by row, ascending, with pauses: after each row if there are many groups, as it has many edits."""
         every = 1 if len(self.succeeded) > _MANY_GROUPS else ITEMS_PER_PAUSE
-        return pausing(sorted(self.edits.items()), len(self.edits), every)
+        return pausing(sorted(edits.items()), len(edits), every)
+
+    def _fail_invalid(self, vocab_size: int) -> None:
+        """Fail the requests with invalid edits."""
+        for group, group_edits in self._groups():
+            for row, edits in pausing(self._by_row(group, group_edits), len(group.rows)):
+                try:
+                    edits.check(vocab_size)
+                except Exception as error:  # noqa: BLE001 - as above
+                    self.fail(row.request, of_dialect(error, group.dialect))
+
+    def _pack_parts(self, vocab_size: int) -> list[Edits]:
+        parts: list[dict[int, RowEdits]] = [{}]
+        for group, group_edits in self._groups():
+            for row, row_edits in pausing(self._by_row(group, group_edits), len(group.rows)):
+                if not row_edits:
+                    continue
+                before = row.request.programs_before
+                part = before[group.place] if before else 0
+                while part >= len(parts):
+                    parts.append({})
+                joined = parts[part].get(row.index)
+                parts[part][row.index] = row_edits if joined is None else _joined(joined, row_edits)
+        return [Edits.pack(self._ascending(part), vocab_size) for part in parts]
 
     def _join_edits(self) -> dict[int, RowEdits]:
         edits: dict[int, RowEdits] = {}
@@ -138,3 +171,9 @@ def _copied(edits: RowEdits) -> RowEdits:
     copied = RowEdits()
     copied.extend(edits)
     return copied
+
+
+def _joined(first: RowEdits, second: RowEdits) -> RowEdits:
+    joined = _copied(first)
+    joined.extend(second)
+    return joined

@@ -29,6 +29,7 @@ from logitport_server.session.columns import (
     unpack_int32,
     write_outcome,
 )
+from logitport_server.session.engine_programs import describe_chain, serialize_programs
 from logitport_server.session.grouping import Row, Rows
 from logitport_server.session.hosting import HostedProcessors
 from logitport_server.session.lending import Lending
@@ -189,7 +190,7 @@ class EngineSession:
                 reply.failures.append(common_pb2.Failure(slot=addition.slot, error=to_proto(error)))
             chain = reply.chains.add()
             if request is not None:
-                chain.processors.extend(entry.dialect.key for entry in request.chain)
+                describe_chain(request, chain)
                 self._join(request, reply)
             reads_logits.append(request is not None and request.reads_logits)
             pending.append(in_background)
@@ -219,6 +220,12 @@ class EngineSession:
         if not self._requests:
             self._longest_chain = 0
 
+    def get_programs(self, frame: processing_pb2.GetPrograms, reply: processing_pb2.Programs) -> None:
+        """Send programs that the engine has to run. Raises UnknownProcessor, LimitExceeded."""
+        reply.programs.extend(
+            serialize_programs(self._requests.values(), frame.digests, self._limits.max_message_bytes)
+        )
+
     def step(self, frame: processing_pb2.Step, reply: processing_pb2.StepEdits) -> None:
         """Extend the histories by the sampled ids, and reply with the edits of the logits-free chains."""
         self._check_size(frame)
@@ -229,14 +236,19 @@ class EngineSession:
         drafts = batch.synchronize(columns, outcome)
         self._step_time = StepTime(self._limits.processor_timeout_seconds)
         self._run_chains(batch.logits_free, drafts, self.vocab_size, None, outcome, self._step_time)
-        edits = outcome.pack(self.vocab_size)
+        if batch.has_engine_programs:
+            parts = outcome.pack_around_programs(self.vocab_size)
+        else:
+            parts = [outcome.pack(self.vocab_size)]
+        edits, *later = parts
         reply.edits.CopyFrom(edits.to_proto())
+        reply.later_edits.extend(each.to_proto() for each in later)
         pending = batch.logits_reading(outcome)
         self._pending = (pending, len(batch.layout.rows), drafts)
         if pending:
             reply.logits_rows = pack_int32(row.index for row in pending)
-        all_denied = [] if edits.leaves_every_row_an_id(self.vocab_size) else outcome.all_denied(self.vocab_size)
-        write_outcome(reply, outcome, all_denied)
+        leaves_ids = all(part.leaves_every_row_an_id(self.vocab_size // len(parts)) for part in parts)
+        write_outcome(reply, outcome, [] if leaves_ids else outcome.all_denied(self.vocab_size))
         if outcome.failures:
             self._batch = None
         reply.ended_admissions = self._pending_admissions.num_ended
@@ -358,7 +370,7 @@ class EngineSession:
                 ended.error.CopyFrom(to_proto(defects.to_error(error, f"the admission of slot {ended.slot}")))
             else:
                 ended.reads_logits = request.reads_logits
-                ended.chain.processors.extend(entry.dialect.key for entry in request.chain)
+                describe_chain(request, ended.chain)
 
     def _check_size(self, columns: processing_pb2.Step | processing_pb2.RemoveRequests) -> None:
         """Check the size of a frame: unpacked columns take many times their size. Raises LimitExceeded."""

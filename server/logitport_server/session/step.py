@@ -256,7 +256,7 @@ def _halves(group: Group) -> list[Group]:
 
 def _part(group: Group, indices: Iterable[int]) -> Group:
     indices = list(indices)
-    return Group(group.dialect, [group.rows[i] for i in indices], States(group.states[i] for i in indices))
+    return Group(group.dialect, [group.rows[i] for i in indices], States(group.states[i] for i in indices), group.place)
 
 
 def _fail_nan_rows(groups: Sequence[Group], logits: torch.Tensor, outcome: StepOutcome) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from logitport_server.session.session import EngineSession
     from logitport_server.transports.local_socket import LocalConnection, LocalSocketListener
 
-_COMPUTING = ("add", "step", "logits")
+_COMPUTING = ("add", "step", "logits", "get_programs")
 
 
 class SessionStream:
@@ -69,7 +69,7 @@ class SessionStream:
     def may_take_long(self, frame: processing_pb2.SessionRequest, *, alone: bool = False) -> bool:
         """Whether the frame must not be processed on the event loop.
 
-        True for frames that run shipped code, carry logits, are large, or are much work.
+        True for frames that run shipped code, carry logits, request programs, are large, or are much work.
 
         Args:
             frame: the frame.
@@ -78,7 +78,7 @@ class SessionStream:
         kind = frame.WhichOneof("frame")
         if kind == "step" and self._session is not None and self._session.may_take_long(frame.step, alone=alone):
             return True
-        return kind in ("add", "logits") or frame.ByteSize() > SMALL_BYTES
+        return kind in ("add", "logits", "get_programs") or frame.ByteSize() > SMALL_BYTES
 
     def parse(self, data: bytes) -> processing_pb2.SessionRequest:
         """Parse a frame; a large one aside from the turns. Raises InvalidArgument, LimitExceeded."""
@@ -201,6 +201,9 @@ class SessionStream:
         elif kind == "add":
             session.add(frame.add, reply.added)
             self._record_refusals(session.principal, reply.added, len(frame.add.requests))
+        elif kind == "get_programs":
+            session.get_programs(frame.get_programs, reply.programs)
+            reply.programs.SetInParent()
         elif kind == "remove":
             session.remove(frame.remove)
             reply.removed.SetInParent()

@@ -38,9 +38,9 @@ ONE, TWO = Unchanged.to_str(), AddOne.to_str()
 
 
 def make_registry(
-    *, allow: bool = True, max_registered: int = 8, max_owned: int = 8, max_bytes: int = 1 << 20
+    *, allow: bool = True, programs: bool = True, max_registered: int = 8, max_owned: int = 8, max_bytes: int = 1 << 20
 ) -> Registry:
-    policy = PayloadPolicy(allow_shipped=allow, max_bytes=max_bytes)
+    policy = PayloadPolicy(allow_shipped=allow, allow_programs=programs, max_bytes=max_bytes)
     return Registry(policy, max_registered=max_registered, max_owned=max_owned)
 
 
@@ -206,7 +206,7 @@ def test_code_of_another_python_is_not_registered() -> None:
 
 @pytest.mark.parametrize("serialized", [ONE, "not JSON"])
 def test_without_the_option_no_payload_is_parsed(serialized: str) -> None:
-    registry = make_registry(allow=False)
+    registry = make_registry(allow=False, programs=False)
     with pytest.raises(PayloadNotAllowed, match="--enable-custom-logit-processor"):
         registry.register(serialized, "", replace=False)
     with pytest.raises(PayloadNotAllowed):

@@ -91,7 +91,7 @@ class Runner:
     """Runs programs in this process. One thread at a time may use it.
 
     Args:
-        max_bytes: limit of the memory of one run.
+        max_bytes: limit of the memory of one run, and of the constants of all programs that are kept.
     """
 
     def __init__(self, *, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
@@ -108,6 +108,11 @@ class Runner:
     def bytes(self) -> int:
         """Memory that is held for the next run, without constants."""
         return sum(arena.bytes for arena in self._arenas.values())
+
+    @property
+    def constant_bytes(self) -> int:
+        """Memory of the constants of the programs that are kept."""
+        return sum(bound.plan.constant_bytes for bound in self._bound.values())
 
     def apply(
         self,
@@ -214,7 +219,7 @@ class Runner:
             bound = self._bound[key] = _Bound(plan, arena, device)
             if plan.copy_place is not None:
                 bound.copy = arena.view(plan.copy_place, (rows, width), dtype)
-        if len(self._bound) > _MAX_PLANS:
+        while len(self._bound) > _MAX_PLANS or self.constant_bytes > self._max_bytes:
             self._bound.popitem(last=False)
         return bound
 

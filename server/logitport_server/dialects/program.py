@@ -1,0 +1,162 @@
+"""Programs: verified data instead of code, run in the server's process, or by the engine.
+
+A program needs no isolation. Its rows do not affect each other, so that one call may have rows of several tenants.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from logitport.programs.columns import Columns
+from logitport.programs.parameters import check_params
+from logitport.programs.request_tokens import RequestTokens
+from logitport.programs.rules import HISTORY_OPERATORS
+from logitport_server.dialects.base import Dialect, RequestContext
+from logitport_server.dialects.shared_runner import SharedRunner
+from logitport_server.principals import Party
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    import torch
+
+    from logitport.core.history import History
+    from logitport.programs.verifier import Verified
+    from logitport_server.dialects.base import EditsResult
+
+_RUNNER = SharedRunner()
+
+
+class _State:
+    """State of a request: its checked parameters, and its ids if the program reads them."""
+
+    __slots__ = ("history", "principal", "tokens", "values")
+
+    def __init__(
+        self, values: tuple[float, ...], history: History, principal: str, tokens: RequestTokens | None
+    ) -> None:
+        self.values = values
+        self.history = history
+        self.principal = principal
+        self.tokens = tokens
+
+
+class ProgramDialect(Dialect):
+    """Runs a program on logits.
+
+    Args:
+        verified: the program.
+        name: its name in messages.
+    """
+
+    reads_logits = True
+    row_safe = True
+
+    def __init__(self, verified: Verified, name: str) -> None:
+        super().__init__(None, name, shipped=False)
+        self.takes_long = False  # in a step's first frame; logits are processed on a thread in any case
+        self.verified = verified
+        self._reads_history = any(value.operator in HISTORY_OPERATORS for value in verified.program.values)
+        # A program that does not read the history runs once for the rows of all draft offsets.
+        self.takes_drafts = not self._reads_history
+        self._fitting_width = 0
+        # The parameters of the last call, by the list of its states, which never changes.
+        self._columns: tuple[weakref.ref[object], Columns] | None = None
+        self._lock = threading.Lock()
+        self._deferred: Callable[[], DeferredProgram | None] = lambda: None
+
+    def for_engine(self) -> DeferredProgram:
+        with self._lock:
+            deferred = self._deferred()
+            if deferred is None:
+                deferred = DeferredProgram(self)
+                self._deferred = weakref.ref(deferred)
+            return deferred
+
+    def validate(
+        self,
+        params: dict[str, Any],
+        sampling_params: dict[str, Any],  # noqa: ARG002
+        caller: Hashable = None,  # noqa: ARG002
+    ) -> None:
+        self._check_params(partial(check_params, self.verified.program.parameters), params)
+
+    def check_width(self, vocab_size: int) -> None:
+        """Check that the program can run on logits of this width. Raises InvalidProgram, LimitExceeded."""
+        if self._fitting_width != vocab_size:
+            self.verified.check_width(vocab_size)
+            self._fitting_width = vocab_size
+
+    def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
+        self.check_width(context.vocab_size)
+        values = check_params(self.verified.program.parameters, params)
+        principal = context.caller.principal if isinstance(context.caller, Party) else ""
+        tokens = RequestTokens(context.history) if self._reads_history else None
+        return _State(values, context.history, principal, tokens)
+
+    def token_callback(self, state: _State) -> None:  # noqa: ARG002 - new ids are counted when the program runs
+        return None
+
+    def rewind(self, state: _State) -> None:
+        if state.tokens is not None:
+            state.tokens.rewound()
+
+    def rebuild(self, state: _State) -> None:
+        if state.tokens is not None:
+            state.tokens = RequestTokens(state.history)
+
+    def process(self, states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor:
+        tokens = [state.tokens for state in states if state.tokens is not None]
+        self.failed = _RUNNER.apply(self.verified, logits, self._columns_of(states), tokens, states[0].principal)
+        return logits
+
+    def _columns_of(self, states: Sequence[_State]) -> Columns:
+        """The parameters of a call. Reused for the same list of states, which is the same while the batch is."""
+        if self._columns is not None and self._columns[0]() is states:
+            return self._columns[1]
+        columns = Columns(self.verified, [state.values for state in states])
+        self._columns = (weakref.ref(states), columns)
+        return columns
+
+
+class DeferredProgram(Dialect):
+    """The place of a program that the engine runs: the server makes no edits there.
+
+    Args:
+        program: runs the program on the server, if a later request needs that.
+    """
+
+    reads_logits = False
+    row_safe = True
+
+    def __init__(self, program: ProgramDialect) -> None:
+        super().__init__(None, program.name, shipped=False)
+        self.takes_long = False
+        self.key = program.key
+        self.engine_program = program.verified.program
+        self._program = program
+
+    @property
+    def on_server(self) -> Dialect:
+        return self._program
+
+    def validate(self, params: dict[str, Any], sampling_params: dict[str, Any], caller: Hashable = None) -> None:
+        self._program.validate(params, sampling_params, caller)
+
+    def start(self, context: RequestContext, params: dict[str, Any]) -> None:  # noqa: ARG002 - the engine has them
+        self._program.check_width(context.vocab_size)
+
+    def token_callback(self, state: None) -> None:  # noqa: ARG002
+        return None
+
+    def rewind(self, state: None) -> None:
+        """Do nothing: the engine has the state."""
+
+    def rebuild(self, state: None) -> None:
+        """Do nothing, as above."""
+
+    def edit(self, states: Sequence[None]) -> EditsResult:  # noqa: ARG002
+        return ()

@@ -1,0 +1,34 @@
+"""The only place in the service that converts payloads to programs, and verifies them."""
+
+from __future__ import annotations
+
+import logging
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from logitport.programs.program import Program
+from logitport.programs.verifier import verify
+
+if TYPE_CHECKING:
+    from logitport.payload import Payload
+    from logitport.programs.verifier import Verified
+
+logger = logging.getLogger(__name__)
+
+# A program has at most 4 MiB, and its constants are held twice.
+_MAX_CACHED = 64
+
+
+@lru_cache(maxsize=_MAX_CACHED)
+def load_program(shipped: Payload) -> Verified:
+    """Decode and verify a program. Results are cached by digest; failures are not.
+
+    Every program of a client passes through this function, at its registration or when a request sends it. So a limit
+    that needs the program, such as one of its running time, is checked here.
+
+    Raises:
+        InvalidProgram: the bytes are not a canonical program, or it breaks a rule.
+        LimitExceeded: it has too many values or parameters, or its window is too long.
+    """
+    logger.info("verifying program %s, %d bytes", shipped.display_name, len(shipped.data))
+    return verify(Program.from_bytes(shipped.data))

@@ -1,0 +1,58 @@
+"""The programs of a session's requests that its engine runs on its own logits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from logitport.errors import LimitExceeded, UnknownProcessor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from logitport_proto import processing_pb2
+    from logitport_server.session.active_request import ActiveRequest
+
+# A field of a message has at most this many bytes besides its content.
+_MAX_FIELD_BYTES = 16
+
+
+def describe_chain(request: ActiveRequest, chain: processing_pb2.AdmittedChain) -> None:
+    """Write the processors of an admitted request, and the programs of them that the engine runs."""
+    chain.processors.extend(entry.dialect.key for entry in request.chain)
+    if request.programs_before:
+        programs = (entry.dialect.engine_program for entry in request.chain)
+        chain.programs.extend("" if program is None else program.digest for program in programs)
+
+
+def serialize_programs(requests: Iterable[ActiveRequest], digests: Sequence[str], max_bytes: int) -> list[bytes]:
+    """The canonical bytes of programs, in the order of their digests.
+
+    Args:
+        requests: the requests of the session.
+        digests: of programs that the engine runs for some of them.
+        max_bytes: the size limit of the reply.
+
+    Raises:
+        UnknownProcessor: the engine runs no program with one of the digests.
+        LimitExceeded: the programs do not fit into one reply.
+    """
+    programs = {
+        program.digest: program
+        for request in requests
+        if request.programs_before
+        for entry in request.chain
+        if (program := entry.dialect.engine_program) is not None
+    }
+    if unknown := [digest for digest in digests if digest not in programs]:
+        raise UnknownProcessor(
+            f"the engine runs no program {unknown[0]!r:.100} for a request of this session; send digests of "
+            "AdmittedChain.programs, while the session has a request with them"
+        )
+    serialized = {digest: programs[digest].to_bytes() for digest in {*digests}}
+    size_bytes = sum(len(serialized[digest]) + _MAX_FIELD_BYTES for digest in digests) + _MAX_FIELD_BYTES
+    if size_bytes > max_bytes:
+        raise LimitExceeded(
+            f"{len(digests)} programs have {size_bytes} bytes; a reply has at most {max_bytes}: request fewer in one "
+            "frame, or raise --max-message-bytes"
+        )
+    return [serialized[digest] for digest in digests]
