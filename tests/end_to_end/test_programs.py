@@ -1,0 +1,232 @@
+"""Programs give the same rows wherever they run: on the engine's own logits, or on the server."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pytest
+import torch
+
+from logitport import (
+    Client,
+    Handle,
+    InvalidArgument,
+    InvalidParams,
+    InvalidProgram,
+    PayloadNotAllowed,
+    ProcessorFailed,
+    Request,
+    RequestsFailed,
+)
+from logitport.core.history import History
+from logitport.programs.parameters import check_params
+from logitport.programs.reference import run
+from tests.client.programs.runtime import build
+from tests.toy_processors import AddOne
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from logitport import Session
+    from tests.conftest import RunningServer
+
+VOCAB = 48
+INF = float("inf")
+TEMPERATURE, MIN_P, GATE, PENALTY = (
+    build.temperature(),
+    build.min_p(),
+    build.entropy_gate(),
+    build.repetition_penalty(8),
+)
+PROGRAMS = (TEMPERATURE, MIN_P, GATE, PENALTY)
+NGRAM = ("no_repeat_ngram", {"ngram_size": 2})
+Chain = list[tuple[Any, dict[str, Any]]]
+CHAINS: list[Chain] = [
+    [],
+    [("disallowed_tokens", {"token_ids": [1, 5]})],
+    [(MIN_P.program, {"min_p": 0.2})],
+    [(MIN_P.program, {"min_p": 0.02})],
+    [
+        ("disallowed_tokens", {"token_ids": [2]}),
+        (TEMPERATURE.program, {"temperature": 0.5}),
+        NGRAM,
+        (PENALTY.program, {"penalty": 1.5}),
+    ],
+    [(PENALTY.program, {"penalty": 2.0}), (GATE.program, {}), (MIN_P.program, {"min_p": 0.1})],
+    [(TEMPERATURE.program, {}), (AddOne, {}), (MIN_P.program, {"min_p": 0.1})],
+]
+
+
+def sqrt_of_logits() -> Any:
+    """NaN for rows with a negative logit."""
+    write = build.Writer()
+    write("sqrt", write("logits"))
+    return write.verified(name="sqrt").program
+
+
+SQRT = sqrt_of_logits()
+
+
+def expected_row(chain: Chain, prompt: Sequence[int], output: Sequence[int], row: Any) -> Any:
+    """Run a chain in this process, one processor after the other."""
+    ids = [*prompt, *output]
+    for processor, params in chain:
+        if processor == "disallowed_tokens":
+            row[params["token_ids"]] = -INF
+        elif processor == "no_repeat_ngram":
+            row[[after for before, after in itertools.pairwise(ids) if before == ids[-1]]] = -INF
+        elif processor is AddOne:
+            row = row + 1
+        else:
+            verified = next(one for one in PROGRAMS if one.program is processor)
+            parameters = verified.program.parameters
+            values = zip(parameters, check_params(parameters, params), strict=True)
+            given = {parameter.name: [value] for parameter, value in values}
+            row = run(verified, row[None], given, [History(prompt, output)])[0]
+    return row
+
+
+def opened(client: Client, where: str, transport: Literal["grpc", "local"] = "local", **options: Any) -> Session:
+    dtype = torch.float32 if "torch" in where else "float32"
+    programs: Any = "off" if "server" in where else "all"
+    return client.session(vocab_size=VOCAB, dtype=dtype, transport=transport, programs=programs, **options)
+
+
+WHERE = ["engine, torch", "engine, numpy", "server, torch"]
+everywhere = pytest.mark.parametrize("where", WHERE)
+
+
+@everywhere
+@pytest.mark.parametrize("transport", ["grpc", "local"])
+def test_random_sessions_equal_the_interpreter(client: Client, where: str, transport: Any) -> None:
+    random = np.random.default_rng(len(where))
+    tokens: dict[Handle, tuple[Chain, list[int], list[int]]] = {}
+    with opened(client, where, transport, max_draft_tokens=3) as session:
+        for _ in range(50):
+            if len(tokens) < 8 and random.random() < 0.6:
+                chain = CHAINS[random.integers(len(CHAINS))]
+                prompt = random.integers(VOCAB, size=random.integers(1, 10)).tolist()
+                request = Request(prompt, processors=chain)
+                handle = session.add(request) if random.random() < 0.5 else session.begin_add(request).result(30)
+                assert handle.sends_logits == any(
+                    processor is AddOne or ("server" in where and processor in [one.program for one in PROGRAMS])
+                    for processor, _ in chain
+                )
+                tokens[handle] = chain, prompt, []
+            elif tokens and random.random() < 0.2:
+                gone = list(tokens)[random.integers(len(tokens))]
+                session.remove(gone)
+                del tokens[gone]
+            elif tokens and random.random() < 0.2:
+                handle = list(tokens)[random.integers(len(tokens))]
+                _, prompt, output = tokens[handle]
+                if not any(processor is AddOne for processor, _ in tokens[handle][0]):
+                    del output[random.integers(len(output) + 1) :]
+                    session.rewind(handle, len(prompt) + len(output))
+            part = [handle for handle in tokens if random.random() < 0.8]
+            new_ids = {handle: random.integers(VOCAB, size=random.integers(4)).tolist() for handle in part}
+            drafts = {handle: random.integers(VOCAB, size=2).tolist() for handle in part if random.random() < 0.3}
+            step = session.step(new_ids, drafts=drafts)
+            rows = [(handle, offset) for handle in part for offset in range(1 + len(drafts.get(handle, ())))]
+            logits = random.normal(scale=3, size=(len(rows), VOCAB)).astype(np.float32)
+            got = torch.from_numpy(logits.copy()) if "torch" in where else logits.copy()
+            result = step.apply(got)
+            for handle in part:
+                tokens[handle][2].extend(new_ids[handle])
+            for row, (handle, offset) in enumerate(rows):
+                chain, prompt, output = tokens[handle]
+                wanted = expected_row(chain, prompt, output + drafts.get(handle, [])[:offset], logits[row].copy())
+                np.testing.assert_array_equal(np.asarray(got[row]), wanted, err_msg=f"{chain} {offset}")
+            with_chain = sum(len(tokens[handle][0]) for handle, _ in rows)
+            assert sum(result.rows_applied.values()) == with_chain
+        assert session.resyncs == session.reconnects == 0
+
+
+@everywhere
+@pytest.mark.parametrize("on_error", ["abort", "skip"])
+def test_a_program_that_fails_fails_only_its_request(client: Client, where: str, on_error: Any) -> None:
+    edited = ("disallowed_tokens", {"token_ids": [0]})
+    with opened(client, where) as session:
+        bad = session.add(Request([1], processors=[edited, (SQRT, {}), edited], on_error=on_error))
+        good = session.add(Request([1], processors=[(SQRT, {})]))
+        for step in range(2):
+            logits = np.full((2, VOCAB), 4, np.float32)
+            logits[0, 7] = -1
+            before = logits.copy()
+            got = torch.from_numpy(logits) if "torch" in where else logits
+            result = session.step({bad: [1] if step else [], good: []}).apply(got, check=False)
+            error = (result.failures if on_error == "abort" else result.skipped)[bad]
+            assert isinstance(error, ProcessorFailed)
+            assert "program sqrt returned NaN" in str(error) or "sqrt" in str(error)
+            assert (result.failures | result.skipped).keys() == {bad}
+            np.testing.assert_array_equal(logits[1], np.full(VOCAB, 2, np.float32))
+            if on_error == "skip":
+                np.testing.assert_array_equal(logits[0], before[0])
+            assert list(result.rows_applied.values()) == [1]
+        session.remove(bad)
+        with pytest.raises(InvalidArgument, match=r"finish the step with apply\(logits\)"):
+            session.step({good: []}).edits()
+
+
+def test_a_request_with_on_error_skip_goes_on(client: Client) -> None:
+    with opened(client, "engine, torch") as session:
+        handle = session.add(Request([1], processors=[(SQRT, {})], on_error="skip"))
+        for sign, wanted in ((-1, -4), (1, 2), (-1, -4)):
+            logits = torch.full((1, VOCAB), 4.0 * sign)
+            session.step({handle: []}).apply(logits)
+            assert logits.unique().tolist() == [wanted]
+
+
+@everywhere
+def test_parameters_are_checked_at_admission(client: Client, where: str) -> None:
+    with opened(client, where) as session:
+        for params in ({"min_p": 2}, {}, {"min_p": "x"}, {"other": 1}):
+            with pytest.raises(InvalidParams):
+                session.add(Request([1], processors=[(MIN_P.program, params)]))
+        assert len(session) == 0
+
+
+@pytest.mark.parametrize("programs", ["all", "off"])
+def test_a_program_for_larger_vocabularies(client: Client, programs: Any) -> None:
+    with client.session(vocab_size=3, programs=programs) as session:
+        with pytest.raises(InvalidProgram, match="for 3 logits"):
+            session.add(Request([1], processors=[(build.top_k(4).program, {})]))
+        assert len(session) == 0
+
+
+def test_a_registered_program(client: Client) -> None:
+    ref = client.register(TEMPERATURE.program, name="team/temperature")
+    try:
+        assert (ref.dialect, ref.digest, ref.not_lifted) == ("program", TEMPERATURE.program.digest, "")
+        with opened(client, "engine, torch") as session:
+            for processor in ("team/temperature", ref, ref.digest):
+                handle = session.add(Request([1], processors=[(processor, {"temperature": 2.0})]))
+                logits = torch.full((1, VOCAB), 4.0)
+                result = session.step({handle: []}).apply(logits)
+                assert logits.unique().tolist() == [2]
+                assert result.rows_applied == {ref.display_name: 1}
+                session.remove(handle)
+    finally:
+        client.delete(TEMPERATURE.program.digest)
+
+
+def test_programs_need_no_flag(server_without_flag: RunningServer) -> None:
+    with Client(server_without_flag.target) as client, opened(client, "engine, torch") as session:
+        handle = session.add(Request([1], processors=[(TEMPERATURE.program, {"temperature": 2.0})]))
+        logits = torch.full((1, VOCAB), 4.0)
+        session.step({handle: []}).apply(logits)
+        assert logits.unique().tolist() == [2]
+        with pytest.raises(PayloadNotAllowed):
+            session.add(Request([1], processors=[(AddOne, {})]))
+
+
+def test_apply_runs_programs_on_the_server(client: Client) -> None:
+    requests = [Request([1], processors=[(MIN_P.program, {"min_p": least})]) for least in (0.9, 0.0)]
+    logits = np.array([[0.0, 5.0], [0.0, 5.0]], np.float32)
+    assert client.apply(logits, requests).logits.tolist() == [[-INF, 5.0], [0.0, 5.0]]
+    requests[1] = Request([1], processors=[(SQRT, {})])
+    with pytest.raises(RequestsFailed) as failed:
+        client.apply(-logits, requests)
+    assert list(failed.value.failures) == [1]
