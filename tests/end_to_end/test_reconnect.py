@@ -19,6 +19,7 @@ from logitport import (
     StateLost,
     UnknownProcessor,
 )
+from tests.client.programs.runtime.build import repetition_penalty
 from tests.conftest import free_address
 from tests.toy_processors import HalveInPlace
 from tests.waiting import stop
@@ -166,3 +167,20 @@ def test_no_server_comes_back(serve: Callable[[], Any], target: str) -> None:
         with pytest.raises(ServerUnavailable):
             opened.step({handle: []}).apply(np.zeros((1, VOCAB), np.float32))
         assert time.monotonic() - began < 20
+
+
+def test_programs_on_the_engine_go_on(session: tuple[Session, list[Any]], serve: Callable[[], Any]) -> None:
+    """The new server sends the program again, and the engine counts the history on."""
+    opened, servers = session
+    chain = [("disallowed_tokens", {"token_ids": [3]}), (repetition_penalty(4).program, {"penalty": 2.0})]
+    handle = opened.add(Request([1], processors=chain))
+    opened.step({handle: [5]}).apply(torch.ones(1, VOCAB))
+    kill(servers)
+    servers.append(serve())
+    logits = torch.ones(1, VOCAB)
+    result = opened.step({handle: [6]}).apply(logits)
+    assert logits[0, [1, 5, 6]].tolist() == [0.5, 0.5, 0.5]
+    assert logits[0, 3] == -torch.inf
+    assert logits[0, 7] == 1.0
+    assert sum(result.rows_applied.values()) == 2
+    assert opened.reconnects == 1

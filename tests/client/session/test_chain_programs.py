@@ -1,0 +1,103 @@
+"""Programs that a server names are fetched and verified: a client trusts no server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport import InternalError, InvalidParams, InvalidProgram, Request
+from logitport.programs.program import Program, Value
+from logitport.session.chain_programs import _MAX_KEPT, ChainPrograms
+from logitport.session.frames import Handle
+from logitport.session.program_trust import ProgramTrust
+from logitport_proto import processing_pb2
+from tests.client.programs.runtime import build
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MIN_P, TEMPERATURE = build.min_p().program, build.temperature().program
+
+
+class Server:
+    """Sends what it is asked for, or `reply`."""
+
+    def __init__(self, *programs: Program, reply: Sequence[bytes] | None = None) -> None:
+        self._programs = {program.digest: program.to_bytes() for program in programs}
+        self._reply = reply
+        self.requested: list[list[str]] = []
+
+    def __call__(self, digests: Sequence[str]) -> processing_pb2.Programs:
+        self.requested.append(list(digests))
+        reply = [self._programs[digest] for digest in digests] if self._reply is None else self._reply
+        return processing_pb2.Programs(programs=reply)
+
+
+def handle(*params: dict[str, Any]) -> Handle:
+    return Handle(0, 0, Request([1], processors=[("name", one) for one in params]))
+
+
+def chain(*programs: Program | None) -> processing_pb2.AdmittedChain:
+    digests = [program.digest if program is not None else "" for program in programs]
+    return processing_pb2.AdmittedChain(processors=["key"] * len(digests), programs=digests)
+
+
+def test_each_program_is_fetched_once() -> None:
+    chains, server = ChainPrograms(100, ProgramTrust("all")), Server(MIN_P, TEMPERATURE)
+    one = handle({"min_p": 0.5}, {"token_ids": [1]}, {})
+    chains.bind(one, chain(MIN_P, None, TEMPERATURE), server)
+    assert [(call.verified.program.name, call.values) for call in one.programs] == [
+        ("min_p", (0.5,)),
+        ("temperature", (1.0,)),
+    ]
+    chains.bind(handle({"min_p": 1}), chain(MIN_P), server)
+    assert server.requested == [[MIN_P.digest, TEMPERATURE.digest]]
+
+
+def test_a_chain_without_programs() -> None:
+    server, one = Server(), handle({})
+    ChainPrograms(100, ProgramTrust("all")).bind(one, processing_pb2.AdmittedChain(processors=["key"]), server)
+    assert (one.programs, server.requested) == ((), [])
+
+
+UNVERIFIED = Program("wrong", (Value("logits"), Value("sum", (0,), axis=1)))
+
+
+@pytest.mark.parametrize(
+    ("program", "reply", "error", "message"),
+    [
+        (MIN_P, [], InternalError, "0 programs instead of 1"),
+        (MIN_P, [b"", b""], InternalError, "2 programs instead of 1"),
+        (MIN_P, [TEMPERATURE.to_bytes()], InvalidProgram, f"another digest than {MIN_P.digest}"),
+        (UNVERIFIED, None, InvalidProgram, "the result of program 'wrong'"),
+        (build.top_k(200).program, None, InvalidProgram, "for 100 logits"),
+    ],
+)
+def test_programs_that_are_refused(program: Program, reply: Any, error: Any, message: str) -> None:
+    one = handle({"min_p": 0.5})
+    with pytest.raises(error, match=message):
+        ChainPrograms(100, ProgramTrust("all")).bind(one, chain(program), Server(program, reply=reply))
+    assert one.programs == ()
+
+
+def test_a_chain_of_another_length() -> None:
+    with pytest.raises(InternalError, match="2 programs for a chain of 1"):
+        ChainPrograms(100, ProgramTrust("all")).bind(handle({}), chain(MIN_P, None), Server(MIN_P))
+
+
+def test_parameters_are_checked_here_too() -> None:
+    with pytest.raises(InvalidParams, match="min_p"):
+        ChainPrograms(100, ProgramTrust("all")).bind(handle({"min_p": 7}), chain(MIN_P), Server(MIN_P))
+
+
+def test_the_number_of_kept_programs_is_limited() -> None:
+    chains = ChainPrograms(10_000, ProgramTrust("all"))
+    programs = [build.top_k(k).program for k in range(1, _MAX_KEPT + 2)]
+    server = Server(*programs)
+    for program in programs:
+        chains.bind(handle({}), chain(program), server)
+    chains.bind(handle({}), chain(programs[-1]), server)
+    assert len(server.requested) == _MAX_KEPT + 1
+    chains.bind(handle({}), chain(programs[0]), server)
+    assert len(server.requested) == _MAX_KEPT + 2
