@@ -12,6 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from logitport import CustomLogitProcessor, EditProcessor
+from logitport.programs.types import VOCAB, Element
+from tests.client.programs.runtime.build import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +21,10 @@ if TYPE_CHECKING:
     import torch
 
     from logitport import EditRequest, RowEdits
+    from logitport.programs.program import Program
 
 PUSH = 1.5
+WINDOW = 512
 
 
 def denied(history: Sequence[int], vocab_size: int) -> int:
@@ -143,6 +147,22 @@ class Transformers:
 
 
 # The rows of the matrix, and what each of them ships.
+def program() -> Program:
+    """The effect as a program, which engines run themselves. Its window has whole histories."""
+    write = Writer()
+    logits = write("logits")
+    pushed = write("where", write("token_mask"), write("subtract", logits, write.full(PUSH)), logits)
+    length = write("unsqueeze", write("history_length"), axis=1)
+    window = write("full", element=Element.INT64, shape=(), integer=WINDOW)
+    first = write("gather_or", write("history"), write("subtract", window, length))
+    total = write("add", first, length)
+    ones = write("full", element=Element.INT64, shape=(VOCAB,), integer=1)
+    vocab_size = write("sum", ones, axis=1)
+    wrapped = write("where", write("less", total, vocab_size), total, write("subtract", total, vocab_size))
+    write("scatter_drop", pushed, wrapped, write.full(-float("inf")))
+    return write.verified(window=WINDOW, name="Effect").program
+
+
 DIALECTS: dict[str, Any] = {
     "logitport, logits-free": Edits,
     "SGLang": SGLang,
@@ -151,4 +171,5 @@ DIALECTS: dict[str, Any] = {
     "vLLM, bare function": vllm_function,
     "vLLM V2": VllmV2,
     "transformers": Transformers,
+    "program": program(),
 }

@@ -213,8 +213,8 @@ def _admit(session: Session, active: Mapping[int, TrackedRequest], result: _Hook
 
 
 def _buffer(session: Session, handles: Collection[Handle]) -> torch.Tensor | None:
-    """Return memory shared with the server, if all rows are read. Call it after the last request is added."""
-    if all(handle.reads_logits for handle in handles):
+    """Return memory shared with the server, if all rows are sent to it. Call it after the last request is added."""
+    if all(handle.sends_logits for handle in handles):
         return cast("torch.Tensor", session.logits_buffer(len(handles)))
     return None
 
