@@ -19,7 +19,7 @@ The functions, in the order in which a payload passes through them:
 
 from logitport.payload.decode import instantiate, loads
 from logitport.payload.encode import dumps, refer
-from logitport.payload.envelope import PROGRAM, Payload, display_name_of, parse, seal_program
+from logitport.payload.envelope import PROGRAM, Payload, display_name_of, holds_program, parse, seal_program
 from logitport.payload.interpreter import check_python
 from logitport.payload.signature import Signature
 from logitport.payload.signing import sign
@@ -31,6 +31,7 @@ __all__ = [
     "Signature",
     "check_python",
     "dumps",
+    "holds_program",
     "instantiate",
     "loads",
     "parse",

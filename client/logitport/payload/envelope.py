@@ -125,6 +125,15 @@ def parse(serialized: str, check_kind: Callable[[bool], object] | None = None) -
     )
 
 
+def holds_program(serialized: str) -> bool:
+    """Whether a string is a payload that holds a program, and no code. Does not check the program."""
+    try:
+        content = orjson.loads(serialized)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(content, dict) and "program" in content and "callable" not in content
+
+
 def _class_label(qualified_name: str) -> dict[str, str]:
     """The label of a class's name; none for a name that cannot be displayed safely."""
     # Drop the enclosing functions: their names say little, and may be long.

@@ -1,4 +1,4 @@
-"""The operator's choice of what requests may name: built-ins, registered processors, shipped ones."""
+"""The operator's choice of what requests may name: built-ins, registered processors, programs, shipped code."""
 
 from __future__ import annotations
 
@@ -6,22 +6,28 @@ import os
 from typing import TYPE_CHECKING
 
 from logitport.errors import InvalidArgument
+from logitport.payload import holds_program
 from logitport.request import name_processor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 VARIABLE = "LOGITPORT_REQUEST_PROCESSORS"
-BUILTIN, REGISTERED, SHIPPED, NONE = "builtin", "registered", "shipped", "none"
+BUILTIN, REGISTERED, PROGRAM, SHIPPED, NONE = "builtin", "registered", "program", "shipped", "none"
 
 _DEFAULT = frozenset({BUILTIN, REGISTERED})
-_ALL = frozenset({BUILTIN, REGISTERED, SHIPPED})
+_ALL = frozenset({BUILTIN, REGISTERED, PROGRAM, SHIPPED})
 _KINDS = {"builtin": BUILTIN, "name": REGISTERED, "digest": REGISTERED, "payload": SHIPPED}
-_NOUNS = {BUILTIN: "a built-in", REGISTERED: "a registered processor", SHIPPED: "a shipped processor"}
+_NOUNS = {
+    BUILTIN: "a built-in",
+    REGISTERED: "a registered processor",
+    PROGRAM: "a program",
+    SHIPPED: "a shipped processor",
+}
 
 
 def permitted_kinds() -> frozenset[str]:
-    """Return the kinds of processors that requests may name: LOGITPORT_REQUEST_PROCESSORS, by default all but shipped.
+    """Return the kinds of processors that requests may name: LOGITPORT_REQUEST_PROCESSORS, by default the first two.
 
     Raises:
         InvalidArgument: the variable holds another word.
@@ -34,7 +40,8 @@ def permitted_kinds() -> frozenset[str]:
         return frozenset()
     if not words <= _ALL:
         raise InvalidArgument(
-            f"{VARIABLE} is {value!r}; list some of builtin, registered and shipped, separated by commas, or write none"
+            f"{VARIABLE} is {value!r}; list some of builtin, registered, program and shipped, separated by commas, or "
+            "write none"
         )
     return words
 
@@ -49,7 +56,7 @@ def require_permitted(processors: Sequence[str], where: str) -> None:
     for place, processor in enumerate(processors):
         if not processor:
             continue  # refused later, by the check of names
-        kind = _KINDS[name_processor(processor).WhichOneof("by")]
+        kind = PROGRAM if holds_program(processor) else _KINDS[name_processor(processor).WhichOneof("by")]
         if kind not in permitted:
             raise InvalidArgument(
                 f"{where}[{place}] is {_NOUNS[kind]}, and requests to this engine may not name one; "
@@ -58,10 +65,10 @@ def require_permitted(processors: Sequence[str], where: str) -> None:
 
 
 def _advice(kind: str, permitted: frozenset[str]) -> str:
-    allowed = [_NOUNS[one] for one in (BUILTIN, REGISTERED, SHIPPED) if one in permitted]
+    allowed = [_NOUNS[one] for one in (BUILTIN, REGISTERED, PROGRAM) if one in permitted]
     register = (
         "register it with the service (Client.register) and name it, or "
-        if kind == SHIPPED and REGISTERED in permitted
+        if kind in (PROGRAM, SHIPPED) and REGISTERED in permitted
         else f"name {' or '.join(allowed)}, or "
         if allowed
         else ""

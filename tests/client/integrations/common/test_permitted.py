@@ -13,7 +13,13 @@ from logitport.integrations.common.chains import chain_of
 from logitport.integrations.common.permitted import VARIABLE, permitted_kinds
 
 PAYLOAD = '{"callable": "80"}'
-NAMES = {"builtin": "disallowed_tokens", "name": "team/no-rhymes:v2", "digest": "0" * 64, "shipped": PAYLOAD}
+NAMES = {
+    "builtin": "disallowed_tokens",
+    "name": "team/no-rhymes:v2",
+    "digest": "0" * 64,
+    "program": '{"program": "0801"}',
+    "shipped": PAYLOAD,
+}
 
 
 def named(*kinds: str) -> dict[str, Any]:
@@ -31,6 +37,13 @@ def test_by_default_requests_ship_nothing() -> None:
         chain_of(named("builtin", "shipped"))
     with pytest.raises(InvalidArgument, match=VARIABLE):
         chain_of({"logitport": [["  " + PAYLOAD, {}]]})
+    with pytest.raises(InvalidArgument, match=r"logitport\[0\] is a program.*register it.*'program' to LOGI"):
+        chain_of(named("program"))
+
+
+def test_a_payload_with_code_is_no_program() -> None:
+    with pytest.raises(InvalidArgument, match="is a shipped processor"):
+        chain_of({"logitport": [['{"program": "0801", "callable": "80"}', {}]]})
 
 
 def test_the_operators_default_chain_may_ship() -> None:
@@ -43,6 +56,7 @@ def test_the_operators_default_chain_may_ship() -> None:
     [
         ("builtin,registered,shipped", {"builtin", "name", "digest", "shipped"}),
         ("builtin", {"builtin"}),
+        ("builtin,program", {"builtin", "program"}),
         (" registered , shipped ", {"name", "digest", "shipped"}),
         ("none", set()),
         ("", {"builtin", "name", "digest"}),
@@ -63,7 +77,7 @@ def test_the_operator_chooses(value: str, accepted: set[str], monkeypatch: pytes
 def test_another_word_is_refused_at_start(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, value)
     monkeypatch.setenv("LOGITPORT_TARGET", "127.0.0.1:1")
-    with pytest.raises(InvalidArgument, match="builtin, registered and shipped"):
+    with pytest.raises(InvalidArgument, match="builtin, registered, program and shipped"):
         environment.client()
 
 
