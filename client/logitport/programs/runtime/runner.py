@@ -10,7 +10,7 @@ import torch
 
 from logitport.core.tensors import check_matrix, datatype_of, even_span, put_rows, rows_with_nan, take_rows
 from logitport.errors import InvalidArgument, InvalidLogits, ProcessorFailed
-from logitport.programs.parameters import check_params
+from logitport.programs.parameters import Checked, check_params, padded
 from logitport.programs.runtime import tokens
 from logitport.programs.runtime.arena import Arena
 from logitport.programs.runtime.kernels import KERNELS, VIEWS, Spec, aligned, fill_of
@@ -34,14 +34,16 @@ class Columns:
 
     Attributes:
         rows: number of rows.
-        values: for each name, one number for each row.
+        values: for each name, one number for each row, or int64[rows, length] for lists of ids.
     """
 
-    def __init__(self, verified: Verified, checked: Sequence[tuple[float, ...]]) -> None:
+    def __init__(self, verified: Verified, checked: Sequence[tuple[Checked, ...]]) -> None:
         """Arrange the results of `check_params` of each row."""
-        names = [parameter.name for parameter in verified.program.parameters]
         self.rows = len(checked)
-        self.values = {name: [row[at] for row in checked] for at, name in enumerate(names)}
+        self.values: dict[str, Any] = {}
+        for at, parameter in enumerate(verified.program.parameters):
+            column: list[Any] = [row[at] for row in checked]
+            self.values[parameter.name] = padded(column, parameter.length) if parameter.length else column
 
     @classmethod
     def checked(cls, verified: Verified, params: Sequence[Mapping[str, Any]]) -> Columns:
