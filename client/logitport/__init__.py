@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from logitport.calls import ApplyResult
     from logitport.client import Client
     from logitport.connection import Tls
-    from logitport.programs.declarations import Bool, Float, Int
+    from logitport.programs.declarations import Bool, Float, Int, TokenIds
     from logitport.programs.processor import TensorProcessor
     from logitport.programs.tensor_history import TensorHistory
     from logitport.session.session import Session
@@ -117,6 +117,7 @@ __all__ = [
     "TensorHistory",
     "TensorProcessor",
     "Tls",
+    "TokenIds",
     "UnknownProcessor",
     "UnknownRequest",
 ]
@@ -135,6 +136,7 @@ _LAZY = {
     "TensorHistory": "logitport.programs.tensor_history",
     "TensorProcessor": "logitport.programs.processor",
     "Tls": "logitport.connection",
+    "TokenIds": "logitport.programs.declarations",
 }
 
 

@@ -44,20 +44,22 @@ class Program(_message.Message):
     def __init__(self, operators: _Optional[int] = ..., name: _Optional[str] = ..., window: _Optional[int] = ..., parameters: _Optional[_Iterable[_Union[Parameter, _Mapping]]] = ..., values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ...) -> None: ...
 
 class Parameter(_message.Message):
-    __slots__ = ("name", "type", "required", "default", "minimum", "maximum")
+    __slots__ = ("name", "type", "required", "default", "minimum", "maximum", "length")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     REQUIRED_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_FIELD_NUMBER: _ClassVar[int]
     MINIMUM_FIELD_NUMBER: _ClassVar[int]
     MAXIMUM_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
     name: str
     type: ElementType
     required: bool
     default: float
     minimum: float
     maximum: float
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[ElementType, str]] = ..., required: bool = ..., default: _Optional[float] = ..., minimum: _Optional[float] = ..., maximum: _Optional[float] = ...) -> None: ...
+    length: int
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[ElementType, str]] = ..., required: bool = ..., default: _Optional[float] = ..., minimum: _Optional[float] = ..., maximum: _Optional[float] = ..., length: _Optional[int] = ...) -> None: ...
 
 class Value(_message.Message):
     __slots__ = ("operator", "inputs", "type", "shape", "has_shape", "axis", "begin", "end", "number", "integer", "flag", "parameter", "data")

@@ -17,7 +17,8 @@ PUBLIC = """
     NameTaken NeedSync NotAuthenticated NotCapturable NotPermitted PayloadError PayloadNotAllowed PayloadNotPortable
     PendingRequest PendingStep ProcessorFailed ProcessorQuarantined ProcessorRef ProcessorTimedOut PythonMismatch
     RegistryError Request RequestsFailed RowEdits ServerUnavailable Session SessionClosed SessionError
-    SignatureRefused StateLost StepResult TensorHistory TensorProcessor Tls UnknownProcessor UnknownRequest
+    SignatureRefused StateLost StepResult TensorHistory TensorProcessor Tls TokenIds UnknownProcessor
+    UnknownRequest
 """
 FOLDER = Path(logitport.__file__).parent
 

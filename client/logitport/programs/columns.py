@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logitport.programs.parameters import check_params
+import numpy as np
+
+from logitport.programs.parameters import Checked, check_params, padded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,14 +19,16 @@ class Columns:
 
     Attributes:
         rows: number of rows.
-        values: for each name, one number for each row.
+        values: for each name, one number for each row, or int64[rows, length] for lists of ids.
     """
 
-    def __init__(self, verified: Verified, checked: Sequence[tuple[float, ...]]) -> None:
+    def __init__(self, verified: Verified, checked: Sequence[tuple[Checked, ...]]) -> None:
         """Arrange the results of `check_params` of each row."""
-        names = [parameter.name for parameter in verified.program.parameters]
         self.rows = len(checked)
-        self.values = {name: [row[at] for row in checked] for at, name in enumerate(names)}
+        self.values: dict[str, Any] = {}
+        for at, parameter in enumerate(verified.program.parameters):
+            column: list[Any] = [row[at] for row in checked]
+            self.values[parameter.name] = padded(column, parameter.length) if parameter.length else column
 
     @classmethod
     def checked(cls, verified: Verified, params: Sequence[Mapping[str, Any]]) -> Columns:
@@ -39,11 +43,14 @@ class Columns:
 
     def select(self, places: Sequence[int]) -> Columns:
         """The rows at these places."""
-        values = {name: [numbers[place] for place in places] for name, numbers in self.values.items()}
+        values = {
+            name: numbers[[*places]] if isinstance(numbers, np.ndarray) else [numbers[place] for place in places]
+            for name, numbers in self.values.items()
+        }
         return self._of(values, len(places))
 
     @staticmethod
-    def _of(values: dict[str, list[float]], rows: int) -> Columns:
+    def _of(values: dict[str, Any], rows: int) -> Columns:
         columns = object.__new__(Columns)
         columns.rows, columns.values = rows, values
         return columns

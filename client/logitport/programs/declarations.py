@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from logitport.errors import InvalidArgument
+from logitport.programs.parameters import MAX_LIST_LENGTH, MAX_TOKEN_ID
 from logitport.programs.program import Parameter
 from logitport.programs.types import Element
 
@@ -95,6 +96,32 @@ class Bool(Declaration):
 
     def parameter(self, name: str) -> Parameter:
         return Parameter(name, Element.BOOL, _float(self.default), 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class TokenIds(Declaration):
+    """A list of token ids, which a processor reads as int64[rows, max_ids], with -1 after the last id of each row.
+
+    Attributes:
+        max_ids: the largest number of ids, at most 4096. Duplicates count.
+        default: () if requests need not set it; None if they must.
+
+    Raises:
+        InvalidArgument: `max_ids` is out of range, or there is another default.
+    """
+
+    max_ids: int = 64
+    default: tuple[()] | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.max_ids) is not int or not 0 < self.max_ids <= MAX_LIST_LENGTH:
+            raise InvalidArgument(f"TokenIds has max_ids={self.max_ids!r}; it must be in [1, {MAX_LIST_LENGTH}]")
+        if self.default not in (None, ()):
+            raise InvalidArgument(f"TokenIds has the default {self.default!r:.100}; it must be () or None")
+
+    def parameter(self, name: str) -> Parameter:
+        default = None if self.default is None else 0.0
+        return Parameter(name, Element.INT64, default, 0.0, float(MAX_TOKEN_ID), self.max_ids)
 
 
 def _check(parameter: Parameter) -> None:

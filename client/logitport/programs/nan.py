@@ -126,7 +126,8 @@ def _source(value: Value, kind: Type, shape: tuple[int, ...], parameters: dict[s
         return _BOOL
     if operator == "parameter":
         parameter = parameters[value.parameter]
-        return Fact(nan=False, low=parameter.minimum, high=parameter.maximum)
+        low = -1 if parameter.length else parameter.minimum  # a list is padded
+        return Fact(nan=False, low=low, high=parameter.maximum)
     if operator == "constant":
         data = np.frombuffer(value.data, _NUMPY[kind.element]).astype(np.float64)
         numbers = data[~np.isnan(data)]

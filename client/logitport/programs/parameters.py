@@ -5,21 +5,31 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from logitport.errors import InvalidParams
 from logitport.programs.types import Element
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from logitport.programs.program import Parameter
+
+# Ids in a list, of which each row of a step has a padded copy.
+MAX_LIST_LENGTH = 4096
+MAX_TOKEN_ID = (1 << 31) - 1
+# A checked parameter: a number, or a list of token ids.
+Checked = float | tuple[int, ...]
 
 _INT64_LIMIT = 1 << 63
 # The bound from which a number rounds to infinity in float32.
 _FLOAT32_LIMIT = (2 - 2**-24) * 2.0**127
 
 
-def check_params(parameters: Sequence[Parameter], params: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return the value of each parameter, in their order: a float, an int or a bool.
+def check_params(parameters: Sequence[Parameter], params: Mapping[str, Any]) -> tuple[Checked, ...]:
+    """Return the value of each parameter, in their order: a float, an int, a bool, or a tuple of token ids.
 
     Args:
         parameters: what a request may set.
@@ -34,15 +44,32 @@ def check_params(parameters: Sequence[Parameter], params: Mapping[str, Any]) -> 
     return tuple(_check(parameter, params) for parameter in parameters)
 
 
-def _check(parameter: Parameter, params: Mapping[str, Any]) -> float:
+def padded(lists: Sequence[Sequence[int]], length: int) -> NDArray[np.int64]:
+    """Lists of token ids as int64[rows, length], with -1 after the last id of each."""
+    result = np.full((len(lists), length), -1, np.int64)
+    for row, ids in zip(result, lists, strict=True):
+        row[: len(ids)] = ids
+    return result
+
+
+def _check(parameter: Parameter, params: Mapping[str, Any]) -> Checked:
     if parameter.name not in params:
         if parameter.default is None:
             raise InvalidParams(f"parameter {parameter.name!r} is missing; set it to {_expected(parameter)}")
-        return _typed(parameter, parameter.default)
+        return () if parameter.length else _typed(parameter, parameter.default)
     given = params[parameter.name]
-    if _fits(parameter, given) and parameter.minimum <= given <= parameter.maximum:
+    if parameter.length:
+        if _is_list(parameter, given):
+            return tuple(given)
+    elif _fits(parameter, given) and parameter.minimum <= given <= parameter.maximum:
         return _typed(parameter, given)
     raise InvalidParams(f"parameter {parameter.name!r} is {given!r:.100}; it must be {_expected(parameter)}")
+
+
+def _is_list(parameter: Parameter, given: object) -> bool:
+    if not isinstance(given, (list, tuple)) or len(given) > parameter.length:
+        return False
+    return all(type(one) is int and parameter.minimum <= one <= parameter.maximum for one in given)
 
 
 def _fits(parameter: Parameter, given: object) -> bool:
@@ -63,6 +90,8 @@ def _typed(parameter: Parameter, number: float) -> float:
 
 
 def _expected(parameter: Parameter) -> str:
+    if parameter.length:
+        return f"a list of at most {parameter.length} token ids, integers in [0, {MAX_TOKEN_ID}]"
     if parameter.element is Element.BOOL and parameter.minimum <= 0 and parameter.maximum >= 1:
         return "a bool"
     kind = {Element.BOOL: "a bool", Element.INT64: "an integer"}.get(parameter.element, "a number")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from logitport.errors import InvalidArgument, InvalidParams
 from logitport.processors import CustomLogitProcessor
 from logitport.programs.declarations import Declaration
-from logitport.programs.parameters import check_params
+from logitport.programs.parameters import check_params, padded
 from logitport.programs.tensor_history import TensorHistory
 from logitport.programs.types import Element
 from logitport.programs.verifier import MAX_NAME_LENGTH, MAX_WINDOW
@@ -28,7 +28,7 @@ class TensorProcessor(CustomLogitProcessor):
     It has no state, and does not mix rows: `logitport.programs.capture.capture` makes a program of it.
 
     Attributes:
-        params: what a request may set, by name: `Float`, `Int` or `Bool`.
+        params: what a request may set, by name: `Float`, `Int`, `Bool` or `TokenIds`.
         window: number of last ids that `history.ids` has.
     """
 
@@ -44,8 +44,8 @@ class TensorProcessor(CustomLogitProcessor):
                 raise InvalidArgument(f"{cls.__qualname__}.params: {name!r} must be an identifier")
             if len(name) > MAX_NAME_LENGTH or not isinstance(declaration, Declaration):
                 raise InvalidArgument(
-                    f"{cls.__qualname__}.params[{name!r}]: declare Float, Int or Bool, under a name of at most "
-                    f"{MAX_NAME_LENGTH} characters"
+                    f"{cls.__qualname__}.params[{name!r}]: declare Float, Int, Bool or TokenIds, under a name of "
+                    f"at most {MAX_NAME_LENGTH} characters"
                 )
 
     @abstractmethod
@@ -54,7 +54,8 @@ class TensorProcessor(CustomLogitProcessor):
 
         Args:
             logits: float[rows, vocab]. May be edited in place.
-            params: has an attribute for each declared parameter: float32[rows], int64[rows] or bool[rows].
+            params: has an attribute for each declared parameter: float32[rows], int64[rows] or bool[rows];
+                of `TokenIds` int64[rows, max_ids].
             history: the token ids of each row's request.
 
         Returns:
@@ -96,9 +97,9 @@ class TensorProcessor(CustomLogitProcessor):
         dtypes = {Element.FLOAT32: torch.float32, Element.INT64: torch.int64, Element.BOOL: torch.bool}
         parameters = self.parameters()
         values = [check_params(parameters, given) for given in dicts]
-        return SimpleNamespace(
-            **{
-                one.name: torch.tensor([row[place] for row in values], dtype=dtypes[one.element], device=device)
-                for place, one in enumerate(parameters)
-            }
-        )
+        columns: dict[str, torch.Tensor] = {}
+        for place, one in enumerate(parameters):
+            column: Any = [row[place] for row in values]
+            numbers = padded(column, one.length) if one.length else column
+            columns[one.name] = torch.tensor(numbers, dtype=dtypes[one.element], device=device)
+        return SimpleNamespace(**columns)

@@ -28,13 +28,14 @@ MAX_INPUTS = 64  # of one value; only `concatenate` has more than three
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a request may set: one number, which the program reads as a value [rows].
+    """What a request may set: one number, which the program reads as a value [rows], or a list of token ids.
 
     Attributes:
         name: the key in the request's parameters.
         element: FLOAT32, INT64 or BOOL.
-        default: the value for requests that do not set it; None if they must.
-        minimum, maximum: the limits, inclusive.
+        default: the value for requests that do not set it; None if they must. Of a list it is 0: the empty list.
+        minimum, maximum: the limits, inclusive; of a list those of each id.
+        length: the largest number of token ids, which the program reads as int64[rows, length]; 0 if it is a number.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Parameter:
     default: float | None = None
     minimum: float = float("-inf")
     maximum: float = float("inf")
+    length: int = 0
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,7 @@ def _to_proto(program: Program) -> program_pb2.Program:
                 default=parameter.default or 0.0,
                 minimum=parameter.minimum,
                 maximum=parameter.maximum,
+                length=parameter.length,
             )
             for parameter in program.parameters
         ],
@@ -190,6 +193,7 @@ def _from_proto(message: program_pb2.Program) -> Program:
                     None if parameter.required else parameter.default,
                     parameter.minimum,
                     parameter.maximum,
+                    parameter.length,
                 )
                 for parameter in message.parameters
             ),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from logitport.errors import InvalidLogits, InvalidParams, ProcessorFailed, RequestsFailed
+from logitport.programs.parameters import padded
 from logitport.programs.types import Element
 
 if TYPE_CHECKING:
@@ -31,15 +32,18 @@ _DATA = {Element.FLOAT32: "<f4", Element.INT64: "<i8", Element.BOOL: "?"}
 
 
 def run(
-    verified: Verified, logits: Array, params: Mapping[str, Sequence[float] | Array], histories: Sequence[History]
+    verified: Verified,
+    logits: Array,
+    params: Mapping[str, Sequence[float] | Sequence[Sequence[int]] | Array],
+    histories: Sequence[History],
 ) -> Array:
     """Run a program.
 
     Args:
         verified: the program.
         logits: [rows, vocab_size], float32, float16, or bfloat16 of ml_dtypes (numpy has none of its own). Not changed.
-        params: [rows] numbers for each parameter of the program: what the row's request sets, or the default. Their
-            limits are not checked.
+        params: [rows] numbers or lists of ids for each parameter of the program: what the row's request sets, or the
+            default. Their limits are not checked.
         histories: the history of each row; draft tokens before the row are part of it.
 
     Returns:
@@ -149,6 +153,11 @@ def _run_row(verified: Verified, read: _Row) -> Array:
 
 class _CastError(Exception):
     """A float without an int64."""
+
+
+def _parameter(operation: _Operation) -> Array:
+    given = operation.row.params[operation.value.parameter]
+    return padded([given], *operation.shape)[0] if operation.shape else np.array(given)
 
 
 def _history(operation: _Operation) -> Array:
@@ -262,7 +271,7 @@ def _sigmoid(source: Array) -> Array:
 
 _OPERATORS: Mapping[str, Callable[[_Operation], Array]] = {
     "logits": lambda operation: operation.row.logits,
-    "parameter": lambda operation: np.array(operation.row.params[operation.value.parameter]),
+    "parameter": _parameter,
     "history": _history,
     "history_length": _history_length,
     "token_mask": lambda operation: operation.row.counts(operation.value.flag) > 0,

@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.errors import InvalidProgram, LimitExceeded
+from logitport.programs.parameters import MAX_LIST_LENGTH, MAX_TOKEN_ID
 from logitport.programs.program import MAX_INPUTS, MAX_PARAMETERS, MAX_RANK, MAX_VALUES, Value
 from logitport.programs.rules import HISTORY_OPERATORS, OPERATORS, Context, check_sizes
 from logitport.programs.types import VOCAB, Element, Type
@@ -132,6 +133,8 @@ def _check_parameters(parameters: tuple[Parameter, ...]) -> dict[str, Parameter]
             raise InvalidProgram(f"parameter {name!r} is declared twice")
         if parameter.element is Element.LOGITS:
             raise InvalidProgram(f"parameter {name!r} must be float32, int64 or bool")
+        if parameter.length:
+            _check_list(parameter)
         if not parameter.minimum <= parameter.maximum:
             raise InvalidProgram(f"parameter {name!r} has the limits {parameter.minimum} and {parameter.maximum}")
         if parameter.default is not None and not parameter.minimum <= parameter.default <= parameter.maximum:
@@ -142,6 +145,16 @@ def _check_parameters(parameters: tuple[Parameter, ...]) -> dict[str, Parameter]
             raise InvalidProgram(f"parameter {name!r} is bool, its default is {parameter.default}")
         by_name[name] = parameter
     return by_name
+
+
+def _check_list(parameter: Parameter) -> None:
+    name = parameter.name
+    if parameter.length > MAX_LIST_LENGTH:
+        raise LimitExceeded(f"parameter {name!r} has up to {parameter.length} ids; the limit is {MAX_LIST_LENGTH}")
+    if parameter.element is not Element.INT64 or (parameter.minimum, parameter.maximum) != (0, MAX_TOKEN_ID):
+        raise InvalidProgram(f"parameter {name!r} is a list: it must be int64, with the limits 0 and {MAX_TOKEN_ID}")
+    if parameter.default not in (None, 0):
+        raise InvalidProgram(f"parameter {name!r} is a list: its default must be 0, the empty list")
 
 
 def _is_whole(number: float) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from logitport.programs.parameters import Checked
     from logitport.programs.verifier import Verified
 
 
@@ -18,5 +19,5 @@ class ProgramCall(NamedTuple):
     """
 
     verified: Verified
-    values: tuple[float, ...]
+    values: tuple[Checked, ...]
     processor: str

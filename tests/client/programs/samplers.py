@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from logitport import Bool, Float, Int, TensorProcessor
+from logitport import Bool, Float, Int, TensorProcessor, TokenIds
 
 INF = float("inf")
 
@@ -169,6 +169,19 @@ class NoRepeat(TensorProcessor):
         return torch.where(bonus, banned + params.bonus[:, None], banned)
 
 
+class BiasesIds(TensorProcessor):
+    """Makes a mask of a list of ids, of which some are padding or outside the vocabulary."""
+
+    params = {"ids": TokenIds(max_ids=4, default=()), "bias": Float(default=-INF)}
+
+    def process(self, logits, params, history):
+        width = logits.shape[-1]
+        inside = (params.ids >= 0) & (params.ids < width)
+        chosen = torch.zeros_like(logits[:, :1], dtype=torch.bool).expand(-1, width + 1)
+        chosen = chosen.scatter(-1, torch.where(inside, params.ids, width), True)[:, :-1]
+        return torch.where(chosen, logits + params.bias[:, None], logits)
+
+
 class ConstantIds(TensorProcessor):
     def process(self, logits, params, history):
         logits[:, [1, 5, -1]] = -INF
@@ -222,6 +235,7 @@ CASES = [
     (Penalties, {"presence": [0.5, 0.0, 1.0], "frequency": [0.0, 0.3, 0.1]}),
     (SigmaFilter, {"n": [1.0, 2.0, 0.5]}),
     (NoRepeat, {"bonus": [1.0, 2.0, 3.0]}),
+    (BiasesIds, {"ids": [(1, 7, 4499), (), (2, 2, 9000, 0)], "bias": [-INF, 1.0, 2.5]}),
     (ConstantIds, {}),
     (Held, {}),
     (Table, {}),

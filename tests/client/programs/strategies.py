@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from logitport.core.history import History
 from logitport.errors import InvalidProgram
+from logitport.programs.parameters import MAX_TOKEN_ID
 from logitport.programs.program import Parameter, Program, Value
 from logitport.programs.rules import OPERATORS, Context
 from logitport.programs.types import ONE, VOCAB, WINDOW, Element, Size, Type
@@ -51,13 +52,13 @@ class Case(NamedTuple):
     Attributes:
         program: the program.
         logits: [rows, vocab_size], float32, float16 or bfloat16 of ml_dtypes.
-        params: a number for each row, by the name of the parameter.
+        params: a number or a list of ids for each row, by the name of the parameter.
         histories: one for each row.
     """
 
     program: Program
     logits: NDArray[Any]
-    params: dict[str, list[float]]
+    params: dict[str, list[Any]]
     histories: list[History]
 
 
@@ -152,12 +153,15 @@ _PARAMETERS = (
     Parameter("a", Element.FLOAT32, 1.5, -100.0, 100.0),
     Parameter("b", Element.INT64, None, -5, 50),
     Parameter("c", Element.BOOL, 0, 0, 1),
+    Parameter("d", Element.INT64, 0.0, 0.0, float(MAX_TOKEN_ID), 3),
 )
 # The bytes of an element, and its type in numpy.
 _DATA = {Element.FLOAT32: "<f4", Element.INT64: "<i8", Element.BOOL: "?"}
 
 
-def _numbers_of(parameter: Parameter) -> st.SearchStrategy[float]:
+def _numbers_of(parameter: Parameter) -> st.SearchStrategy[Any]:
+    if parameter.length:
+        return st.lists(st.integers(0, 26) | st.just(MAX_TOKEN_ID), max_size=parameter.length)
     if parameter.element is Element.FLOAT32:
         return st.floats(parameter.minimum, parameter.maximum, width=32)
     return st.integers(int(parameter.minimum), int(parameter.maximum))

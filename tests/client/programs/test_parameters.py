@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from logitport.errors import InvalidParams
-from logitport.programs.parameters import check_params
+from logitport.programs.parameters import MAX_TOKEN_ID, check_params
 from logitport.programs.program import Parameter, Program
 from logitport.programs.types import Element
 
@@ -26,6 +26,20 @@ PROGRAM = Program(
 
 def test_defaults_and_keys_of_engines() -> None:
     assert check_params(PROGRAM.parameters, {"i": 3, "__req__": object()}) == (0.5, 3, True, 0.0)
+
+
+IDS = (Parameter("ids", Element.INT64, 0.0, 0.0, float(MAX_TOKEN_ID), 3),)
+
+
+def test_lists_of_ids() -> None:
+    assert check_params(IDS, {"ids": [5, 5, MAX_TOKEN_ID]}) == ((5, 5, MAX_TOKEN_ID),)
+    assert check_params(IDS, {"ids": ()}) == check_params(IDS, {}) == ((),)
+
+
+@pytest.mark.parametrize("ids", [[1, 2, 3, 4], [-1], [MAX_TOKEN_ID + 1], [1.0], [True], 1, "123", {1: 2}, None])
+def test_wrong_lists(ids: Any) -> None:
+    with pytest.raises(InvalidParams, match=r"a list of at most 3 token ids, integers in \[0, 2147483647\]"):
+        check_params(IDS, {"ids": ids})
 
 
 def test_values_have_the_declared_type() -> None:

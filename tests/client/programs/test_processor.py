@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from logitport import Bool, CustomLogitProcessor, Float, Int, InvalidArgument, InvalidParams, TensorProcessor
+from logitport import Bool, CustomLogitProcessor, Float, Int, InvalidArgument, InvalidParams, TensorProcessor, TokenIds
 from tests.client.programs.samplers import MinP
 
 INF = float("inf")
@@ -47,6 +47,18 @@ def test_parameters_are_tensors_of_rows() -> None:
     assert seen.count.dtype is torch.int64
     assert seen.count.tolist() == [2**60 + 1, 3]
     assert torch.equal(seen.flag, torch.tensor([True, False]))
+
+
+def test_ids_are_padded_at_the_end() -> None:
+    class WithIds(Records):
+        params = {"ids": TokenIds(max_ids=3)}
+
+    processor = WithIds()
+    processor(torch.zeros(3, 6), [{"ids": [4, 5]}, {"ids": []}, {"ids": [1, 1, 9]}])
+    assert processor.params_seen.ids.dtype is torch.int64
+    assert processor.params_seen.ids.tolist() == [[4, 5, -1], [-1, -1, -1], [1, 1, 9]]
+    with pytest.raises(InvalidParams, match="'ids' is missing; set it to a list of at most 3 token ids"):
+        WithIds.validate_params({})
 
 
 def test_the_window_is_aligned_at_the_end() -> None:
@@ -117,8 +129,11 @@ def test_strict_limits() -> None:
         (lambda: Float(ge=float("nan")), "exclude all values"),
         (lambda: Int(default=1 << 60), "it must be an integer in"),
         (lambda: Int(ge=0.5), "it must be an integer in"),  # type: ignore[arg-type]
+        (lambda: TokenIds(max_ids=0), "max_ids=0; it must be in [1, 4096]"),
+        (lambda: TokenIds(max_ids=4097), "max_ids=4097"),
+        (lambda: TokenIds(default=(1,)), "it must be () or None"),  # type: ignore[arg-type]
         (lambda: type("Bad", (TensorProcessor,), {"window": -1}), "Bad.window is -1"),
-        (lambda: type("Bad", (TensorProcessor,), {"params": {"x": 1.0}}), "declare Float, Int or Bool"),
+        (lambda: type("Bad", (TensorProcessor,), {"params": {"x": 1.0}}), "declare Float, Int, Bool or TokenIds"),
         (lambda: type("Bad", (TensorProcessor,), {"params": {"a b": Float()}}), "must be an identifier"),
     ],
 )

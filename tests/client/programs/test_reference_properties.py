@@ -67,7 +67,7 @@ def test_a_row_does_not_change_another_row(case: Case, data: st.DataObject) -> N
     histories[changed] = History([0, 1, 2], [0])
     params = {name: list(numbers) for name, numbers in case.params.items()}
     for parameter in case.program.parameters:
-        params[parameter.name][changed] = parameter.maximum
+        params[parameter.name][changed] = [0] if parameter.length else parameter.maximum
     result = run_case(verified, Case(case.program, logits, params, histories))
     assert result.keys() - {changed} == expected.keys() - {changed}
     for row in result.keys() - {changed}:

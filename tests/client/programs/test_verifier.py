@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from logitport.errors import InvalidProgram, LimitExceeded
+from logitport.programs.parameters import MAX_TOKEN_ID
 from logitport.programs.program import Parameter, Program, Value
 from logitport.programs.rules import OPERATORS
 from logitport.programs.types import ONE, VOCAB, WINDOW, Element, Size, Type
@@ -224,6 +225,9 @@ def test_parameters_that_are_not_used() -> None:
         ([Parameter("a", Element.INT64, 1e300)], "parameter 'a' is int64, its default is 1e"),
         ([Parameter("a", Element.BOOL, 0.5)], "parameter 'a' is bool, its default is 0.5"),
         ([Parameter("a", Element.BOOL, 2)], "parameter 'a' is bool, its default is 2"),
+        ([Parameter("a", Element.FLOAT32, None, 0, MAX_TOKEN_ID, 4)], "parameter 'a' is a list: it must be int64"),
+        ([Parameter("a", Element.INT64, None, -1, MAX_TOKEN_ID, 4)], "with the limits 0 and 2147483647"),
+        ([Parameter("a", Element.INT64, 1.0, 0, MAX_TOKEN_ID, 4)], "its default must be 0, the empty list"),
     ],
 )
 def test_parameters_that_are_refused(parameters: list[Parameter], message: str) -> None:
@@ -237,6 +241,10 @@ def test_parameters_that_are_refused(parameters: list[Parameter], message: str) 
         (Program("", (LOGITS, *[Value("negate", (place,)) for place in range(512)])), "513 values; the limit is 512"),
         (Program("", (LOGITS,), (Parameter("a", Element.BOOL, 0),) * 33), "33 parameters; the limit is 32"),
         (Program("", (LOGITS, Value("concatenate", (0,) * 65, axis=1))), "65 inputs of one value; the limit is 64"),
+        (
+            Program("", (LOGITS,), (Parameter("a", Element.INT64, None, 0, MAX_TOKEN_ID, 4097),)),
+            "parameter 'a' has up to 4097 ids; the limit is 4096",
+        ),
         (Program("", (LOGITS,), window=8193), "8193 ids in its window; the limit is 8192"),
         (Program("a" * 65, (LOGITS,)), "65 characters in its name; the limit is 64"),
         (Program("", (LOGITS, Value("argsort", (0,)), Value("argsort", (0,)))), "2 sorts; the limit is 1"),

@@ -168,7 +168,7 @@ class _Graph:
             return None
         build = self._build
         if isinstance(source, str):
-            return Lowered(build.emit("parameter", parameter=source), 1, True)
+            return self._low.new(build.emit("parameter", parameter=source), rowed=True)
         operator, generated_only = source
         if operator.startswith("token"):
             return Lowered(build.emit(operator, flag=generated_only), 2, True)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from logitport.programs.processor import TensorProcessor
+    from logitport.programs.program import Parameter
 
 # What `process` reads, in this order; then the parameters.
 INPUTS = (
@@ -157,8 +158,12 @@ def _examples(cls: type[TensorProcessor], conditions: Conditions) -> list[torch.
         mask.clone(),
         counts,
         counts.clone(),
-        *(torch.zeros(rows, dtype=_DTYPES[parameter.element]) for parameter in cls.parameters()),
+        *(torch.zeros(_shape(parameter, rows), dtype=_DTYPES[parameter.element]) for parameter in cls.parameters()),
     ]
+
+
+def _shape(parameter: Parameter, rows: int) -> tuple[int, ...]:
+    return (rows, parameter.length) if parameter.length else (rows,)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import math
 from typing import TYPE_CHECKING
 
 from logitport.programs.rules.checks import check_number, check_window, given_element, given_shape, refuse
-from logitport.programs.types import VOCAB, WINDOW, Element, Type
+from logitport.programs.types import VOCAB, WINDOW, Element, Size, Type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,8 @@ def logits(value: Value, inputs: Sequence[Type], context: Context) -> Type:
 def parameter(value: Value, inputs: Sequence[Type], context: Context) -> Type:
     if value.parameter not in context.parameters:
         refuse(value, f"the program has no parameter {value.parameter!r:.80}")
-    return Type(context.parameters[value.parameter].element)
+    found = context.parameters[value.parameter]
+    return Type(found.element, (Size(constant=found.length),) if found.length else ())
 
 
 def history(value: Value, inputs: Sequence[Type], context: Context) -> Type:
