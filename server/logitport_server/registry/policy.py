@@ -47,7 +47,10 @@ class PayloadPolicy:
                 that fails. Each check reads more of the payload than the one before.
         """
         if not (self._allow_shipped or self._allow_programs):
-            self._check_kind(False)  # nothing is parsed
+            raise PayloadNotAllowed(  # and nothing is parsed
+                "this server accepts neither shipped processors nor programs; its operator can allow shipped "
+                "processors with --enable-custom-logit-processor, and programs by leaving out --no-programs"
+            )
         if len(serialized) > self._max_bytes:
             raise LimitExceeded(
                 f"a payload of {len(serialized)} characters is over the server's limit of {self._max_bytes}: make "
