@@ -117,7 +117,9 @@ def test_names_owners_and_deletion() -> None:
         (sealed(Program("x" * (1 << 20), (Value("logits"),))), LimitExceeded, "--max-payload-bytes"),
         (json.dumps({"program": "xy"}), MalformedPayload, '"program" must hold hexadecimal digits'),
         (json.dumps({"program": "08", "callable": "80"}), MalformedPayload, 'a "callable" and a "program"'),
-        ("not JSON", MalformedPayload, "not JSON"),
+        ('not JSON, but "program"', MalformedPayload, "not JSON"),
+        ("not JSON", PayloadNotAllowed, "--enable-custom-logit-processor"),
+        (json.dumps({"callable": "xy", "dialect": "program"}), PayloadNotAllowed, "it accepts programs"),
     ],
 )
 def test_bad_programs(serialized: str, error: type[Exception], message: str) -> None:
