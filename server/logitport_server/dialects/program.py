@@ -110,7 +110,9 @@ class ProgramDialect(Dialect):
 
     def process(self, states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor:
         tokens = [state.tokens for state in states if state.tokens is not None]
-        self.failed = _RUNNER.apply(self.verified, logits, self._columns_of(states), tokens, states[0].principal)
+        self.failed = _RUNNER.apply(
+            self.verified, logits, self._columns_of(states), tokens, states[0].principal, self.seconds
+        )
         return logits
 
     def _columns_of(self, states: Sequence[_State]) -> Columns:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from logitport import InvalidParams, InvalidProgram, LimitExceeded
+from logitport import InvalidParams, InvalidProgram, LimitExceeded, ProcessorTimedOut
 from logitport.core.history import History
 from logitport.programs.columns import Columns
 from logitport.programs.request_tokens import RequestTokens
@@ -176,6 +176,18 @@ def test_fewer_rows_run_at_once_if_the_memory_is_limited() -> None:
     assert torch.equal(logits, expected)
     with pytest.raises(LimitExceeded):
         SharedRunner(max_bytes=16).apply(verified, logits, Columns.checked(verified, params), (), "")
+
+
+def test_rows_that_are_left_when_the_time_is_up_fail() -> None:
+    verified, logits = build.top_k(), random_logits(5)
+    shared = SharedRunner(max_work=1)
+    failed = shared.apply(verified, logits, Columns(verified, [()] * 5), (), "", seconds=0.0)
+    assert list(failed)[-1] == 4
+    assert {type(error) for error in failed.values()} == {ProcessorTimedOut}
+    first = min(failed)
+    assert first >= 1, "the first part always runs"
+    assert torch.equal(logits[first:], random_logits(5)[first:])
+    assert (logits[0] == -torch.inf).sum() == VOCAB - build.K
 
 
 def test_principals_take_turns_between_parts(monkeypatch: pytest.MonkeyPatch) -> None:

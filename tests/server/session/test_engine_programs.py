@@ -20,6 +20,7 @@ from logitport import (
     LimitExceeded,
     NeedSync,
     ProcessorFailed,
+    ProcessorTimedOut,
     Request,
     RowEdits,
     UnknownProcessor,
@@ -31,6 +32,7 @@ from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime.runner import Runner
 from logitport.programs.types import Element
 from logitport_proto import common_pb2, processing_pb2
+from logitport_server.session import step as step_module
 from logitport_server.session.apply import apply
 from tests.client.programs.runtime import build
 from tests.server.conftest import AddOutputs, CountCalls, DenyHistory, EngineRequest
@@ -341,6 +343,19 @@ def test_a_row_that_fails_on_the_server(open_session: Any) -> None:
     assert engine.failures(reply) == {1: (ProcessorFailed, False), 2: (ProcessorFailed, True)}
     assert logits[[0, 2, 3]].eq(0).all()
     assert [(one.processor, one.rows) for one in reply.applied] == [(divide.program.digest, 2)]
+
+
+def test_programs_have_the_time_of_shipped_code(open_session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first program takes long; it has processed its rows, and the second one is not called."""
+    engine = open_session(runs_programs=False)
+    slow, later = admit(engine, 0, T, on_error="skip")[0], admit(engine, 1, ADD, ADD, R)[0]
+    engine.step({slow: [], later: []})
+    monkeypatch.setattr(step_module, "monotonic", iter([0.0, 1000.0] * 8).__next__)
+    monkeypatch.setattr("logitport_server.session.step_time._GRACE_SECONDS", 0.0)
+    engine.step({slow: [], later: []})
+    logits, reply = engine.process(2)
+    assert engine.failures(reply) == {1: (ProcessorTimedOut, False)}
+    assert logits[0].tolist() == [0.0] * VOCAB
 
 
 def test_requests_of_tenants_share_a_call(open_session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
