@@ -293,7 +293,10 @@ class ServerConfig(EnvironmentOptions):
     worker_memory_bytes: int = Field(2 << 30, ge=64 << 20, description="maximum memory of one worker, in bytes")
     worker_threads: int = Field(32, ge=4, description="maximum number of threads and processes of one worker")
     processor_timeout_seconds: float = Field(
-        2.0, gt=0, le=3600, description="deadline of all calls of shipped processors in one step, in seconds"
+        2.0,
+        gt=0,
+        le=3600,
+        description="deadline of all calls of shipped processors, and of programs, in one step, in seconds",
     )
     load_timeout_seconds: float = Field(
         10.0,

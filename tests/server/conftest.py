@@ -25,6 +25,7 @@ from logitport import (
 from logitport.core import tensors
 from logitport.errors import LogitportError, from_proto
 from logitport.ops import apply_edits
+from logitport.programs.verifier import Verified
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.config import ServerConfig
 from logitport_server.dialects import Dialect, RequestContext, make_dialect
@@ -114,7 +115,7 @@ class CountCalls(CustomLogitProcessor):
 
 
 class Toys:
-    """A registry of toy processors by the name of their class. A test can bind further names."""
+    """A registry of toy processors by the name of their class. A test can bind further names, also to programs."""
 
     has_only_builtins = False
 
@@ -128,7 +129,10 @@ class Toys:
         name = getattr(processor, processor.WhichOneof("by"))
         if name not in self.toys:
             raise UnknownProcessor(f"no {name}")
-        return Source(self.toys[name].__name__, installed=self.toys[name])
+        toy = self.toys[name]
+        if isinstance(toy, Verified):
+            return Source(toy.program.digest, program=toy)
+        return Source(toy.__name__, installed=toy)
 
 
 class Submitted:
@@ -169,11 +173,17 @@ class EngineRequest:
     generation: int
     request: Request
     history: list[int] = field(default_factory=list)
+    programs_on_server: bool = False
 
     def to_proto(self) -> processing_pb2.SlottedRequest:
         message = self.request.to_proto()
         message.output_token_ids[:] = self.history[len(self.request.prompt_token_ids) :]
-        return processing_pb2.SlottedRequest(slot=self.slot, generation=self.generation, request=message)
+        return processing_pb2.SlottedRequest(
+            slot=self.slot,
+            generation=self.generation,
+            request=message,
+            programs_on_server=self.programs_on_server,
+        )
 
 
 class Engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -88,6 +89,8 @@ class Dialect(ABC):
         takes_drafts: True: called once for the rows of all draft offsets, with histories that hold no drafts.
             False: called once per draft offset, with histories that hold the drafts before that offset.
         row_safe: whether no row of a call can fail, or change, another one.
+        seconds: how long a call of `process` may take, if the dialect can stop between rows: the rows that are left
+            then fail.
         engine_program: the program that the engine runs at this place of the chain; None if it runs none.
         drafts: the draft tokens before each row of a call, if `takes_drafts` and the step has any; else ().
         processor: the instance; None if it is in another process, or not yet created.
@@ -103,6 +106,7 @@ class Dialect(ABC):
     reusable: ClassVar[bool] = False
     isolated: ClassVar[bool] = False
     row_safe: ClassVar[bool] = False
+    seconds: float = math.inf
     domain: TrustDomain | None = None
     engine_program: Program | None = None
     reads_logits: bool

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from logitport.programs.columns import Columns
 from logitport.programs.parameters import check_params
 from logitport.programs.request_tokens import RequestTokens
-from logitport.programs.rules import HISTORY_OPERATORS
 from logitport_server.dialects.base import Dialect, RequestContext
 from logitport_server.dialects.shared_runner import SharedRunner
 from logitport_server.principals import Party
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from logitport.core.history import History
+    from logitport.programs.parameters import Checked
     from logitport.programs.verifier import Verified
     from logitport_server.dialects.base import EditsResult
 
@@ -36,7 +36,7 @@ class _State:
     __slots__ = ("history", "principal", "tokens", "values")
 
     def __init__(
-        self, values: tuple[float, ...], history: History, principal: str, tokens: RequestTokens | None
+        self, values: tuple[Checked, ...], history: History, principal: str, tokens: RequestTokens | None
     ) -> None:
         self.values = values
         self.history = history
@@ -59,7 +59,7 @@ class ProgramDialect(Dialect):
         super().__init__(None, name, shipped=False)
         self.takes_long = False  # in a step's first frame; logits are processed on a thread in any case
         self.verified = verified
-        self._reads_history = any(value.operator in HISTORY_OPERATORS for value in verified.program.values)
+        self._reads_history = verified.reads_history
         # A program that does not read the history runs once for the rows of all draft offsets.
         self.takes_drafts = not self._reads_history
         self._fitting_width = 0
@@ -110,7 +110,9 @@ class ProgramDialect(Dialect):
 
     def process(self, states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor:
         tokens = [state.tokens for state in states if state.tokens is not None]
-        self.failed = _RUNNER.apply(self.verified, logits, self._columns_of(states), tokens, states[0].principal)
+        self.failed = _RUNNER.apply(
+            self.verified, logits, self._columns_of(states), tokens, states[0].principal, self.seconds
+        )
         return logits
 
     def _columns_of(self, states: Sequence[_State]) -> Columns:

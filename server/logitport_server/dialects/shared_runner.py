@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import time
 from typing import TYPE_CHECKING
 
 import torch
 
-from logitport.errors import LimitExceeded
+from logitport.errors import LimitExceeded, ProcessorTimedOut
 from logitport.programs.runtime.runner import Runner
 from logitport_server.turns import Turns
 
@@ -40,6 +42,11 @@ class SharedRunner:
         self._max_work = max_work
         self._turns = Turns()
 
+    @property
+    def waiting(self) -> int:
+        """Number of threads that wait for their turn."""
+        return self._turns.waiting
+
     def apply(
         self,
         verified: Verified,
@@ -47,6 +54,7 @@ class SharedRunner:
         columns: Columns,
         histories: Sequence[RequestTokens],
         principal: str,
+        seconds: float = math.inf,
     ) -> dict[int, ProcessorFailed]:
         """Run a program on all rows of the logits, in place.
 
@@ -56,9 +64,10 @@ class SharedRunner:
             columns: the parameters of each row.
             histories: the ids of each row; empty if the program does not read them.
             principal: name of the principal that the time is charged to.
+            seconds: after this time, with what others compute in between, the rows that are left are not processed.
 
         Returns:
-            The failed rows, as `Runner.apply`.
+            The failed rows, as `Runner.apply`, and those that were not processed.
 
         Raises:
             LimitExceeded: one row needs too much memory.
@@ -66,8 +75,11 @@ class SharedRunner:
         """
         height, width = logits.shape
         failed: dict[int, ProcessorFailed] = {}
+        deadline = time.monotonic() + seconds
         begin, rows = 0, self._rows_at_once(verified, width, logits.device)
         while begin < height:
+            if begin and time.monotonic() > deadline:
+                return failed | dict.fromkeys(range(begin, height), _timed_out(verified.program.name))
             end = min(begin + rows, height)
             turn = self._turns.of(principal)
             turn.acquire()
@@ -89,3 +101,11 @@ class SharedRunner:
         operators = sum(_SORT if value.operator == "argsort" else 1 for value in verified.program.values)
         factor = torch.get_num_threads() if device.type == "cpu" else _GPU_FACTOR
         return max(1, self._max_work * factor // (operators * width))
+
+
+def _timed_out(name: str) -> ProcessorTimedOut:
+    return ProcessorTimedOut(
+        f"program {name} did not process all rows in the time of this step (--processor-timeout-seconds): use a "
+        "program with fewer operators, or send fewer rows",
+        processor=name,
+    )

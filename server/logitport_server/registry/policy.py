@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from logitport.payload import Payload
     from logitport_server.registry.trusted_keys import TrustedKeys
 
+# In the text of every program, unless its writer escapes letters, which ours does not.
+_PROGRAM_KEY = '"program"'
+
 
 class PayloadPolicy:
     """The operator's rules for accepting payloads.
@@ -47,7 +50,12 @@ class PayloadPolicy:
                 that fails. Each check reads more of the payload than the one before.
         """
         if not (self._allow_shipped or self._allow_programs):
-            self._check_kind(False)  # nothing is parsed
+            raise PayloadNotAllowed(  # and nothing is parsed
+                "this server accepts neither shipped processors nor programs; its operator can allow shipped "
+                "processors with --enable-custom-logit-processor, and programs by leaving out --no-programs"
+            )
+        if not self._allow_shipped and _PROGRAM_KEY not in serialized:
+            self._check_kind(False)  # code is not parsed, either
         if len(serialized) > self._max_bytes:
             raise LimitExceeded(
                 f"a payload of {len(serialized)} characters is over the server's limit of {self._max_bytes}: make "

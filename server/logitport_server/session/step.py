@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -105,8 +106,10 @@ def _call(
     try:
         if group.dialect.reads_logits:
             assert logits is not None  # noqa: S101 - the session runs such a chain only with its logits
-            with Released(), torch.no_grad():
-                result: Any = group.dialect.process(group.states, _select(group, logits))
+            if group.dialect.row_safe and time.is_exhausted:
+                _fail_not_called([group], outcome)
+                return []
+            result: Any = _process(group, logits, time)
             failed = group.dialect.failed
         else:
             result, failed = _edit(group)
@@ -114,6 +117,19 @@ def _call(
     except BaseException as error:  # noqa: BLE001 - a processor may raise, or return, anything
         return _split_or_fail(group, error, outcome, time)
     return []
+
+
+def _process(group: Group, logits: torch.Tensor, time: StepTime) -> Any:
+    """Call a logits-reading processor of this process. The time of programs is limited, as that of shipped code."""
+    is_program = group.dialect.row_safe
+    if is_program:
+        group.dialect.seconds = time.for_calls()
+    with Released(), torch.no_grad():
+        began = monotonic()
+        result = group.dialect.process(group.states, _select(group, logits))
+    if is_program:
+        time.spend(monotonic() - began)
+    return result
 
 
 def _edit(group: Group) -> tuple[EditsResult, Mapping[int, BaseException]]:
@@ -218,7 +234,7 @@ def _write_back(group: Group, result: Any, logits: torch.Tensor) -> None:
 
 
 def _fail_not_called(groups: Iterable[Group], outcome: StepOutcome) -> None:
-    error = ProcessorTimedOut("not called: shipped processors have used up the time of this step")
+    error = ProcessorTimedOut("not called: shipped processors, or programs, have used up the time of this step")
     for group in groups:
         _fail_group(group, error, outcome)
 

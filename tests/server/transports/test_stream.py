@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import CustomLogitProcessor, InternalError, InvalidArgument, LogitportError, SessionClosed
+from logitport import (
+    CustomLogitProcessor,
+    InternalError,
+    InvalidArgument,
+    LogitportError,
+    SessionClosed,
+    UnknownProcessor,
+)
 from logitport.core import tensors
 from logitport.errors import from_proto
 from logitport_proto import common_pb2, processing_pb2
@@ -20,6 +27,7 @@ from logitport_server.registry.loader import Loader
 from logitport_server.session.session import EngineSession
 from logitport_server.transports.stream import SessionStream
 from logitport_server.turns import Turns
+from tests.client.programs.runtime.build import min_p
 from tests.server.conftest import DenyHistory
 from tests.waiting import SECONDS, wait_until
 
@@ -407,3 +415,25 @@ def test_a_reply_is_counted_once_when_it_is_sent(stream: SessionStream) -> None:
     answer(stream, 3, **step())  # a repeated reply
     stream.record()
     assert counted() == before + 1
+
+
+def test_programs_are_sent_to_the_engine_that_runs_them(open_engine: Any) -> None:
+    def open_session(opening: processing_pb2.OpenSession) -> Any:
+        engine = open_engine(VOCAB, runs_programs=opening.runs_programs)
+        engine.registry.toys["min_p"] = verified
+        return engine.session
+
+    verified = min_p()
+    digest = verified.program.digest
+    stream = SessionStream(open_session, METRICS, None)
+    answer(stream, 1, open=processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32", runs_programs=True))
+    added = add("min_p")
+    added["add"].requests[0].request.processors[0].params = b'{"min_p": 0.1}'
+    assert [*answer(stream, 2, **added).added.chains[0].programs] == [digest]
+    frame = {"get_programs": processing_pb2.GetPrograms(digests=[digest])}
+    assert stream.may_take_long(Frame(seq=3, **frame))
+    assert [*answer(stream, 3, **frame).programs.programs] == [verified.program.to_bytes()]
+    wrong = {"get_programs": processing_pb2.GetPrograms(digests=[digest, "0" * 64])}
+    assert isinstance(refusal(answer(stream, 4, **wrong)), UnknownProcessor)
+    assert answer(stream, 5, get_programs=processing_pb2.GetPrograms()).WhichOneof("frame") == "programs"
+    assert answer(stream, 6, **step(2)).edits.logits_rows == b""

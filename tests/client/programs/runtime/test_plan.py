@@ -194,6 +194,19 @@ def test_the_number_of_plans_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     assert made == [3, 2, 1, 3]
 
 
+def test_the_constants_that_are_kept_are_bounded() -> None:
+    runner, logits = Runner(max_bytes=10_000), torch.zeros(1, 8)
+    for number in range(5):
+        write = Writer()
+        numbers = write(
+            "constant", element=Element.FLOAT32, shape=(Size(constant=1000),), data=bytes([0, 0, 0, number] * 1000)
+        )
+        total = write("cast", write("sum", numbers, axis=1, flag=True), element=Element.LOGITS)
+        write("add", write("logits"), total)
+        assert not runner.apply(write.verified(), logits, slice(None))
+        assert 4_000 <= runner.constant_bytes <= 10_000
+
+
 def test_views_of_an_arena_that_grew_are_renewed() -> None:
     runner = Runner()
     for rows in (1, 8, 1):

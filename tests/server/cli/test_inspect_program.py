@@ -1,0 +1,63 @@
+"""`logitport inspect` and `logitport sign` for programs."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from logitport import payload
+from logitport.programs.program import Parameter, Program, Value
+from logitport.programs.types import Element, Size
+from tests.client.programs.runtime.build import Writer, min_p
+from tests.conftest import COMMAND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([COMMAND, *arguments], input=stdin, capture_output=True, text=True, check=False, timeout=200)
+
+
+def inspect(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return run("inspect", *arguments, stdin=stdin)
+
+
+def test_a_program(tmp_path: Path) -> None:
+    write = Writer()
+    weights = write(
+        "constant", element=Element.FLOAT32, shape=(Size(constant=9),), data=np.arange(9, dtype="<f4").tobytes()
+    )
+    total = write("cast", write("sum", weights, axis=1, flag=True), element=Element.LOGITS)
+    scaled = write("multiply", write("logits"), write.parameter("scale"))
+    write("where", write("greater", scaled, total), scaled, write.full(0.0))
+    program = write.verified(Parameter("scale", Element.FLOAT32, None, 0.0, 2.0), name="Weigh").program
+    lines = inspect("-", stdin=payload.seal_program(program.to_bytes(), "Weigh")).stdout.splitlines()
+    assert lines[:3] == ["program: Weigh", f"digest: {program.digest}", f"size: {len(program.to_bytes())} bytes"]
+    assert "    scale: float32, required, in [0, 2]" in lines
+    assert "    %0 float32[9] = constant(36 bytes: 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, ...)" in lines
+    assert "    %9 logits[] = full(number=0.0)" in lines
+    assert lines[-3].startswith("    %10 logits[rows, vocab] = where(%8, %7, %9)")
+    (tmp_path / "canonical").write_bytes(program.to_bytes())
+    assert inspect(str(tmp_path / "canonical")).stdout.splitlines() == lines
+
+
+def test_a_program_that_breaks_a_rule() -> None:
+    program = Program("Broken", (Value("logits"), Value("exp", (5,))))
+    done = inspect("-", stdin=payload.seal_program(program.to_bytes(), ""))
+    assert done.returncode == 1
+    assert done.stderr == "logitport: value 1 of program 'Broken': exp: an input is not an earlier value\n"
+
+
+def test_a_program_is_signed(tmp_path: Path) -> None:
+    key, trusted = tmp_path / "key", tmp_path / "trusted"
+    trusted.mkdir()
+    assert run("keygen", str(key)).returncode == 0
+    program = min_p().program
+    signed = run("sign", "-", "--key", str(key), stdin=payload.seal_program(program.to_bytes(), "MinP")).stdout
+    (tmp_path / "key.pub").rename(trusted / "key.pub")
+    report = inspect("-", "--trusted-keys", str(trusted), stdin=signed).stdout
+    assert "; valid\n" in report
+    assert f"digest: {program.digest}\n" in report

@@ -1,0 +1,223 @@
+"""Programs in the server's process: equal to the runner, with histories that grow, are drafted and cut back."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from logitport import InvalidParams, InvalidProgram, LimitExceeded, ProcessorTimedOut
+from logitport.core.history import History
+from logitport.programs.columns import Columns
+from logitport.programs.request_tokens import RequestTokens
+from logitport.programs.runtime.runner import Runner
+from logitport.programs.types import Element
+from logitport_server.dialects import Dialect, RequestContext, make_program_dialect
+from logitport_server.dialects.base import States
+from logitport_server.dialects.shared_runner import SharedRunner
+from tests.client.programs.runtime import build
+from tests.waiting import wait_until
+
+VOCAB = 50
+
+
+def context(history: History, vocab_size: int = VOCAB) -> RequestContext:
+    return RequestContext("r", history, {}, vocab_size)
+
+
+def random_logits(rows: int, width: int = VOCAB) -> torch.Tensor:
+    return torch.randn(rows, width, generator=torch.Generator().manual_seed(rows))
+
+
+def states_of(dialect: Dialect, params: list[dict[str, Any]], histories: list[History] | None = None) -> States:
+    histories = histories or [History() for _ in params]
+    return States(dialect.start(context(history), each) for history, each in zip(histories, params, strict=True))
+
+
+def test_it_equals_the_runner() -> None:
+    verified = build.min_p()
+    dialect = make_program_dialect(verified, "min-p")
+    params = [{"min_p": row / 10} for row in range(6)]
+    states = states_of(dialect, params)
+    for _ in range(2):
+        logits, expected = random_logits(6), random_logits(6)
+        Runner().apply(verified, expected, slice(None), params)
+        assert dialect.process(states, logits) is logits
+        assert torch.equal(logits, expected)
+        assert not dialect.failed
+
+
+def test_parameters_are_of_the_states_of_the_call() -> None:
+    dialect = make_program_dialect(build.temperature(), "t")
+    two, four = ({"temperature": each} for each in (2.0, 4.0))
+    for params in ([two, four], [four, two], [two, two]):
+        logits = dialect.process(states_of(dialect, params), torch.full((2, VOCAB), 8.0))
+        assert logits[:, 0].tolist() == [8 / each["temperature"] for each in params]
+
+
+def test_histories_grow_and_are_cut_back() -> None:
+    verified = build.repetition_penalty(4)
+    dialect = make_program_dialect(verified, "penalty")
+    history = History([1, 2], [3])
+    states = states_of(dialect, [{"penalty": 2.0}], [history])
+    assert dialect.token_callback(states[0]) is None
+
+    def check() -> None:
+        logits, expected = random_logits(1), random_logits(1)
+        dialect.process(states, logits)
+        Runner().apply(verified, expected, slice(None), [{"penalty": 2.0}], [RequestTokens(history)])
+        assert torch.equal(logits, expected)
+
+    check()
+    history.extend([4, 4, 7])
+    check()
+    history.rewind(4)
+    dialect.rewind(states[0])
+    history.append(9)
+    check()
+    dialect.rebuild(states[0])
+    check()
+
+
+def test_counts_follow_a_history_that_is_cut_back() -> None:
+    write = build.Writer()
+    counts = write("cast", write("token_counts", flag=True), element=Element.LOGITS)
+    write("subtract", write("logits"), counts)
+    dialect = make_program_dialect(write.verified(), "counts")
+    history = History([1], [3, 3])
+    states = states_of(dialect, [{}], [history])
+    assert dialect.process(states, torch.zeros(1, 5)).tolist() == [[0, 0, 0, -2, 0]]
+    history.extend([4, 3])
+    assert dialect.process(states, torch.zeros(1, 5)).tolist() == [[0, 0, 0, -3, -1]]
+    history.rewind(2)
+    dialect.rewind(states[0])
+    history.append(2)
+    assert dialect.process(states, torch.zeros(1, 5)).tolist() == [[0, 0, -1, -1, 0]]
+
+
+def test_only_programs_that_read_histories_follow_drafts() -> None:
+    assert make_program_dialect(build.min_p(), "x").takes_drafts
+    assert not make_program_dialect(build.repetition_penalty(4), "x").takes_drafts
+
+
+def test_single_rows_fail() -> None:
+    write = build.Writer()
+    logits = write("logits")
+    write("divide", logits, write.parameter("by"))
+    zero = build.Parameter("by", Element.FLOAT32, 1.0, 0.0, 9.0)
+    dialect = make_program_dialect(write.verified(zero, name="divides"), "x")
+    logits_ = dialect.process(states_of(dialect, [{"by": 2.0}, {"by": 0.0}, {}]), torch.zeros(3, VOCAB))
+    assert list(dialect.failed) == [1]
+    assert "returned NaN" in str(dialect.failed[1])
+    assert not logits_[[0, 2]].isnan().any()
+    dialect.process(states_of(dialect, [{}]), torch.zeros(1, VOCAB))
+    assert not dialect.failed
+
+
+@pytest.mark.parametrize("params", [{}, {"min_p": 2.0}, {"min_p": "x"}, {"min_p": 0.5, "other": 1}])
+def test_parameters_are_checked(params: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParams):
+        make_program_dialect(build.min_p(), "x").validate(params, {})
+    make_program_dialect(build.min_p(), "x").validate({"min_p": 0.5}, {})
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_width_that_does_not_fit(deferred: bool) -> None:
+    dialect = make_program_dialect(build.top_k(k=40), "x")
+    if deferred:
+        dialect = dialect.for_engine() or dialect
+    dialect.start(context(History(), 40), {})
+    for width in (39, 39):
+        with pytest.raises(InvalidProgram, match="39 logits"):
+            dialect.start(context(History(), width), {})
+
+
+def test_the_place_of_a_program_that_the_engine_runs() -> None:
+    dialect = make_program_dialect(build.min_p(), "x")
+    dialect.key = "digest"
+    deferred = dialect.for_engine()
+    assert deferred is not None
+    assert deferred is dialect.for_engine()
+    assert deferred.on_server is dialect
+    assert (deferred.reads_logits, deferred.key, deferred.name) == (False, "digest", "x")
+    assert deferred.engine_program == build.min_p().program
+    assert (dialect.engine_program, dialect.on_server) == (None, dialect)
+    assert deferred.for_engine() is None
+    with pytest.raises(InvalidParams):
+        deferred.validate({}, {})
+
+
+def test_rows_run_in_parts_with_equal_results() -> None:
+    verified, params = build.top_p(), [{"top_p": row / 20} for row in range(20)]
+    logits, expected = random_logits(20), random_logits(20)
+    Runner().apply(verified, expected, slice(None), params)
+    failed = SharedRunner(max_work=1).apply(verified, logits, Columns.checked(verified, params), (), "")
+    assert not failed
+    assert torch.equal(logits, expected)
+
+
+def test_failed_rows_of_parts_have_the_numbers_of_the_call() -> None:
+    write = build.Writer()
+    write("divide", write("logits"), write.parameter("by"))
+    verified = write.verified(build.Parameter("by", Element.FLOAT32, 1.0, 0.0, 9.0))
+    columns = Columns.checked(verified, [{"by": row % 3} for row in range(1, 8)])
+    failed = SharedRunner(max_work=1).apply(verified, torch.zeros(7, VOCAB), columns, (), "")
+    assert list(failed) == [2, 5]
+
+
+def test_fewer_rows_run_at_once_if_the_memory_is_limited() -> None:
+    verified, params = build.min_p(), [{"min_p": 0.1}] * 64
+    needed = Runner().plan(verified, slice(None), random_logits(64)).bytes
+    logits, expected = random_logits(64), random_logits(64)
+    Runner().apply(verified, expected, slice(None), params)
+    SharedRunner(max_bytes=needed // 8).apply(verified, logits, Columns.checked(verified, params), (), "")
+    assert torch.equal(logits, expected)
+    with pytest.raises(LimitExceeded):
+        SharedRunner(max_bytes=16).apply(verified, logits, Columns.checked(verified, params), (), "")
+
+
+def test_rows_that_are_left_when_the_time_is_up_fail() -> None:
+    verified, logits = build.top_k(), random_logits(5)
+    shared = SharedRunner(max_work=1)
+    failed = shared.apply(verified, logits, Columns(verified, [()] * 5), (), "", seconds=0.0)
+    assert list(failed)[-1] == 4
+    assert {type(error) for error in failed.values()} == {ProcessorTimedOut}
+    first = min(failed)
+    assert first >= 1, "the first part always runs"
+    assert torch.equal(logits[first:], random_logits(5)[first:])
+    assert (logits[0] == -torch.inf).sum() == VOCAB - build.K
+
+
+def test_principals_take_turns_between_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one principal runs many rows, another one runs as soon as the present part has ended."""
+    order: list[tuple[str, int]] = []
+    begun, other_waits = threading.Event(), threading.Event()
+    shared = SharedRunner(max_work=1)
+    verified = build.top_k()
+    apply = Runner.apply
+
+    def recorded(self: Runner, verified: Any, logits: torch.Tensor, rows: slice, *rest: Any) -> Any:
+        order.append((threading.current_thread().name, rows.start))
+        begun.set()
+        assert other_waits.wait(60)
+        return apply(self, verified, logits, rows, *rest)
+
+    monkeypatch.setattr(Runner, "apply", recorded)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+
+    def run(rows: int) -> None:
+        columns = Columns(verified, [()] * rows)
+        shared.apply(verified, random_logits(rows), columns, (), threading.current_thread().name)
+
+    many, one = (threading.Thread(target=run, args=(rows,), name=name) for name, rows in (("many", 6), ("one", 1)))
+    many.start()
+    assert begun.wait(60)
+    one.start()
+    wait_until(lambda: shared.waiting)
+    other_waits.set()
+    many.join()
+    one.join()
+    assert order[:2] == [("many", 0), ("one", 0)]
+    assert len(order) == 7

@@ -1,0 +1,415 @@
+"""Programs in sessions: run by the engine, with the edits of other processors around them, or by the server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from logitport import (
+    EditProcessor,
+    EditRequest,
+    Edits,
+    History,
+    InvalidArgument,
+    InvalidParams,
+    InvalidProgram,
+    InvalidTokenId,
+    LimitExceeded,
+    NeedSync,
+    ProcessorFailed,
+    ProcessorTimedOut,
+    Request,
+    RowEdits,
+    UnknownProcessor,
+)
+from logitport.core import tensors
+from logitport.ops import apply_edits
+from logitport.programs.program import Parameter, Program
+from logitport.programs.request_tokens import RequestTokens
+from logitport.programs.runtime.runner import Runner
+from logitport.programs.types import Element
+from logitport_proto import common_pb2, processing_pb2
+from logitport_server.session import step as step_module
+from logitport_server.session.apply import apply
+from tests.client.programs.runtime import build
+from tests.server.conftest import AddOutputs, CountCalls, DenyHistory, EngineRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+VOCAB = 10
+INF = float("inf")
+MIN_P, PENALTY, TEMPERATURE = build.min_p(), build.repetition_penalty(3), build.temperature()
+PROGRAMS = {verified.program.digest: verified for verified in (MIN_P, PENALTY, TEMPERATURE)}
+P = ("min_p", {"min_p": 0.3})
+R = ("penalty", {"penalty": 2.0})
+T = ("temperature", {"temperature": 0.5})
+DENY, ADD = ("DenyHistory", {}), ("AddOutputs", {})
+
+
+class Deny(EditProcessor):
+    """Denies the parameter `ids`; raises after as many new ids as the parameter `fails_after`."""
+
+    def advance(self, request: EditRequest, token_id: int) -> None:
+        if len(request.history.output_token_ids) == request.params.get("fails_after"):
+            raise ValueError("boom")
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.deny(request.params["ids"])
+
+
+class Bias(EditProcessor):
+    """Adds the parameter `added` to id 0."""
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.bias([0], [request.params["added"]])
+
+
+def deny(*ids: int, **params: Any) -> tuple[str, dict[str, Any]]:
+    return "Deny", {"ids": list(ids), **params}
+
+
+@pytest.fixture
+def open_session(open_engine: Any) -> Any:
+    """Opens a session that knows three programs; the engine runs programs by default."""
+
+    def opened(*, runs_programs: bool = True, vocab_size: int = VOCAB, **options: Any) -> Any:
+        toys = (DenyHistory, AddOutputs, CountCalls, Deny, Bias)
+        engine = open_engine(vocab_size, *toys, runs_programs=runs_programs, max_draft_tokens=4, **options)
+        engine.registry.toys |= {"min_p": MIN_P, "penalty": PENALTY, "temperature": TEMPERATURE} | PROGRAMS
+        return engine
+
+    return opened
+
+
+def admit(engine: Any, slot: int, *chain: Any, **fields: Any) -> tuple[EngineRequest, processing_pb2.RequestsAdded]:
+    prompt = fields.pop("prompt", [1, 2])
+    on_server = fields.pop("programs_on_server", False)
+    known = EngineRequest(slot, 0, Request(tuple(prompt), processors=chain, **fields), [*prompt], on_server)
+    reply = engine.send_add(known, in_background=False)
+    assert not reply.failures, reply.failures
+    return known, reply
+
+
+def denied(edits: common_pb2.Edits, rows: int) -> list[list[int]]:
+    logits = np.zeros((rows, VOCAB), np.float32)
+    apply_edits(Edits.from_proto(edits, rows, VOCAB), logits)
+    return [np.flatnonzero(row == -np.inf).tolist() for row in logits]
+
+
+def finish(
+    reply: processing_pb2.StepEdits,
+    logits: torch.Tensor,
+    rows: Sequence[tuple[EngineRequest, Sequence[int]]],
+    programs: dict[EngineRequest, Sequence[str]],
+) -> None:
+    """Do what an engine does: apply the edits, and run the programs between them. Each row has a request and drafts."""
+    parts = [reply.edits, *reply.later_edits]
+    most = max(sum(map(bool, digests)) for digests in programs.values())
+    for part in range(max(most, len(parts) - 1) + 1):
+        if part < len(parts):
+            apply_edits(Edits.from_proto(parts[part], len(logits), VOCAB), logits)
+        for index, (known, drafts) in enumerate(rows):
+            places = [place for place, digest in enumerate(programs[known]) if digest]
+            if part >= len(places):
+                continue
+            place = places[part]
+            prompt = known.request.prompt_token_ids
+            history = History(prompt, [*known.history[len(prompt) :], *drafts])
+            params = known.request.processors[place][1]  # type: ignore[index]
+            verified = PROGRAMS[programs[known][place]]
+            Runner().apply(verified, logits, [index], [params], [RequestTokens(history)])
+
+
+def test_the_engine_runs_the_programs_of_a_chain(open_session: Any) -> None:
+    engine = open_session()
+    known, reply = admit(engine, 0, DENY, P, T)
+    assert (reply.reads_logits, len(engine.session)) == (b"\0", 1)
+    (chain,) = reply.chains
+    digests = [MIN_P.program.digest, TEMPERATURE.program.digest]
+    assert [*chain.processors] == ["DenyHistory", *digests]
+    assert [*chain.programs] == ["", *digests]
+    step = engine.step({known: [3]})
+    assert (step.logits_rows, len(step.later_edits)) == (b"", 0)
+    assert denied(step.edits, 1) == [[1, 2, 3]]
+    assert {one.processor: one.rows for one in step.applied} == dict.fromkeys(["DenyHistory", *digests], 1)
+    with pytest.raises(InvalidArgument, match="requested no logits"):
+        engine.process(1)
+
+
+@pytest.mark.parametrize(
+    ("chain", "options", "fields"),
+    [
+        ([DENY, P], {"runs_programs": False}, {}),
+        ([DENY, P], {}, {"programs_on_server": True}),
+        ([P, ADD], {}, {}),
+        ([ADD, DENY, T, P], {}, {}),
+    ],
+)
+def test_the_server_runs_the_programs(open_session: Any, chain: Any, options: Any, fields: Any) -> None:
+    engine = open_session(**options)
+    known, reply = admit(engine, 0, *chain, **fields)
+    assert reply.reads_logits == b"\1"
+    assert [*reply.chains[0].programs] == []
+    step = engine.step({known: [3]})
+    assert step.logits_rows == np.int32(0).tobytes()
+    assert (len(step.edits.rows), len(step.later_edits)) == (0, 0)
+    _, processed = engine.process(1)
+    assert {one.rows for one in processed.applied} == {1}
+    assert len(processed.applied) == len(chain)
+
+
+def test_edits_are_split_by_the_programs_before_them(open_session: Any) -> None:
+    engine = open_session()
+    mixed, _ = admit(engine, 0, deny(1), P, deny(2), deny(3), R, deny(4))
+    program_last, _ = admit(engine, 1, deny(5), deny(6), P)
+    program_first, _ = admit(engine, 2, T, deny(7))
+    without, _ = admit(engine, 3, deny(8), deny(9))
+    step = engine.step({mixed: [], program_last: [], program_first: [], without: []})
+    assert denied(step.edits, 4) == [[1], [5, 6], [], [8, 9]]
+    assert [denied(edits, 4) for edits in step.later_edits] == [[[2, 3], [], [7], []], [[4], [], [], []]]
+    step = engine.step({program_last: [], without: []})
+    assert denied(step.edits, 2) == [[5, 6], [8, 9]]
+    assert len(step.later_edits) == 0, "no edits follow a program"
+
+
+def test_rows_without_an_allowed_id_are_those_of_all_edits(open_session: Any) -> None:
+    engine = open_session()
+    full, _ = admit(engine, 0, deny(*range(5)), P, deny(*range(5, VOCAB)))
+    other, _ = admit(engine, 1, deny(*range(5)), P, deny(*range(5, VOCAB - 1)))
+    assert engine.step({other: [], full: []}).all_denied_rows == np.int32(1).tobytes()
+    assert engine.step({other: []}).all_denied_rows == b""
+
+
+CHAINS = [
+    [DENY, P, ("Bias", {"added": 3.0}), R],
+    [R, deny(0, 4)],
+    [T, ("Bias", {"added": -1.0}), P, deny(3)],
+    [deny(2, 3)],
+]
+
+
+@pytest.mark.parametrize("drafted", [False, True])
+def test_both_ways_have_equal_results(open_session: Any, drafted: bool) -> None:
+    own, server = open_session(), open_session(runs_programs=False)
+    known = [admit(own, slot, *chain, prompt=[slot, 5]) for slot, chain in enumerate(CHAINS)]
+    others = [admit(server, slot, *chain, prompt=[slot, 5])[0] for slot, chain in enumerate(CHAINS)]
+    programs = {one: [*reply.chains[0].programs] for one, reply in known}
+    mine = [one for one, _ in known]
+    generator = torch.Generator().manual_seed(1)
+    for step in range(3):
+        drafts = [[6, 7], [8], [], [9]] if drafted else [[], [], [], []]
+        offsets = [(slot, offset) for slot, ids in enumerate(drafts) for offset in range(len(ids) + 1)]
+        columns = {
+            "row_requests": np.array([slot for slot, _ in offsets], "<i4").tobytes(),
+            "row_draft_offsets": np.array([offset for _, offset in offsets], "<i4").tobytes(),
+        }
+        results = []
+        logits = torch.randn(len(offsets), VOCAB, generator=generator)
+        for engine, requests in ((own, mine), (server, others)):
+            drafts_of = {one: ids for one, ids in zip(requests, drafts, strict=True) if ids}
+            reply = engine.step({one: [step, 1] for one in requests}, drafts_of, **columns)
+            assert not reply.failures
+            result = logits.clone()
+            if engine is own:
+                assert not reply.logits_rows
+                rows = [(mine[slot], drafts[slot][:offset]) for slot, offset in offsets]
+                finish(reply, result, rows, programs)
+            else:
+                requested = np.frombuffer(reply.logits_rows, "<i4").tolist()
+                message, edited = processing_pb2.StepLogits(), processing_pb2.StepLogitsEdited()
+                tensors.write(message.logits, logits[requested])
+                engine.session.edit_logits(message, edited)
+                assert not edited.failures
+                apply_edits(Edits.from_proto(reply.edits, len(offsets), VOCAB), result)
+                result[requested] = tensors.to_torch(edited.logits)
+            results.append(result)
+        assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("on_error", ["skip", "abort"])
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_request_that_fails_beside_its_program(open_session: Any, on_error: Any, place: int) -> None:
+    engine = open_session()
+    chain = [deny(4), P, deny(5)]
+    chain[place] = deny(9, fails_after=1)
+    failing, _ = admit(engine, 0, *chain, on_error=on_error)
+    other, _ = admit(engine, 1, deny(6), P, deny(7))
+    step = engine.step({failing: [3], other: [3]})
+    assert engine.failures(step) == {0: (ProcessorFailed, on_error == "skip")}
+    assert denied(step.edits, 2) == [[], [6]]
+    assert [denied(edits, 2) for edits in step.later_edits] == [[[], [7]]]
+    assert {one.processor: one.rows for one in step.applied} == {"Deny": 2, MIN_P.program.digest: 1}
+    step = engine.step({failing: [4], other: [4]})
+    assert (0 in engine.failures(step)) == (on_error == "abort")
+
+
+def test_invalid_edits_fail_only_their_request(open_session: Any) -> None:
+    engine = open_session()
+    failing, _ = admit(engine, 0, deny(4), P, deny(VOCAB))
+    other, _ = admit(engine, 1, deny(6), P, deny(7))
+    step = engine.step({failing: [], other: []})
+    assert engine.failures(step) == {0: (InvalidTokenId, False)}
+    assert denied(step.edits, 2) == [[], [6]]
+    assert [denied(edits, 2) for edits in step.later_edits] == [[[], [7]]]
+
+
+def test_a_replaced_request_keeps_its_programs(open_session: Any) -> None:
+    engine = open_session()
+    known, reply = admit(engine, 0, DENY, R, deny(9))
+    before = reply.chains[0]
+    known.history.append(4)
+    assert engine.failures(engine.step({known: []})) == {0: (NeedSync, False)}
+    engine.registry.toys.clear()
+    chain = zip(before.processors, known.request.processors, strict=True)
+    known.request = Request([1, 2], processors=[(name, params) for name, (_, params) in chain])  # type: ignore[misc]
+    again = engine.send_add(known, in_background=False)
+    assert [*again.chains] == [before]
+    assert again.reads_logits == b"\0"
+    step = engine.step({known: []})
+    assert (denied(step.edits, 1), denied(step.later_edits[0], 1)) == ([[1, 2, 4]], [[9]])
+
+
+def test_a_replaced_request_changes_where_its_programs_run(open_session: Any) -> None:
+    engine = open_session()
+    known, _ = admit(engine, 0, R)
+    expected = torch.ones(1, VOCAB)
+    history = RequestTokens(History([1, 2], [4]))
+    Runner().apply(PENALTY, expected, slice(None), [{"penalty": 2.0}], [history])
+    known.history.append(4)
+    for on_server in (True, False, True):
+        known.programs_on_server = on_server
+        reply = engine.send_add(known, in_background=False)
+        assert reply.reads_logits == bytes([on_server])
+        assert [*reply.chains[0].programs] == ([] if on_server else [PENALTY.program.digest])
+        step = engine.step({known: []})
+        assert bool(step.logits_rows) == on_server
+        if on_server:
+            message, edited = processing_pb2.StepLogits(), processing_pb2.StepLogitsEdited()
+            tensors.write(message.logits, torch.ones(1, VOCAB))
+            engine.session.edit_logits(message, edited)
+            assert torch.equal(tensors.to_torch(edited.logits), expected)
+
+
+def test_an_admission_in_the_background(open_session: Any, submitted: Any) -> None:
+    engine = open_session(submit=submitted)
+    known, reply = engine.begin_add(0, [ADD, *[P]])
+    other, second = engine.begin_add(1, [DENY, P, deny(9)])
+    assert (reply.pending, second.pending) == (b"\1", b"\1")
+    submitted.run()
+    submitted.run()
+    ended = {one.slot: one for one in engine.send_add(in_background=True).ended}
+    assert (ended[0].reads_logits, [*ended[0].chain.programs]) == (True, [])
+    assert (ended[1].reads_logits, [*ended[1].chain.programs]) == (False, ["", MIN_P.program.digest, ""])
+    step = engine.step({known: [], other: []})
+    assert step.logits_rows == np.int32(0).tobytes()
+    assert denied(step.later_edits[0], 2) == [[], [9]]
+
+
+@pytest.mark.parametrize("runs_programs", [False, True])
+@pytest.mark.parametrize(
+    ("chain", "vocab_size", "error"),
+    [
+        ([("min_p", {"min_p": 2})], VOCAB, InvalidParams),
+        ([("min_p", {})], VOCAB, InvalidParams),
+        ([("top_k", {})], 3, InvalidProgram),
+    ],
+)
+def test_refused_requests(
+    open_session: Any, runs_programs: bool, chain: Any, vocab_size: int, error: type[Exception]
+) -> None:
+    engine = open_session(runs_programs=runs_programs, vocab_size=vocab_size)
+    engine.registry.toys["top_k"] = build.top_k()
+    with pytest.raises(error):
+        engine.add(0, chain)
+    assert len(engine.session) == 0
+
+
+def test_a_row_that_fails_on_the_server(open_session: Any) -> None:
+    engine = open_session(runs_programs=False)
+    write = build.Writer()
+    write("divide", write("logits"), write.parameter("by"))
+    divide = write.verified(Parameter("by", Element.FLOAT32, 1.0, 0.0, 9.0), name="divide")
+    engine.registry.toys["divide"] = divide
+    requests = [
+        admit(engine, slot, ("divide", {"by": by}), on_error=on_error)[0]
+        for slot, (by, on_error) in enumerate([(2.0, "abort"), (0.0, "abort"), (0.0, "skip"), (1.0, "abort")])
+    ]
+    engine.step({one: [] for one in requests})
+    logits, reply = engine.process(4)
+    assert engine.failures(reply) == {1: (ProcessorFailed, False), 2: (ProcessorFailed, True)}
+    assert logits[[0, 2, 3]].eq(0).all()
+    assert [(one.processor, one.rows) for one in reply.applied] == [(divide.program.digest, 2)]
+
+
+def test_programs_have_the_time_of_shipped_code(open_session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first program takes long; it has processed its rows, and the second one is not called."""
+    engine = open_session(runs_programs=False)
+    slow, later = admit(engine, 0, T, on_error="skip")[0], admit(engine, 1, ADD, ADD, R)[0]
+    engine.step({slow: [], later: []})
+    monkeypatch.setattr(step_module, "monotonic", iter([0.0, 1000.0] * 8).__next__)
+    monkeypatch.setattr("logitport_server.session.step_time._GRACE_SECONDS", 0.0)
+    engine.step({slow: [], later: []})
+    logits, reply = engine.process(2)
+    assert engine.failures(reply) == {1: (ProcessorTimedOut, False)}
+    assert logits[0].tolist() == [0.0] * VOCAB
+
+
+def test_requests_of_tenants_share_a_call(open_session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = open_session(runs_programs=False)
+    requests = [admit(engine, slot, T, tenant=tenant)[0] for slot, tenant in enumerate(("a", "b", ""))]
+    calls = []
+    run = Runner.apply
+    monkeypatch.setattr(Runner, "apply", lambda self, *a, **b: (calls.append(a), run(self, *a, **b))[1])
+    engine.step({one: [] for one in requests})
+    engine.process(3)
+    assert len(calls) == 1
+
+
+def get(engine: Any, *digests: str) -> list[bytes]:
+    reply = processing_pb2.Programs()
+    engine.session.get_programs(processing_pb2.GetPrograms(digests=digests), reply)
+    return [*reply.programs]
+
+
+def test_get_programs(open_session: Any) -> None:
+    engine = open_session()
+    known, _ = admit(engine, 0, P, R)
+    admit(engine, 1, T, programs_on_server=True)
+    one, two = MIN_P.program, PENALTY.program
+    assert get(engine, two.digest, one.digest, two.digest) == [two.to_bytes(), one.to_bytes(), two.to_bytes()]
+    assert Program.from_bytes(get(engine, one.digest)[0]) == one
+    assert get(engine) == []
+    for unknown in ("0" * 64, "", "min_p", TEMPERATURE.program.digest, one.digest.upper()):
+        with pytest.raises(UnknownProcessor, match="runs no program"):
+            get(engine, one.digest, unknown)
+    engine.remove(known)
+    with pytest.raises(UnknownProcessor):
+        get(engine, one.digest)
+
+
+def test_programs_that_do_not_fit_into_a_reply(open_session: Any) -> None:
+    engine = open_session(max_message_bytes=1 << 16)
+    admit(engine, 0, P)
+    number = (1 << 16) // len(MIN_P.program.to_bytes())
+    with pytest.raises(LimitExceeded, match="--max-message-bytes"):
+        get(engine, *[MIN_P.program.digest] * number)
+    assert len(get(engine, *[MIN_P.program.digest] * (number // 2))) == number // 2
+
+
+def test_apply_runs_programs_on_the_server(open_session: Any) -> None:
+    engine = open_session(runs_programs=False)
+    message = processing_pb2.ApplyRequest(
+        requests=[Request([1], processors=[R, T]).to_proto(), Request([], processors=[deny(3)]).to_proto()]
+    )
+    tensors.write(message.logits, torch.ones(2, VOCAB))
+    reply = apply(message, lambda opening: engine.session)
+    assert not reply.failures
+    expected = torch.full((2, VOCAB), 2.0)
+    expected[0, 1] = 1.0
+    expected[1] = 1.0
+    expected[1, 3] = -INF
+    assert torch.equal(tensors.to_torch(reply.logits), expected)
