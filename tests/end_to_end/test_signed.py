@@ -8,6 +8,7 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,6 +22,7 @@ from logitport import (
     payload,
 )
 from logitport.payload.signing import read_private_key
+from tests.client.programs.runtime import build
 from tests.conftest import COMMAND
 from tests.toy_processors import AddOne
 from tests.waiting import wait_until
@@ -125,3 +127,29 @@ def test_a_removed_key(strict: RunningServer, client: Client, folder: Path) -> N
 
 def wait_for(running: RunningServer, line: str) -> None:
     wait_until(lambda: line in running.log.read_text(), running.log.read_text)
+
+
+def test_an_engine_runs_only_programs_that_it_trusts(
+    client: Client, server: RunningServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server runs the others, on the logits that the engine sends."""
+    program, key = build.temperature().program, str(folder / "keys" / "team")
+    monkeypatch.setenv("LOGITPORT_PROGRAM_KEYS", str(folder / "keys"))
+    with Client(server.target) as other, other.session(vocab_size=VOCAB, programs="trusted") as session:
+        unsigned = session.add(Request([1], processors=[(program, {"temperature": 2.0})]))
+        pending = session.begin_add(Request([1], processors=[(program, {"temperature": 2.0})])).result(30)
+        assert unsigned.sends_logits
+        assert pending.sends_logits
+        logits = np.full((2, VOCAB), 4.0, np.float32)
+        session.step({unsigned: [], pending: []}).apply(logits)
+        assert (logits == 2.0).all()
+    client.register(program, name="team/temperature", signing_key=key, shared=True)
+    with Client(client.target) as other:
+        for mode in ("trusted", "all"):
+            with other.session(vocab_size=VOCAB, programs=mode) as session:
+                signed = session.add(Request([1], processors=[("team/temperature", {"temperature": 2.0})]))
+                assert signed.reads_logits
+                assert not signed.sends_logits
+        monkeypatch.setenv("LOGITPORT_PROGRAM_KEYS", "")
+        with other.session(vocab_size=VOCAB, programs="trusted") as session:
+            assert session.add(Request([1], processors=[("team/temperature", {"temperature": 2.0})])).sends_logits

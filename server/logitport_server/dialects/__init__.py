@@ -10,6 +10,7 @@ from logitport.errors import LoadFailed
 from logitport_server.dialects.base import Dialect, RequestContext
 
 if TYPE_CHECKING:
+    from logitport.payload import Signature
     from logitport.programs.verifier import Verified
 
 __all__ = ["Dialect", "RequestContext", "make_dialect", "make_program_dialect"]
@@ -45,8 +46,8 @@ def make_dialect(processor: Any, name: str, *, shipped: bool) -> Dialect:
     return dialect_class(inner, name, shipped=shipped)
 
 
-def make_program_dialect(verified: Verified, name: str) -> Dialect:
-    """Create the dialect of a program, which has this name in messages."""
+def make_program_dialect(verified: Verified, name: str, signature: Signature | None = None) -> Dialect:
+    """Create the dialect of a program, which has this name in messages, and perhaps a signature for engines."""
     from logitport_server.dialects.program import ProgramDialect
 
-    return ProgramDialect(verified, name)
+    return ProgramDialect(verified, name, signature)

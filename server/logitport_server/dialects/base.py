@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from logitport.core.edits import RowEdits
     from logitport.core.history import History
+    from logitport.payload import Signature
     from logitport.programs.program import Program
     from logitport_server.principals import TrustDomain
     from logitport_server.shared_memory.regions import Region
@@ -92,6 +93,7 @@ class Dialect(ABC):
         seconds: how long a call of `process` may take, if the dialect can stop between rows: the rows that are left
             then fail.
         engine_program: the program that the engine runs at this place of the chain; None if it runs none.
+        signature: the signature of that program, for the engine to check; None if it is not signed.
         drafts: the draft tokens before each row of a call, if `takes_drafts` and the step has any; else ().
         processor: the instance; None if it is in another process, or not yet created.
         name: the processor's name in messages: a built-in's name, or `Payload.display_name`.
@@ -109,6 +111,7 @@ class Dialect(ABC):
     seconds: float = math.inf
     domain: TrustDomain | None = None
     engine_program: Program | None = None
+    signature: Signature | None = None
     reads_logits: bool
     takes_drafts: bool = False
     drafts: Sequence[Sequence[int]] = ()

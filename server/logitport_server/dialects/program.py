@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from logitport.core.history import History
+    from logitport.payload import Signature
     from logitport.programs.parameters import Checked
     from logitport.programs.verifier import Verified
     from logitport_server.dialects.base import EditsResult
@@ -50,15 +51,17 @@ class ProgramDialect(Dialect):
     Args:
         verified: the program.
         name: its name in messages.
+        signature: of the program, for engines.
     """
 
     reads_logits = True
     row_safe = True
 
-    def __init__(self, verified: Verified, name: str) -> None:
+    def __init__(self, verified: Verified, name: str, signature: Signature | None = None) -> None:
         super().__init__(None, name, shipped=False)
         self.takes_long = False  # in a step's first frame; logits are processed on a thread in any case
         self.verified = verified
+        self.signature = signature
         self._reads_history = verified.reads_history
         # A program that does not read the history runs once for the rows of all draft offsets.
         self.takes_drafts = not self._reads_history
@@ -139,6 +142,7 @@ class DeferredProgram(Dialect):
         self.takes_long = False
         self.key = program.key
         self.engine_program = program.verified.program
+        self.signature = program.signature
         self._program = program
 
     @property

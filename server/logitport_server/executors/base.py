@@ -36,7 +36,7 @@ class Executor(ABC):
             ProcessorFailed: loading it terminated a worker, or it is quarantined.
         """
         if source.program is not None:
-            dialect = make_program_dialect(source.program, source.display_name)
+            dialect = make_program_dialect(source.program, source.display_name, source.signature)
         elif source.installed is not None:
             dialect = make_dialect(source.installed, source.display_name, shipped=False)
         else:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from logitport.payload import Payload
+    from logitport.payload import Payload, Signature
     from logitport.programs.verifier import Verified
     from logitport_server.principals import TrustDomain
 
@@ -28,6 +28,11 @@ class Source:
     payload: Payload | None = None
     domain: TrustDomain | None = None
     program: Verified | None = None
+
+    @property
+    def signature(self) -> Signature | None:
+        """The signature of the payload, if it has one."""
+        return None if self.payload is None else self.payload.signature
 
     @property
     def display_name(self) -> str:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import orjson
+
 from logitport.errors import LimitExceeded, UnknownProcessor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from logitport.payload import Signature
+    from logitport.programs.program import Program
     from logitport_proto import processing_pb2
     from logitport_server.session.active_request import ActiveRequest
 
@@ -24,35 +28,45 @@ def describe_chain(request: ActiveRequest, chain: processing_pb2.AdmittedChain) 
         chain.programs.extend("" if program is None else program.digest for program in programs)
 
 
-def serialize_programs(requests: Iterable[ActiveRequest], digests: Sequence[str], max_bytes: int) -> list[bytes]:
-    """The canonical bytes of programs, in the order of their digests.
+def write_programs(
+    requests: Iterable[ActiveRequest], digests: Sequence[str], max_bytes: int, reply: processing_pb2.Programs
+) -> None:
+    """Write the canonical bytes and the signatures of programs, in the order of their digests.
 
     Args:
         requests: the requests of the session.
         digests: of programs that the engine runs for some of them.
         max_bytes: the size limit of the reply.
+        reply: the message.
 
     Raises:
         UnknownProcessor: the engine runs no program with one of the digests.
         LimitExceeded: the programs do not fit into one reply.
     """
-    programs = {
-        program.digest: program
+    found = {
+        program.digest: (program, entry.dialect.signature)
         for request in requests
         if request.programs_before
         for entry in request.chain
         if (program := entry.dialect.engine_program) is not None
     }
-    if unknown := [digest for digest in digests if digest not in programs]:
+    if unknown := [digest for digest in digests if digest not in found]:
         raise UnknownProcessor(
             f"the engine runs no program {unknown[0]!r:.100} for a request of this session; send digests of "
             "AdmittedChain.programs, while the session has a request with them"
         )
-    serialized = {digest: programs[digest].to_bytes() for digest in {*digests}}
-    size_bytes = sum(len(serialized[digest]) + _MAX_FIELD_BYTES for digest in digests) + _MAX_FIELD_BYTES
-    if size_bytes > max_bytes:
+    serialized = {digest: _serialized(*found[digest]) for digest in {*digests}}
+    size_bytes = sum(len(part) + _MAX_FIELD_BYTES for digest in digests for part in serialized[digest])
+    if size_bytes > max_bytes - _MAX_FIELD_BYTES:
         raise LimitExceeded(
             f"{len(digests)} programs have {size_bytes} bytes; a reply has at most {max_bytes}: request fewer in one "
             "frame, or raise --max-message-bytes"
         )
-    return [serialized[digest] for digest in digests]
+    for digest in digests:
+        program, signature = serialized[digest]
+        reply.programs.append(program)
+        reply.signatures.append(signature)
+
+
+def _serialized(program: Program, signature: Signature | None) -> tuple[bytes, bytes]:
+    return program.to_bytes(), b"" if signature is None else orjson.dumps(signature.to_json())

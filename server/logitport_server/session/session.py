@@ -29,7 +29,7 @@ from logitport_server.session.columns import (
     unpack_int32,
     write_outcome,
 )
-from logitport_server.session.engine_programs import describe_chain, serialize_programs
+from logitport_server.session.engine_programs import describe_chain, write_programs
 from logitport_server.session.grouping import Row, Rows
 from logitport_server.session.hosting import HostedProcessors
 from logitport_server.session.lending import Lending
@@ -222,9 +222,7 @@ class EngineSession:
 
     def get_programs(self, frame: processing_pb2.GetPrograms, reply: processing_pb2.Programs) -> None:
         """Send programs that the engine has to run. Raises UnknownProcessor, LimitExceeded."""
-        reply.programs.extend(
-            serialize_programs(self._requests.values(), frame.digests, self._limits.max_message_bytes)
-        )
+        write_programs(self._requests.values(), frame.digests, self._limits.max_message_bytes, reply)
 
     def step(self, frame: processing_pb2.Step, reply: processing_pb2.StepEdits) -> None:
         """Extend the histories by the sampled ids, and reply with the edits of the logits-free chains."""
