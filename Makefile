@@ -33,8 +33,8 @@ test-slow: $(VENV)/.installed .venv-proto/.installed ## what `make test` leaves 
 test-all: $(VENV)/.installed .venv-proto/.installed ## all tests but the peers' and engines'
 	$(PYTEST) -m "not peers and not engines"
 
-test-peers: $(VENV)/.installed .peers/sglang/.unpacked ## built-ins and payloads against the real SGLang classes
-	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m pytest -q -m peers
+test-peers: $(VENV)/.installed .peers/sglang/.unpacked .peers/vllm-$(VLLM)/.unpacked ## built-ins and payloads against the real SGLang, vLLM and transformers
+	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang LOGITPORT_VLLM=$(CURDIR)/.peers/vllm-$(VLLM) $(BIN)/python -m pytest -q -m peers
 
 test-engines: test-llama-cpp test-sglang test-vllm ## the hooks in real engines, each in an environment of its own
 
