@@ -14,6 +14,10 @@ pytestmark = pytest.mark.peers
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 
 
+class Orchestrator(SimpleNamespace):
+    """What penalizers read; they keep a weak reference."""
+
+
 def penalized(modules, module, name, logits, params, outputs):
     """Logits of SGLang after these output ids, for a row after the other, so that outputs may differ in length."""
     getattr(modules, module).is_pin_memory_available = lambda device: False
@@ -22,7 +26,7 @@ def penalized(modules, module, name, logits, params, outputs):
         tokenizer = SimpleNamespace(additional_stop_token_ids=None, eos_token_id=None)
         sampling_params = SimpleNamespace(**{"stop_token_ids": None, **one})
         req = SimpleNamespace(sampling_params=sampling_params, eos_token_ids={3}, tokenizer=tokenizer)
-        orchestrator = SimpleNamespace(reqs=lambda req=req: [req], vocab_size=VOCAB_SIZE, device="cpu")
+        orchestrator = Orchestrator(reqs=lambda req=req: [req], vocab_size=VOCAB_SIZE, device="cpu")
         penalizer = getattr(getattr(modules, module), name)(orchestrator)
         penalizer._prepare()
         for token_id in output:
@@ -81,9 +85,6 @@ def test_min_tokens(sglang_penalizers, count):
     outputs = [output for _, output in HISTORIES]
     logits = random_logits(4, 0)[0]
     params = [{"min_new_tokens": count, "stop_token_ids": {8}}] * 4
-    sglang_penalizers.min_new_tokens.torch = torch
-    for req in params:
-        req["tokenizer"] = None
     theirs = penalized(sglang_penalizers, "min_new_tokens", "BatchedMinNewTokensPenalizer", logits, params, outputs)
     found = run("min_tokens", logits, [{"min_tokens": count, "stop_token_ids": [8, 3]}] * 4, HISTORIES)
     assert_same(found, theirs)

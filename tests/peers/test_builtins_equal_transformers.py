@@ -87,7 +87,7 @@ def test_logit_bias():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_green_list(dtype):
-    for ratio, bias, key in ((0.25, 2.0, 15_485_863), (0.5, -0.7, 2**40 + 3), (0.01, 1.0, 0)):
+    for ratio, bias, key in ((0.25, 2.0, 15_485_863), (0.5, -0.75, 2**40 + 3), (0.01, 1.0, 0)):
         theirs = logits_process.WatermarkLogitsProcessor(VOCAB_SIZE, "cpu", ratio, bias, key)
         params = {"greenlist_ratio": ratio, "bias": bias, "hashing_key": key}
         for logits in random_logits(4, 0):

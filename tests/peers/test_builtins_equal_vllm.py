@@ -89,7 +89,11 @@ def test_penalties(vllm_sampling, name, seed):
         theirs = vllm_sampling.utils.apply_penalties(
             logits.clone(), prompts, outputs, *(torch.tensor(one) for one in penalties.values())
         )
-        assert_same(run(name, logits, [{name: number} for number in numbers], HISTORIES), theirs)
+        found = run(name, logits, [{name: number} for number in numbers], HISTORIES)
+        if name == "repetition_penalty":  # vLLM multiplies by 1 / penalty on a CPU, and so rounds twice
+            torch.testing.assert_close(found, theirs, rtol=2e-7, atol=0)
+        else:
+            assert_same(found, theirs)
 
 
 def padded(histories):
