@@ -71,6 +71,7 @@ class Dry(EditProcessor):
     """
 
     builtin_name = "dry"
+    takes_long = True
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:

@@ -37,6 +37,7 @@ class GreenList(EditProcessor):
     """
 
     builtin_name = "green_list"
+    takes_long = True
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
@@ -45,6 +46,8 @@ class GreenList(EditProcessor):
 
     def start(self, request: EditRequest) -> None:
         """Read the parameters. Raises InvalidParams."""
+        import torch  # noqa: F401 - takes a second, which a step must not wait for
+
         lists, bias = read(request.params)
         if lists.vocab_size > request.vocab_size:
             raise InvalidParams(

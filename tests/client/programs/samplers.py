@@ -169,6 +169,15 @@ class NoRepeat(TensorProcessor):
         return torch.where(bonus, banned + params.bonus[:, None], banned)
 
 
+class Padded(TensorProcessor):
+    """Adds elements at both ends, to logits and to a mask."""
+
+    def process(self, logits, params, history):
+        padded = torch.nn.functional.pad(logits, (2, 1), value=-1.5)
+        small = torch.nn.functional.pad(logits < 0, (0, 3), value=True)
+        return torch.where(small, padded, 0)[:, 1:-2]
+
+
 class ConstantIds(TensorProcessor):
     def process(self, logits, params, history):
         logits[:, [1, 5, -1]] = -INF
@@ -222,6 +231,7 @@ CASES = [
     (Penalties, {"presence": [0.5, 0.0, 1.0], "frequency": [0.0, 0.3, 0.1]}),
     (SigmaFilter, {"n": [1.0, 2.0, 0.5]}),
     (NoRepeat, {"bonus": [1.0, 2.0, 3.0]}),
+    (Padded, {}),
     (ConstantIds, {}),
     (Held, {}),
     (Table, {}),
