@@ -35,7 +35,7 @@ def takes_a_float(self, logits, params, history):
     return logits * float(params.x[0])
 
 
-@refused("pad(logits, (1, 1), mode=\"replicate\")", "")
+@refused('pad(logits, (1, 1), mode="replicate")', "")
 def pads_with_other_logits(self, logits, params, history):
     return torch.nn.functional.pad(logits, (1, 1), mode="replicate")[:, 1:-1]
 
