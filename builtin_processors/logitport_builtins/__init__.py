@@ -1,14 +1,26 @@
-"""Processors that ship with logitport. All are logits-free: their edits depend only on the token history."""
+"""Processors that ship with logitport.
+
+Those of `BUILTINS` are logits-free: their edits depend only on the token history. Those of `BUILTIN_PROGRAMS` read
+logits.
+"""
 
 from __future__ import annotations
 
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from logitport_builtins.bad_words import BadWords
 from logitport_builtins.configuration import configure
 from logitport_builtins.disallowed_tokens import DisallowedTokens
+from logitport_builtins.dry import Dry
 from logitport_builtins.grammar import Grammar
+from logitport_builtins.green_list import GreenList, GreenListDetector
+from logitport_builtins.logit_bias import LogitBias
+from logitport_builtins.min_tokens import MinTokens
 from logitport_builtins.no_repeat_ngram import NoRepeatNGram
+from logitport_builtins.penalties import FrequencyPenalty, PresencePenalty
+from logitport_builtins.programs import BUILTIN_PROGRAMS
+from logitport_builtins.sampling import Epsilon, Eta, MinP, RepetitionPenalty, Temperature, TopK, TopP, TypicalP
 from logitport_builtins.sglang_names import (
     DeepseekOCRNoRepeatNGramLogitProcessor,
     DeepSeekR1ThinkingBudgetLogitProcessor,
@@ -27,11 +39,28 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUILTINS",
+    "BUILTIN_PROGRAMS",
     "configure",
     "DisallowedTokens",
     "ThinkingBudget",
     "NoRepeatNGram",
     "Grammar",
+    "BadWords",
+    "Dry",
+    "FrequencyPenalty",
+    "GreenList",
+    "GreenListDetector",
+    "LogitBias",
+    "MinTokens",
+    "PresencePenalty",
+    "Epsilon",
+    "Eta",
+    "MinP",
+    "RepetitionPenalty",
+    "Temperature",
+    "TopK",
+    "TopP",
+    "TypicalP",
     "DisallowedTokensLogitsProcessor",
     "ThinkingBudgetLogitProcessor",
     "Qwen3ThinkingBudgetLogitProcessor",
@@ -44,9 +73,19 @@ __all__ = [
 # By the names that requests use. For a class with a name of its own, the SDK sends the name instead of the class.
 BUILTINS: Mapping[str, type[EditProcessor]] = MappingProxyType(
     {
-        DisallowedTokens.builtin_name: DisallowedTokens,
-        ThinkingBudget.builtin_name: ThinkingBudget,
-        NoRepeatNGram.builtin_name: NoRepeatNGram,
-        Grammar.builtin_name: Grammar,
+        builtin.builtin_name: builtin
+        for builtin in (
+            DisallowedTokens,
+            ThinkingBudget,
+            NoRepeatNGram,
+            Grammar,
+            BadWords,
+            Dry,
+            FrequencyPenalty,
+            GreenList,
+            LogitBias,
+            MinTokens,
+            PresencePenalty,
+        )
     }
 )

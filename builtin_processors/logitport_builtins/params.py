@@ -9,11 +9,12 @@ import numpy as np
 from logitport.errors import InvalidParams, InvalidTokenId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
 _MAX_ID = np.iinfo(np.int32).max  # token ids travel as int32
+_MAX_DIGITS = len(str(_MAX_ID))
 
 
 class Params:
@@ -62,6 +63,28 @@ class Params:
             raise self.error(f"{key} must be an integer of at least {minimum}, not {value!r}")
         return value
 
+    def number(self, key: str, minimum: float, maximum: float) -> float:
+        """Read an integer or a float in [minimum, maximum]. A boolean is not a number.
+
+        Raises:
+            InvalidParams: absent, another type, NaN, or outside the limits.
+        """
+        value = self._required(key)
+        if not _is_number(value) or not minimum <= value <= maximum:
+            raise self.error(f"{key} must be a number in [{minimum:g}, {maximum:g}], not {value!r}")
+        return float(value)
+
+    def boolean(self, key: str) -> bool:
+        """Read a boolean.
+
+        Raises:
+            InvalidParams: absent, or another type.
+        """
+        value = self._required(key)
+        if not isinstance(value, bool):
+            raise self.error(f"{key} must be true or false, not {value!r}")
+        return value
+
     def token_id(self, key: str) -> int:
         """Read a token id.
 
@@ -79,20 +102,68 @@ class Params:
         Raises:
             InvalidParams: absent, not a list of integers, or an id outside [0, 2**31).
         """
+        ids = np.array(self._ids(key, self._required(key)), np.int32)
+        ids.flags.writeable = False
+        return ids
+
+    def token_sequences(self, key: str) -> list[list[int]]:
+        """Read a list of lists of token ids, none of them empty.
+
+        Raises:
+            InvalidParams: absent, not a list of lists of integers, an empty list inside, or an id outside [0, 2**31).
+        """
         value = self._required(key)
+        if not isinstance(value, (list, tuple)):
+            raise self.error(f"{key} must be a list of lists of token ids, not {value!r}")
+        sequences = [list(self._ids(f"{key}[{place}]", one)) for place, one in enumerate(value)]
+        if [] in sequences:
+            raise self.error(f"{key}[{sequences.index([])}] is empty; it must have at least one token id")
+        return sequences
+
+    def token_numbers(self, key: str, minimum: float, maximum: float) -> dict[int, float]:
+        """Read an object of numbers in [minimum, maximum] by token id.
+
+        The ids are integers or, as in JSON, strings of decimal digits.
+
+        Raises:
+            InvalidParams: absent, another type, an id outside [0, 2**31) or given twice, or a number outside the
+                limits.
+        """
+        value = self._required(key)
+        if not isinstance(value, dict):
+            raise self.error(f"{key} must be an object with a number for each token id, not {value!r}")
+        numbers: dict[int, float] = {}
+        for name, number in value.items():
+            token_id = int(name) if isinstance(name, str) and _is_decimal(name) else name
+            if type(token_id) is not int or not 0 <= token_id <= _MAX_ID:
+                raise self.error(f"{key} must have token ids as keys, integers in [0, {_MAX_ID}], not {name!r:.100}")
+            if token_id in numbers:
+                raise self.error(f"{key} has token id {token_id} twice")
+            if not _is_number(number) or not minimum <= number <= maximum:
+                raise self.error(f"{key}[{token_id}] must be a number in [{minimum:g}, {maximum:g}], not {number!r}")
+            numbers[token_id] = float(number)
+        return numbers
+
+    def _ids(self, key: str, value: Any) -> Sequence[int]:
         if not isinstance(value, (list, tuple)):
             raise self.error(f"{key} must be a list of token ids, not {value!r}")
         wrong = [item for item in value if type(item) is not int or not 0 <= item <= _MAX_ID]
         if wrong:
             raise self.error(f"{key} must hold token ids, integers in [0, {_MAX_ID}], not {wrong[0]!r}")
-        ids = np.array(value, np.int32)
-        ids.flags.writeable = False
-        return ids
+        return value
 
     def _required(self, key: str) -> Any:
         if key not in self._given:
             raise self.error(f"{key} is missing")
         return self._given[key]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_decimal(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) <= _MAX_DIGITS
 
 
 def check_in_vocabulary(processor: str, token_ids: ArrayLike, vocab_size: int) -> None:

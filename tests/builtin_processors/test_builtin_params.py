@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -21,6 +22,18 @@ GOOD = [
     ("no_repeat_ngram", {"ngram_size": 1}),
     ("no_repeat_ngram", {"ngram_size": 4, "window_size": 2, "whitelist_token_ids": []}),
     ("no_repeat_ngram", {"ngram_size": 10**30, "window_size": None, "whitelist_token_ids": None}),
+    ("presence_penalty", {"presence_penalty": -2}),
+    ("frequency_penalty", {"frequency_penalty": 2.0}),
+    ("logit_bias", {"logit_bias": {"0": 100, 5: -100.0, "007": 1}}),
+    ("min_tokens", {"min_tokens": 0}),
+    ("min_tokens", {"min_tokens": 10**12, "stop_token_ids": []}),
+    ("bad_words", {"bad_words_ids": []}),
+    ("bad_words", {"bad_words_ids": [[1], (2, 3)], "generated_only": True}),
+    ("dry", {"dry_multiplier": 0}),
+    ("dry", {"dry_multiplier": 0.8, "dry_base": 1, "dry_allowed_length": 1, "dry_penalty_last_n": 64}),
+    ("dry", {"dry_multiplier": 0.8, "dry_sequence_breaker_ids": [5]}),
+    ("green_list", {}),
+    ("green_list", {"greenlist_ratio": 0.5, "bias": -100, "hashing_key": 0, "vocab_size": 1}),
 ]
 
 BAD = [
@@ -61,6 +74,37 @@ BAD = [
     ("no_repeat_ngram", {"ngram_size": 3, "window_size": 0}, "window_size must be an integer of at least 1, not 0"),
     ("no_repeat_ngram", {"ngram_size": 3, "whitelist_token_ids": [None]}, "not None"),
     ("no_repeat_ngram", {"ngram_size": 3, "whitelist": [1]}, "unknown parameter 'whitelist'"),
+    ("presence_penalty", {}, "presence_penalty is missing"),
+    ("presence_penalty", {"presence_penalty": 2.1}, "must be a number in [-2, 2], not 2.1"),
+    ("frequency_penalty", {"frequency_penalty": math.nan}, "must be a number in [-2, 2], not nan"),
+    ("frequency_penalty", {"frequency_penalty": True}, "must be a number in [-2, 2], not True"),
+    ("frequency_penalty", {"presence_penalty": 1}, "unknown parameter 'presence_penalty'"),
+    ("logit_bias", {"logit_bias": [1]}, "must be an object with a number for each token id, not [1]"),
+    ("logit_bias", {"logit_bias": {"x": 1}}, "must have token ids as keys, integers in [0, 2147483647], not 'x'"),
+    ("logit_bias", {"logit_bias": {"-1": 1}}, "not '-1'"),
+    ("logit_bias", {"logit_bias": {"2147483648": 1}}, "not '2147483648'"),
+    ("logit_bias", {"logit_bias": {"9" * 5000: 1}}, "not '999"),
+    ("logit_bias", {"logit_bias": {True: 1}}, "not True"),
+    ("logit_bias", {"logit_bias": {"1": 1, 1: 1}}, "has token id 1 twice"),
+    ("logit_bias", {"logit_bias": {"1": 100.5}}, "logit_bias[1] must be a number in [-100, 100], not 100.5"),
+    ("logit_bias", {"logit_bias": {"1": "2"}}, "not '2'"),
+    ("min_tokens", {"min_tokens": -1}, "at least 0, not -1"),
+    ("min_tokens", {"min_tokens": 1, "stop_token_ids": 2}, "must be a list of token ids, not 2"),
+    ("bad_words", {"bad_words_ids": 1}, "must be a list of lists of token ids, not 1"),
+    ("bad_words", {"bad_words_ids": [1]}, "bad_words_ids[0] must be a list of token ids, not 1"),
+    ("bad_words", {"bad_words_ids": [[1], []]}, "bad_words_ids[1] is empty"),
+    ("bad_words", {"bad_words_ids": [[-1]]}, "bad_words_ids[0] must hold token ids"),
+    ("bad_words", {"bad_words_ids": [[1]], "generated_only": 1}, "generated_only must be true or false, not 1"),
+    ("dry", {}, "dry_multiplier is missing"),
+    ("dry", {"dry_multiplier": -0.5}, "must be a number in [0, 1e+06], not -0.5"),
+    ("dry", {"dry_multiplier": 1, "dry_base": 0.9}, "must be a number in [1, 1e+06], not 0.9"),
+    ("dry", {"dry_multiplier": 1, "dry_allowed_length": 0}, "at least 1, not 0"),
+    ("dry", {"dry_multiplier": 1, "dry_penalty_last_n": -1}, "at least 1, not -1"),
+    ("green_list", {"greenlist_ratio": 0}, "greenlist_ratio must lie between 0 and 1, not 0"),
+    ("green_list", {"greenlist_ratio": 1.0}, "greenlist_ratio must lie between 0 and 1, not 1.0"),
+    ("green_list", {"hashing_key": -1}, "at least 0, not -1"),
+    ("green_list", {"vocab_size": 0}, "at least 1, not 0"),
+    ("green_list", {"seeding_scheme": "selfhash"}, "unknown parameter 'seeding_scheme'"),
 ]
 
 

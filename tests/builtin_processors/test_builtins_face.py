@@ -10,11 +10,28 @@ from logitport.processors import EditProcessor
 def test_public_names():
     assert logitport_builtins.__all__ == [
         "BUILTINS",
+        "BUILTIN_PROGRAMS",
         "configure",
         "DisallowedTokens",
         "ThinkingBudget",
         "NoRepeatNGram",
         "Grammar",
+        "BadWords",
+        "Dry",
+        "FrequencyPenalty",
+        "GreenList",
+        "GreenListDetector",
+        "LogitBias",
+        "MinTokens",
+        "PresencePenalty",
+        "Epsilon",
+        "Eta",
+        "MinP",
+        "RepetitionPenalty",
+        "Temperature",
+        "TopK",
+        "TopP",
+        "TypicalP",
         "DisallowedTokensLogitsProcessor",
         "ThinkingBudgetLogitProcessor",
         "Qwen3ThinkingBudgetLogitProcessor",
@@ -27,10 +44,13 @@ def test_public_names():
 
 
 def test_every_builtin_is_logits_free_and_checks_its_parameters():
-    assert list(logitport_builtins.BUILTINS) == ["disallowed_tokens", "thinking_budget", "no_repeat_ngram", "grammar"]
+    assert list(logitport_builtins.BUILTINS) == [
+        *("disallowed_tokens", "thinking_budget", "no_repeat_ngram", "grammar"),
+        *("bad_words", "dry", "frequency_penalty", "green_list", "logit_bias", "min_tokens", "presence_penalty"),
+    ]
     for builtin in logitport_builtins.BUILTINS.values():
         assert issubclass(builtin, EditProcessor)
-        assert "validate_params" in vars(builtin)
+        assert builtin.validate_params.__func__ is not EditProcessor.validate_params.__func__
 
 
 def test_the_import_loads_neither_torch_nor_the_server():

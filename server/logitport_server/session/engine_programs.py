@@ -63,9 +63,8 @@ def write_programs(
             "frame, or raise --max-message-bytes"
         )
     for digest in digests:
-        program, signature = serialized[digest]
-        reply.programs.append(program)
-        reply.signatures.append(signature)
+        reply.programs.append(serialized[digest][0])
+        reply.signatures.append(serialized[digest][1])
 
 
 def _serialized(program: Program, signature: Signature | None) -> tuple[bytes, bytes]:

@@ -35,6 +35,21 @@ def takes_a_float(self, logits, params, history):
     return logits * float(params.x[0])
 
 
+@refused('pad(logits, (1, 1), mode="replicate")', "")
+def pads_with_other_logits(self, logits, params, history):
+    return torch.nn.functional.pad(logits, (1, 1), mode="replicate")[:, 1:-1]
+
+
+@refused("pad(logits, (-1, 1))", "write a slice")
+def pads_by_less_than_nothing(self, logits, params, history):
+    return torch.nn.functional.pad(logits, (-1, 1))
+
+
+@refused("pad(logits, (0, 0, 1, 0))", "rows")
+def pads_with_rows(self, logits, params, history):
+    return torch.nn.functional.pad(logits, (0, 0, 1, 0))[1:]
+
+
 @refused("torch.rand_like(logits)", "is random")
 def draws(self, logits, params, history):
     return logits + torch.rand_like(logits)

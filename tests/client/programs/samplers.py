@@ -182,6 +182,15 @@ class BiasesIds(TensorProcessor):
         return torch.where(chosen, logits + params.bias[:, None], logits)
 
 
+class Padded(TensorProcessor):
+    """Adds elements at both ends, to logits and to a mask."""
+
+    def process(self, logits, params, history):
+        padded = torch.nn.functional.pad(logits, (2, 1), value=-1.5)
+        small = torch.nn.functional.pad(logits < 0, (0, 3), value=True)
+        return torch.where(small, padded, 0)[:, 1:-2]
+
+
 class ConstantIds(TensorProcessor):
     def process(self, logits, params, history):
         logits[:, [1, 5, -1]] = -INF
@@ -236,6 +245,7 @@ CASES = [
     (SigmaFilter, {"n": [1.0, 2.0, 0.5]}),
     (NoRepeat, {"bonus": [1.0, 2.0, 3.0]}),
     (BiasesIds, {"ids": [(1, 7, 4499), (), (2, 2, 9000, 0)], "bias": [-INF, 1.0, 2.5]}),
+    (Padded, {}),
     (ConstantIds, {}),
     (Held, {}),
     (Table, {}),

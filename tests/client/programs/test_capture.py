@@ -52,6 +52,18 @@ def test_min_p() -> None:
     assert program.values[9].number == -INF
 
 
+def test_a_padding() -> None:
+    def process(self, logits, params, history):
+        padded = torch.nn.functional.pad(logits, (2, 1), value=-INF)
+        masks = torch.nn.functional.pad(padded > 0, (0, 0))
+        return torch.where(masks, padded, 0)[:, 2:-1]
+
+    program = captured(process)
+    assert listed(program)[1] == "1 pad(0): logits[rows, vocab+3]"
+    assert program.values[1].number == -INF
+    assert [value.operator for value in program.values].count("pad") == 1
+
+
 def test_a_result_of_float32_is_cast_to_the_type_of_the_logits() -> None:
     assert listed(capture(samplers.Temperature))[-2:] == [
         "4 divide(1, 3): float32[rows, vocab]",

@@ -152,6 +152,25 @@ def _joined(low: Lowering, parts: list[Lowered], dim: int) -> Lowered:
     return low.like(parts[0], low.build.emit("concatenate", *(part.value for part in parts), axis=axis))
 
 
+def _pad(low: Lowering, a: Arguments) -> Lowered:
+    """Pairs of widths, the one of the last dimension first."""
+    source: Lowered = a["self"]
+    if a.get("mode", "constant") != "constant":
+        low.refuse(f"pad with the mode {a['mode']!r}: only 'constant' is captured")
+    widths = [low.size(width) for width in a["pad"]]
+    if any(width.vocab < 0 or width.constant < 0 for width in widths):
+        low.refuse("pad with a negative width: write a slice")
+    number = a["value"] or 0
+    value = source.value
+    for place, (begin, end) in enumerate(zip(widths[::2], widths[1::2], strict=True)):
+        if begin == end == Size():
+            continue
+        low.dim(source, -1 - place)  # not the rows
+        filled: dict[str, Any] = {"number": float(number)} if low.meta.element.is_float else {"integer": int(number)}
+        value = low.build.emit("pad", value, axis=place + 1, begin=begin, end=end, **filled)
+    return low.like(source, value)
+
+
 def _flip(low: Lowering, a: Arguments) -> Lowered:
     source: Lowered = a["self"]
     if len(a["dims"]) != 1 or low.axis(source, a["dims"][0]) != 1:
@@ -272,6 +291,7 @@ OPERATORS: dict[str, Callable[[Lowering, Arguments], Lowered]] = {
     "select_scatter": _select_scatter,
     "cat": _cat,
     "stack": _stack,
+    **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
     "flip": _flip,
     "gather": _gather,
     "scatter": _scatter,

@@ -183,8 +183,11 @@ def _first_largest(row: torch.Tensor, least: torch.Tensor, k: int) -> torch.Tens
 
 def _pad(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
     source = inputs[0]
-    out.fill_(fill_of(call.value, out.dtype))
-    out.narrow(-call.value.axis, call.begin, source.shape[-call.value.axis]).copy_(source)
+    dim, begin, size = -call.value.axis, call.begin, source.shape[-call.value.axis]
+    number = fill_of(call.value, out.dtype)
+    out.narrow(dim, 0, begin).fill_(number)
+    out.narrow(dim, begin, size).copy_(source)
+    out.narrow(dim, begin + size, out.shape[dim] - begin - size).fill_(number)
 
 
 def _concatenate(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:

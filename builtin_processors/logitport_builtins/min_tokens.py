@@ -1,0 +1,80 @@
+"""`min_tokens`: no end of the sequence before so many generated ids."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from logitport.errors import InvalidParams
+from logitport.processors import EditProcessor
+from logitport_builtins.params import Params, check_in_vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from logitport.core.edits import RowEdits
+    from logitport.processors import EditRequest
+
+
+class _Minimum(NamedTuple):
+    """Ids that are denied until the history has `length` ids."""
+
+    length: int
+    stop_ids: NDArray[np.int32]
+
+
+class MinTokens(EditProcessor):
+    """Denies the ids that end a sequence until enough ids have been generated.
+
+    An edit, because the number of ids decides.
+
+    Parameters:
+        min_tokens: how many ids are generated at least, 0 or more.
+        stop_token_ids: optional list of ids that also end the sequence, as in the engine's own parameters.
+
+    The ids that end a sequence are `stop_token_ids` and the session's `eos_token_ids`. The rule is that of vLLM 0.33's
+    `min_tokens`, SGLang 0.5.23's `min_new_tokens` and transformers' `MinNewTokensLengthLogitsProcessor`.
+    """
+
+    builtin_name = "min_tokens"
+
+    @classmethod
+    def validate_params(cls, params: Mapping[str, Any]) -> None:
+        """Raises InvalidParams."""
+        cls.read(params)
+
+    @classmethod
+    def read(cls, params: Mapping[str, Any]) -> tuple[int, NDArray[np.int32]]:
+        """The number of ids, and `stop_token_ids`, int32[n]. Raises InvalidParams."""
+        given = Params("min_tokens", params, ("min_tokens", "stop_token_ids"))
+        stop_ids = given.token_ids("stop_token_ids") if "stop_token_ids" in given else np.empty(0, np.int32)
+        return given.integer("min_tokens", minimum=0), stop_ids
+
+    def start(self, request: EditRequest) -> None:
+        """Collect the ids to deny.
+
+        Raises:
+            InvalidParams: the parameters cannot be used, or no id that ends a sequence is known.
+            InvalidTokenId: an id of the parameters is outside the vocabulary.
+        """
+        count, stop_ids = self.read(request.params)
+        check_in_vocabulary("min_tokens", stop_ids, request.vocab_size)
+        ending = {*stop_ids.tolist(), *(one for one in request.eos_token_ids if one < request.vocab_size)}
+        if count and not ending:
+            raise InvalidParams(
+                "min_tokens: no id that ends a sequence is known: set stop_token_ids, or open the session with "
+                "eos_token_ids"
+            )
+        request.state = _Minimum(request.history.prompt_length + count, np.array(sorted(ending), np.int32))
+
+    def rewind(self, request: EditRequest) -> None:
+        """Do nothing: only the number of ids counts."""
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        """DENY of the ids, while the output is too short."""
+        minimum: _Minimum = request.state
+        if request.history.length < minimum.length:
+            edits.deny(minimum.stop_ids)
