@@ -1,6 +1,6 @@
 """Processors that ship with logitport.
 
-Those of `BUILTINS` are logits-free: their edits depend only on the token history. Those of `BUILTIN_PROGRAMS` read
+Those of `BUILTIN_EDITS` are logits-free: their edits depend only on the token history. Those of `BUILTIN_PROGRAMS` read
 logits.
 """
 
@@ -36,9 +36,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from logitport.processors import EditProcessor
+    from logitport.programs.program import Program
 
 __all__ = [
     "BUILTINS",
+    "BUILTIN_EDITS",
     "BUILTIN_PROGRAMS",
     "configure",
     "DisallowedTokens",
@@ -71,7 +73,7 @@ __all__ = [
 ]
 
 # By the names that requests use. For a class with a name of its own, the SDK sends the name instead of the class.
-BUILTINS: Mapping[str, type[EditProcessor]] = MappingProxyType(
+BUILTIN_EDITS: Mapping[str, type[EditProcessor]] = MappingProxyType(
     {
         builtin.builtin_name: builtin
         for builtin in (
@@ -89,3 +91,4 @@ BUILTINS: Mapping[str, type[EditProcessor]] = MappingProxyType(
         )
     }
 )
+BUILTINS: Mapping[str, type[EditProcessor] | Program] = MappingProxyType({**BUILTIN_EDITS, **BUILTIN_PROGRAMS})

@@ -9,7 +9,7 @@ import pytest
 
 from logitport.programs.program import Program
 from logitport.programs.verifier import verify
-from logitport_builtins import BUILTIN_PROGRAMS, BUILTINS
+from logitport_builtins import BUILTIN_EDITS, BUILTIN_PROGRAMS
 from logitport_builtins.programs.__main__ import write
 from logitport_builtins.programs.files import FOLDER, SUFFIX
 
@@ -21,7 +21,7 @@ NAMES = [
 
 def test_each_program_is_read_from_its_file():
     assert list(BUILTIN_PROGRAMS) == NAMES
-    assert not BUILTIN_PROGRAMS.keys() & BUILTINS.keys()
+    assert not BUILTIN_PROGRAMS.keys() & BUILTIN_EDITS.keys()
     for name, program in BUILTIN_PROGRAMS.items():
         assert isinstance(program, Program)
         assert program is BUILTIN_PROGRAMS.get(name)  # read once

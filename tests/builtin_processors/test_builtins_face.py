@@ -10,6 +10,7 @@ from logitport.processors import EditProcessor
 def test_public_names():
     assert logitport_builtins.__all__ == [
         "BUILTINS",
+        "BUILTIN_EDITS",
         "BUILTIN_PROGRAMS",
         "configure",
         "DisallowedTokens",
@@ -43,12 +44,13 @@ def test_public_names():
     assert all(hasattr(logitport_builtins, name) for name in logitport_builtins.__all__)
 
 
-def test_every_builtin_is_logits_free_and_checks_its_parameters():
-    assert list(logitport_builtins.BUILTINS) == [
+def test_every_builtin_is_logits_free_or_a_program():
+    assert logitport_builtins.BUILTINS == {**logitport_builtins.BUILTIN_EDITS, **logitport_builtins.BUILTIN_PROGRAMS}
+    assert list(logitport_builtins.BUILTIN_EDITS) == [
         *("disallowed_tokens", "thinking_budget", "no_repeat_ngram", "grammar"),
         *("bad_words", "dry", "frequency_penalty", "green_list", "logit_bias", "min_tokens", "presence_penalty"),
     ]
-    for builtin in logitport_builtins.BUILTINS.values():
+    for builtin in logitport_builtins.BUILTIN_EDITS.values():
         assert issubclass(builtin, EditProcessor)
         assert builtin.validate_params.__func__ is not EditProcessor.validate_params.__func__
 

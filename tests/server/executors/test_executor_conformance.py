@@ -23,7 +23,7 @@ from logitport import (
     RowEdits,
     StateLost,
 )
-from logitport_builtins import BUILTINS
+from logitport_builtins import BUILTIN_EDITS
 from logitport_server.dialects import RequestContext
 from logitport_server.dialects.base import by_row
 from logitport_server.registry.source import Source
@@ -170,9 +170,9 @@ def process(dialect: Dialect, logits: torch.Tensor, *requests: TrackedRequest) -
     return dialect.process([one.state for one in requests], logits)
 
 
-@pytest.mark.parametrize("name", BUILTINS)
+@pytest.mark.parametrize("name", BUILTIN_EDITS)
 def test_built_ins_run_in_this_process(executor: Executor, name: str) -> None:
-    dialect = executor.host(Source(name, installed=BUILTINS[name]))
+    dialect = executor.host(Source(name, installed=BUILTIN_EDITS[name]))
     assert not dialect.shipped
     assert not dialect.isolated
     assert not dialect.reads_logits
