@@ -240,7 +240,8 @@ class EngineSession:
             parts = [outcome.pack(self.vocab_size)]
         edits, *later = parts
         reply.edits.CopyFrom(edits.to_proto())
-        reply.later_edits.extend(each.to_proto() for each in later)
+        if later:
+            reply.later_edits.extend(each.to_proto() for each in later)
         pending = batch.logits_reading(outcome)
         self._pending = (pending, len(batch.layout.rows), drafts)
         if pending:
