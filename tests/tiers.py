@@ -32,6 +32,7 @@ SLOW_FILES = frozenset(
         "client/session/transports/test_transport_conformance.py",
         # torch.export, twice for each case.
         "client/programs/test_captured_results.py",
+        "client/programs/lift/test_lift.py",
         # A process for each case.
         "client/payload/test_dumps_dialects.py",
         # Models and generated text.

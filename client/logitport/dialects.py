@@ -7,6 +7,7 @@
                   (prompt_ids, output_ids, logits)
     vllm_v2       a class: add_request(...), apply(logits, ctx)
     transformers  a class, an instance, a list of instances or a function: (input_ids, scores)
+    dynamo        a class or an instance: __call__(input_ids, logits), which edits one row in place
 
 A class is recognised by its base class, then by its methods; a function by its parameters. Nothing here imports an
 engine: a base class is matched by its module and name.
@@ -23,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-EDITS, SGLANG, TRANSFORMERS = "edits", "sglang", "transformers"
+EDITS, SGLANG, TRANSFORMERS, DYNAMO = "edits", "sglang", "transformers", "dynamo"
 VLLM_V1, VLLM_REQUEST, VLLM_V2 = "vllm_v1", "vllm_request", "vllm_v2"
-DIALECTS = (EDITS, SGLANG, VLLM_V1, VLLM_REQUEST, VLLM_V2, TRANSFORMERS)
+DIALECTS = (EDITS, SGLANG, VLLM_V1, VLLM_REQUEST, VLLM_V2, TRANSFORMERS, DYNAMO)
 # Dialects in which only a class is shipped, never an instance or a function: SGLang's strings hold a class.
 OF_CLASSES = frozenset({EDITS, SGLANG})
 # Selects the one of vLLM's three dialects that fits the processor's methods.
@@ -42,6 +43,7 @@ _BASES = {
     ("transformers.", "LogitsProcessor"): TRANSFORMERS,
     ("transformers.", "LogitsProcessorList"): TRANSFORMERS,
     ("transformers.", "LogitsWarper"): TRANSFORMERS,
+    ("dynamo.logits_processing", "BaseLogitsProcessor"): DYNAMO,
 }
 
 
@@ -176,6 +178,8 @@ def _by_methods(cls: Any) -> Iterator[str]:
         yield VLLM_V1
     if parameters(cls)[:2] == ["input_ids", "scores"]:
         yield TRANSFORMERS
+    if parameters(cls) == ["input_ids", "logits"]:
+        yield DYNAMO
 
 
 def _sglang_dialect(cls: type) -> str:

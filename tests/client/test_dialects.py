@@ -21,6 +21,7 @@ BATCH = base("vllm.v1.sample.logits_processor.interface")
 ADAPTER = type("AdapterLogitsProcessor", (BATCH,), {"__module__": "vllm.v1.sample.logits_processor", "apply": None})
 V2 = base("vllm.v1.worker.gpu.sample.logits_processor.interface")
 SCORES = base("transformers.generation.logits_process")
+DYNAMO = base("dynamo.logits_processing.base", "BaseLogitsProcessor")
 SCORES_LIST = type("LogitsProcessorList", (list,), {"__module__": "transformers.generation.logits_process"})
 OF_SGLANG = type(
     "CustomLogitProcessor",
@@ -94,6 +95,10 @@ def after(by: Any, input_ids: Any, scores: Any) -> Any:
     return scores
 
 
+class EditsOneRow:
+    def __call__(self, input_ids: Any, logits: Any) -> None: ...
+
+
 def two_and_more(output_ids: Any, logits: Any, by: Any) -> Any:
     return logits
 
@@ -121,6 +126,10 @@ def two_and_more(output_ids: Any, logits: Any, by: Any) -> Any:
         (OfSlots, "vllm_v2"),
         (Scoring, "transformers"),
         (Scoring(), "transformers"),
+        (type("Mine", (DYNAMO,), {}), "dynamo"),
+        (type("Mine", (DYNAMO,), {})(), "dynamo"),
+        (EditsOneRow, "dynamo"),
+        (EditsOneRow(), "dynamo"),
         (functools.partial(Scoring), "transformers"),
         (two, "vllm_request"),
         (three, "vllm_request"),
@@ -144,6 +153,8 @@ def test_the_dialect_is_recognised(processor: Any, dialect: str) -> None:
         (OfSlots, "vllm", "vllm_v2"),
         (OfTheRequest, "vllm", "vllm_request"),
         (Editing, "edits", "edits"),
+        (two, "dynamo", "dynamo"),
+        (CalledLikeSGLang, "dynamo", "dynamo"),
         (EditingAndCalled, "sglang", "sglang"),
         (OfTheBatchToo, "vllm_v1", "vllm_v1"),
         (OfTheBatchToo, "vllm", "vllm_v1"),

@@ -79,6 +79,19 @@ def test_the_processor_of_slots() -> None:
         assert text in section("vLLM: slots (V2)")
 
 
+def test_the_processor_for_dynamo() -> None:
+    with importable_stubs():
+        made: dict[str, Any] = {"__name__": "here"}
+        exec(code("NVIDIA Dynamo"), made)
+        assert dialects.recognise(made["BansLast"])[1] == dialects.DYNAMO
+        assert process(make_dialect(made["BansLast"], "its name", shipped=True), {"penalty": 0.5}, [3, 1]) == [
+            1,
+            1.5,
+            3,
+            4,
+        ]
+
+
 def test_the_chain_of_transformers() -> None:
     made: dict[str, Any] = {"__name__": "here"}
     exec(code("transformers"), made)

@@ -17,6 +17,7 @@ _ON_EVERY_SERVER = {
     "logitport_builtins",
     "logitport_proto",
     "dill",
+    "dynamo",
     "numpy",
     "sglang",
     "torch",

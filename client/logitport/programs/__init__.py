@@ -2,6 +2,7 @@
 
 processor       the base class for authors, and what it declares (declarations, tensor_history)
 capture         makes a program of such a class
+lift            makes a program of a processor of another contract
 types           element types, sizes and shapes of values
 program         a program, its canonical bytes and its digest
 rules           what each operator requires of its inputs, and the type of its result

@@ -20,6 +20,7 @@ _DIALECTS = {
     dialects.EDITS: "edits.EditDialect",
     dialects.SGLANG: "sglang.SGLangDialect",
     dialects.TRANSFORMERS: "transformers.dialect.TransformersDialect",
+    dialects.DYNAMO: "dynamo.DynamoDialect",
     dialects.VLLM_V1: "vllm.v1.VllmV1Dialect",
     dialects.VLLM_REQUEST: "vllm.request.VllmRequestDialect",
     dialects.VLLM_V2: "vllm.v2.VllmV2Dialect",

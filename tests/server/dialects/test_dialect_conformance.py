@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, History, InvalidParams, RowEdits
 from logitport_server.dialects import Dialect, RequestContext, make_dialect
+from logitport_server.stubs.dynamo.logits_processing import BaseLogitsProcessor
 from logitport_server.stubs.vllm.v1.sample.logits_processor import AdapterLogitsProcessor, LogitsProcessor
 from logitport_server.stubs.vllm.v1.worker.gpu.sample.logits_processor import (
     LogitsProcessor as SlotLogitsProcessor,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 VOCAB = 16
 IDS = st.lists(st.integers(0, VOCAB - 1), max_size=6)
@@ -178,6 +179,21 @@ class RecordsScores:
         return scores.clone()
 
 
+class RecordsRows(BaseLogitsProcessor):
+    """A processor for NVIDIA Dynamo."""
+
+    @classmethod
+    def validate_params(cls, params: Mapping[str, Any]) -> None:
+        RecordsLogits.validate_params(params)
+
+    def __init__(self, **params: Any) -> None:
+        self.params = params
+
+    def __call__(self, input_ids: Sequence[int], logits: torch.Tensor) -> None:
+        assert logits.shape == (VOCAB,)
+        SEEN.append((list(input_ids), self.params))
+
+
 PROCESSORS: list[type[Any]] = [
     RecordsLogits,
     RecordsEdits,
@@ -186,6 +202,7 @@ PROCESSORS: list[type[Any]] = [
     RecordsScores,
     RecordsSlots,
     RecordsSlotsAsProposed,
+    RecordsRows,
 ]
 every_dialect = pytest.mark.parametrize("processor", PROCESSORS)
 

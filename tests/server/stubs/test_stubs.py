@@ -120,3 +120,22 @@ def test_a_class_that_only_the_real_engine_has(workers: Executor, ship: Ship) ->
 
 def test_every_stub_is_listed() -> None:
     assert {"sglang", "vllm"} <= stubs.ENGINES
+
+
+@pytest.mark.skipif(find_spec("dynamo") is not None, reason="a package of this name is installed here")
+def test_a_class_for_dynamo(ship: Ship, workers: Executor) -> None:
+    with importable_stubs():
+        from dynamo.logits_processing import BaseLogitsProcessor
+
+        class Bans(BaseLogitsProcessor):  # type: ignore[misc] # Dynamo is not installed
+            def __init__(self, token_id: int) -> None:
+                self.token_id = token_id
+
+            def __call__(self, input_ids: Any, logits: torch.Tensor) -> None:
+                assert isinstance(self, BaseLogitsProcessor)
+                logits[[self.token_id, input_ids[-1]]] = -1
+
+        source = ship(Bans)
+    dialect = workers.host(source)
+    state = dialect.start(RequestContext("r", History([1]), {}, 4), {"token_id": 2})
+    assert dialect.process([state], torch.zeros(1, 4)).tolist() == [[0, -1, -1, 0]]

@@ -24,7 +24,7 @@ from logitport.programs.verifier import MAX_NAME_LENGTH, verify
 if TYPE_CHECKING:
     from logitport.programs.program import Program
 
-__all__ = ["capture"]
+__all__ = ["capture", "capture_as"]
 
 # In the element type of the logits, float16 differs from float32. A second dtype shows which values depend on it.
 _CONDITIONS = (
@@ -42,8 +42,23 @@ def capture(cls: type[TensorProcessor]) -> Program:
         NotCapturable: the message has the author's file and line, the cause, and what to write instead.
     """
     if not (isinstance(cls, type) and issubclass(cls, TensorProcessor)):
-        raise NotCapturable(f"{cls!r} is not a subclass of TensorProcessor: only those can be captured")
-    (program, lines), (other, _) = [_captured(cls, conditions) for conditions in _CONDITIONS]
+        raise NotCapturable(
+            f"{cls!r} is not a subclass of TensorProcessor: only those can be captured; lift() takes other processors"
+        )
+    return capture_as(cls)
+
+
+def capture_as(cls: type[TensorProcessor], *, one_row: bool = False) -> Program:
+    """Make a program of a processor, of which `process` may take one row.
+
+    Args:
+        cls: the processor.
+        one_row: whether `process` takes the tensors of one row, without the dimension of rows: float[vocab].
+
+    Raises:
+        NotCapturable: as `capture`.
+    """
+    (program, lines), (other, _) = [_captured(cls, conditions, one_row) for conditions in _CONDITIONS]
     if program != other:
         pairs = zip_longest(program.values, other.values)
         different = (place for place, (one, another) in enumerate(pairs) if one != another)
@@ -59,6 +74,6 @@ def capture(cls: type[TensorProcessor]) -> Program:
     return program
 
 
-def _captured(cls: type[TensorProcessor], conditions: Conditions) -> tuple[Program, list[str]]:
+def _captured(cls: type[TensorProcessor], conditions: Conditions, one_row: bool) -> tuple[Program, list[str]]:
     name = cls.__qualname__.rpartition(".")[2][:MAX_NAME_LENGTH]
-    return lower(trace(cls, conditions), cls.parameters(), cls.window, name, definition(cls))
+    return lower(trace(cls, conditions, one_row=one_row), cls.parameters(), cls.window, name, definition(cls))

@@ -109,7 +109,7 @@ class _Graph:
         if result is None:
             self._low.refuse("process returns a number or a constant: return logits")
         found = self._low.type_of(result)
-        if not result.rowed or found.shape != (Size(vocab=1),) or not found.element.is_float:
+        if result.rowed != self._low.has_rows or found.shape != (Size(vocab=1),) or not found.element.is_float:
             self._low.refuse(f"process returns {found}; it must return the logits, float[rows, vocab]")
         return self._build.with_rows(self._build.cast(result.value, Element.LOGITS))
 
@@ -168,14 +168,14 @@ class _Graph:
             return None
         build = self._build
         if isinstance(source, str):
-            return self._low.new(build.emit("parameter", parameter=source), rowed=True)
+            return self._low.new(build.emit("parameter", parameter=source), rowed=self._low.has_rows)
         operator, generated_only = source
         if operator.startswith("token"):
-            return Lowered(build.emit(operator, flag=generated_only), 2, True)
+            return self._low.new(build.emit(operator, flag=generated_only), rowed=self._low.has_rows)
         value = build.emit(operator)
         if operator == "history":  # torch knows the window as a number, and a size of 1 is broadcast
             value = build.emit("slice", value, axis=1, begin=Size(), end=Size(constant=self._window))
-        return Lowered(value, 1 + (operator != "history_length"), True)
+        return self._low.new(value, rowed=self._low.has_rows)
 
     def _constant(self, node: Node) -> Lowered:
         tensor = {**self._exported.state_dict, **self._exported.constants}[self._constants[node.name]]

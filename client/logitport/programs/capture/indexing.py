@@ -248,6 +248,20 @@ def _index_fill(low: Lowering, a: Arguments) -> Lowered:
     return _scattered(low, source, _wrapped(low, source, a["index"]), a["value"])
 
 
+def _isin(low: Lowering, a: Arguments) -> Lowered:
+    elements, tested = a["elements"], a["test_elements"]
+    if not isinstance(elements, Lowered) or low.build.values[elements.value].operator != "arange":
+        low.refuse("isin of a tensor that is not torch.arange(size): compare with x[..., None] == ids, then any(-1)")
+    if not isinstance(tested, Lowered):
+        tested = low.scalar(tested, Element.INT64)
+    if low.type_of(tested).element is not Element.INT64 or tested.rank > 1 or tested.rowed:
+        low.refuse("isin with ids that are not int64[n]: flatten them, and convert them with .long()")
+    index = tested.value if tested.rank else low.build.emit("unsqueeze", tested.value, axis=1)
+    found, other = (low.build.full(Element.BOOL, flag) for flag in (not a["invert"], a["invert"]))
+    base = low.build.expand(other, low.meta.shape)
+    return low.like(elements, low.build.emit("scatter_drop", base, index, found))
+
+
 def _one_index(low: Lowering, source: Lowered, indices: list[Lowered | None]) -> Lowered:
     """The only index of a tensor [n] or [rows, n], for its last dimension."""
     places = [place for place, index in enumerate(indices) if index is not None]
@@ -299,4 +313,5 @@ OPERATORS: dict[str, Callable[[Lowering, Arguments], Lowered]] = {
     "index_put": _index_put,
     "index_select": _index_select,
     "index_fill": _index_fill,
+    "isin": _isin,
 }

@@ -53,13 +53,14 @@ class Lowering:
     Attributes:
         build: the program so far.
         meta: the first result of the present operator, as torch describes it.
+        has_rows: whether torch's tensors have a dimension of rows; False if one row is traced.
     """
 
     def __init__(self, build: Builder, logits: torch.Tensor) -> None:
         self.build = build
         self.meta = Meta(Element.LOGITS, (), False)
-        rows, vocab = logits.shape
-        self._rows, self._vocab = _expression(rows), _expression(vocab)
+        self.has_rows = logits.dim() > 1
+        self._rows, self._vocab = _expression(logits.shape[0]), _expression(logits.shape[-1])
         self._elements = {
             logits.dtype: Element.LOGITS,
             torch.float32: Element.FLOAT32,
@@ -98,7 +99,7 @@ class Lowering:
             expression = bounds.lower if bounds.is_singleton() else expression
         factor = expression.coeff(self._vocab, 1)
         rest = expression - factor * self._vocab
-        if self._rows in expression.free_symbols:
+        if self.has_rows and self._rows in expression.free_symbols:
             self.refuse(
                 "the number of rows is used as a number, or rows are not dimension 0 (a transposition, a flattening, "
                 "a broadcast of [rows] along the vocabulary): keep rows first, and write x[:, None]"
@@ -114,7 +115,7 @@ class Lowering:
         return self.build.types[operand.value]
 
     def _is_rows(self, size: int | torch.SymInt) -> bool:
-        return bool(_expression(size) == self._rows)
+        return self.has_rows and bool(_expression(size) == self._rows)
 
     # Values
 

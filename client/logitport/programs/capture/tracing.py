@@ -10,7 +10,7 @@ import traceback
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
-from types import FunctionType, MethodType, SimpleNamespace
+from types import FunctionType, MappingProxyType, MethodType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
@@ -25,7 +25,7 @@ from logitport.programs.tensor_history import TensorHistory
 from logitport.programs.types import Element
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from logitport.programs.processor import TensorProcessor
     from logitport.programs.program import Parameter
@@ -61,17 +61,25 @@ class Conditions(NamedTuple):
     seconds: float
 
 
-def trace(cls: type[TensorProcessor], conditions: Conditions) -> ExportedProgram:
+def trace(cls: type[TensorProcessor], conditions: Conditions, *, one_row: bool = False) -> ExportedProgram:
     """Record the operators of `process`. Sizes of rows and of the vocabulary are symbols.
+
+    Args:
+        cls: the class.
+        conditions: what the result must not depend on.
+        one_row: whether `process` gets the tensors of one row, without the dimension of rows.
 
     Raises:
         NotCapturable: the class cannot be instantiated, `process` raises, or it depends on values.
     """
-    with _quiet(), _refused_as(cls):
+    with _quiet(), refused_as(lambda: definition(cls)):
         module = _Process(cls, conditions)
         rows, vocab = Dim("rows", min=2), Dim("vocab", min=MAX_TOP_K)
         tensors = _examples(cls, conditions)
         dynamic = [{0: rows, 1: vocab} if one.shape[1:] == (conditions.vocab_size,) else {0: rows} for one in tensors]
+        if one_row:
+            tensors = [one[0] for one in tensors]
+            dynamic = [{0: vocab} if 1 in sizes else {} for sizes in dynamic]
         exported = export(module, (tensors,), dynamic_shapes=(dynamic,), strict=False)
         decomposed: ExportedProgram = exported.run_decompositions({})
         return decomposed
@@ -92,7 +100,9 @@ def line_of(stack_trace: str | None) -> str:
 def definition(cls: type[TensorProcessor]) -> str:
     """Where the author defines `process`."""
     code = getattr(inspect.unwrap(cls.process), "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}: {cls.__qualname__}.process" if code else cls.__qualname__
+    if code is None:
+        return cls.__qualname__
+    return f"{code.co_filename}:{code.co_firstlineno}: {cls.__qualname__}.{code.co_name}"
 
 
 class _Process(torch.nn.Module):
@@ -105,22 +115,30 @@ class _Process(torch.nn.Module):
         processor = self._processor
         names = [parameter.name for parameter in type(processor).parameters()]
         params = SimpleNamespace(**dict(zip(names, tensors[len(INPUTS) :], strict=True)))
-        with _other_world(self._conditions), _refused_as(type(processor)):
+        with _other_world(self._conditions), refused_as(lambda: definition(type(processor))):
             result = _traceable(processor)(tensors[0].clone(), params, _TracedHistory(tensors))
         if not isinstance(result, torch.Tensor):
             raise NotCapturable(f"{definition(type(processor))}: returned {type(result)}, not a tensor")
         return result
 
 
+def traceable(function: FunctionType, replaced: Mapping[str, object] = MappingProxyType({})) -> FunctionType:
+    """A function under the name `forward`: torch keeps the lines of frames with this name.
+
+    Args:
+        function: the function.
+        replaced: other built-in functions, by their names.
+    """
+    variables = {**replaced, **function.__globals__} if replaced else function.__globals__
+    code = function.__code__.replace(co_name="forward")
+    renamed = FunctionType(code, variables, "forward", function.__defaults__, function.__closure__)
+    renamed.__kwdefaults__ = function.__kwdefaults__
+    return renamed
+
+
 def _traceable(processor: TensorProcessor) -> Callable[..., Any]:
-    """The method `process` under the name `forward`: torch keeps the lines of frames with this name."""
     process = type(processor).process
-    if not isinstance(process, FunctionType):
-        return processor.process
-    code = process.__code__.replace(co_name="forward")
-    renamed = FunctionType(code, process.__globals__, "forward", process.__defaults__, process.__closure__)
-    renamed.__kwdefaults__ = process.__kwdefaults__
-    return MethodType(renamed, processor)
+    return MethodType(traceable(process), processor) if isinstance(process, FunctionType) else processor.process
 
 
 class _TracedHistory(TensorHistory):
@@ -136,7 +154,7 @@ class _TracedHistory(TensorHistory):
         return self._in_window(2)
 
     def _in_window(self, place: int) -> torch.Tensor:
-        if not self._tensors[1].shape[1]:
+        if not self._tensors[1].shape[-1]:
             raise InvalidArgument("history.ids and history.lengths are empty: set `window` of the class")
         return self._tensors[place].clone()
 
@@ -183,14 +201,18 @@ def _other_world(conditions: Conditions) -> Iterator[None]:
 
 
 @contextmanager
-def _refused_as(cls: type[TensorProcessor]) -> Iterator[None]:
+def refused_as(describe: Callable[[], str]) -> Iterator[None]:
     """Convert any exception to NotCapturable. Used inside torch, too, which prints its graph for its own exceptions."""
     try:
         yield
-    except NotCapturable:
-        raise
     except Exception as error:
-        raise NotCapturable(f"{_author_line(error) or definition(cls)}: {_reason(error)}") from error
+        if (
+            isinstance(error, NotCapturable)
+            and ": " in error.message
+            and error.message.split(":", 1)[0].endswith(".py")
+        ):
+            raise
+        raise NotCapturable(f"{_author_line(error) or describe()}: {_reason(error)}") from error
 
 
 @contextmanager
@@ -228,5 +250,7 @@ def _reason(error: Exception) -> str:
             "the code fixes the width of the logits (`if` on shape[-1], a tensor as wide as one vocabulary, one_hot): "
             "make tensors of logits.shape[-1], or scatter into zeros_like(logits)"
         )
+    if isinstance(error, NotCapturable):
+        return error.message
     kind = "" if isinstance(error, LogitportError) else f"{type(error).__name__}: "
     return f"process cannot be traced: {kind}{text.splitlines()[0] if text else 'no message'}"

@@ -1,0 +1,151 @@
+"""Makes programs of processors that were written for other contracts, if they only compute with tensors.
+
+contracts   how the processors of each contract are called
+parameters  the parameters of a class for SGLang, as symbols
+known       processors of transformers that read the history, as tensor processors
+state       what a processor keeps between calls
+comparison  a program and its processor, on the same logits
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import torch
+
+from logitport import dialects
+from logitport.errors import NotCapturable
+from logitport.processors import CustomLogitProcessor
+from logitport.programs.capture import capture, capture_as
+from logitport.programs.capture.tracing import refused_as
+from logitport.programs.lift.comparison import check_equal
+from logitport.programs.lift.contracts import Contract, OneRow, RowInPlace, SglangRows, TransformersScores
+from logitport.programs.lift.known import KnownProcessor, find_known
+from logitport.programs.processor import TensorProcessor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from logitport.programs.program import Program
+
+__all__ = ["lift"]
+
+_CONTRACTS: dict[str, Callable[[Any], Contract]] = {
+    dialects.SGLANG: SglangRows,
+    dialects.TRANSFORMERS: TransformersScores,
+    dialects.VLLM_REQUEST: OneRow,
+    dialects.DYNAMO: RowInPlace,
+}
+_REASONS = {
+    dialects.EDITS: "an EditProcessor reads no logits: register it as it is",
+    dialects.VLLM_V1: (
+        "update_state keeps a table of requests in Python, which a program cannot: write the tensor part of apply as "
+        "a TensorProcessor, with params instead of sampling_params"
+    ),
+    dialects.VLLM_V2: (
+        "add_request keeps a table of requests, which a program cannot: write the tensor part of apply as a "
+        "TensorProcessor, with params instead of sampling_params"
+    ),
+}
+
+
+_ACCEPTS_ALL = CustomLogitProcessor.validate_params.__func__  # type: ignore[attr-defined]
+
+
+def lift(processor: Any) -> Program:
+    """Make a program of a processor of any contract.
+
+    A `TensorProcessor` is captured. Other processors are called with symbols, and the program is then compared with
+    the processor on random logits of three dtypes: it is called about 40 times.
+
+    Args:
+        processor: as `Client.register` takes it: a class, an instance, a function, or `InDialect` of one.
+
+    Raises:
+        NotCapturable: it does more than compute with tensors, keeps state, or computes something else than the program.
+            The message has the author's file and line, the cause, and what to do.
+        TypeError: it is no processor, or its dialect cannot be recognized.
+    """
+    if isinstance(processor, type) and issubclass(processor, TensorProcessor):
+        return capture(processor)
+    plain, dialect = dialects.recognise(processor)
+    author = dialects.author_of(plain)
+    if isinstance(author, type) and issubclass(author, TensorProcessor):
+        if getattr(plain, "__dict__", None) and not isinstance(plain, type):
+            raise NotCapturable(
+                f"{_described(author)}: an instance of a TensorProcessor with attributes: pass its class"
+            )
+        return capture(author)
+    if dialect in _REASONS:
+        raise NotCapturable(f"{_described(author)}: {_REASONS[dialect]}")
+    validate = getattr(author, "validate_params", None)
+    if validate is not None and getattr(validate, "__func__", validate) is not _ACCEPTS_ALL:
+        raise NotCapturable(
+            f"{_described(validate)}: validate_params is Python code, which a program has not: declare the "
+            "limits as params of a TensorProcessor"
+        )
+    instance = _instance(plain, dialect)
+    with refused_as(lambda: _described(author)), _without_checks():
+        contract = _contract(instance, dialect)
+        program = capture_as(_as_tensor_processor(contract, author), one_row=contract.one_row)
+    check_equal(contract, program)
+    return program
+
+
+def _instance(processor: Any, dialect: str) -> Any:
+    """The object to call: a new instance of a class, or a copy of an instance."""
+    if not dialects.makes_instances(processor):
+        if isinstance(processor, functools.partial):
+            raise NotCapturable(f"{_described(processor.func)}: a partial of a function: write a function of it")
+        try:
+            return copy.deepcopy(processor)
+        except Exception as error:
+            raise NotCapturable(f"{_described(type(processor))}: the instance cannot be copied: {error}") from error
+    author = dialects.author_of(processor)
+    if dialect == dialects.VLLM_REQUEST and hasattr(author, "new_req_logits_processor"):
+        raise NotCapturable(
+            f"{_described(author)}: new_req_logits_processor makes Python functions of the parameters: write a "
+            "TensorProcessor"
+        )
+    try:
+        return processor()
+    except Exception as error:
+        advice = "lift an instance" if dialect != dialects.SGLANG else "give its parameters defaults"
+        raise NotCapturable(
+            f"{_described(author)}: cannot be instantiated without arguments ({type(error).__name__}: {error}): "
+            f"{advice}"
+        ) from error
+
+
+def _contract(instance: Any, dialect: str) -> Contract:
+    if dialect == dialects.TRANSFORMERS and (known := find_known(instance)) is not None:
+        return KnownProcessor(instance, known)
+    return _CONTRACTS[dialect](instance)
+
+
+def _as_tensor_processor(contract: Contract, author: Any) -> type[TensorProcessor]:
+    def process(self: TensorProcessor, logits: torch.Tensor, params: Any, history: Any) -> torch.Tensor:  # noqa: ARG001
+        return contract.process(logits, params, history)
+
+    process.__wrapped__ = contract.function  # type: ignore[attr-defined] # where errors without a line point
+    name = author.__name__ if author.__name__.isidentifier() else "Lifted"
+    return type(name, (TensorProcessor,), {"process": process, "params": contract.params, "window": contract.window})
+
+
+@contextmanager
+def _without_checks() -> Iterator[None]:
+    """Distributions of torch check their arguments, which depends on values."""
+    with mock.patch.object(torch.distributions.Distribution, "_validate_args", False):
+        yield
+
+
+def _described(author: Any) -> str:
+    function = author.__call__ if isinstance(author, type) else author
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    name = getattr(author, "__qualname__", type(author).__qualname__)
+    return f"{code.co_filename}:{code.co_firstlineno}: {name}" if code else name

@@ -1,0 +1,91 @@
+"""NVIDIA Dynamo's dialect: `BaseLogitsProcessor`, as the adapters of Dynamo 1.x call it: one row, edited in place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from logitport.dialects import author_of
+from logitport.errors import StateLost
+from logitport_server.dialects.base import Dialect, RequestContext
+from logitport_server.dialects.snapshot import Snapshot
+from logitport_server.dialects.transformers.instances import Instances
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    import torch
+
+    from logitport.core.history import History
+
+
+@dataclass(slots=True, eq=False)
+class _State:
+    """State of a request.
+
+    Attributes:
+        request_id: the engine's name for the request.
+        history: prompt and output, as the session keeps them.
+        input_ids: the same ids as a list, which the processor gets; the same object for the request's whole life.
+        processor: the request's own instance.
+        initial: snapshot of the new instance.
+    """
+
+    request_id: str
+    history: History
+    input_ids: list[int]
+    processor: Callable[[list[int], torch.Tensor], object]
+    initial: Snapshot
+
+
+class DynamoDialect(Dialect):
+    """Calls a processor with the ids and the row of one request. It edits the row; its result is ignored.
+
+    Each request has an instance of its own. An exception fails only its request.
+    """
+
+    reads_logits = True
+
+    def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
+        super().__init__(None, name, shipped=shipped)
+        self.processor = processor
+        self._instances = Instances(processor, name)
+
+    def validate(
+        self,
+        params: dict[str, Any],
+        sampling_params: dict[str, Any],  # noqa: ARG002
+        caller: Hashable = None,  # noqa: ARG002
+    ) -> None:
+        self._check_params(getattr(author_of(self.processor), "validate_params", None), params)
+
+    def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
+        made = self._instances.make(context, params)
+        history = context.history
+        return _State(context.request_id, history, history.token_ids.tolist(), made, Snapshot(made))
+
+    def token_callback(self, state: _State) -> Callable[[int], object]:
+        return state.input_ids.append
+
+    def rewind(self, state: _State) -> None:
+        self.check_rebuildable(state)
+        state.input_ids[:] = state.history.token_ids.tolist()
+
+    def rebuild(self, state: _State) -> None:
+        self.rewind(state)
+
+    def check_rebuildable(self, state: _State) -> None:
+        if Snapshot(state.processor) != state.initial:
+            raise StateLost(
+                f"request {state.request_id!r}: its history was changed, and {self.name} keeps state that cannot be "
+                "rebuilt from the history; remove the request and add it again"
+            )
+
+    def process(self, states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor:
+        self.failed = failed = dict[int, BaseException]()
+        for place, state in enumerate(states):
+            try:
+                state.processor(state.input_ids, logits[place])
+            except BaseException as error:  # noqa: BLE001 - third-party code may raise anything
+                failed[place] = error
+        return logits

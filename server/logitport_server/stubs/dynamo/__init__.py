@@ -1,0 +1,1 @@
+"""Stub of NVIDIA Dynamo's package of this name."""
