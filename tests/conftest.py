@@ -37,10 +37,11 @@ hypothesis.settings.load_profile("untimed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the test run a cache folder of its own.
+    """Give the test run a cache folder of its own, and register classes as code.
 
     Servers keep the results of the sandbox probe there. The workers of pytest-xdist inherit the folder and share them.
     """
+    os.environ["LOGITPORT_LIFT"] = "off"  # most tests of registration are about code; lifting takes seconds
     if not hasattr(config, "workerinput"):
         folder = tempfile.TemporaryDirectory(prefix="logitport-tests-")
         os.environ["XDG_CACHE_HOME"] = folder.name

@@ -45,7 +45,7 @@ class AsyncClient(BaseClient):
         shared: bool = False,
         signing_key: PathLike | None = None,
         dialect: str | None = None,
-        lift: bool = True,
+        lift: bool | None = None,
     ) -> ProcessorRef:
         """See `Client.register`."""
         return await self._call(

@@ -28,7 +28,7 @@ from logitport.errors import (
 )
 from logitport.payload.signing import read_private_key, sign
 from logitport.request import ProcessorLike, ProcessorRef, Request, message_of
-from logitport.shipping import reserialize
+from logitport.shipping import lifts, reserialize
 from logitport_proto import common_pb2, processing_pb2, registry_pb2
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def register_request(
     shared: bool = False,
     signing_key: PathLike | None = None,
     dialect: str | None = None,
-    lift: bool = True,
+    lift: bool | None = None,
 ) -> tuple[registry_pb2.RegisterRequest, str]:
     """Make the message for `Client.register`, and say why the processor is no program ("" if it is one).
 
@@ -148,7 +148,7 @@ def register_request(
     if isinstance(processor, str) and not processor.lstrip().startswith("{"):
         quoted = repr(processor if len(processor) <= _MAX_QUOTED_LENGTH else f"{processor[:_MAX_QUOTED_LENGTH]}...")
         raise MalformedPayload(f"{quoted} is not a serialized processor: pass a class, or a string made by to_str()")
-    serialized, not_lifted = reserialize(processor, lift=lift)
+    serialized, not_lifted = reserialize(processor, lift=lifts() if lift is None else lift)
     if signing_key is not None:
         serialized = sign(serialized, read_private_key(signing_key), name=name)
     request = message(registry_pb2.RegisterRequest, payload=serialized, name=name, replace=replace, shared=shared)

@@ -69,7 +69,7 @@ class Client(BaseClient):
         shared: bool = False,
         signing_key: PathLike | None = None,
         dialect: str | None = None,
-        lift: bool = True,
+        lift: bool | None = None,
     ) -> ProcessorRef:
         """Register a processor of any dialect, a program, or a serialized string, with the server.
 
@@ -87,7 +87,7 @@ class Client(BaseClient):
             signing_key: PEM file of a private key (`logitport keygen`) to sign it with, for this name and 30 days;
                 needs logitport[signing].
             dialect: how it is called, where its base class or its arguments do not show that.
-            lift: False registers the processor as code in any case.
+            lift: False registers the processor as code in any case. By default True, unless LOGITPORT_LIFT is "off".
 
         Raises:
             NotCapturable: a `TensorProcessor` cannot be captured; the message has the line, and what to write instead.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from logitport import payload
-from logitport.errors import NotCapturable
+from logitport import dialects, payload
+from logitport.errors import InvalidArgument, NotCapturable
 from logitport.programs.processor import TensorProcessor
 from logitport.programs.program import Program
+
+VARIABLE = "LOGITPORT_LIFT"
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +41,10 @@ def serialize(processor: Any) -> str:
     Raises:
         PayloadNotPortable: it cannot be pickled.
     """
-    if isinstance(processor, type):
-        return _serialized.get(processor) or _remembered(processor, _of_tensor_processor(processor))
-    return _unchanged(processor) or _of_tensor_processor(processor)
+    cls = processor if isinstance(processor, type) else _tensor_processor(processor)
+    if cls is not None:
+        return _serialized.get(cls) or _remembered(cls, _of_tensor_processor(cls))
+    return _unchanged(processor) or payload.dumps(processor)
 
 
 def reserialize(processor: Any, *, lift: bool) -> Shipped:
@@ -48,8 +52,8 @@ def reserialize(processor: Any, *, lift: bool) -> Shipped:
 
     Args:
         processor: as for `serialize`.
-        lift: whether to make a program of a processor that is no `TensorProcessor`, if it can be one. False: pickle
-            a `TensorProcessor`, too.
+        lift: whether to make a program of a processor of any dialect, if it can be one. False: pickle it, also a
+            `TensorProcessor`.
 
     Raises:
         NotCapturable: a `TensorProcessor` cannot be captured.
@@ -61,6 +65,14 @@ def reserialize(processor: Any, *, lift: bool) -> Shipped:
     if isinstance(processor, type):
         _remembered(processor, shipped.serialized)
     return shipped
+
+
+def lifts() -> bool:
+    """Whether processors are lifted by default: LOGITPORT_LIFT, "on" or "off". Raises InvalidArgument."""
+    value = os.environ.get(VARIABLE) or "on"
+    if value not in ("on", "off"):
+        raise InvalidArgument(f"{VARIABLE} is {value!r}; write on or off")
+    return value == "on"
 
 
 def _unchanged(processor: Any) -> str:
@@ -86,10 +98,28 @@ def _of_tensor_processor(processor: Any) -> str:
 
 
 def _lifted(processor: Any) -> Shipped:
+    """Make a program of the processor, or a pickle with the reason.
+
+    Raises:
+        NotCapturable: a `TensorProcessor` cannot be captured.
+        PayloadNotPortable: another processor can be neither lifted nor pickled.
+    """
     cls = _tensor_processor(processor)
     if cls is not None:
         return Shipped(_captured(cls))
-    return Shipped(payload.dumps(processor))
+    if isinstance(processor, TensorProcessor) or _reads_no_logits(processor):
+        return Shipped(payload.dumps(processor))
+    try:
+        from logitport.programs.lift import lift  # imports torch
+
+        program = lift(processor)
+    except ImportError as error:
+        return Shipped(payload.dumps(processor), f"it could not be lifted: {error}")
+    except NotCapturable as error:
+        return Shipped(payload.dumps(processor), error.message)
+    except Exception as error:  # noqa: BLE001 - the author's code may raise anything on tensors without values
+        return Shipped(payload.dumps(processor), f"it could not be lifted: {error!r}")
+    return Shipped(payload.seal_program(program.to_bytes(), dialects.author_of(processor).__qualname__))
 
 
 def _captured(cls: type[TensorProcessor]) -> str:
@@ -104,3 +134,11 @@ def _tensor_processor(processor: Any) -> type[TensorProcessor] | None:
     if isinstance(processor, TensorProcessor) and not vars(processor):
         return type(processor)
     return processor if isinstance(processor, type) and issubclass(processor, TensorProcessor) else None
+
+
+def _reads_no_logits(processor: Any) -> bool:
+    """Whether it is an `EditProcessor`, or no processor: nothing to lift."""
+    try:
+        return dialects.recognise(processor)[1] == dialects.EDITS
+    except TypeError:
+        return True

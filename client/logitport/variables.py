@@ -18,7 +18,7 @@ OF_THE_SDK = frozenset(
     for name in (
         *("TARGET", "TOKEN", "TLS_CA", "TLS_CERT", "TLS_KEY", "STEP_TIMEOUT_SECONDS", "RECONNECT_SECONDS"),
         *("DEFAULT_PROCESSORS", "REQUEST_PROCESSORS", "TENANT", "FAILURES", "SGLANG_GUARD"),
-        *("PROGRAMS", "PROGRAM_KEYS"),
+        *("PROGRAMS", "PROGRAM_KEYS", "LIFT"),
     )
 )
 
