@@ -24,8 +24,16 @@ from logitport.processors import CustomLogitProcessor
 from logitport.programs.capture import capture, capture_as
 from logitport.programs.capture.tracing import refused_as
 from logitport.programs.lift.comparison import check_equal
-from logitport.programs.lift.contracts import Contract, OneRow, RowInPlace, SglangRows, TransformersScores
+from logitport.programs.lift.contracts import (
+    Contract,
+    OneRow,
+    RowInPlace,
+    SglangRows,
+    TransformersScores,
+    function_of,
+)
 from logitport.programs.lift.known import KnownProcessor, find_known
+from logitport.programs.lift.state import State
 from logitport.programs.processor import TensorProcessor
 
 if TYPE_CHECKING:
@@ -90,11 +98,26 @@ def lift(processor: Any) -> Program:
             "limits as params of a TensorProcessor"
         )
     instance = _instance(plain, dialect)
-    with refused_as(lambda: _described(author)), _without_checks():
-        contract = _contract(instance, dialect)
-        program = capture_as(_as_tensor_processor(contract, author), one_row=contract.one_row)
-    check_equal(contract, program)
+    state = State(instance, inspect.unwrap(function_of(instance)))
+    with state.isolated():
+        try:
+            with refused_as(lambda: _described(author)), _without_checks():
+                contract = _contract(instance, dialect)
+                program = capture_as(_as_tensor_processor(contract, author), one_row=contract.one_row)
+            check_equal(contract, program)
+        except NotCapturable as error:
+            _check_unchanged(state, author, error)
+            raise
+        _check_unchanged(state, author)
     return program
+
+
+def _check_unchanged(state: State, author: Any, cause: NotCapturable | None = None) -> None:
+    if changed := state.changed():
+        raise NotCapturable(
+            f"{_described(author)}: {changed} changes in a call; a program has no state: compute it from the history, "
+            "or register the class as it is"
+        ) from cause
 
 
 def _instance(processor: Any, dialect: str) -> Any:

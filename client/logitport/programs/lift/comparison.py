@@ -11,7 +11,6 @@ import torch
 
 from logitport.core.history import History
 from logitport.errors import NotCapturable
-from logitport.programs.lift.state import difference, state_of
 from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime.runner import Runner
 from logitport.programs.types import Element
@@ -29,17 +28,16 @@ _TOLERANCES = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 4e-2}
 # Of 4500 elements in a row: next to a threshold, two roundings may select another one.
 _MAX_OTHERWISE_SELECTED = 4
 _NUMBERS = {
-    Element.FLOAT32: (0.5, 1.0, 0.1, 2.0, 0.9, 1.5, 0.0, 30.0, -1.0),
+    Element.FLOAT32: (0.5, 1.0, 0.1, 2, 0.9, 1.5, 0.0, 30.0, -1.0, 1),
     Element.INT64: (1, 2, 50, 5, 0, 1000, 7),
     Element.BOOL: (True, False),
 }
 
 
 def check_equal(contract: Contract, program: Program) -> None:
-    """Raise NotCapturable if the program computes something else, or the processor keeps state between calls."""
+    """Raise NotCapturable if the program computes something else."""
     verified, runner = verify(program), Runner()
     compared = 0
-    before = state_of(contract.processor, contract.function)
     for params, (name, logits) in zip(itertools.cycle(_params(program.parameters)), _logits(), strict=False):
         ids = [[(7 * row + place) % _WIDTH for place in range(3 + row)] for row in range(_ROWS)]
         try:
@@ -52,18 +50,34 @@ def check_equal(contract: Contract, program: Program) -> None:
             continue
         found = logits.clone()
         failed = runner.apply(verified, found, range(_ROWS), params, [RequestTokens(History(one)) for one in ids])
-        rows = [row for row in range(_ROWS) if row not in failed and not expected[row].isnan().any()]
+        rows = [row for row in range(_ROWS) if not expected[row].isnan().any()]
         compared += len(rows)
         for row in rows:
             described = f"{logits.dtype}, {name}, parameters {params[row]}"
+            if row in failed:
+                raise NotCapturable(f"{contract.where}: {failed[row].message} ({described}); the class does not")
             _compare(contract, described, logits[row], expected[row], found[row])
-    if changed := difference(before, state_of(contract.processor, contract.function)):
-        raise NotCapturable(
-            f"{contract.where}: {changed} changes in a call; a program has no state: compute it from the history, "
-            "or register the class as it is"
-        )
+    _check_required(contract, program)
     if not compared:
         raise NotCapturable(f"{contract.where}: the class raised an exception for all parameters that were tried")
+
+
+def _check_required(contract: Contract, program: Program) -> None:
+    """Refuse a class that runs without a parameter that the program requires."""
+    required = [one.name for one in program.parameters if one.default is None]
+    if not required:
+        return
+    logits = torch.ones(2, _WIDTH)
+    for missing in required:
+        params = [{name: 1 for name in required if name != missing}] * 2
+        try:
+            contract.run(logits.clone(), params, [[1], [2]])
+        except Exception:  # noqa: BLE001, S112 - as it should
+            continue
+        raise NotCapturable(
+            f"{contract.where}: the class runs without the parameter {missing!r}, and the program would not: write "
+            f"p.get({missing!r}, 1.0) with the default"
+        )
 
 
 def _checked(result: object, logits: torch.Tensor) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
+from pathlib import Path
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
     from logitport.programs.declarations import Declaration
     from logitport.programs.tensor_history import TensorHistory
+
+
+_TORCH = str(Path(torch.__file__).parent)
 
 
 class Contract(ABC):
@@ -36,7 +40,7 @@ class Contract(ABC):
         self.processor = processor
         self.params: Mapping[str, Declaration] = {}
         self.window = 0
-        self.function = inspect.unwrap(_function_of(processor))
+        self.function = inspect.unwrap(function_of(processor))
 
     @property
     def where(self) -> str:
@@ -57,7 +61,7 @@ class Contract(ABC):
 
     def _symbolic(self, replaced: Mapping[str, object] | None = None) -> Callable[..., Any]:
         """The processor with lines that torch keeps, and other built-in functions."""
-        function = _function_of(self.processor)
+        function = function_of(self.processor)
         if not isinstance(function, FunctionType):
             return self.processor  # type: ignore[no-any-return]
         renamed = traceable(function, replaced or {})
@@ -160,5 +164,9 @@ class _NoIds:
         cls._refuse(next((one for one in args if type(one) is cls), cls("the ids")))
 
 
-def _function_of(processor: Any) -> Any:
-    return processor if inspect.isroutine(processor) else type(processor).__call__
+def function_of(processor: Any) -> Any:
+    """The function that is called, without decorators such as torch.no_grad: a program has no gradients."""
+    function = processor if inspect.isroutine(processor) else type(processor).__call__
+    while hasattr(function, "__wrapped__") and function.__code__.co_filename.startswith(_TORCH):
+        function = function.__wrapped__
+    return function

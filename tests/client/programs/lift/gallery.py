@@ -61,6 +61,13 @@ class InOtherForms(CustomLogitProcessor):
         return torch.where(torch.tensor(switches)[:, None], changed, logits)
 
 
+class WithoutGradients(CustomLogitProcessor):
+    @torch.no_grad()
+    def __call__(self, logits, custom_param_list):
+        scales = torch.tensor([float(p["scale"]) for p in custom_param_list], dtype=logits.dtype)
+        return logits.mul_(scales.clamp(min=1e-5).reshape(-1, 1))
+
+
 class Weighted(CustomLogitProcessor):
     """Holds constants."""
 
@@ -170,6 +177,37 @@ class Remembers(CustomLogitProcessor):
     def __call__(self, logits, custom_param_list):
         self.seen.append(len(self.seen))
         return logits / 2
+
+
+class Caches(CustomLogitProcessor):
+    """Keeps a mask of the first width that it has seen."""
+
+    cache = {}
+
+    def __call__(self, logits, custom_param_list):
+        if "mask" not in self.cache:
+            self.cache["mask"] = torch.arange(logits.shape[-1]) == 3
+        return logits.masked_fill(self.cache["mask"], -INF)
+
+
+class TestsTypesExactly(CustomLogitProcessor):
+    def __call__(self, logits, custom_param_list):
+        scales = []
+        for p in custom_param_list:
+            scale = p["scale"]
+            scales.append(7.0 if type(scale) is int else scale)
+        return logits * torch.tensor(scales)[:, None]
+
+
+class CatchesAMissingKey(CustomLogitProcessor):
+    def __call__(self, logits, custom_param_list):
+        scales = []
+        for p in custom_param_list:
+            try:
+                scales.append(p["scale"])
+            except KeyError:
+                scales.append(1.0)
+        return logits * torch.tensor(scales)[:, None]
 
 
 class Validates(Temperature):

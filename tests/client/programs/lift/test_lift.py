@@ -68,6 +68,7 @@ def run(program, logits, params) -> torch.Tensor:
             ],
         ),
         (gallery.Weighted, {}, [{}] * 3),
+        (gallery.WithoutGradients, {"scale": Float()}, [{"scale": 0.5}, {"scale": 2.0}, {"scale": 0.25}]),
         (gallery.Weighted([0, 4]), {}, [{}] * 3),
     ],
 )
@@ -152,6 +153,11 @@ def test_the_processor_itself_stays_as_it_is() -> None:
     before = copy.deepcopy(vars(processor))
     lift(processor)
     assert str(vars(processor)) == str(before)
+    for changes in (gallery.Caches, gallery.Counts):
+        with pytest.raises(NotCapturable):
+            lift(changes)
+    assert gallery.Caches.cache == {}
+    assert gallery.Counts.calls == 0
 
 
 def test_two_programs_of_one_class_are_equal() -> None:
@@ -166,6 +172,9 @@ def test_two_programs_of_one_class_are_equal() -> None:
         (gallery.Counts, "self.calls changes in a call; a program has no state"),
         (gallery.Remembers, "self.seen changes in a call"),
         (gallery.DynamoSequence, "self.place changes in a call"),
+        (gallery.Caches, "Caches.cache changes in a call"),
+        (gallery.TestsTypesExactly, "the program differs from the class (torch.float32"),
+        (gallery.CatchesAMissingKey, "runs without the parameter 'scale', and the program would not"),
         (gallery.SkipsEmpty, "the program differs from the class (torch.float32"),
         (gallery.MixesRows, "a program never mixes"),
         (gallery.IsRandom, "rand_like is random"),

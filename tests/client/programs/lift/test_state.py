@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitport.programs.lift.state import difference, state_of
+from logitport.programs.lift.state import State
 
 _COUNTER = [0]
 
@@ -50,8 +50,8 @@ def test_nothing_changes() -> None:
     ]
     for value in values:
         holder = Holder(value)
-        before = state_of(holder, Holder.__call__)
-        assert difference(before, state_of(holder, Holder.__call__)) is None, value
+        state = State(holder, Holder.__call__)
+        assert state.changed() is None, value
 
 
 def add_in_place(value) -> None:
@@ -72,26 +72,56 @@ def add_in_place(value) -> None:
 )
 def test_attributes_that_change(value, change) -> None:
     holder = Holder(value)
-    before = state_of(holder, Holder.__call__)
+    state = State(holder, Holder.__call__)
     change(holder)
-    assert difference(before, state_of(holder, Holder.__call__)) == "self.value"
+    assert state.changed() == "self.value"
 
 
 def test_a_new_attribute() -> None:
     holder = Holder(1)
-    before = state_of(holder, Holder.__call__)
+    state = State(holder, Holder.__call__)
     holder.other = 1
-    assert difference(before, state_of(holder, Holder.__call__)) == "self.other"
+    assert state.changed() == "self.other"
 
 
 def test_variables_of_the_class_the_module_and_the_closure() -> None:
     holder, function, constant = Holder(1), closure(1), closure("a")
-    before = state_of(holder, Holder.__call__), state_of(function, function), state_of(constant, constant)
+    states = [State(holder, Holder.__call__), State(function, function), State(constant, constant)]
     Holder.shared.append(2)
-    assert difference(before[0], state_of(holder, Holder.__call__)) == "Holder.shared"
+    assert states[0].changed() == "Holder.shared"
+    Holder.shared.pop()
     constant([], None)
-    assert difference(before[2], state_of(constant, constant)) == "_COUNTER"
+    assert states[2].changed() == "_COUNTER"
     _COUNTER.pop()
+    assert states[2].changed() is None
     function([], None)
     _COUNTER.pop()
-    assert difference(before[1], state_of(function, function)) == "value"
+    assert states[1].changed() == "value"
+
+
+def test_variables_of_helper_functions() -> None:
+    function = closure("a")
+
+    def calls_it(output_ids, logits):
+        return [function(output_ids, logits) for _ in range(2)]
+
+    state = State(calls_it, calls_it)
+    calls_it([], None)
+    assert state.changed() == "_COUNTER"
+    del _COUNTER[1:]
+
+
+def test_isolated_calls_leave_no_trace() -> None:
+    holder, function = Holder(1), closure(1)
+    shared, counter = Holder.shared, _COUNTER
+    states = [State(holder, Holder.__call__), State(function, function)]
+    with states[0].isolated(), states[1].isolated():
+        Holder.shared.append(2)
+        Holder.added = 3  # type: ignore[attr-defined]
+        function([], None)
+        assert [state.changed() for state in states] == ["Holder.added", "_COUNTER"]
+    assert [state.changed() for state in states] == [None, None]
+    assert Holder.shared is shared == [1]
+    assert counter is _COUNTER
+    assert _COUNTER == [0]
+    assert not hasattr(Holder, "added")
