@@ -13,8 +13,8 @@ from logitport.core.history import History
 from logitport.errors import InvalidParams
 from logitport.programs import reference
 from logitport.programs.parameters import check_params
+from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime.runner import Runner
-from logitport.programs.runtime.tokens import RequestTokens
 from logitport.programs.verifier import verify
 from logitport_builtins import BUILTIN_PROGRAMS
 
@@ -46,7 +46,7 @@ def rows_of(name):
 def run(name, logits, rows=None):
     program = verify(BUILTIN_PROGRAMS[name])
     result = logits.clone()
-    tokens = [RequestTokens(*ids) for ids in HISTORIES] if name == "repetition_penalty" else []
+    tokens = [RequestTokens(History(*ids)) for ids in HISTORIES] if name == "repetition_penalty" else []
     assert Runner().apply(program, result, range(len(logits)), rows or rows_of(name), tokens) == {}
     return result
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import logitport_builtins as ours
+from logitport.core.history import History
+from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime.runner import Runner
-from logitport.programs.runtime.tokens import RequestTokens
 from logitport.programs.verifier import verify
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def run(name: str, logits: torch.Tensor, params: Sequence[dict[str, Any]], histo
     rows = len(logits)
     if name in ours.BUILTIN_PROGRAMS:
         program = verify(ours.BUILTIN_PROGRAMS[name])
-        tokens = [RequestTokens(*history) for history in histories]
+        tokens = [RequestTokens(History(*history)) for history in histories]
         if not any(value.operator.startswith("token") for value in program.program.values):
             tokens = []
         assert Runner().apply(program, result, range(rows), params, tokens) == {}
