@@ -6,13 +6,12 @@ repetition penalty is not one: it multiplies or divides by the sign of each logi
 
 from __future__ import annotations
 
-from array import array
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from logitport.core.token_counts import TokenCounts
 from logitport.processors import EditProcessor
+from logitport.programs.request_tokens import RequestTokens
 from logitport_builtins.params import Params
 
 if TYPE_CHECKING:
@@ -26,29 +25,11 @@ if TYPE_CHECKING:
 _LIMIT = 2.0  # of OpenAI's API, vLLM and SGLang
 
 
-class _Generated:
-    """The penalty of a request, and the counts of its generated ids.
+class _State(NamedTuple):
+    """The penalty of a request, as float32, and the counts of its ids."""
 
-    Attributes:
-        penalty: the parameter, as float32.
-        counts: how often each generated id occurs.
-    """
-
-    __slots__ = ("_ids", "counts", "penalty")
-
-    def __init__(self, penalty: float, token_ids: NDArray[np.int32]) -> None:
-        self.penalty = np.float32(penalty)
-        self.counts = TokenCounts(token_ids)
-        self._ids = array("i", token_ids.tobytes())
-
-    def append(self, token_id: int) -> None:
-        self.counts.add(token_id)
-        self._ids.append(token_id)
-
-    def cut(self, length: int) -> None:
-        """Forget all ids after the first `length` ones."""
-        while len(self._ids) > length:
-            self.counts.remove(self._ids.pop())
+    penalty: np.float32
+    tokens: RequestTokens
 
 
 class PresencePenalty(EditProcessor):
@@ -75,26 +56,22 @@ class PresencePenalty(EditProcessor):
         return Params(cls.builtin_name, params, (cls.builtin_name,)).number(cls.builtin_name, -_LIMIT, _LIMIT)
 
     def start(self, request: EditRequest) -> None:
-        """Count the generated ids. Raises InvalidParams."""
-        request.state = _Generated(self.penalty(request.params), request.history.output_token_ids)
-
-    def advance(self, request: EditRequest, token_id: int) -> None:
-        """Count one id."""
-        request.state.append(token_id)
+        """Read the penalty; the ids are counted at the first step. Raises InvalidParams."""
+        request.state = _State(np.float32(self.penalty(request.params)), RequestTokens(request.history))
 
     def rewind(self, request: EditRequest) -> None:
         """Subtract the counts of the ids that were cut off."""
-        request.state.cut(request.history.length - request.history.prompt_length)
+        request.state.tokens.rewound()
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         """BIAS of the generated ids."""
-        generated: _Generated = request.state
-        if not generated.penalty:
+        penalty, tokens = request.state
+        if not penalty:
             return
-        ids, counts = generated.counts.arrays()
+        ids, counts = tokens.counted(generated=True)
         inside = (ids >= 0) & (ids < request.vocab_size)
         # Copies: the counts change before the step ends if draft tokens follow.
-        edits.bias(ids[inside], self.values(generated.penalty, counts[inside]))
+        edits.bias(ids[inside], self.values(penalty, counts[inside]))
 
     @staticmethod
     def values(penalty: np.float32, counts: NDArray[np.int64]) -> NDArray[np.float32]:

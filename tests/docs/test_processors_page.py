@@ -37,3 +37,13 @@ def test_the_processor_with_a_tokenizer(
         chain = [(made["BansWords"], {"words": ["a"]})]
         logits = client.apply(torch.zeros(1, 313), [Request([1], processors=chain)]).logits
     assert logits[0].isinf().nonzero().flatten().tolist() == [denied]
+
+
+def test_the_detector_of_the_watermark(capsys: pytest.CaptureFixture[str]) -> None:
+    section = PAGE[PAGE.index("### Watermark\n") :].partition("\n## ")[0]
+    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    exec(block, {})
+    green, scored, z_score, p_value = map(float, capsys.readouterr().out.split())
+    assert scored == 4
+    assert green <= scored
+    assert (z_score < 0) == (p_value > 0.5)
