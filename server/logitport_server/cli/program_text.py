@@ -32,6 +32,9 @@ def values(verified: Verified) -> Iterator[str]:
 
 
 def _parameter(parameter: Parameter) -> str:
+    if parameter.length:
+        default = "required" if parameter.default is None else "default empty"
+        return f"{parameter.name}: up to {parameter.length} token ids, {default}"
     default = "required" if parameter.default is None else f"default {parameter.default:g}"
     return f"{parameter.name}: {parameter.element}, {default}, in [{parameter.minimum:g}, {parameter.maximum:g}]"
 

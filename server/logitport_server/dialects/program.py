@@ -65,6 +65,7 @@ class ProgramDialect(Dialect):
         self._reads_history = verified.reads_history
         # A program that does not read the history runs once for the rows of all draft offsets.
         self.takes_drafts = not self._reads_history
+        self._has_lists = any(parameter.length for parameter in verified.program.parameters)
         self._fitting_width = 0
         # The parameters of the last call, by the list of its states, which never changes.
         self._columns: tuple[weakref.ref[object], Columns] | None = None
@@ -114,17 +115,23 @@ class ProgramDialect(Dialect):
     def process(self, states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor:
         tokens = [state.tokens for state in states if state.tokens is not None]
         self.failed = _RUNNER.apply(
-            self.verified, logits, self._columns_of(states), tokens, states[0].principal, self.seconds
+            self.verified, logits, self._parameters(states), tokens, states[0].principal, self.seconds
         )
         return logits
 
-    def _columns_of(self, states: Sequence[_State]) -> Columns:
-        """The parameters of a call. Reused for the same list of states, which is the same while the batch is."""
+    def _parameters(self, states: Sequence[_State]) -> Callable[[int, int], Columns]:
+        """The parameters of a range of rows.
+
+        They are reused for the same list of states, which is the same while the batch is. Lists of ids are padded, and
+        may take much memory: they are arranged for a part of a call only.
+        """
+        if self._has_lists:
+            return lambda begin, end: Columns(self.verified, [state.values for state in states[begin:end]])
         if self._columns is not None and self._columns[0]() is states:
-            return self._columns[1]
+            return self._columns[1].part
         columns = Columns(self.verified, [state.values for state in states])
         self._columns = (weakref.ref(states), columns)
-        return columns
+        return columns.part
 
 
 class DeferredProgram(Dialect):

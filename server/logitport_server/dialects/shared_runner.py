@@ -13,7 +13,7 @@ from logitport.programs.runtime.runner import Runner
 from logitport_server.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from logitport.errors import ProcessorFailed
     from logitport.programs.columns import Columns
@@ -51,7 +51,7 @@ class SharedRunner:
         self,
         verified: Verified,
         logits: torch.Tensor,
-        columns: Columns,
+        columns: Callable[[int, int], Columns],
         histories: Sequence[RequestTokens],
         principal: str,
         seconds: float = math.inf,
@@ -61,7 +61,7 @@ class SharedRunner:
         Args:
             verified: the program.
             logits: float[rows, vocab_size].
-            columns: the parameters of each row.
+            columns: returns the parameters of the rows from one place to another.
             histories: the ids of each row; empty if the program does not read them.
             principal: name of the principal that the time is charged to.
             seconds: after this time, with what others compute in between, the rows that are left are not processed.
@@ -85,7 +85,7 @@ class SharedRunner:
             turn.acquire()
             try:
                 failed |= self._runner.apply(
-                    verified, logits, slice(begin, end), columns.part(begin, end), histories[begin:end]
+                    verified, logits, slice(begin, end), columns(begin, end), histories[begin:end]
                 )
             except LimitExceeded:  # no row has run
                 if end - begin == 1:
@@ -100,7 +100,9 @@ class SharedRunner:
     def _rows_at_once(self, verified: Verified, width: int, device: torch.device) -> int:
         operators = sum(_SORT if value.operator == "argsort" else 1 for value in verified.program.values)
         factor = torch.get_num_threads() if device.type == "cpu" else _GPU_FACTOR
-        return max(1, self._max_work * factor // (operators * width))
+        # A list of ids is padded to its largest length in each row.
+        longest = max(width, sum(parameter.length for parameter in verified.program.parameters))
+        return max(1, self._max_work * factor // (operators * longest))
 
 
 def _timed_out(name: str) -> ProcessorTimedOut:

@@ -11,10 +11,12 @@ import torch
 from logitport import InvalidParams, InvalidProgram, LimitExceeded, ProcessorTimedOut
 from logitport.core.history import History
 from logitport.programs.columns import Columns
+from logitport.programs.parameters import MAX_TOKEN_ID
+from logitport.programs.program import Parameter
 from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime.runner import Runner
-from logitport.programs.types import Element
-from logitport_server.dialects import Dialect, RequestContext, make_program_dialect
+from logitport.programs.types import Element, Size
+from logitport_server.dialects import Dialect, RequestContext, make_program_dialect, program
 from logitport_server.dialects.base import States
 from logitport_server.dialects.shared_runner import SharedRunner
 from tests.client.programs.runtime import build
@@ -55,6 +57,20 @@ def test_parameters_are_of_the_states_of_the_call() -> None:
     for params in ([two, four], [four, two], [two, two]):
         logits = dialect.process(states_of(dialect, params), torch.full((2, VOCAB), 8.0))
         assert logits[:, 0].tolist() == [8 / each["temperature"] for each in params]
+
+
+def test_lists_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are padded for the rows of a part only."""
+    write = build.Writer()
+    removed = write("expand", write.full(-torch.inf), shape=(Size(constant=3),))
+    write("scatter_drop", write("logits"), write("parameter", parameter="ids"), removed)
+    ids = Parameter("ids", Element.INT64, 0.0, 0, MAX_TOKEN_ID, 3)
+    dialect = make_program_dialect(write.verified(ids), "x")
+    monkeypatch.setattr(program, "_RUNNER", SharedRunner(max_work=1))
+    states = states_of(dialect, [{"ids": [1]}, {}, {"ids": [4, 2, 0]}])
+    for _ in range(2):
+        logits = dialect.process(states, torch.zeros(3, VOCAB))
+        assert [row.isinf().nonzero().flatten().tolist() for row in logits] == [[1], [], [0, 2, 4]]
 
 
 def test_histories_grow_and_are_cut_back() -> None:
@@ -106,7 +122,7 @@ def test_single_rows_fail() -> None:
     write = build.Writer()
     logits = write("logits")
     write("divide", logits, write.parameter("by"))
-    zero = build.Parameter("by", Element.FLOAT32, 1.0, 0.0, 9.0)
+    zero = Parameter("by", Element.FLOAT32, 1.0, 0.0, 9.0)
     dialect = make_program_dialect(write.verified(zero, name="divides"), "x")
     logits_ = dialect.process(states_of(dialect, [{"by": 2.0}, {"by": 0.0}, {}]), torch.zeros(3, VOCAB))
     assert list(dialect.failed) == [1]
@@ -153,7 +169,7 @@ def test_rows_run_in_parts_with_equal_results() -> None:
     verified, params = build.top_p(), [{"top_p": row / 20} for row in range(20)]
     logits, expected = random_logits(20), random_logits(20)
     Runner().apply(verified, expected, slice(None), params)
-    failed = SharedRunner(max_work=1).apply(verified, logits, Columns.checked(verified, params), (), "")
+    failed = SharedRunner(max_work=1).apply(verified, logits, Columns.checked(verified, params).part, (), "")
     assert not failed
     assert torch.equal(logits, expected)
 
@@ -161,9 +177,9 @@ def test_rows_run_in_parts_with_equal_results() -> None:
 def test_failed_rows_of_parts_have_the_numbers_of_the_call() -> None:
     write = build.Writer()
     write("divide", write("logits"), write.parameter("by"))
-    verified = write.verified(build.Parameter("by", Element.FLOAT32, 1.0, 0.0, 9.0))
+    verified = write.verified(Parameter("by", Element.FLOAT32, 1.0, 0.0, 9.0))
     columns = Columns.checked(verified, [{"by": row % 3} for row in range(1, 8)])
-    failed = SharedRunner(max_work=1).apply(verified, torch.zeros(7, VOCAB), columns, (), "")
+    failed = SharedRunner(max_work=1).apply(verified, torch.zeros(7, VOCAB), columns.part, (), "")
     assert list(failed) == [2, 5]
 
 
@@ -172,16 +188,16 @@ def test_fewer_rows_run_at_once_if_the_memory_is_limited() -> None:
     needed = Runner().plan(verified, slice(None), random_logits(64)).bytes
     logits, expected = random_logits(64), random_logits(64)
     Runner().apply(verified, expected, slice(None), params)
-    SharedRunner(max_bytes=needed // 8).apply(verified, logits, Columns.checked(verified, params), (), "")
+    SharedRunner(max_bytes=needed // 8).apply(verified, logits, Columns.checked(verified, params).part, (), "")
     assert torch.equal(logits, expected)
     with pytest.raises(LimitExceeded):
-        SharedRunner(max_bytes=16).apply(verified, logits, Columns.checked(verified, params), (), "")
+        SharedRunner(max_bytes=16).apply(verified, logits, Columns.checked(verified, params).part, (), "")
 
 
 def test_rows_that_are_left_when_the_time_is_up_fail() -> None:
     verified, logits = build.top_k(), random_logits(5)
     shared = SharedRunner(max_work=1)
-    failed = shared.apply(verified, logits, Columns(verified, [()] * 5), (), "", seconds=0.0)
+    failed = shared.apply(verified, logits, Columns(verified, [()] * 5).part, (), "", seconds=0.0)
     assert list(failed)[-1] == 4
     assert {type(error) for error in failed.values()} == {ProcessorTimedOut}
     first = min(failed)
@@ -209,7 +225,7 @@ def test_principals_take_turns_between_parts(monkeypatch: pytest.MonkeyPatch) ->
 
     def run(rows: int) -> None:
         columns = Columns(verified, [()] * rows)
-        shared.apply(verified, random_logits(rows), columns, (), threading.current_thread().name)
+        shared.apply(verified, random_logits(rows), columns.part, (), threading.current_thread().name)
 
     many, one = (threading.Thread(target=run, args=(rows,), name=name) for name, rows in (("many", 6), ("one", 1)))
     many.start()
