@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 
 from logitport.errors import LimitExceeded
@@ -256,7 +257,7 @@ class _Planner:
             if not scalar:
                 own = self._specs[place].shape
                 shapes.append((*own[:1], *(1,) * axes, *own[1:]) if axes else own)
-        return tuple(torch.broadcast_shapes(*shapes)) == shape  # type: ignore[no-untyped-call]
+        return np.broadcast_shapes(*shapes) == shape  # torch's function imports sympy: 0.4 s at the first call
 
     def _find_roots(self) -> tuple[list[int], list[bool]]:
         """The value that each value is a view of, and whether it has all of its elements."""
