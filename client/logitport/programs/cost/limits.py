@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from logitport.programs.cost.work import Work
     from logitport.programs.verifier import Verified
 
-# For one row of the engine's vocabulary, on one core. For 151,936 logits, a core of an AMD EPYC (Zen 4) is priced with
-# 13 ms for a sort, 21 ms for top-p (which sorts), and 0.4 ms for min-p; with 165 ms for 50 `exp` of float32, which are
-# that slow where results are subnormal, and with 130 ms for 500 `cumsum`. A core of a third of its speed still sorts.
-DEFAULT_LIMIT_MS = 60.0
+# For one row of the engine's vocabulary, on one core. For 151,936 logits of the slowest dtype, a core of an AMD EPYC
+# with AVX-512 is priced with 0.9 ms for min-p, 16 ms for a sort, 28 ms for top-k and 37 ms for top-p, which sorts. Refused
+# are 50 `exp`, 156 ms where their results are subnormal, and 500 `cumsum`, 76 to 88 ms. A core of half of that speed
+# still runs top-p.
+DEFAULT_LIMIT_MS = 75.0
 # Of the result: rows are copied there and back if they are irregular, and searched for NaN.
 _PASSES = 6
 _FREE = Price(0.0, 0.0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from logitport.programs.cost.operands import Case, cases, keys
 from logitport.programs.cost.work import READS_HISTORY, SORTS, key_of
 from logitport.programs.program import Program, Value
-from logitport.programs.types import Element
+from logitport.programs.rules import OPERATORS
 from logitport.programs.verifier import Verified, verify
 
 if TYPE_CHECKING:
@@ -109,10 +109,11 @@ def _price(engine: Engine, operator: str, dtypes: tuple[str, ...], *, plain: boo
 
     sorts = operator in SORTS and plain
     count = _FEW_SORTED if sorts else _FEW
-    few = list(product(cases(operator, dtypes, count, plain=plain), _ROWS))
+    rows = _ROWS if "axis" in OPERATORS[operator].fields else _ROWS[:1]
+    few = list(product(cases(operator, dtypes, count, plain=plain), rows))
     times = [units(*one, repeats=1 if sorts else 2) for one in few]
     slowest = sorted(range(len(few)), key=times.__getitem__)[-_CANDIDATES:]
     expected = max(times) * few[slowest[-1]][0].units
     count = min(engine.max_elements, max(_MANY_SORTED if sorts else _MANY, int(count * _CALL_NS / max(1.0, expected))))
-    many = list(product(cases(operator, dtypes, count, plain=plain), _ROWS))
+    many = list(product(cases(operator, dtypes, count, plain=plain), rows))
     return Price(max(_MIN_UNIT_NS, *(units(*many[one], repeats=2) for one in slowest)), call)
