@@ -50,7 +50,11 @@ def compare(count: int, seed: int) -> list[Compared]:
     found: list[Compared] = []
 
     @settings(
-        max_examples=count, database=None, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate]
+        max_examples=count,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
     )
     @given(programs(max_values=24))
     def each(program: Program) -> None:
@@ -61,8 +65,6 @@ def compare(count: int, seed: int) -> list[Compared]:
             return
         for rows, dtype in ((1, "float32"), (4, "float32"), (1, "bfloat16"), (1, "float16")):
             found.append(_compared(verified, rows, dtype))
-
-
 
     with_seed(seed)(each)()
     return found
@@ -113,10 +115,14 @@ def main() -> None:
     longer = [one for one in found if one.measured >= _LEAST_MS]
     factors = sorted(one.factor for one in longer)
     print(f"{len(found)} runs, {len(longer)} of at least {_LEAST_MS} ms; measured ÷ priced:")
-    print(f"median {statistics.median(factors):.2f}, 95 % {factors[int(0.95 * len(factors))]:.2f}, most {factors[-1]:.2f}")
+    print(
+        f"median {statistics.median(factors):.2f}, 95 % {factors[int(0.95 * len(factors))]:.2f}, most {factors[-1]:.2f}"
+    )
     for one in sorted(longer, key=lambda one: -one.factor)[:8]:
         operators = [value.operator for value in one.verified.program.values]
-        print(f"{one.factor:.2f}: {one.measured:.2f} of {one.priced:.2f} ms, {one.rows} rows of {one.dtype}: {operators}")
+        print(
+            f"{one.factor:.2f}: {one.measured:.2f} of {one.priced:.2f} ms, {one.rows} rows of {one.dtype}: {operators}"
+        )
 
 
 if __name__ == "__main__":
