@@ -1,7 +1,7 @@
 """Prices of programs against their measured times, on the slowest values: `python -m benchmarks.program_prices`.
 
-Random programs run on one row and on four rows of 151,936 logits, with one thread. The factor is measured ÷ priced time:
-a factor above 1 means that a program took longer than its price.
+Random programs run on one row and on four rows of 151,936 logits, with one thread. The factor is
+measured ÷ priced time: above 1, a program took longer than its price.
 """
 
 from __future__ import annotations

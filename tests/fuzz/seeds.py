@@ -68,8 +68,8 @@ def _programs() -> list[Program]:
         "scatter_drop": (0, 5, 2), "squeeze": (6,),
     }  # fmt: skip
     fields: dict[str, dict[str, Any]] = {
-        "std": {"integer": 1}, "top_k": {"integer": 2}, "expand": {"shape": (ONE, VOCAB_SIZE)}, "argsort": {"flag": True},
-        "slice": {"begin": ONE, "end": VOCAB_SIZE}, "pad": {"begin": ONE, "end": Size(), "number": -1.0},
+        "std": {"integer": 1}, "top_k": {"integer": 2}, "expand": {"shape": (ONE, VOCAB_SIZE)},
+        "argsort": {"flag": True}, "slice": {"begin": ONE, "end": VOCAB_SIZE}, "pad": {"begin": ONE, "end": Size(), "number": -1.0},
         "cast": {"element": Element.INT64}, "gather_or": {"number": -1.0},
     }  # fmt: skip
     sources = (

@@ -131,7 +131,7 @@ class Program:
 
 
 def _check_counts(message: program_pb2.Program) -> None:
-    # Before anything reads the values: four megabytes have two million empty ones, and each becomes an object when read.
+    # First the values: four megabytes have two million empty ones, and each becomes an object when it is read.
     _check_count("values", len(message.values), MAX_VALUES)
     _check_count("parameters", len(message.parameters), MAX_PARAMETERS)
     for value in message.values:

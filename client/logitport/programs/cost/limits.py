@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from logitport.errors import LimitExceeded
-from logitport.programs.cost.prices import prices
 from logitport.programs.cost.measurement import Price
+from logitport.programs.cost.prices import prices
 from logitport.programs.cost.work import FLOATS, work_of
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from logitport.programs.verifier import Verified
 
 # For one row of the engine's vocabulary, on one core. For 151,936 logits of the slowest dtype, a core of an AMD EPYC
-# with AVX-512 is priced with 0.9 ms for min-p, 16 ms for a sort, 28 ms for top-k and 37 ms for top-p, which sorts. Refused
-# are 50 `exp`, 156 ms where their results are subnormal, and 500 `cumsum`, 76 to 88 ms. A core of half of that speed
-# still runs top-p.
+# with AVX-512 is priced with 0.9 ms for min-p, 16 ms for a sort, 28 ms for top-k and 37 ms for top-p, which sorts.
+# Refused are 50 `exp`, 156 ms where their results are subnormal, and 500 `cumsum`, 76 to 88 ms. A core of half of that
+# speed still runs top-p.
 DEFAULT_LIMIT_MS = 75.0
 # Of the result: rows are copied there and back if they are irregular, and searched for NaN.
 _PASSES = 6
@@ -76,8 +76,8 @@ def check_cost(
     count = sum(value.operator == operator for value in verified.program.values)
     raise LimitExceeded(
         f"program {verified.program.name!r} may take {needed:.3g} ms for a row of {vocab_size} logits on this machine; "
-        f"the limit is {limit_ms:g} ms. Its {count} values of {operator!r} take {nanoseconds / 1e6:.3g} ms: use fewer of "
-        "them, or smaller ones, or raise the limit"
+        f"the limit is {limit_ms:g} ms. Its {count} values of {operator!r} take {nanoseconds / 1e6:.3g} ms: use fewer "
+        "of them, or smaller ones, or raise the limit"
     )
 
 

@@ -109,11 +109,12 @@ def _price(engine: Engine, operator: str, dtypes: tuple[str, ...], *, plain: boo
 
     sorts = operator in SORTS and plain
     count = _FEW_SORTED if sorts else _FEW
-    rows = _ROWS if "axis" in OPERATORS[operator].fields else _ROWS[:1]
-    few = list(product(cases(operator, dtypes, count, plain=plain), rows))
-    times = [units(*one, repeats=1 if sorts else 2) for one in few]
+    numbers_of_rows = _ROWS if "axis" in OPERATORS[operator].fields else _ROWS[:1]
+    few = list(product(cases(operator, dtypes, count, plain=plain), numbers_of_rows))
+    times = [units(case, rows, 1 if sorts else 2) for case, rows in few]
     slowest = sorted(range(len(few)), key=times.__getitem__)[-_CANDIDATES:]
     expected = max(times) * few[slowest[-1]][0].units
     count = min(engine.max_elements, max(_MANY_SORTED if sorts else _MANY, int(count * _CALL_NS / max(1.0, expected))))
-    many = list(product(cases(operator, dtypes, count, plain=plain), rows))
-    return Price(max(_MIN_UNIT_NS, *(units(*many[one], repeats=2) for one in slowest)), call)
+    many = list(product(cases(operator, dtypes, count, plain=plain), numbers_of_rows))
+    chosen = [many[one] for one in slowest]
+    return Price(max(_MIN_UNIT_NS, *(units(case, rows, 2) for case, rows in chosen)), call)

@@ -16,7 +16,7 @@ from logitport.programs.rules import OPERATORS, Context
 from logitport.programs.types import Element, Size, Type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -37,14 +37,14 @@ class Operand(NamedTuple):
         dtype: float32, float16, bfloat16, int64 or bool.
         shape: the sizes.
         strides: elements between neighbors.
-        count: elements in memory.
+        elements: in memory.
     """
 
     numbers: str
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    count: int
+    elements: int
 
 
 class Case(NamedTuple):
@@ -69,7 +69,7 @@ class Case(NamedTuple):
 def numbers(name: str) -> NDArray[Any]:
     """float32 or int64 numbers; indices are those of a table of `_TABLE` elements."""
     random, count = np.random.default_rng(0), MAX_ELEMENTS
-    made: dict[str, Any] = {
+    made: dict[str, Callable[[], Any]] = {
         "normal": lambda: random.standard_normal(count) * 5,
         "subnormal": lambda: random.uniform(1e-42, 1e-39, count),
         "small": lambda: random.uniform(1e-22, 1e-19, count),  # their products are subnormal
@@ -86,7 +86,7 @@ def numbers(name: str) -> NDArray[Any]:
     }
     if name in made:
         return np.asarray(made[name]()).astype(np.float32)
-    indices = {
+    indices: dict[str, Callable[[], Any]] = {
         "random indices": lambda: random.integers(0, _TABLE, count),
         "near indices": lambda: random.integers(0, _TABLE // _STRIDE, count),
         "any integers": lambda: random.integers(-(2**62), 2**62, count),
@@ -132,11 +132,8 @@ def _dtypes(operator: str) -> list[tuple[str, ...]]:
     """The dtypes for which the operator has prices: those that its rule accepts."""
     if operator == "cast":
         return [(one, other) for one in (*FLOATS, "int64", "bool") for other in (*FLOATS, "int64", "bool")]
-    found = []
-    for dtype in (*FLOATS, "int64", "bool"):
-        if any(True for _ in cases(operator, (dtype,), 64, plain=True)):
-            found.append((dtype,))
-    return found
+    dtypes: list[tuple[str, ...]] = [(dtype,) for dtype in (*FLOATS, "int64", "bool")]
+    return [one for one in dtypes if any(True for _ in cases(operator, one, 64, plain=True))]
 
 
 def _arranged(
@@ -153,7 +150,7 @@ def _arranged(
     sorts = operator in SORTS
     types = ["bool" if operator == "where" else dtypes[0], *[dtypes[0]] * (arity - 1)]
     for shapes, axis in _layouts(count, arity, "axis" in fields or sorts, plain=plain):
-        if sorts and axis != 1:
+        if sorts and axis != 1:  # they sort the last axis
             continue
         chosen = given if sorts or "axis" not in fields else given | {"axis": axis}
         operands = tuple(Operand("", dtype, *layout) for dtype, layout in zip(types, shapes, strict=True))

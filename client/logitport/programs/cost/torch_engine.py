@@ -99,17 +99,17 @@ class TorchEngine(Engine):
 
     def _on_gpu(self, function: Callable[[], object]) -> float:
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        begin.record()  # type: ignore[no-untyped-call]
+        begin.record()
         function()
-        end.record()  # type: ignore[no-untyped-call]
-        end.synchronize()  # type: ignore[no-untyped-call]
-        return float(begin.elapsed_time(end)) * 1e6  # type: ignore[no-untyped-call]
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) * 1e6
 
     def _operand(self, operand: Operand, rows: int) -> torch.Tensor:
-        key = operand.numbers, operand.dtype, rows * operand.count
+        key = operand.numbers, operand.dtype, rows * operand.elements
         if key not in self._operands:
             self._operands[key] = self._made(*key)
-        return self._operands[key].as_strided((rows, *operand.shape), (operand.count, *operand.strides))
+        return self._operands[key].as_strided((rows, *operand.shape), (operand.elements, *operand.strides))
 
     def _made(self, name: str, dtype: str, count: int) -> torch.Tensor:
         array: Any = numbers(name)

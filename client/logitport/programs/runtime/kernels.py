@@ -66,7 +66,7 @@ def _no_bytes(call: Call, inputs: Sequence[Spec], out: Spec) -> int:
 
 
 def _widened_bytes(spec: Spec) -> int:
-    """torch gathers, scatters and averages 16-bit floats in a copy in float32."""
+    """Torch gathers, scatters and averages 16-bit floats in a copy in float32."""
     return 4 * math.prod(spec.shape) if spec.dtype in (torch.float16, torch.bfloat16) else 0
 
 

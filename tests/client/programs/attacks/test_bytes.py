@@ -40,9 +40,7 @@ OTHER_FORMS = {
     "an overlong length": field(1, 1) + b"\x12" + varint(5, least=3) + b"Sound" + DATA[9:],
     "an overlong tag": varint(8, least=2) + DATA[1:],
     "a version of more than 32 bits": b"\x08" + varint(1 | 1 << 32) + DATA[2:],
-    "inputs that are not packed": message(
-        LOGITS_BYTES, field(1, b"negate") + field(2, 0), ADD_BYTES, name=b"Sound"
-    ),
+    "inputs that are not packed": message(LOGITS_BYTES, field(1, b"negate") + field(2, 0), ADD_BYTES, name=b"Sound"),
     "inputs in two parts": message(
         LOGITS_BYTES, NEGATE_BYTES, field(1, b"add") + field(2, varint(0)) + field(2, varint(1)), name=b"Sound"
     ),
@@ -89,7 +87,7 @@ def test_a_nan_has_one_form() -> None:
         (number,) = struct.unpack("<d", struct.pack("<Q", bits))
         value = Value("full", element=Element.LOGITS, shape=(), number=number)
         data = Program("NaN", (LOGITS, value, Value("add", (0, 1)))).to_bytes()
-        with pytest.raises(InvalidProgram, match="the number must not be NaN|not the canonical form"):
+        with pytest.raises(InvalidProgram, match=r"the number must not be NaN|not the canonical form"):
             verify(Program.from_bytes(data))
 
 

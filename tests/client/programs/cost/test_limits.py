@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,8 +12,10 @@ from logitport.programs.cost.limits import DEFAULT_LIMIT_MS, check_cost, millise
 from logitport.programs.cost.measurement import Price
 from logitport.programs.cost.prices import Prices
 from logitport.programs.types import VOCAB, Element, Size
-from logitport.programs.verifier import Verified
 from tests.client.programs.runtime.build import Writer, min_p, top_p
+
+if TYPE_CHECKING:
+    from logitport.programs.verifier import Verified
 
 WIDTH = 1000
 FREE = Price(0.0, 0.0)

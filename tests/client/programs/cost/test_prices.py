@@ -16,12 +16,13 @@ from logitport.programs.cost.limits import milliseconds
 from logitport.programs.cost.measurement import Measured, Price
 from logitport.programs.cost.operands import cases, keys
 from logitport.programs.cost.work import READS_HISTORY, key_of
-from logitport.programs.program import Program
 from logitport.programs.verifier import verify
 from tests.client.programs.strategies import programs
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from logitport.programs.program import Program
 
 MEASURED = Measured({"exp.float32.plain": Price(20.0, 1500.0)}, 0.02, 500.0)
 ALL_KEYS = {key for key, *_ in keys()} | {key_of(operator, (), plain=True) for operator in READS_HISTORY}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -10,8 +10,10 @@ import torch
 from logitport.errors import LimitExceeded
 from logitport.programs.runtime.runner import Runner
 from logitport.programs.types import Element, Size
-from logitport.programs.verifier import Verified
 from tests.client.programs.runtime.build import Writer
+
+if TYPE_CHECKING:
+    from logitport.programs.verifier import Verified
 
 ROWS, WIDTH = 4, 1 << 14
 LONG = (Size(constant=1 << 19),)
