@@ -69,7 +69,8 @@ def _programs() -> list[Program]:
     }  # fmt: skip
     fields: dict[str, dict[str, Any]] = {
         "std": {"integer": 1}, "top_k": {"integer": 2}, "expand": {"shape": (ONE, VOCAB_SIZE)},
-        "argsort": {"flag": True}, "slice": {"begin": ONE, "end": VOCAB_SIZE}, "pad": {"begin": ONE, "end": Size(), "number": -1.0},
+        "argsort": {"flag": True}, "slice": {"begin": ONE, "end": VOCAB_SIZE},
+        "pad": {"begin": ONE, "end": Size(), "number": -1.0},
         "cast": {"element": Element.INT64}, "gather_or": {"number": -1.0},
     }  # fmt: skip
     sources = (
