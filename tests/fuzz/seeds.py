@@ -13,6 +13,10 @@ import numpy as np
 
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, Request, RowEdits
 from logitport.core.edits import Edits, pack_bits
+from logitport.programs.program import Parameter, Program, Value
+from logitport.programs.rules import OPERATORS, Context
+from logitport.programs.types import ONE, Element, Size
+from logitport.programs.types import VOCAB as VOCAB_SIZE
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.worker import frames as worker_frames
 from logitport_server.worker import messages
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _PAYLOADS = Path(__file__).parents[1] / "client" / "payload" / "data"
+_WINDOW = 3
 _LENGTH = struct.Struct("<I")
 
 
@@ -52,7 +57,65 @@ def corpora() -> dict[str, list[bytes]]:
         "pickle": [bytes.fromhex(json.loads(text)["callable"]) for text in payloads],
         "edits": [message.SerializeToString() for message in _edits()],
         "worker_reply": _replies(),
+        "program": [program.to_bytes() for program in _programs()],
     }
+
+
+def _programs() -> list[Program]:
+    """Programs that use all operators."""
+    inputs = {
+        "where": (3, 2, 0), "not": (3,), "and": (3, 3), "or": (3, 3), "xor": (3, 3), "gather_or": (0, 5),
+        "scatter_drop": (0, 5, 2), "squeeze": (6,),
+    }  # fmt: skip
+    fields: dict[str, dict[str, Any]] = {
+        "std": {"integer": 1}, "top_k": {"integer": 2}, "expand": {"shape": (ONE, VOCAB_SIZE)},
+        "argsort": {"flag": True}, "slice": {"begin": ONE, "end": VOCAB_SIZE},
+        "pad": {"begin": ONE, "end": Size(), "number": -1.0},
+        "cast": {"element": Element.INT64}, "gather_or": {"number": -1.0},
+    }  # fmt: skip
+    sources = (
+        Value("logits"),
+        Value("parameter", parameter="scale"),
+        Value("full", element=Element.LOGITS, shape=(), number=2.0),
+        Value("token_mask"),
+        Value("token_counts", flag=True),
+        Value("history"),
+        Value("unsqueeze", (0,), axis=2),
+        Value("constant", element=Element.INT64, shape=(Size(constant=2),), data=struct.pack("<2q", 1, -1)),
+        Value("arange", shape=(VOCAB_SIZE,)),
+        Value("history_length"),
+    )
+    made = []
+    for name, operator in OPERATORS.items():
+        if operator.inputs == 0:
+            continue
+        given = {"axis": 2 if name == "squeeze" else 1} if "axis" in operator.fields else {}
+        value = Value(name, inputs.get(name, (0,) * (operator.inputs or 2)), **given, **fields.get(name, {}))
+        made.append(_with_result([*sources, value]))
+    return made
+
+
+def _with_result(values: list[Value]) -> Program:
+    """The program whose result is the sum of all values that nothing reads."""
+    scale = Parameter("scale", Element.FLOAT32, 1.0, 0.0, 2.0)
+    context = Context({"scale": scale}, _WINDOW)
+    types = []
+    for value in values:
+        types.append(OPERATORS[value.operator].rule(value, [types[place] for place in value.inputs], context))
+    read = {place for value in values for place in value.inputs}
+    total = 0
+    for place in [place for place in range(1, len(values)) if place not in read]:
+        added = place
+        if types[place].element is not Element.LOGITS:
+            values.append(Value("cast", (added,), element=Element.LOGITS))
+            added = len(values) - 1
+        for _ in types[place].shape:
+            values.append(Value("amax", (added,), axis=1))
+            added = len(values) - 1
+        values.append(Value("unsqueeze", (added,), axis=1))
+        values.append(Value("add", (total, len(values) - 1)))
+        total = len(values) - 1
+    return Program("Seed", tuple(values), (scale,), _WINDOW)
 
 
 def _of_other_pythons() -> list[str]:

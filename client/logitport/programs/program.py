@@ -131,16 +131,17 @@ class Program:
 
 
 def _check_counts(message: program_pb2.Program) -> None:
-    rank = max((len(value.shape) for value in message.values), default=0)
-    inputs = max((len(value.inputs) for value in message.values), default=0)
-    for what, number, limit in (
-        ("values", len(message.values), MAX_VALUES),
-        ("parameters", len(message.parameters), MAX_PARAMETERS),
-        ("sizes in a shape", rank, MAX_RANK),
-        ("inputs of one value", inputs, MAX_INPUTS),
-    ):
-        if number > limit:
-            raise LimitExceeded(f"a program has {number} {what}; the limit is {limit}")
+    # First the values: four megabytes have two million empty ones, and each becomes an object when it is read.
+    _check_count("values", len(message.values), MAX_VALUES)
+    _check_count("parameters", len(message.parameters), MAX_PARAMETERS)
+    for value in message.values:
+        _check_count("sizes in a shape", len(value.shape), MAX_RANK)
+        _check_count("inputs of one value", len(value.inputs), MAX_INPUTS)
+
+
+def _check_count(what: str, number: int, limit: int) -> None:
+    if number > limit:
+        raise LimitExceeded(f"a program has {number} {what}; the limit is {limit}")
 
 
 def _to_proto(program: Program) -> program_pb2.Program:

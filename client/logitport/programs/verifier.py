@@ -119,6 +119,8 @@ def _check_limits(program: Program) -> None:
     ):
         if number > limit:
             raise LimitExceeded(f"a program has {number} {what}; the limit is {limit}")
+    if not program.name.isprintable():  # it is shown in errors and logs
+        raise InvalidProgram(f"the name {program.name!a} has a character that is not printable")
     if not program.values:
         raise InvalidProgram("a program without values: its last value is the result")
 

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from logitport.programs.program import Value
 
 
+# Rows up to this size are sorted together. One by one, each would take 20 us besides its work: 40 s for 2 million rows.
+_MAX_SORTED_WIDTH = 4096
+
+
 class Spec(NamedTuple):
     """Shape, with the rows if the value has them, and dtype of a value."""
 
@@ -57,6 +61,15 @@ def _no_scratch(call: Call, inputs: Sequence[Spec], out: Spec) -> tuple[Spec, ..
     return ()
 
 
+def _no_bytes(call: Call, inputs: Sequence[Spec], out: Spec) -> int:
+    return 0
+
+
+def _widened_bytes(spec: Spec) -> int:
+    """Torch gathers, scatters and averages 16-bit floats in a copy in float32."""
+    return 4 * math.prod(spec.shape) if spec.dtype in (torch.float16, torch.bfloat16) else 0
+
+
 class Kernel(NamedTuple):
     """How an operator is run.
 
@@ -65,12 +78,16 @@ class Kernel(NamedTuple):
         elementwise: whether an element of the result depends on the elements at its place alone.
         broadcasts: whether inputs of fewer axes are aligned.
         scratch: what scratch memory it needs.
+        allocated: at most how many bytes it and torch allocate while it runs.
+        copies_views: whether it allocates only for inputs that are not contiguous.
     """
 
     run: Run
     elementwise: bool = False
     broadcasts: bool = False
     scratch: Callable[[Call, Sequence[Spec], Spec], tuple[Spec, ...]] = _no_scratch
+    allocated: Callable[[Call, Sequence[Spec], Spec], int] = _no_bytes
+    copies_views: bool = False
 
 
 def _elementwise(function: Callable[..., torch.Tensor]) -> Kernel:
@@ -124,11 +141,17 @@ def _cast_scratch(call: Call, inputs: Sequence[Spec], out: Spec) -> tuple[Spec, 
     return (Spec(out.shape, torch.bool),) * 2
 
 
-def _reduction(function: Callable[..., torch.Tensor]) -> Kernel:
+def _reduction(
+    function: Callable[..., torch.Tensor], allocated: Callable[[Call, Sequence[Spec], Spec], int] = _no_bytes
+) -> Kernel:
     def run(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
         function(inputs[0], dim=-call.value.axis, keepdim=call.value.flag, out=out)
 
-    return Kernel(run)
+    return Kernel(run, allocated=allocated)
+
+
+def _mean_bytes(call: Call, inputs: Sequence[Spec], out: Spec) -> int:
+    return _widened_bytes(inputs[0]) + 4 * math.prod(out.shape)
 
 
 def _std(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
@@ -138,11 +161,17 @@ def _std(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None
         torch.std(inputs[0], dim=-call.value.axis, correction=call.value.integer, keepdim=call.value.flag, out=out)
 
 
-def _along(function: Callable[..., torch.Tensor]) -> Kernel:
+def _along(
+    function: Callable[..., torch.Tensor], allocated: Callable[[Call, Sequence[Spec], Spec], int] = _no_bytes
+) -> Kernel:
     def run(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
         function(inputs[0], dim=-call.value.axis, out=out)
 
-    return Kernel(run)
+    return Kernel(run, allocated=allocated, copies_views=allocated is _copied_bytes)
+
+
+def _copied_bytes(call: Call, inputs: Sequence[Spec], out: Spec) -> int:
+    return inputs[0].bytes  # of an input that is not contiguous
 
 
 def _argsort(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
@@ -151,6 +180,10 @@ def _argsort(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> 
 
 def _argsort_scratch(call: Call, inputs: Sequence[Spec], out: Spec) -> tuple[Spec, ...]:
     return (Spec(out.shape, inputs[0].dtype),)
+
+
+def _argsort_bytes(call: Call, inputs: Sequence[Spec], out: Spec) -> int:
+    return inputs[0].bytes + out.bytes
 
 
 def _top_k(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
@@ -169,9 +202,26 @@ def _top_k(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> No
     if width > k:
         last, following = largest.values[..., k - 1], largest.values[..., k]
         undecided = (last == following) | (last.isnan() & following.isnan())
+        if not undecided.any():
+            return
         rows, results = source.reshape(-1, width), out.view(-1, k)
+        if width <= _MAX_SORTED_WIDTH:
+            tied = undecided.flatten().nonzero().flatten()
+            results[tied] = torch.sort(rows[tied], dim=-1, descending=True, stable=True).indices[:, :k]
+            return
         for row in undecided.flatten().nonzero().flatten().tolist():
             results[row] = _first_largest(rows[row], last.flatten()[row], k)
+
+
+def _top_k_bytes(call: Call, inputs: Sequence[Spec], out: Spec) -> int:
+    source, size = inputs[0], inputs[0].dtype.itemsize
+    width = source.shape[-1]
+    slices = math.prod(source.shape[:-1])
+    # The largest ones, and their indices, sorted twice.
+    chosen = slices * (call.value.integer + 1) * (3 * size + 40)
+    # Rows that are not decided: together if they are short, else one by one.
+    sorted_rows = slices if width <= _MAX_SORTED_WIDTH else 1
+    return 2 * source.bytes + _widened_bytes(source) + chosen + sorted_rows * width * (2 * size + 32)
 
 
 def _first_largest(row: torch.Tensor, least: torch.Tensor, k: int) -> torch.Tensor:
@@ -216,6 +266,10 @@ def _gather_scratch(call: Call, inputs: Sequence[Spec], out: Spec) -> tuple[Spec
     return Spec(shape, torch.int64), Spec(shape, torch.bool), Spec(shape, torch.bool)
 
 
+def _gather_bytes(call: Call, inputs: Sequence[Spec], out: Spec) -> int:
+    return _widened_bytes(inputs[0])
+
+
 def _scatter_drop(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
     base, index, values = inputs
     if base is not out:
@@ -240,6 +294,12 @@ def _without_outside(out: torch.Tensor, index: torch.Tensor, values: torch.Tenso
     last_index = torch.where(has_any, index.gather(-1, last), 0)
     last_value = torch.where(has_any, values.gather(-1, last), out[..., :1])
     return torch.where(inside, index, last_index), torch.where(inside, values, last_value)
+
+
+def _scatter_bytes(call: Call, inputs: Sequence[Spec], out: Spec) -> int:
+    rows = out.shape[0] if len(out.shape) > 1 else 1
+    replaced = rows * inputs[1].shape[-1] * (24 + 2 * out.dtype.itemsize)  # indices and elements without those outside
+    return _widened_bytes(out) + replaced
 
 
 def _all_inside(index: torch.Tensor, size: int) -> bool:
@@ -269,12 +329,12 @@ KERNELS: dict[str, Kernel] = {
     "is_nan": Kernel(_is_nan, elementwise=True),
     "where": Kernel(_where, elementwise=True, broadcasts=True),
     "std": Kernel(_std),
-    "argsort": Kernel(_argsort, scratch=_argsort_scratch),
-    "top_k": Kernel(_top_k),
+    "argsort": Kernel(_argsort, scratch=_argsort_scratch, allocated=_argsort_bytes),
+    "top_k": Kernel(_top_k, allocated=_top_k_bytes),
     "pad": Kernel(_pad),
     "concatenate": Kernel(_concatenate),
-    "gather_or": Kernel(_gather_or, scratch=_gather_scratch),
-    "scatter_drop": Kernel(_scatter_drop, broadcasts=True),
+    "gather_or": Kernel(_gather_or, scratch=_gather_scratch, allocated=_gather_bytes),
+    "scatter_drop": Kernel(_scatter_drop, broadcasts=True, allocated=_scatter_bytes),
     "not": _elementwise(torch.logical_not),
     "and": _elementwise(torch.bitwise_and),
     "or": _elementwise(torch.bitwise_or),
@@ -304,10 +364,10 @@ KERNELS: dict[str, Kernel] = {
     "amax": _reduction(torch.amax),
     "amin": _reduction(torch.amin),
     "sum": _reduction(torch.sum),
-    "mean": _reduction(torch.mean),
+    "mean": _reduction(torch.mean, _mean_bytes),
     "argmax": _reduction(torch.argmax),
-    "softmax": _along(torch.softmax),
-    "log_softmax": _along(torch.log_softmax),
+    "softmax": _along(torch.softmax, _copied_bytes),
+    "log_softmax": _along(torch.log_softmax, _copied_bytes),
     "cumsum": _along(torch.cumsum),
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 
 from logitport.errors import LimitExceeded
@@ -72,6 +73,7 @@ class Plan(NamedTuple):
         result_in_place: whether the last value is the rows of the logits, or their copy.
         arena_bytes: memory of all steps.
         constant_bytes: memory of the constants.
+        allocated_bytes: at most what one operator allocates while it runs.
         may_be_nan: whether the result may have NaN for logits without NaN.
     """
 
@@ -82,12 +84,13 @@ class Plan(NamedTuple):
     result_in_place: bool
     arena_bytes: int
     constant_bytes: int
+    allocated_bytes: int
     may_be_nan: bool
 
     @property
     def bytes(self) -> int:
         """Peak memory."""
-        return self.arena_bytes + self.constant_bytes
+        return self.arena_bytes + self.constant_bytes + self.allocated_bytes
 
 
 def make_plan(
@@ -168,6 +171,7 @@ class _Planner:
             in_place,
             self._layout.bytes,
             sum(step.spec.bytes for step in constants if self._has_memory(step.position)),
+            max((self._allocated_bytes(step) for step in (*constants, *steps)), default=0),
             self._facts[result].nan,
         )
 
@@ -195,6 +199,17 @@ class _Planner:
             self._layout.give_back(offset)
         self._release(position)
         return step
+
+    def _allocated_bytes(self, step: Step) -> int:
+        """What the operator allocates while it runs."""
+        kernel = KERNELS.get(step.call.value.operator)
+        if kernel is None or self._is_view(step.position):
+            return 0
+        if kernel.copies_views and not self._is_repeated_or_view(step.inputs[0]):
+            return 0
+        inputs = [self._specs[place] for place in step.inputs]
+        scratch = sum(spec.bytes for spec in kernel.scratch(step.call, inputs, step.spec))
+        return kernel.allocated(step.call, inputs, step.spec) + (scratch if self._constant[step.position] else 0)
 
     def _allocated(self, step: Step) -> Step:
         place = self._places[step.position] = self._layout.take(step.spec.bytes)
@@ -256,7 +271,7 @@ class _Planner:
             if not scalar:
                 own = self._specs[place].shape
                 shapes.append((*own[:1], *(1,) * axes, *own[1:]) if axes else own)
-        return tuple(torch.broadcast_shapes(*shapes)) == shape  # type: ignore[no-untyped-call]
+        return np.broadcast_shapes(*shapes) == shape  # torch's function imports sympy: 0.4 s at the first call
 
     def _find_roots(self) -> tuple[list[int], list[bool]]:
         """The value that each value is a view of, and whether it has all of its elements."""
@@ -289,6 +304,9 @@ class _Planner:
         if value.operator == "cast":
             return self._specs[position].dtype is self._specs[value.inputs[0]].dtype
         return value.operator in VIEWS
+
+    def _is_repeated_or_view(self, position: int) -> bool:
+        return self._is_view(position) or self._values[position].operator == "full"
 
     def _has_memory(self, position: int) -> bool:
         return not self._is_view(position) and self._values[position].operator != "full"

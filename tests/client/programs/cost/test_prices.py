@@ -1,0 +1,150 @@
+"""Prices are measured once, and read from a file that no other user can change."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from logitport.errors import InvalidArgument, InvalidProgram, LimitExceeded
+from logitport.programs.cost import cache, prices, torch_engine
+from logitport.programs.cost.limits import milliseconds
+from logitport.programs.cost.measurement import Measured, Price
+from logitport.programs.cost.operands import cases, keys
+from logitport.programs.cost.work import READS_HISTORY, key_of
+from logitport.programs.verifier import verify
+from tests.client.programs.strategies import programs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from logitport.programs.program import Program
+
+MEASURED = Measured({"exp.float32.plain": Price(20.0, 1500.0)}, 0.02, 500.0)
+ALL_KEYS = {key for key, *_ in keys()} | {key_of(operator, (), plain=True) for operator in READS_HISTORY}
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(prices, "_found", {})
+    return cache.path_of("test")
+
+
+def test_prices_are_read_back(path: Path) -> None:
+    assert cache.load(path) is None
+    cache.store(path, MEASURED)
+    assert cache.load(path) == MEASURED
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    assert cache.path_of("other") != path
+
+
+def test_a_second_process_does_not_measure(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(torch_engine, "measure_torch", lambda device: calls.append(device) or MEASURED)
+    first = prices.prices()
+    assert prices.prices() is first
+    monkeypatch.setattr(prices, "_found", {})
+    assert prices.prices() == first == prices.Prices(*MEASURED)
+    assert len(calls) == 1
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def _change_a_digit(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"20.0", b"10.0"))
+
+
+def _lower(path: Path) -> None:
+    cache.store(path, Measured({"exp.float32.plain": Price(-1.0, 1.0)}, 0.02, 500.0))
+
+
+def _nothing(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _huge(path: Path) -> None:
+    path.write_bytes(b"x" * (1 << 20))
+
+
+def _replace_by_link(path: Path) -> None:
+    path.rename(path.with_name("other"))
+    path.symlink_to("other")
+
+
+def _replace_by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _let_all_write(path: Path) -> None:
+    path.chmod(0o666)
+
+
+def _let_all_write_to_the_folder(path: Path) -> None:
+    path.parent.chmod(0o777)
+
+
+DAMAGES = [
+    _truncate, _change_a_digit, _lower, _nothing, _huge, _replace_by_link, _replace_by_pipe, _let_all_write,
+    _let_all_write_to_the_folder,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_file_that_is_not_to_be_used(path: Path, damage: object) -> None:
+    cache.store(path, MEASURED)
+    assert cache.load(path) == MEASURED
+    damage(path)  # type: ignore[operator]
+    assert cache.load(path) is None
+
+
+def test_a_file_of_another_user(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.store(path, MEASURED)
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    assert cache.load(path) is None
+
+
+def test_a_folder_that_cannot_be_made(path: Path) -> None:
+    path.parent.write_text("a file")
+    cache.store(path, MEASURED)
+    assert cache.load(path) is None
+
+
+def test_without_torch(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(InvalidArgument, match="prices are those of torch, which is not installed"):
+        prices.prices()
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(programs())
+def test_each_value_has_a_price(program: Program) -> None:
+    priced = prices.Prices(dict.fromkeys(ALL_KEYS, Price(1.0, 1.0)), 1.0, 1.0)
+    try:
+        assert milliseconds(verify(program), 20, priced=priced) > 0
+    except (InvalidProgram, LimitExceeded):
+        return
+
+
+def test_each_price_has_inputs() -> None:
+    for key, operator, dtypes, plain in keys():
+        for count in (4, 256, 2048):
+            found = list(cases(operator, dtypes, count, plain=plain))
+            assert found, key
+            assert all(math.isfinite(case.units) and case.units > 0 for case in found)
+
+
+@pytest.mark.slow
+def test_measuring(path: Path) -> None:
+    """Prices of this machine: positive, and those of a sort are above those of an addition."""
+    measured = prices.prices()
+    assert measured.operators.keys() == ALL_KEYS
+    assert cache.load(next(path.parent.iterdir())) == Measured(*measured)
+    assert measured.operators["argsort.float32.plain"].unit > measured.operators["add.float32.plain"].unit

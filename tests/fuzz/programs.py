@@ -1,0 +1,129 @@
+"""Runs a program from untrusted bytes on any values, and compares it with the reference."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from logitport.core.history import History
+from logitport.errors import InvalidParams, InvalidProgram, LimitExceeded, LogitportError, RequestsFailed
+from logitport.programs.columns import Columns
+from logitport.programs.cost.limits import milliseconds
+from logitport.programs.cost.measurement import Price
+from logitport.programs.cost.operands import keys
+from logitport.programs.cost.prices import Prices
+from logitport.programs.cost.work import READS_HISTORY, key_of
+from logitport.programs.parameters import check_params
+from logitport.programs.program import Program
+from logitport.programs.reference import run
+from logitport.programs.request_tokens import RequestTokens
+from logitport.programs.runtime.runner import Runner
+from logitport.programs.verifier import Verified, verify
+from tests.client.programs.strategies import APPROXIMATE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_WIDTHS = (1, 5, 24)
+_DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
+# Of all values. The reference is slow.
+_MAX_ELEMENTS = 20_000
+_NUMBERS = (0.0, -0.0, 1.0, -2.5, 7.0, math.inf, -math.inf, math.nan, 1e-40, 3e38, -3e38, 9.3e18, -95.0)
+_HISTORIES = (((), ()), ((0, 1, 1), (4,)), (range(30), range(3)))
+# Of the tensor; the program runs on those between them.
+_OTHER_ROWS = (0, 2, 5)
+_ROWS = (1, 3, 4)
+
+
+def program(data: bytes) -> None:
+    """A program is refused, or runs on any values: only on its rows, in its memory, and as the reference does."""
+    try:
+        decoded = Program.from_bytes(data)
+        verified = verify(decoded)
+    except LogitportError:
+        return
+    assert decoded.to_bytes() == data
+    params = _params(verified)
+    for width in _WIDTHS:
+        try:
+            verified.check_width(width)
+        except (InvalidProgram, LimitExceeded):
+            continue
+        assert milliseconds(verified, width, priced=_prices()) > 0
+        shapes = [verified.shape(place, 1, width) for place in range(len(verified.types))]
+        if params is None or sum(map(math.prod, shapes)) > _MAX_ELEMENTS:
+            continue
+        for dtype in _DTYPES:
+            _check(verified, width, np.dtype(dtype), params)
+
+
+def _check(verified: Verified, width: int, dtype: np.dtype[Any], params: dict[str, float]) -> None:
+    numbers = np.resize(np.array(_NUMBERS, np.float32), (len(_ROWS), width))
+    numbers[1] = np.linspace(-20, 20, width)
+    with np.errstate(all="ignore"):
+        array = numbers.astype(dtype)
+    logits = torch.full((6, width), 9.0).to(_to_torch(array).dtype)
+    logits[list(_ROWS)] = _to_torch(array)
+    before = logits.clone()
+    histories = [History(*one) for one in _HISTORIES]
+    columns = Columns.checked(verified, [params] * len(_ROWS))
+    runner = Runner()
+    plan = runner.plan(verified, _ROWS, logits)
+    failed = runner.apply(verified, logits, _ROWS, columns, [RequestTokens(one) for one in histories])
+    others = list(_OTHER_ROWS)
+    assert torch.equal(logits[others].view(torch.uint8), before[others].view(torch.uint8)), "another row was written"
+    assert runner.bytes == plan.arena_bytes, "the plan does not have the memory of the run"
+    filled = {name: [number] * len(_ROWS) for name, number in columns_of(verified, params).items()}
+    failures: Any = {}
+    try:
+        expected = run(verified, array, filled, histories)
+    except RequestsFailed as error:
+        expected, failures = error.result, error.failures
+    for at, row in enumerate(_ROWS):
+        if at in failures:
+            assert row in failed, "the runtime has not found a number that int64 cannot hold"
+        elif not any(value.operator in APPROXIMATE for value in verified.program.values):
+            np.testing.assert_array_equal(logits[row].float().numpy(), expected[at].astype(np.float32))
+        if row not in failed and not np.isnan(numbers[at]).any():
+            assert not logits[row].isnan().any(), "a NaN was not found"
+
+
+def columns_of(verified: Verified, params: dict[str, float]) -> dict[str, float]:
+    """The number of each parameter, with defaults."""
+    parameters = verified.program.parameters
+    checked = check_params(parameters, params)
+    return {parameter.name: number for parameter, number in zip(parameters, checked, strict=True)}
+
+
+def _params(verified: Verified) -> dict[str, float] | None:
+    """The parameters of a request; None if no number is permitted."""
+    params: dict[str, float] = {}
+    for parameter in verified.program.parameters:
+        for number in (None, parameter.maximum, parameter.minimum, 1.0, 1, 0, True, False):
+            given = {} if number is None else {parameter.name: number}
+            try:
+                check_params([parameter], given)
+            except InvalidParams:
+                continue
+            params |= given
+            break
+        else:
+            return None
+    return params
+
+
+def _to_torch(array: NDArray[Any]) -> torch.Tensor:
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(array.copy())
+
+
+@cache
+def _prices() -> Prices:
+    names = {key for key, *_ in keys()} | {key_of(operator, (), plain=True) for operator in READS_HISTORY}
+    return Prices(dict.fromkeys(names, Price(1.0, 1.0)), 1.0, 1.0)
