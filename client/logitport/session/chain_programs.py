@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import OrderedDict
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import orjson
 
-from logitport.errors import InternalError, InvalidProgram
+from logitport.errors import InternalError, InvalidProgram, LimitExceeded
+from logitport.programs.cost.limits import check_cost
+from logitport.programs.cost.prices import prices
 from logitport.programs.parameters import check_params
 from logitport.programs.program import Program
 from logitport.programs.verifier import verify
 from logitport.session.program_call import ProgramCall
+from logitport.session.program_trust import LIMIT_VARIABLE, LeftToServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
     # Requests programs by their digests.
     Fetch = Callable[[Sequence[str]], processing_pb2.Programs]
 
+logger = logging.getLogger(__name__)
+
 # Of verified programs that are kept for later requests. A program has 4 MiB at most, most have 1 kB.
 _MAX_KEPT = 64
 
@@ -36,11 +42,13 @@ class ChainPrograms:
     Args:
         vocab_size: width of the logits.
         trust: which programs this process runs.
+        device: where they run, for `logitport.programs.cost.prices`.
     """
 
-    def __init__(self, vocab_size: int, trust: ProgramTrust) -> None:
+    def __init__(self, vocab_size: int, trust: ProgramTrust, device: str) -> None:
         self._vocab_size = vocab_size
         self._trust = trust
+        self._device = device
         self._verified: OrderedDict[str, Verified] = OrderedDict()
 
     def bind(self, handle: Handle, chain: processing_pb2.AdmittedChain, fetch: Fetch) -> None:
@@ -52,7 +60,7 @@ class ChainPrograms:
             fetch: requests programs from the server.
 
         Raises:
-            NotTrusted: the server is to run the programs of this request.
+            LeftToServer: the server is to run the programs of this request.
             InvalidProgram, LimitExceeded: a program is refused.
             InvalidParams: a program's parameters are refused.
             InternalError: the server's reply violates the contract.
@@ -93,4 +101,13 @@ class ChainPrograms:
             self._trust.check(digest, data, signature or b"")
             verified = verify(Program.from_bytes(data))
             verified.check_width(self._vocab_size)
+            self._check_cost(verified)
             self._verified[digest] = verified
+
+    def _check_cost(self, verified: Verified) -> None:
+        """Leave programs that may take long here to the server, which has a limit of its own."""
+        try:
+            check_cost(verified, self._vocab_size, self._trust.limit_ms, priced=prices(self._device))
+        except LimitExceeded as error:
+            logger.warning("the server is to run a program: %s (%s)", error.message, LIMIT_VARIABLE)
+            raise LeftToServer(verified.program.digest) from error

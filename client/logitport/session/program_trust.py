@@ -10,18 +10,20 @@ import orjson
 from logitport.errors import InvalidArgument, MalformedPayload, SignatureRefused
 from logitport.payload import Payload, Signature
 from logitport.payload.signing import check_not_expired, read_public_keys, verify
+from logitport.programs.cost.limits import DEFAULT_LIMIT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 VARIABLE, KEYS_VARIABLE = "LOGITPORT_PROGRAMS", "LOGITPORT_PROGRAM_KEYS"
+LIMIT_VARIABLE = "LOGITPORT_PROGRAM_MILLISECONDS"
 
 # All programs that the server's callers may name; signed ones and the client's own; none.
 Mode = Literal["all", "trusted", "off"]
 
 
-class NotTrusted(Exception):
-    """This process does not run a program itself."""
+class LeftToServer(Exception):
+    """This process does not run a program itself: the server is to do it."""
 
 
 class ProgramTrust:
@@ -33,9 +35,11 @@ class ProgramTrust:
 
     Attributes:
         runs_programs: whether any program runs here.
+        limit_ms: how long a program may take here for one row, in the worst case: LOGITPORT_PROGRAM_MILLISECONDS.
 
     Raises:
-        InvalidArgument: the mode is unknown, or the folder LOGITPORT_PROGRAM_KEYS has a file *.pub that is no key.
+        InvalidArgument: the mode is unknown, the folder LOGITPORT_PROGRAM_KEYS has a file *.pub that is no key, or the
+            limit is no number.
     """
 
     def __init__(self, mode: Mode | None = None, is_own: Callable[[str], bool] = lambda _: False) -> None:
@@ -48,11 +52,12 @@ class ProgramTrust:
         self.runs_programs = chosen != "off"
         self._trusts_all = chosen == "all"
         self._is_own = is_own
+        self.limit_ms = _limit_ms()
         folder = os.environ.get(KEYS_VARIABLE)
         self._keys = read_public_keys(folder) if folder and chosen == "trusted" else {}
 
     def check(self, digest: str, data: bytes, signature: bytes) -> None:
-        """Raise NotTrusted unless this process may run the program.
+        """Raise LeftToServer unless this process may run the program.
 
         Args:
             digest: of the program.
@@ -60,7 +65,7 @@ class ProgramTrust:
             signature: the JSON object of its signature; empty for an unsigned program.
         """
         if not (self._trusts_all or self._is_own(digest) or self._is_signed(digest, data, signature)):
-            raise NotTrusted(digest)
+            raise LeftToServer(digest)
 
     def _is_signed(self, digest: str, data: bytes, signature: bytes) -> bool:
         try:
@@ -73,3 +78,14 @@ class ProgramTrust:
         except (orjson.JSONDecodeError, MalformedPayload, SignatureRefused):
             return False
         return True
+
+
+def _limit_ms() -> float:
+    value = os.environ.get(LIMIT_VARIABLE)
+    try:
+        limit = float(value) if value else DEFAULT_LIMIT_MS
+    except ValueError:
+        limit = 0.0
+    if not limit > 0:
+        raise InvalidArgument(f"{LIMIT_VARIABLE} is {value!r}; set it to milliseconds, such as {DEFAULT_LIMIT_MS:g}")
+    return limit

@@ -23,7 +23,7 @@ from logitport.errors import (
 )
 from logitport.session.frames import Handle, add_frames, check_added
 from logitport.session.pending_request import PendingRequest
-from logitport.session.program_trust import NotTrusted
+from logitport.session.program_trust import LeftToServer
 from logitport.session.slots import Slots
 from logitport_proto import processing_pb2
 
@@ -267,7 +267,7 @@ class SessionRequests:
 
         try:
             self._programs.bind(handle, chain or processing_pb2.AdmittedChain(), fetch)
-        except NotTrusted:
+        except LeftToServer:
             handle.programs_on_server = True
             (frame,) = add_frames([handle])
             added = exchange(processing_pb2.SessionRequest(add=frame)).added

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from logitport.calls import count
 from logitport.errors import InvalidTokenId, LogitportError
+from logitport.programs.cost.prices import NUMPY
 from logitport.session.chain_programs import ChainPrograms
 from logitport.session.channel import FrameChannel
 from logitport.session.frames import Handle, RowLike, describe_misuse, place_rows, step_frame, wrong_ids
@@ -54,7 +55,9 @@ class Session:
         self.vocab_size = opening.vocab_size
         self.datatype = opening.datatype
         self._channel = FrameChannel(connect, opening, timeout=timeout, local=local)
-        programs = ChainPrograms(self.vocab_size, trust or ProgramTrust("off"))
+        programs = ChainPrograms(
+            self.vocab_size, trust or ProgramTrust("off"), opening.device or "cpu" if with_torch else NUMPY
+        )
         self._requests = SessionRequests(self._channel, restore, reconnect_seconds, programs)
         self._program_runs = ProgramRuns()
         try:

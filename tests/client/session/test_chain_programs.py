@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport import InternalError, InvalidParams, InvalidProgram, Request
+from logitport import InternalError, InvalidArgument, InvalidParams, InvalidProgram, Request
+from logitport.programs.cost.prices import NUMPY
 from logitport.programs.program import Program, Value
 from logitport.session.chain_programs import _MAX_KEPT, ChainPrograms
 from logitport.session.frames import Handle
-from logitport.session.program_trust import ProgramTrust
+from logitport.session.program_trust import LeftToServer, ProgramTrust
 from logitport_proto import processing_pb2
 from tests.client.programs.runtime import build
 
@@ -44,7 +45,7 @@ def chain(*programs: Program | None) -> processing_pb2.AdmittedChain:
 
 
 def test_each_program_is_fetched_once() -> None:
-    chains, server = ChainPrograms(100, ProgramTrust("all")), Server(MIN_P, TEMPERATURE)
+    chains, server = ChainPrograms(100, ProgramTrust("all"), "cpu"), Server(MIN_P, TEMPERATURE)
     one = handle({"min_p": 0.5}, {"token_ids": [1]}, {})
     chains.bind(one, chain(MIN_P, None, TEMPERATURE), server)
     assert [(call.verified.program.name, call.values) for call in one.programs] == [
@@ -57,7 +58,7 @@ def test_each_program_is_fetched_once() -> None:
 
 def test_a_chain_without_programs() -> None:
     server, one = Server(), handle({})
-    ChainPrograms(100, ProgramTrust("all")).bind(one, processing_pb2.AdmittedChain(processors=["key"]), server)
+    ChainPrograms(100, ProgramTrust("all"), "cpu").bind(one, processing_pb2.AdmittedChain(processors=["key"]), server)
     assert (one.programs, server.requested) == ((), [])
 
 
@@ -77,22 +78,43 @@ UNVERIFIED = Program("wrong", (Value("logits"), Value("sum", (0,), axis=1)))
 def test_programs_that_are_refused(program: Program, reply: Any, error: Any, message: str) -> None:
     one = handle({"min_p": 0.5})
     with pytest.raises(error, match=message):
-        ChainPrograms(100, ProgramTrust("all")).bind(one, chain(program), Server(program, reply=reply))
+        ChainPrograms(100, ProgramTrust("all"), "cpu").bind(one, chain(program), Server(program, reply=reply))
     assert one.programs == ()
 
 
 def test_a_chain_of_another_length() -> None:
     with pytest.raises(InternalError, match="2 programs for a chain of 1"):
-        ChainPrograms(100, ProgramTrust("all")).bind(handle({}), chain(MIN_P, None), Server(MIN_P))
+        ChainPrograms(100, ProgramTrust("all"), "cpu").bind(handle({}), chain(MIN_P, None), Server(MIN_P))
 
 
 def test_parameters_are_checked_here_too() -> None:
     with pytest.raises(InvalidParams, match="min_p"):
-        ChainPrograms(100, ProgramTrust("all")).bind(handle({"min_p": 7}), chain(MIN_P), Server(MIN_P))
+        ChainPrograms(100, ProgramTrust("all"), "cpu").bind(handle({"min_p": 7}), chain(MIN_P), Server(MIN_P))
+
+
+@pytest.mark.parametrize("device", ["cpu", NUMPY])
+def test_programs_that_may_take_long_are_left_to_the_server(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    chains = ChainPrograms(100_000, ProgramTrust("all"), device)
+    write = build.Writer()
+    slow = write("logits")
+    for _ in range(100):
+        slow = write("cumsum", slow, axis=1)
+    one, program = handle({}), write.verified(name="slow").program
+    monkeypatch.setenv("LOGITPORT_PROGRAM_MILLISECONDS", "0.01")
+    with pytest.raises(LeftToServer):
+        ChainPrograms(100_000, ProgramTrust("all"), device).bind(one, chain(program), Server(program))
+    chains.bind(handle({"min_p": 0.1}), chain(MIN_P), Server(MIN_P))  # within the default limit
+
+
+@pytest.mark.parametrize("value", ["x", "0", "-1", "nan"])
+def test_a_limit_that_is_no_number(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGITPORT_PROGRAM_MILLISECONDS", value)
+    with pytest.raises(InvalidArgument, match="LOGITPORT_PROGRAM_MILLISECONDS"):
+        ProgramTrust("all")
 
 
 def test_the_number_of_kept_programs_is_limited() -> None:
-    chains = ChainPrograms(10_000, ProgramTrust("all"))
+    chains = ChainPrograms(10_000, ProgramTrust("all"), "cpu")
     programs = [build.top_k(k).program for k in range(1, _MAX_KEPT + 2)]
     server = Server(*programs)
     for program in programs:

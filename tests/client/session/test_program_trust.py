@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from logitport import InvalidArgument, payload
-from logitport.session.program_trust import KEYS_VARIABLE, VARIABLE, NotTrusted, ProgramTrust
+from logitport.session.program_trust import KEYS_VARIABLE, VARIABLE, LeftToServer, ProgramTrust
 from tests.client.programs.runtime import build
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def trusts(trust: ProgramTrust, signature: bytes = b"", data: bytes = DATA) -> bool:
     try:
         trust.check(payload.parse(payload.seal_program(data, "")).digest, data, signature)
-    except NotTrusted:
+    except LeftToServer:
         return False
     return True
 
