@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
+from logitport.programs.cost.limits import DEFAULT_LIMIT_MS
 from logitport.variables import PREFIX
 from logitport_server.sandbox.layers import LAYER_NAMES
 
@@ -297,6 +298,13 @@ class ServerConfig(EnvironmentOptions):
         gt=0,
         le=3600,
         description="deadline of all calls of shipped processors, and of programs, in one step, in seconds",
+    )
+    program_milliseconds: float = Field(
+        DEFAULT_LIMIT_MS,
+        gt=0,
+        le=1e6,
+        description="longest time that a program may take for one row, in the worst case that is computed for this "
+        "machine, in milliseconds of one core",
     )
     load_timeout_seconds: float = Field(
         10.0,

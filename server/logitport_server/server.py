@@ -86,6 +86,7 @@ class Server:
         authenticator = Authenticator(tokens, certificates=config.tls_client_ca is not None)
         self.gpu = gpu_for_workers(config, self.device, authenticator.grants)
         self._executor = choose_executor(config, self.gpu, first_zygote)
+        self._executor.program_milliseconds = config.program_milliseconds
         self._store = open_store(config.store) if config.store is not None else NoStore()
         self._trusted_keys = TrustedKeys(config.trusted_keys) if config.trusted_keys is not None else None
         policy = PayloadPolicy(

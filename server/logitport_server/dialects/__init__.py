@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from logitport import dialects
 from logitport.errors import LoadFailed
+from logitport.programs.cost.limits import DEFAULT_LIMIT_MS
 from logitport_server.dialects.base import Dialect, RequestContext
 
 if TYPE_CHECKING:
@@ -47,8 +48,17 @@ def make_dialect(processor: Any, name: str, *, shipped: bool) -> Dialect:
     return dialect_class(inner, name, shipped=shipped)
 
 
-def make_program_dialect(verified: Verified, name: str, signature: Signature | None = None) -> Dialect:
-    """Create the dialect of a program, which has this name in messages, and perhaps a signature for engines."""
+def make_program_dialect(
+    verified: Verified, name: str, signature: Signature | None = None, *, limit_ms: float = DEFAULT_LIMIT_MS
+) -> Dialect:
+    """Create the dialect of a program.
+
+    Args:
+        verified: the program.
+        name: its name in messages.
+        signature: its signature, for engines that run it.
+        limit_ms: how long it may take for a row on this server.
+    """
     from logitport_server.dialects.program import ProgramDialect
 
-    return ProgramDialect(verified, name, signature)
+    return ProgramDialect(verified, name, signature, limit_ms)

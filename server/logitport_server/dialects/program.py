@@ -10,12 +10,16 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from logitport.errors import LimitExceeded
 from logitport.programs.columns import Columns
+from logitport.programs.cost.limits import DEFAULT_LIMIT_MS, check_cost
+from logitport.programs.cost.prices import prices
 from logitport.programs.parameters import check_params
 from logitport.programs.request_tokens import RequestTokens
 from logitport_server.dialects.base import Dialect, RequestContext
 from logitport_server.dialects.shared_runner import SharedRunner
 from logitport_server.principals import Party
+from logitport_server.turns import Released
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -52,12 +56,15 @@ class ProgramDialect(Dialect):
         verified: the program.
         name: its name in messages.
         signature: of the program, for engines.
+        limit_ms: how long the program may take for a row here, in the worst case.
     """
 
     reads_logits = True
     row_safe = True
 
-    def __init__(self, verified: Verified, name: str, signature: Signature | None = None) -> None:
+    def __init__(
+        self, verified: Verified, name: str, signature: Signature | None = None, limit_ms: float = DEFAULT_LIMIT_MS
+    ) -> None:
         super().__init__(None, name, shipped=False)
         self.takes_long = False  # in a step's first frame; logits are processed on a thread in any case
         self.verified = verified
@@ -67,6 +74,8 @@ class ProgramDialect(Dialect):
         self.takes_drafts = not self._reads_history
         self._has_lists = any(parameter.length for parameter in verified.program.parameters)
         self._fitting_width = 0
+        self._limit_ms = limit_ms
+        self._priced_width = 0
         # The parameters of the last call, by the list of its states, which never changes.
         self._columns: tuple[weakref.ref[object], Columns] | None = None
         self._lock = threading.Lock()
@@ -96,10 +105,22 @@ class ProgramDialect(Dialect):
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
         self.check_width(context.vocab_size)
+        self._check_cost(context.vocab_size, context.device)
         values = check_params(self.verified.program.parameters, params)
         principal = context.caller.principal if isinstance(context.caller, Party) else ""
         tokens = RequestTokens(context.history) if self._reads_history else None
         return _State(values, context.history, principal, tokens)
+
+    def _check_cost(self, vocab_size: int, device: str) -> None:
+        """Check that the program may take as long as it needs here. Raises LimitExceeded."""
+        if self._priced_width != vocab_size:
+            with Released():  # the first call on a machine measures the prices
+                priced = prices(device)
+            try:
+                check_cost(self.verified, vocab_size, self._limit_ms, priced=priced)
+            except LimitExceeded as error:
+                raise LimitExceeded(f"{error.message} (--program-milliseconds)", processor=self.name) from None
+            self._priced_width = vocab_size
 
     def token_callback(self, state: _State) -> None:  # noqa: ARG002 - new ids are counted when the program runs
         return None

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from logitport import payload
+from logitport.programs.cost.limits import DEFAULT_LIMIT_MS
 from logitport_server.dialects import make_dialect, make_program_dialect
 
 if TYPE_CHECKING:
@@ -22,11 +23,13 @@ class Executor(ABC):
         hits: loads of shipped processors that the cache served.
         misses: loads that unpickled.
         quarantine: processors that must not be called.
+        program_milliseconds: how long a program may take for a row, in the worst case.
     """
 
     hits: int
     misses: int
     quarantine: Quarantine
+    program_milliseconds: float = DEFAULT_LIMIT_MS
 
     def host(self, source: Source) -> Dialect:
         """Create an instance of the processor for one session.
@@ -36,7 +39,9 @@ class Executor(ABC):
             ProcessorFailed: loading it terminated a worker, or it is quarantined.
         """
         if source.program is not None:
-            dialect = make_program_dialect(source.program, source.display_name, source.signature)
+            dialect = make_program_dialect(
+                source.program, source.display_name, source.signature, limit_ms=self.program_milliseconds
+            )
         elif source.installed is not None:
             dialect = make_dialect(source.installed, source.display_name, shipped=False)
         else:
