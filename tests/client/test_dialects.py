@@ -9,7 +9,7 @@ import pytest
 
 from logitport import CustomLogitProcessor, EditProcessor, InDialect
 from logitport.dialects import author_of, recognise
-from logitport_builtins import BUILTINS
+from logitport_builtins import BUILTIN_EDITS
 
 
 def base(module: str, name: str = "LogitsProcessor") -> type:
@@ -112,7 +112,7 @@ def two_and_more(output_ids: Any, logits: Any, by: Any) -> Any:
         (type("Made", (Editing,), {}), "edits"),
         (type("Made", (Reading,), {"__module__": "abc"}), "sglang"),
         (EditingAndCalled, "sglang"),
-        *((builtin, "edits") for builtin in BUILTINS.values()),
+        *((builtin, "edits") for builtin in BUILTIN_EDITS.values()),
         (CalledLikeSGLang, "sglang"),
         (type("Mine", (BATCH,), {}), "vllm_v1"),
         (type("Mine", (ADAPTER,), {}), "vllm_request"),

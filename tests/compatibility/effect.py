@@ -146,7 +146,13 @@ class Transformers:
         return scores
 
 
-# The rows of the matrix, and what each of them ships.
+class Dynamo:
+    """NVIDIA Dynamo's dialect: one row, edited in place."""
+
+    def __call__(self, input_ids: Sequence[int], logits: torch.Tensor) -> None:
+        apply(input_ids, logits)
+
+
 def program() -> Program:
     """The effect as a program, which engines run themselves. Its window has whole histories."""
     write = Writer()
@@ -163,6 +169,7 @@ def program() -> Program:
     return write.verified(window=WINDOW, name="Effect").program
 
 
+# The rows of the matrix, and what each of them ships.
 DIALECTS: dict[str, Any] = {
     "logitport, logits-free": Edits,
     "SGLang": SGLang,
@@ -171,5 +178,6 @@ DIALECTS: dict[str, Any] = {
     "vLLM, bare function": vllm_function,
     "vLLM V2": VllmV2,
     "transformers": Transformers,
+    "NVIDIA Dynamo": Dynamo,
     "program": program(),
 }
