@@ -17,7 +17,7 @@ from logitport.programs.cost.limits import milliseconds
 from logitport.programs.cost.measurement import Price
 from logitport.programs.cost.operands import keys
 from logitport.programs.cost.prices import Prices
-from logitport.programs.cost.work import READS_HISTORY, key_of
+from logitport.programs.cost.work import FILLED, key_of
 from logitport.programs.parameters import check_params
 from logitport.programs.program import Program
 from logitport.programs.reference import run
@@ -62,7 +62,7 @@ def program(data: bytes) -> None:
             _check(verified, width, np.dtype(dtype), params)
 
 
-def _check(verified: Verified, width: int, dtype: np.dtype[Any], params: dict[str, float]) -> None:
+def _check(verified: Verified, width: int, dtype: np.dtype[Any], params: dict[str, Any]) -> None:
     numbers = np.resize(np.array(_NUMBERS, np.float32), (len(_ROWS), width))
     numbers[1] = np.linspace(-20, 20, width)
     with np.errstate(all="ignore"):
@@ -78,10 +78,9 @@ def _check(verified: Verified, width: int, dtype: np.dtype[Any], params: dict[st
     others = list(_OTHER_ROWS)
     assert torch.equal(logits[others].view(torch.uint8), before[others].view(torch.uint8)), "another row was written"
     assert runner.bytes == plan.arena_bytes, "the plan does not have the memory of the run"
-    filled = {name: [number] * len(_ROWS) for name, number in columns_of(verified, params).items()}
     failures: Any = {}
     try:
-        expected = run(verified, array, filled, histories)
+        expected = run(verified, array, columns.values, histories)
     except RequestsFailed as error:
         expected, failures = error.result, error.failures
     for at, row in enumerate(_ROWS):
@@ -93,18 +92,11 @@ def _check(verified: Verified, width: int, dtype: np.dtype[Any], params: dict[st
             assert not logits[row].isnan().any(), "a NaN was not found"
 
 
-def columns_of(verified: Verified, params: dict[str, float]) -> dict[str, float]:
-    """The number of each parameter, with defaults."""
-    parameters = verified.program.parameters
-    checked = check_params(parameters, params)
-    return {parameter.name: number for parameter, number in zip(parameters, checked, strict=True)}
-
-
-def _params(verified: Verified) -> dict[str, float] | None:
+def _params(verified: Verified) -> dict[str, Any] | None:
     """The parameters of a request; None if no number is permitted."""
-    params: dict[str, float] = {}
+    params: dict[str, Any] = {}
     for parameter in verified.program.parameters:
-        for number in (None, parameter.maximum, parameter.minimum, 1.0, 1, 0, True, False):
+        for number in ([3, 0, 3], [], None, parameter.maximum, parameter.minimum, 1.0, 1, 0, True, False):
             given = {} if number is None else {parameter.name: number}
             try:
                 check_params([parameter], given)
@@ -125,5 +117,5 @@ def _to_torch(array: NDArray[Any]) -> torch.Tensor:
 
 @cache
 def _prices() -> Prices:
-    names = {key for key, *_ in keys()} | {key_of(operator, (), plain=True) for operator in READS_HISTORY}
+    names = {key for key, *_ in keys()} | {key_of(operator, (), plain=True) for operator in FILLED}
     return Prices(dict.fromkeys(names, Price(1.0, 1.0)), 1.0, 1.0)

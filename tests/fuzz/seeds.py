@@ -13,6 +13,7 @@ import numpy as np
 
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, Request, RowEdits
 from logitport.core.edits import Edits, pack_bits
+from logitport.programs.parameters import MAX_TOKEN_ID
 from logitport.programs.program import Parameter, Program, Value
 from logitport.programs.rules import OPERATORS, Context
 from logitport.programs.types import ONE, Element, Size
@@ -84,6 +85,7 @@ def _programs() -> list[Program]:
         Value("constant", element=Element.INT64, shape=(Size(constant=2),), data=struct.pack("<2q", 1, -1)),
         Value("arange", shape=(VOCAB_SIZE,)),
         Value("history_length"),
+        Value("parameter", parameter="banned"),
     )
     made = []
     for name, operator in OPERATORS.items():
@@ -98,7 +100,8 @@ def _programs() -> list[Program]:
 def _with_result(values: list[Value]) -> Program:
     """The program whose result is the sum of all values that nothing reads."""
     scale = Parameter("scale", Element.FLOAT32, 1.0, 0.0, 2.0)
-    context = Context({"scale": scale}, _WINDOW)
+    banned = Parameter("banned", Element.INT64, None, 0.0, MAX_TOKEN_ID, length=3)
+    context = Context({"scale": scale, "banned": banned}, _WINDOW)
     types = []
     for value in values:
         types.append(OPERATORS[value.operator].rule(value, [types[place] for place in value.inputs], context))
@@ -115,7 +118,7 @@ def _with_result(values: list[Value]) -> Program:
         values.append(Value("unsqueeze", (added,), axis=1))
         values.append(Value("add", (total, len(values) - 1)))
         total = len(values) - 1
-    return Program("Seed", tuple(values), (scale,), _WINDOW)
+    return Program("Seed", tuple(values), (scale, banned), _WINDOW)
 
 
 def _of_other_pythons() -> list[str]:

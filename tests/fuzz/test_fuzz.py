@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logitport.programs.program import Program
+from logitport.programs.verifier import verify
 from tests.fuzz import seeds
 from tests.fuzz.targets import TARGETS
 
@@ -54,6 +56,12 @@ def changed(original: bytes, changes: list[tuple[str, int, object]]) -> bytes:
 def test_each_target_has_seeds() -> None:
     assert CORPORA.keys() == TARGETS.keys()
     assert all(len(corpus) > 3 for corpus in CORPORA.values())
+
+
+def test_the_programs_run() -> None:
+    """The target would accept programs, too, of which all are refused."""
+    for data in CORPORA["program"]:
+        verify(Program.from_bytes(data)).check_width(24)
 
 
 @pytest.mark.parametrize("name", TARGETS)

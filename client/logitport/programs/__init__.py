@@ -12,5 +12,6 @@ columns         the parameters of the rows of a run
 nan             whether the result can be NaN
 request_tokens  the ids of a request, counted incrementally
 runtime         runs programs with torch, on the engine's own logits
+cost            the worst case in milliseconds on this machine, and its limit
 reference       the numpy interpreter: the executable form of docs/programs-spec.md
 """

@@ -7,7 +7,7 @@ from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.programs.cost.operands import Case, cases, keys
-from logitport.programs.cost.work import READS_HISTORY, SORTS, key_of
+from logitport.programs.cost.work import FILLED, SORTS, key_of
 from logitport.programs.program import Program, Value
 from logitport.programs.rules import OPERATORS
 from logitport.programs.verifier import Verified, verify
@@ -71,7 +71,7 @@ class Engine(ABC):
 
     @abstractmethod
     def prepare_source(self, operator: str, ids: int) -> Callable[[], object]:
-        """A function that computes a value of the vocabulary from a history with this many different ids."""
+        """A function that writes one of `FILLED`, with this many elements, from as many different ids."""
 
     @abstractmethod
     def prepare_copy(self) -> tuple[Callable[[], object], int]:
@@ -89,7 +89,7 @@ class Engine(ABC):
 def measure(engine: Engine) -> Measured:
     """Measure all prices of a device."""
     operators = {key: _price(engine, operator, dtypes, plain=plain) for key, operator, dtypes, plain in keys()}
-    for operator in READS_HISTORY:
+    for operator in FILLED:
         count = engine.max_elements
         time = engine.nanoseconds(engine.prepare_source(operator, count), 3)
         call = engine.nanoseconds(engine.prepare_source(operator, 1), 3)

@@ -72,6 +72,9 @@ class TorchEngine(Engine):
         history = [RequestTokens(History(np.random.default_rng(0).permutation(ids).astype(np.int32)))]
         dtype = torch.bool if operator == "token_mask" else torch.int64
         out = torch.empty((1, ids), dtype=dtype, device=self._device)
+        if operator == "parameter":
+            listed = [list(range(ids))]
+            return lambda: out.copy_(torch.tensor(listed, dtype=out.dtype))
         if operator == "history":
             return lambda: tokens.fill_history(history, out)
         fill = tokens.fill_mask if operator == "token_mask" else tokens.fill_counts

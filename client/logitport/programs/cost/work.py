@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 FLOATS = ("float32", "float16", "bfloat16")
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "bool": 1}
 SORTS = frozenset({"argsort", "top_k"})
-READS_HISTORY = ("history", "token_mask", "token_counts")
+# Written anew in each run, from histories and parameters.
+FILLED = ("parameter", "history", "token_mask", "token_counts")
 # Results without a computation of their own. The runtime has most of them as views of their inputs.
-FREE = frozenset({"logits", "full", "unsqueeze", "squeeze", "slice", "expand", "history_length", "parameter"})
+FREE = frozenset({"logits", "full", "unsqueeze", "squeeze", "slice", "expand", "history_length"})
 _COPIES = frozenset({"constant", "arange"})
 
 
@@ -71,7 +72,7 @@ def work_of(verified: Verified, vocab_size: int, dtype: str) -> list[Work]:
         moved = sum(math.prod(sizes[one]) * BYTES[dtypes[one]] for one in operands)
         read = _read(value, dtypes, place)
         key, units, calls = "", 0.0, len(value.inputs) if value.operator == "concatenate" else 1
-        if value.operator in READS_HISTORY:
+        if value.operator in FILLED:
             key, units = key_of(value.operator, (), plain=True), float(math.prod(sizes[place]))
         elif value.operator in FREE:
             moved = 0

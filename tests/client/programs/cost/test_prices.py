@@ -15,7 +15,7 @@ from logitport.programs.cost import cache, prices, torch_engine
 from logitport.programs.cost.limits import milliseconds
 from logitport.programs.cost.measurement import Measured, Price
 from logitport.programs.cost.operands import cases, keys
-from logitport.programs.cost.work import READS_HISTORY, key_of
+from logitport.programs.cost.work import FILLED, key_of
 from logitport.programs.verifier import verify
 from tests.client.programs.strategies import programs
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from logitport.programs.program import Program
 
 MEASURED = Measured({"exp.float32.plain": Price(20.0, 1500.0)}, 0.02, 500.0)
-ALL_KEYS = {key for key, *_ in keys()} | {key_of(operator, (), plain=True) for operator in READS_HISTORY}
+ALL_KEYS = {key for key, *_ in keys()} | {key_of(operator, (), plain=True) for operator in FILLED}
 
 
 @pytest.fixture
