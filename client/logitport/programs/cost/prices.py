@@ -9,7 +9,7 @@ from logitport.errors import InvalidArgument
 from logitport.programs.cost import cache
 from logitport.programs.cost.measurement import Price
 from logitport.programs.cost.operands import keys
-from logitport.programs.cost.work import READS_HISTORY, SORTS, key_of
+from logitport.programs.cost.work import FILLED, SORTS, key_of
 from logitport.programs.program import OPERATORS_VERSION
 from logitport.programs.rules import OPERATORS
 
@@ -42,7 +42,7 @@ _ASSUMED = Prices(
         key: Price(_SORTED_NS if operator in SORTS and plain else _UNIT_NS, _CALL_NS)
         for key, operator, _, plain in keys()
     }
-    | {key_of(operator, (), plain=True): Price(_UNIT_NS, _CALL_NS) for operator in READS_HISTORY},
+    | {key_of(operator, (), plain=True): Price(_UNIT_NS, _CALL_NS) for operator in FILLED},
     byte=1.0,
     value=_CALL_NS,
 )
