@@ -22,7 +22,7 @@ _MAX_BYTES = 1 << 18
 # A price above it, in nanoseconds, is no measurement.
 _MAX_NS = 1e12
 # A change of what is measured, or how, makes earlier files useless.
-_FORMAT = 1
+_FORMAT = 2
 
 
 def path_of(*names: str) -> Path:

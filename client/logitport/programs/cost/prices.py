@@ -51,8 +51,8 @@ _ASSUMED = Prices(
 def prices(device: str = "cpu") -> Prices:
     """The prices of a device. The first call in a process reads them from a file, or measures them.
 
-    Measuring takes less than a second. The file is in the folder `logitport` of the user's cache, `$XDG_CACHE_HOME`.
-    The prices of the numpy interpreter are assumed.
+    Measuring takes about a second of one core. The file is in the folder `logitport` of the user's cache,
+    `$XDG_CACHE_HOME`. The prices of the numpy interpreter are assumed.
 
     Args:
         device: of torch; or `NUMPY`.

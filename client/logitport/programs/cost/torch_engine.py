@@ -30,7 +30,7 @@ def measure_torch(device: torch.device) -> Measured:
     """Measure the prices of a device, those of a CPU with one core.
 
     torch's number of threads is that of the calling thread, and of threads that begin later. Therefore it is changed in
-    a thread that ends here, and for less than a second.
+    a thread that ends here, and for about a second.
     """
     threads = torch.get_num_threads()
 
