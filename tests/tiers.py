@@ -19,6 +19,7 @@ SLOW_FILES = frozenset(
         "attacks/test_grammar_bombs.py",
         "attacks/test_isolated_code.py",
         "attacks/test_oversized.py",
+        "attacks/test_region_escape.py",
         "attacks/test_token_guessing.py",
         # A server for each hostile caller, and processors that crash again and again.
         "end_to_end/test_quarantine.py",
@@ -67,6 +68,7 @@ SLOW_FILES = frozenset(
         "end_to_end/test_signed.py",
         "end_to_end/test_tls.py",
         "end_to_end/test_tokens.py",
+        "end_to_end/test_validated_once.py",
         "client/session/test_broken_connections.py",
         "faults/test_faults.py",
         "soak/test_soak.py",

@@ -25,8 +25,8 @@ MAY_BE_STOPPED_ANYWAY = {
 _ACTIVE = [
     pytest.param(ALL, id="all"),
     pytest.param(NONE, id="none"),
-    *(pytest.param(frozenset({name}), id=f"{name} alone") for name in LAYER_NAMES),
-    *(pytest.param(ALL - {name}, id=f"all but {name}") for name in LAYER_NAMES),
+    *(pytest.param(frozenset({name}), id=f"{name} alone", marks=pytest.mark.slow) for name in LAYER_NAMES),
+    *(pytest.param(ALL - {name}, id=f"all but {name}", marks=pytest.mark.slow) for name in LAYER_NAMES),
 ]
 
 

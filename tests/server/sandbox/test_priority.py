@@ -56,8 +56,11 @@ def received(program):
 @pytest.mark.parametrize("python_only", [False, True])
 def test_workers_and_their_threads_have_a_lower_priority(run, python_only):
     without = ("bubblewrap", "limits", "namespaces", "landlock") if python_only else ()
-    with run(INSIDE, without=without) as program:
-        session, attempts, threads = received(program)
+    for _ in range(20):
+        with run(INSIDE, without=without) as program:
+            session, attempts, threads = received(program)
+        if session is None or not session.endswith(" nice 0\n"):
+            break  # else other processes on this machine lower their sessions: the kernel accepts ten writes a second
     assert threads == [[priority.NICENESS, os.SCHED_BATCH]] * 2
     assert all(number in (errno.EPERM, errno.EACCES, errno.ENOSYS) for number in attempts)
     if session is not None:
