@@ -34,6 +34,7 @@ SLOW_FILES = frozenset(
         # torch.export, twice for each case.
         "client/programs/test_captured_results.py",
         "client/programs/lift/test_lift.py",
+        "examples/test_programs.py",
         # A process for each case.
         "client/payload/test_dumps_dialects.py",
         # Models and generated text.
