@@ -179,9 +179,9 @@ class Client(BaseClient):
                 By default the client's timeout. Also for a connection that is lost while the session is opened. If no
                 server is reached at first, opening does not wait for one.
             programs: which programs this process runs on the logits itself, after it has verified them: "all"; with
-                "trusted" those signed with a key in the folder LOGITPORT_PROGRAM_KEYS, and those that this client has
-                registered; with "off" none. The server runs the others, on logits that are sent to it. By default
-                LOGITPORT_PROGRAMS, or else "all".
+                "trusted" those signed with a key in the folder LOGITPORT_PROGRAM_KEYS, the installed built-ins, and
+                those that this client has registered; with "off" none. The server runs the others, on logits that are
+                sent to it. By default LOGITPORT_PROGRAMS, or else "all".
 
         Raises:
             InvalidArgument, InvalidLogits: an argument is invalid.

@@ -184,3 +184,17 @@ def test_programs_on_the_engine_go_on(session: tuple[Session, list[Any]], serve:
     assert logits[0, 7] == 1.0
     assert sum(result.rows_applied.values()) == 2
     assert opened.reconnects == 1
+
+
+def test_programs_on_the_server_go_on(serve: Callable[[], Any], target: str) -> None:
+    """Their state follows from the history, although they read logits."""
+    servers = [serve()]
+    with Client(target, timeout=200) as client, client.session(vocab_size=VOCAB, programs="off") as opened:
+        handle = opened.add(Request([1], processors=[(repetition_penalty(4).program, {"penalty": 2.0})]))
+        for new_ids in ([5], [6]):
+            logits = np.ones((1, VOCAB), np.float32)
+            opened.step({handle: new_ids}).apply(logits)
+            kill(servers)
+            servers.append(serve())
+        assert logits[0, [1, 5, 6]].tolist() == [0.5, 0.5, 0.5]
+        assert handle.sends_logits

@@ -34,17 +34,18 @@ class Handle:
         processors: the key of each processor of its chain, as `AdmittedChain.processors`; empty from an older server.
         programs: the programs of its chain that the engine runs, in their order.
         programs_on_server: whether the server runs its programs, although this process runs others.
+        follows_from_history: whether the state of its processors follows from the history, even if they read logits.
         skips: whether its rows stay unchanged if a processor fails.
         history: its tokens, including the new ids of every step.
         tokens: counts the ids of the history, for programs.
         crc: checksum of the history.
-        processed: whether a processor has received logits of it.
+        processed: whether a processor has received logits of it, and state with them.
         removed: whether the session has dropped it.
     """
 
     __slots__ = (
-        *("_message", "crc", "generation", "history", "processed", "processors", "programs", "programs_on_server"),
-        *("reads_logits", "removed", "request_id", "sends_logits", "skips", "slot", "tokens"),
+        *("_message", "crc", "follows_from_history", "generation", "history", "processed", "processors", "programs"),
+        *("programs_on_server", "reads_logits", "removed", "request_id", "sends_logits", "skips", "slot", "tokens"),
     )
 
     def __init__(self, slot: int, generation: int, request: Request) -> None:
@@ -60,6 +61,7 @@ class Handle:
         self.processors: tuple[str, ...] = ()
         self.programs: tuple[ProgramCall, ...] = ()
         self.programs_on_server = False
+        self.follows_from_history = False
         self.skips = self._message.on_error == common_pb2.ON_ERROR_SKIP
         self.reads_logits = False
         self.sends_logits = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -18,7 +20,10 @@ if TYPE_CHECKING:
 VARIABLE, KEYS_VARIABLE = "LOGITPORT_PROGRAMS", "LOGITPORT_PROGRAM_KEYS"
 LIMIT_VARIABLE = "LOGITPORT_PROGRAM_MILLISECONDS"
 
-# All programs that the server's callers may name; signed ones and the client's own; none.
+# Not imported as a module of the SDK would be: the SDK must not depend on it.
+_BUILTINS = "logitport_builtins"
+
+# All programs that the server's callers may name; signed ones, built-in ones and the client's own; none.
 Mode = Literal["all", "trusted", "off"]
 
 
@@ -64,7 +69,8 @@ class ProgramTrust:
             data: its canonical bytes.
             signature: the JSON object of its signature; empty for an unsigned program.
         """
-        if not (self._trusts_all or self._is_own(digest) or self._is_signed(digest, data, signature)):
+        trusted = self._trusts_all or self._is_own(digest) or self._is_signed(digest, data, signature)
+        if not trusted and digest not in _builtin_digests():
             raise LeftToServer(digest)
 
     def _is_signed(self, digest: str, data: bytes, signature: bytes) -> bool:
@@ -78,6 +84,16 @@ class ProgramTrust:
         except (orjson.JSONDecodeError, MalformedPayload, SignatureRefused):
             return False
         return True
+
+
+@functools.cache
+def _builtin_digests() -> frozenset[str]:
+    """The built-in programs that are installed here."""
+    try:
+        module = importlib.import_module(_BUILTINS)
+    except ImportError:
+        return frozenset()
+    return frozenset(program.digest for program in module.BUILTIN_PROGRAMS.values())
 
 
 def _limit_ms() -> float:

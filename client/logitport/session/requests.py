@@ -246,6 +246,7 @@ class SessionRequests:
         handle.reads_logits = handle.sends_logits = reads_logits
         if chain is not None:  # an older server sends none
             handle.pin(chain.processors)
+            handle.follows_from_history = chain.follows_from_history
         self._handles[handle.slot] = handle
 
     def _bind(self, handle: Handle, chain: processing_pb2.AdmittedChain | None, exchange: _Exchange) -> None:

@@ -199,7 +199,8 @@ class PendingStep:
         placed = self._transfer.put(logits, logits_rows, frame.logits.logits)
         self._channel.send(frame)
         for row in logits_rows:
-            self._rows[row][0].processed = True
+            handle = self._rows[row][0]
+            handle.processed = not handle.follows_from_history
         return placed
 
     def _receive_logits_rows(self, logits: Any, logits_rows: Sequence[int], placed: Placement) -> StepResult:

@@ -128,6 +128,11 @@ class Dialect(ABC):
         self._scratch: torch.Tensor | None = None
 
     @property
+    def follows_from_history(self) -> bool:
+        """Whether states follow from the histories of their requests alone."""
+        return not self.reads_logits
+
+    @property
     def checks_params(self) -> bool:
         """Whether `validate` can refuse parameters. If not, it need not be called."""
         return True

@@ -81,6 +81,10 @@ class ProgramDialect(Dialect):
         self._lock = threading.Lock()
         self._deferred: Callable[[], DeferredProgram | None] = lambda: None
 
+    @property
+    def follows_from_history(self) -> bool:
+        return True
+
     def for_engine(self) -> DeferredProgram:
         with self._lock:
             deferred = self._deferred()

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from logitport import InvalidArgument, payload
 from logitport.session.program_trust import KEYS_VARIABLE, VARIABLE, LeftToServer, ProgramTrust
+from logitport_builtins import BUILTIN_PROGRAMS
 from tests.client.programs.runtime import build
 
 if TYPE_CHECKING:
@@ -74,6 +75,11 @@ def test_an_expired_signature(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_programs_that_the_client_has_registered_are_trusted() -> None:
     assert trusts(ProgramTrust("trusted", lambda digest: digest == PROGRAM.digest))
     assert not trusts(ProgramTrust("trusted", lambda digest: digest != PROGRAM.digest))
+
+
+def test_built_in_programs_are_trusted() -> None:
+    for program in BUILTIN_PROGRAMS.values():
+        assert trusts(ProgramTrust("trusted"), data=program.to_bytes())
 
 
 def test_all_and_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,7 +193,11 @@ GOLDEN: dict[str, dict[str, Message]] = {
                 "failures": [{"slot": 5, "error": {"code": ERROR_CODE_UNKNOWN_PROCESSOR}}],
                 "reads_logits": bytes([1, 0]),
                 "chains": [
-                    {"processors": ["disallowed_tokens", DIGEST, DIGEST, DIGEST], "programs": ["", "", DIGEST, ""]},
+                    {
+                        "processors": ["disallowed_tokens", DIGEST, DIGEST, DIGEST],
+                        "programs": ["", "", DIGEST, ""],
+                        "follows_from_history": True,
+                    },
                     {},
                 ],
                 "regions_retired": True,
