@@ -101,7 +101,8 @@ class PendingStep:
                 apply_edits(answer.edits, logits)  # while the server processes the rows that were sent
             else:
                 edits = [answer.edits, *answer.later_edits]
-                failed = self._programs.apply(logits, self._rows, self._drafts, edits)
+                earlier = result.failures | result.skipped
+                failed = self._programs.apply(logits, self._rows, self._drafts, edits, earlier)
         finally:
             if placed is not None:
                 result = _combine(result, self._receive_logits_rows(logits, answer.logits_rows, placed))
