@@ -31,7 +31,7 @@ class DenyHistory(EditProcessor):
 class FailsAfterZero(EditProcessor):
     """Raises if the last id of the history is 0."""
 
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:  # noqa: ARG002
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
         if request.history.token_ids[-1] == 0:
             raise ValueError("the last id is 0")
 
