@@ -92,12 +92,20 @@ class ChainPrograms:
                 missing.append(digest)
         if not missing:
             return
-        received = fetch(missing)
+        try:
+            received = fetch(missing)
+        except LimitExceeded:  # they do not fit into one reply
+            if len(missing) == 1:
+                raise
+            middle = len(missing) // 2
+            self._fetch_missing(missing[:middle], fetch)
+            self._fetch_missing(missing[middle:], fetch)
+            return
         if len(received.programs) != len(missing):
             raise InternalError(f"the server sent {len(received.programs)} programs instead of {len(missing)}")
         for digest, data, signature in zip_longest(missing, received.programs, received.signatures[: len(missing)]):
             if hashlib.sha256(data).hexdigest() != digest:
-                raise InvalidProgram(f"the server sent a program with another digest than {digest}")
+                raise InvalidProgram(f"the server sent a program with another digest than {digest!r:.100}")
             self._trust.check(digest, data, signature or b"")
             verified = verify(Program.from_bytes(data))
             verified.check_width(self._vocab_size)
