@@ -38,7 +38,7 @@ class Handle:
         history: its tokens, including the new ids of every step.
         tokens: counts the ids of the history, for programs.
         crc: checksum of the history.
-        processed: whether a processor has received logits of it.
+        processed: whether a processor that may have a state has received logits of it.
         removed: whether the session has dropped it.
     """
 
