@@ -28,6 +28,14 @@ class DenyHistory(EditProcessor):
         edits.deny(request.state)
 
 
+class FailsAfterZero(EditProcessor):
+    """Raises if the last id of the history is 0."""
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        if request.history.token_ids[-1] == 0:
+            raise ValueError("the last id is 0")
+
+
 class Unchanged(CustomLogitProcessor):
     """Returns the logits unchanged."""
 

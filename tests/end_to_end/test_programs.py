@@ -24,7 +24,7 @@ from logitport.core.history import History
 from logitport.programs.parameters import check_params
 from logitport.programs.reference import run
 from tests.client.programs.runtime import build
-from tests.toy_processors import AddOne
+from tests.toy_processors import AddOne, FailsAfterZero
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -177,6 +177,33 @@ def test_a_request_with_on_error_skip_goes_on(client: Client) -> None:
             logits = torch.full((1, VOCAB), 4.0 * sign)
             session.step({handle: []}).apply(logits)
             assert logits.unique().tolist() == [wanted]
+
+
+@everywhere
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_request_that_fails_beside_its_program_is_unchanged(client: Client, where: str, place: int) -> None:
+    chain: Chain = [(TEMPERATURE.program, {"temperature": 2.0})]
+    chain.insert(place, (FailsAfterZero, {}))
+    with opened(client, where) as session:
+        failing = session.add(Request([1], processors=chain, on_error="skip"))
+        other = session.add(Request([1], processors=chain))
+        for token_id, wanted in ((0, 4), (1, 2), (0, 4)):
+            logits = np.full((2, VOCAB), 4, np.float32)
+            result = session.step({failing: [token_id], other: [1]}).apply(
+                torch.from_numpy(logits) if "torch" in where else logits
+            )
+            assert result.skipped.keys() == ({failing} if token_id == 0 else set())
+            assert [set(row) for row in logits.tolist()] == [{wanted}, {2}]
+            assert set(result.rows_applied.values()) == {1 if token_id == 0 else 2}
+
+
+@pytest.mark.parametrize("logit", [4.0, -4.0])
+def test_logits_that_require_grad(client: Client, logit: float) -> None:
+    with opened(client, "engine, torch") as session:
+        handle = session.add(Request([1], processors=[(SQRT, {})], on_error="skip"))
+        logits = torch.full((1, VOCAB), logit, requires_grad=True)
+        session.step({handle: []}).apply(logits)
+        assert logits.unique().tolist() == [2 if logit > 0 else logit]
 
 
 @everywhere

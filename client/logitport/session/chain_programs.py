@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 # Of verified programs that are kept for later requests. A program has 4 MiB at most, most have 1 kB.
 _MAX_KEPT = 64
+# Of digests of programs that take too long here.
+_MAX_EXPENSIVE = 1024
 
 
 class ChainPrograms:
@@ -50,6 +52,8 @@ class ChainPrograms:
         self._trust = trust
         self._device = device
         self._verified: OrderedDict[str, Verified] = OrderedDict()
+        # Programs that take too long here, by digest: they are not fetched for every request.
+        self._expensive: OrderedDict[str, None] = OrderedDict()
 
     def bind(self, handle: Handle, chain: processing_pb2.AdmittedChain, fetch: Fetch) -> None:
         """Set the programs of a request that the server has admitted with this chain.
@@ -86,18 +90,28 @@ class ChainPrograms:
     def _fetch_missing(self, digests: Sequence[str], fetch: Fetch) -> None:
         missing = []
         for digest in digests:
+            if digest in self._expensive:
+                raise LeftToServer(digest)
             if digest in self._verified:
                 self._verified.move_to_end(digest)
             else:
                 missing.append(digest)
         if not missing:
             return
-        received = fetch(missing)
+        try:
+            received = fetch(missing)
+        except LimitExceeded:  # they do not fit into one reply
+            if len(missing) == 1:
+                raise
+            middle = len(missing) // 2
+            self._fetch_missing(missing[:middle], fetch)
+            self._fetch_missing(missing[middle:], fetch)
+            return
         if len(received.programs) != len(missing):
             raise InternalError(f"the server sent {len(received.programs)} programs instead of {len(missing)}")
         for digest, data, signature in zip_longest(missing, received.programs, received.signatures[: len(missing)]):
             if hashlib.sha256(data).hexdigest() != digest:
-                raise InvalidProgram(f"the server sent a program with another digest than {digest}")
+                raise InvalidProgram(f"the server sent a program with another digest than {digest!r:.100}")
             self._trust.check(digest, data, signature or b"")
             verified = verify(Program.from_bytes(data))
             verified.check_width(self._vocab_size)
@@ -110,4 +124,7 @@ class ChainPrograms:
             check_cost(verified, self._vocab_size, self._trust.limit_ms, priced=prices(self._device))
         except LimitExceeded as error:
             logger.warning("the server is to run a program: %s (%s)", error.message, LIMIT_VARIABLE)
+            self._expensive[verified.program.digest] = None
+            if len(self._expensive) > _MAX_EXPENSIVE:
+                self._expensive.popitem(last=False)
             raise LeftToServer(verified.program.digest) from error

@@ -66,26 +66,35 @@ class ProgramRuns:
         self._places: list[list[_Group]] = []
 
     def apply(
-        self, logits: Any, rows: Placed, drafts: Mapping[Handle, Sequence[int]], edits: Sequence[Edits]
+        self,
+        logits: Any,
+        rows: Placed,
+        drafts: Mapping[Handle, Sequence[int]],
+        edits: Sequence[Edits],
+        earlier: Mapping[Handle, LogitportError],
     ) -> dict[Handle, LogitportError]:
         """Apply edits and programs in the order of each row's chain, in place.
 
         Rows of failed requests are restored if their request has on_error="skip"; otherwise they hold any values.
+        Programs of requests that failed earlier do not run.
 
         Args:
             logits: float[rows, vocab_size], a torch tensor or a numpy array.
             rows: the request and draft offset of each row.
             drafts: the draft tokens of requests that speculate.
             edits: those before the first program of each row, after the first one, after the second one, ...
+            earlier: the requests that failed on the server in this step.
 
         Returns:
-            The error of each failed request.
+            The error of each other request that failed.
         """
+        if tensors.is_torch(logits) and logits.requires_grad:
+            logits = logits.detach()  # the same memory; torch refuses to write to a leaf
         places = self._grouped(rows)
         originals = {
             row: tensors.copied(logits[row]) for row, (handle, _) in enumerate(rows) if handle.programs and handle.skips
         }
-        failed: dict[Handle, LogitportError] = {}
+        failed = dict(earlier)
         for place in range(max(len(edits), len(places))):
             if place < len(edits):
                 apply_edits(edits[place], logits)
@@ -94,7 +103,7 @@ class ProgramRuns:
         for row, original in originals.items() if failed else ():
             if rows[row][0] in failed:
                 logits[row] = original
-        return failed
+        return {handle: error for handle, error in failed.items() if handle not in earlier}
 
     def _run_place(
         self,

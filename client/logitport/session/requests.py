@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from logitport.session.channel import FrameChannel
     from logitport_proto import common_pb2
 
-    _Exchange = Callable[[processing_pb2.SessionRequest], processing_pb2.SessionResponse]
-
 _T = TypeVar("_T")
 
 # Between two attempts to reconnect, with jitter: engines that lost one server must not all reconnect at once.
@@ -106,7 +104,9 @@ class SessionRequests:
         self._slots.occupy(handle.slot)
         chain = added.chains[0] if added.chains else None
         self._hold(handle, bool(added.reads_logits[0]), chain)
-        self._bind(handle, chain, self.exchange)
+        self._bind({handle: chain})
+        if (error := self._take_error(handle)) is not None:
+            raise error
         return handle
 
     def begin_add(self, request: Request) -> PendingRequest:
@@ -116,7 +116,13 @@ class SessionRequests:
         added = self._exchange_added(frame)
         self._slots.occupy(handle.slot)
         pending = self._pending[handle.slot] = PendingRequest(self, handle)
-        self._settle_added(frame, added, self.exchange)
+        try:
+            self._settle_added(frame, added)
+        except LogitportError:  # the caller does not receive it
+            self.take_settled(pending)
+            with suppress(LogitportError):
+                self.cancel(pending)
+            raise
         return pending
 
     def poll(self) -> list[PendingRequest]:
@@ -131,7 +137,7 @@ class SessionRequests:
         """Receive the results of admissions in the background, if there are any."""
         if self._pending:
             frame = processing_pb2.AddRequests(in_background=True)
-            self._settle_added(frame, self._exchange_added(frame), self.exchange)
+            self._settle_added(frame, self._exchange_added(frame))
 
     def take_settled(self, pending: PendingRequest) -> None:
         """Leave this request out of the result of `poll`."""
@@ -162,7 +168,8 @@ class SessionRequests:
     def fail(self, errors: Mapping[Handle, LogitportError]) -> None:
         """Fail requests: the server drops them; the session keeps their handles, and each step reports the error."""
         self.lost.update(errors)
-        self._drop(list(errors))
+        if errors:
+            self._drop(list(errors))
 
     def clear(self) -> None:
         """Drop all handles, cancel the pending requests, and mark the session as closed."""
@@ -249,34 +256,58 @@ class SessionRequests:
             handle.follows_from_history = chain.follows_from_history
         self._handles[handle.slot] = handle
 
-    def _bind(self, handle: Handle, chain: processing_pb2.AdmittedChain | None, exchange: _Exchange) -> None:
-        """Bind the programs of an admitted request that the engine runs. Removes the request if that fails.
+    def _bind(self, chains: Mapping[Handle, processing_pb2.AdmittedChain | None]) -> None:
+        """Bind the programs of admitted requests that the engine runs. Those for which that fails become `lost`.
 
-        Raises as `ChainPrograms.bind`.
+        Raises:
+            ServerUnavailable: no server could be reached; these requests are removed.
         """
         try:
-            self._bind_programs(handle, chain, exchange)
-        except BaseException:
-            with suppress(LogitportError):
-                self.remove(handle)
+            try:
+                for handle, chain in chains.items():
+                    self._rebind(handle, chain or processing_pb2.AdmittedChain())
+            except ServerUnavailable:
+                self._reconnect(lambda: None)  # which sends the requests to the next server, and binds their programs
+        except BaseException as error:
+            if not isinstance(error, ServerUnavailable):
+                with suppress(LogitportError):
+                    self._drop(list(chains))
+            for handle in chains:
+                self._forget(handle)
             raise
 
-    def _bind_programs(self, handle: Handle, chain: processing_pb2.AdmittedChain | None, exchange: _Exchange) -> None:
+    def _bind_programs(self, handle: Handle, chain: processing_pb2.AdmittedChain) -> None:
+        """Raises as `ChainPrograms.bind`, and ServerUnavailable: the connection was lost."""
+
         def fetch(digests: Sequence[str]) -> processing_pb2.Programs:
             wanted = processing_pb2.GetPrograms(digests=digests)
-            return exchange(processing_pb2.SessionRequest(get_programs=wanted)).programs
+            return self._channel.exchange(processing_pb2.SessionRequest(get_programs=wanted)).programs
 
         try:
-            self._programs.bind(handle, chain or processing_pb2.AdmittedChain(), fetch)
+            self._programs.bind(handle, chain, fetch)
         except LeftToServer:
-            handle.programs_on_server = True
+            handle.programs, handle.programs_on_server = (), True
             (frame,) = add_frames([handle])
-            added = exchange(processing_pb2.SessionRequest(add=frame)).added
+            added = self._channel.exchange(processing_pb2.SessionRequest(add=frame)).added
             check_added(frame, added)
             for failure in added.failures:
                 raise from_proto(failure.error) from None
             handle.sends_logits = bool(added.reads_logits[0])
         handle.reads_logits = handle.sends_logits or bool(handle.programs)
+
+    def _take_error(self, handle: Handle) -> LogitportError | None:
+        """Remove a new request if it is lost. Returns the error."""
+        error = self.lost.get(handle)
+        if error is not None:
+            self._forget(handle)
+        return error
+
+    def _forget(self, handle: Handle) -> None:
+        """Remove a request that the server does not hold."""
+        self._handles.pop(handle.slot, None)
+        handle.removed = True
+        self.lost.pop(handle, None)
+        self._slots.release(handle.slot)
 
     def _exchange_added(self, frame: processing_pb2.AddRequests) -> processing_pb2.RequestsAdded:
         added = self.exchange(processing_pb2.SessionRequest(add=frame)).added
@@ -284,7 +315,7 @@ class SessionRequests:
         return added
 
     def _settle_added(
-        self, frame: processing_pb2.AddRequests, added: processing_pb2.RequestsAdded, exchange: _Exchange
+        self, frame: processing_pb2.AddRequests, added: processing_pb2.RequestsAdded, *, recovering: bool = False
     ) -> None:
         """Settle the requests of a frame that are not pending any more, and those whose admission has ended."""
         refused = {failure.slot: failure.error for failure in added.failures}
@@ -299,12 +330,18 @@ class SessionRequests:
             settled = self._settle(ended, error, ended.reads_logits, ended.chain)
             admitted += [(settled, ended.chain)] if settled is not None else []
         # Last: a connection that is lost while programs are fetched is restored with all admitted requests.
-        for pending, chain in admitted:
+        if recovering:
+            for pending, chain in admitted:
+                self._rebind(pending.candidate, chain or processing_pb2.AdmittedChain())
+        else:
             try:
-                self._bind(pending.candidate, chain, exchange)
-            except ServerUnavailable:
+                self._bind({pending.candidate: chain for pending, chain in admitted})
+            except LogitportError as error:
+                for pending, _ in admitted:
+                    pending.handle, pending.error = None, error
                 raise
-            except LogitportError as refusal:
+        for pending, _ in admitted:
+            if (refusal := self._take_error(pending.candidate)) is not None:
                 pending.handle, pending.error = None, refusal
 
     def _settle(
@@ -337,11 +374,7 @@ class SessionRequests:
         return next((self._refused[it] for it in handle.digests() if it in self._refused), error)
 
     def _drop(self, handles: Sequence[Handle]) -> None:
-        removal = processing_pb2.RemoveRequests(
-            slots=np.array([handle.slot for handle in handles], "<i4").tobytes(),
-            generations=np.array([handle.generation for handle in handles], "<i4").tobytes(),
-        )
-        self.exchange(processing_pb2.SessionRequest(remove=removal))
+        self.exchange(_removal(handles))
 
     def _send(self, handles: Sequence[Handle]) -> None:
         for frame in add_frames(handles):
@@ -350,23 +383,27 @@ class SessionRequests:
             except LimitExceeded as error:  # this server's message limit may be lower than the previous one's
                 self.lost.update({self._handles[entry.slot]: error for entry in frame.requests})
                 continue
+            check_added(frame, added)
             refused = {failure.slot for failure in added.failures}
             for failure in added.failures:
                 if failure.slot in self._handles:
                     self.lost[self._handles[failure.slot]] = from_proto(failure.error)
-            for entry, chain in zip(frame.requests, added.chains, strict=False):  # an older server sends none
+            for index, entry in enumerate(frame.requests):
                 handle = self._handles.get(entry.slot)
                 if handle is not None and entry.slot not in refused:
-                    self._rebind(handle, chain)
+                    handle.sends_logits = bool(added.reads_logits[index])
+                    # An older server sends no chains.
+                    self._rebind(handle, added.chains[index] if added.chains else processing_pb2.AdmittedChain())
 
     def _rebind(self, handle: Handle, chain: processing_pb2.AdmittedChain) -> None:
-        """Bind the programs of a request that was sent again; it is lost if that fails."""
+        """Bind the programs of a request on the present connection; it is lost if that fails."""
         try:
-            self._bind_programs(handle, chain, self._channel.exchange)
+            self._bind_programs(handle, chain)
         except (ServerUnavailable, DeadlineExceeded):
             raise
         except LogitportError as error:
             self.lost[handle] = error
+            self._channel.exchange(_removal([handle]))
 
     def _send_pending(self) -> None:
         """Begin the pending admissions again, on a new connection."""
@@ -378,4 +415,12 @@ class SessionRequests:
                     self._settle(entry, to_proto(error), reads_logits=False, chain=None)
             else:
                 check_added(frame, added)
-                self._settle_added(frame, added, self._channel.exchange)
+                self._settle_added(frame, added, recovering=True)
+
+
+def _removal(handles: Sequence[Handle]) -> processing_pb2.SessionRequest:
+    removal = processing_pb2.RemoveRequests(
+        slots=np.array([handle.slot for handle in handles], "<i4").tobytes(),
+        generations=np.array([handle.generation for handle in handles], "<i4").tobytes(),
+    )
+    return processing_pb2.SessionRequest(remove=removal)

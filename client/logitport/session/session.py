@@ -33,7 +33,7 @@ class Session:
 
     If the connection is lost, or the server does not reply within its own deadlines, the session reconnects. Every
     request with a state that follows from its history continues unchanged; a request with a processor that has read
-    logits fails with StateLost.
+    logits fails with StateLost, unless all those of its chain are programs.
 
     Attributes:
         vocab_size: width of the logits.

@@ -101,7 +101,8 @@ class PendingStep:
                 apply_edits(answer.edits, logits)  # while the server processes the rows that were sent
             else:
                 edits = [answer.edits, *answer.later_edits]
-                failed = self._programs.apply(logits, self._rows, self._drafts, edits)
+                earlier = result.failures | result.skipped
+                failed = self._programs.apply(logits, self._rows, self._drafts, edits, earlier)
         finally:
             if placed is not None:
                 result = _combine(result, self._receive_logits_rows(logits, answer.logits_rows, placed))
@@ -163,7 +164,7 @@ class PendingStep:
             raise InvalidArgument("another step was begun; finish a step before the next one")
         if self._answer is None:
             self._channel.drain_reply()
-        if isinstance(self._error, ServerUnavailable) or self._logits_request_is_lost():
+        if isinstance(self._error, ServerUnavailable) or self._answer_is_lost():
             self._answer, self._error = self._repeat(), None
         if self._error is not None:
             raise self._error
@@ -172,9 +173,13 @@ class PendingStep:
             self._answer = replace(self._repeat(out_of_sync), out_of_sync=[])
         return self._answer
 
-    def _logits_request_is_lost(self) -> bool:
-        """Whether the server requested logits on a connection that was replaced: the new server has no such step."""
-        requested = self._answer is not None and self._answer.logits_rows
+    def _answer_is_lost(self) -> bool:
+        """Whether the server requested logits, or left programs to the engine, on a connection that was replaced.
+
+        The new server has no such step, and may divide the programs in another way.
+        """
+        answer = self._answer
+        requested = answer is not None and (answer.logits_rows or answer.later_edits is not None)
         return bool(requested) and self._connection != self._channel.connections
 
     def _repeat(self, out_of_sync: Sequence[Handle] = ()) -> _Answer:
@@ -229,7 +234,7 @@ class PendingStep:
         """Add requests with a failed program to the result. The server drops those that have not on_error="skip"."""
         failed = {handle: error for handle, error in failed.items() if handle not in result.failures}
         aborted = {handle: error for handle, error in failed.items() if not handle.skips}
-        self._requests.fail(aborted)
+        self._requests.fail({handle: error for handle, error in aborted.items() if not handle.removed})
         applied = Counter(result.rows_applied)
         for handle, _ in self._rows:
             if handle in failed:
@@ -252,10 +257,14 @@ class PendingStep:
             raise InternalError(
                 f"StepEdits.logits_rows: {logits_rows} are not ascending rows of a step of {len(self._rows)} rows"
             )
-        has_programs = any(handle.programs for handle in self._handles)
+        programs = max((len(handle.programs) for handle in self._handles), default=0)
+        has_programs = programs > 0
+        if len(reply.later_edits) > programs:
+            raise InternalError(
+                f"StepEdits.later_edits: {len(reply.later_edits)} parts, but no request of the step has more than "
+                f"{programs} programs that the engine runs"
+            )
         later = [Edits.from_proto(edits, len(self._rows), self._vocab_size) for edits in reply.later_edits]
-        if later and not has_programs:
-            raise InternalError("StepEdits.later_edits: no request of the step has a program that the engine runs")
         return _Answer(
             edits=Edits.from_proto(reply.edits, len(self._rows), self._vocab_size),
             later_edits=later if has_programs else None,

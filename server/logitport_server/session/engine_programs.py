@@ -44,13 +44,13 @@ def write_programs(
         UnknownProcessor: the engine runs no program with one of the digests.
         LimitExceeded: the programs do not fit into one reply.
     """
-    found = {
-        program.digest: (program, entry.dialect.signature)
-        for request in requests
-        if request.programs_before
-        for entry in request.chain
-        if (program := entry.dialect.engine_program) is not None
-    }
+    found: dict[str, tuple[Program, Signature | None]] = {}
+    for request in requests:
+        for entry in request.chain if request.programs_before else ():
+            program, signature = entry.dialect.engine_program, entry.dialect.signature
+            # Requests may name one program with and without a signature.
+            if program is not None and (signature is not None or program.digest not in found):
+                found[program.digest] = program, signature
     if unknown := [digest for digest in digests if digest not in found]:
         raise UnknownProcessor(
             f"the engine runs no program {unknown[0]!r:.100} for a request of this session; send digests of "

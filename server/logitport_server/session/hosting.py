@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 if TYPE_CHECKING:
+    from logitport.payload import Signature
     from logitport_proto import common_pb2
     from logitport_server.dialects import Dialect
     from logitport_server.executors import Executor
@@ -30,9 +31,10 @@ class HostedProcessors:
         # One dialect per processor, trust domain, tenant (None: all tenants) and place in the chain. It is dropped with
         # the last request that uses it. Places have dialects of their own because a processor that keeps the state of a
         # batch, such as vLLM's, must see each request once in a step.
-        self._dialects: WeakValueDictionary[tuple[str, TrustDomain | None, str | None, int], Dialect] = (
-            WeakValueDictionary()
-        )
+        # A program is also one for each signature, which is sent to the engine with it.
+        self._dialects: WeakValueDictionary[
+            tuple[str, TrustDomain | None, str | None, int, Signature | None], Dialect
+        ] = WeakValueDictionary()
         # Not held while a processor is hosted, which may take long.
         self._lock = threading.Lock()
 
@@ -45,7 +47,8 @@ class HostedProcessors:
     def host(self, processor: common_pb2.Processor, tenant: str, place: int) -> Dialect:
         """Return the processor for this tenant and place in the chain. Raises what `Executor.host` raises."""
         source = self._registry.resolve(processor, self._principal, tenant)
-        shared_key, tenant_key = ((source.key, source.domain, owner, place) for owner in (None, tenant))
+        signature = None if source.program is None else source.signature
+        shared_key, tenant_key = ((source.key, source.domain, owner, place, signature) for owner in (None, tenant))
         with self._lock:
             dialect = self._dialects.get(shared_key) or self._dialects.get(tenant_key)
         if dialect is not None:

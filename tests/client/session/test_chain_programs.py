@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport import InternalError, InvalidArgument, InvalidParams, InvalidProgram, Request
+from logitport import InternalError, InvalidArgument, InvalidParams, InvalidProgram, LimitExceeded, Request
 from logitport.programs.cost.prices import NUMPY
 from logitport.programs.program import Program, Value
 from logitport.session.chain_programs import _MAX_KEPT, ChainPrograms
@@ -56,6 +56,37 @@ def test_each_program_is_fetched_once() -> None:
     assert server.requested == [[MIN_P.digest, TEMPERATURE.digest]]
 
 
+def test_programs_that_do_not_fit_into_one_reply() -> None:
+    requested: list[int] = []
+    other = build.top_k(5).program
+    server = Server(MIN_P, TEMPERATURE, other)
+
+    def fetch(digests: Sequence[str]) -> processing_pb2.Programs:
+        requested.append(len(digests))
+        if len(digests) > 1:
+            raise LimitExceeded("request fewer in one frame")
+        return server(digests)
+
+    one = handle({"min_p": 0.5}, {}, {})
+    ChainPrograms(100, ProgramTrust("all"), "cpu").bind(one, chain(MIN_P, TEMPERATURE, other), fetch)
+    assert [call.verified.program for call in one.programs] == [MIN_P, TEMPERATURE, other]
+    assert requested == [3, 1, 2, 1, 1]
+
+    def refuse(digests: Sequence[str]) -> processing_pb2.Programs:
+        raise LimitExceeded("one is too large")
+
+    with pytest.raises(LimitExceeded, match="one is too large"):
+        ChainPrograms(100, ProgramTrust("all"), "cpu").bind(handle({}), chain(MIN_P), refuse)
+
+
+def test_a_wrong_digest_is_shown_in_one_line() -> None:
+    forged = processing_pb2.AdmittedChain(processors=["key"], programs=["\n\x1b[2J" * 1000])
+    with pytest.raises(InvalidProgram) as refused:
+        ChainPrograms(100, ProgramTrust("all"), "cpu").bind(handle({}), forged, Server(reply=[b""]))
+    assert refused.value.message.isprintable()
+    assert len(refused.value.message) < 200
+
+
 def test_a_chain_without_programs() -> None:
     server, one = Server(), handle({})
     ChainPrograms(100, ProgramTrust("all"), "cpu").bind(one, processing_pb2.AdmittedChain(processors=["key"]), server)
@@ -70,7 +101,7 @@ UNVERIFIED = Program("wrong", (Value("logits"), Value("sum", (0,), axis=1)))
     [
         (MIN_P, [], InternalError, "0 programs instead of 1"),
         (MIN_P, [b"", b""], InternalError, "2 programs instead of 1"),
-        (MIN_P, [TEMPERATURE.to_bytes()], InvalidProgram, f"another digest than {MIN_P.digest}"),
+        (MIN_P, [TEMPERATURE.to_bytes()], InvalidProgram, f"another digest than '{MIN_P.digest}'"),
         (UNVERIFIED, None, InvalidProgram, "the result of program 'wrong'"),
         (build.top_k(200).program, None, InvalidProgram, "for 100 logits"),
     ],
@@ -101,8 +132,11 @@ def test_programs_that_may_take_long_are_left_to_the_server(device: str, monkeyp
         slow = write("cumsum", slow, axis=1)
     one, program = handle({}), write.verified(name="slow").program
     monkeypatch.setenv("LOGITPORT_PROGRAM_MILLISECONDS", "0.01")
-    with pytest.raises(LeftToServer):
-        ChainPrograms(100_000, ProgramTrust("all"), device).bind(one, chain(program), Server(program))
+    limited, server = ChainPrograms(100_000, ProgramTrust("all"), device), Server(program)
+    for _ in range(2):
+        with pytest.raises(LeftToServer):
+            limited.bind(one, chain(program), server)
+    assert server.requested == [[program.digest]]
     chains.bind(handle({"min_p": 0.1}), chain(MIN_P), Server(MIN_P))  # within the default limit
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from logitport import CustomLogitProcessor
 from logitport.integrations.sglang import RemoteLogitProcessor
-from logitport_builtins import DeepseekOCRNoRepeatNGramLogitProcessor
+from logitport_builtins import DeepseekOCRNoRepeatNGramLogitProcessor, RepetitionPenalty
 from tests.engines.sglang.conftest import PLAIN, Refused
 
 if TYPE_CHECKING:
@@ -53,6 +53,11 @@ def engine(sglang: Callable[..., AbstractContextManager[Engine]], server: Runnin
     [
         (DeepseekOCRNoRepeatNGramLogitProcessor.to_str(), NGRAMS, "no_repeat_ngram"),
         (Roll.to_str(), {}, Roll.to_str()),
+        (
+            RepetitionPenalty.to_str(),
+            {"repetition_penalty": 1.8},
+            "repetition_penalty",
+        ),  # a program, which the first rank runs
     ],
 )
 def test_the_same_tokens(engine: Engine, native: str, params: dict[str, int], processor: str) -> None:

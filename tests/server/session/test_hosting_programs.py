@@ -1,0 +1,51 @@
+"""Programs that requests of one session ship, with and without signatures."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from logitport.core.history import History
+from logitport.payload import Payload, Signature
+from logitport_proto import common_pb2, processing_pb2
+from logitport_server.dialects.program import ProgramDialect
+from logitport_server.principals import ANONYMOUS
+from logitport_server.registry.source import Source
+from logitport_server.session.active_request import ActiveRequest, ChainEntry
+from logitport_server.session.engine_programs import write_programs
+from logitport_server.session.hosting import HostedProcessors
+from tests.client.programs.runtime import build
+
+VERIFIED = build.temperature()
+PROGRAM = VERIFIED.program
+SIGNATURE = Signature("0" * 64, "", 1 << 32, bytes(64))
+
+
+def test_a_request_has_its_own_signature_for_a_program_that_others_ship_too() -> None:
+    sent: list[Signature | None] = []
+
+    def resolve(*_: Any) -> Source:
+        shipped = Payload(PROGRAM.to_bytes(), PROGRAM.digest, signature=sent[-1], is_program=True)
+        return Source(PROGRAM.digest, payload=shipped, program=VERIFIED)
+
+    def host(source: Source) -> ProgramDialect:
+        assert source.program is not None
+        return ProgramDialect(source.program, source.display_name, source.signature)
+
+    registry: Any = SimpleNamespace(resolve=resolve)
+    executor: Any = SimpleNamespace(host=host)
+    hosted = HostedProcessors(registry, executor, ANONYMOUS)
+    found = []
+    for signature in (None, SIGNATURE, None, SIGNATURE):
+        sent.append(signature)
+        found.append(hosted.host(common_pb2.Processor(), "", 0))
+    assert [dialect.signature for dialect in found] == sent
+    assert found[:2] == found[2:]
+
+    requests = [
+        ActiveRequest(slot, 0, History([1]), [ChainEntry(dialect.for_engine() or dialect, None)], skip=False)
+        for slot, dialect in enumerate(found[:3])
+    ]
+    reply = processing_pb2.Programs()
+    write_programs(requests, [PROGRAM.digest], 1 << 20, reply)
+    assert b'"expires"' in reply.signatures[0]
