@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import sys
+import threading
 from collections import OrderedDict
+from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -12,7 +15,7 @@ import orjson
 
 from logitport.errors import InternalError, InvalidProgram, LimitExceeded
 from logitport.programs.cost.limits import check_cost
-from logitport.programs.cost.prices import prices
+from logitport.programs.cost.prices import NUMPY, known_prices, prices
 from logitport.programs.parameters import check_params
 from logitport.programs.program import Program
 from logitport.programs.verifier import verify
@@ -51,6 +54,19 @@ class ChainPrograms:
         self._device = device
         self._verified: OrderedDict[str, Verified] = OrderedDict()
 
+    def prepare(self) -> threading.Thread | None:
+        """Begin what a first program needs, in a thread: the runtime's modules, and the prices of the device.
+
+        Returns:
+            The thread; None if no program runs here, or none on torch.
+        """
+        if not self._trust.runs_programs or self._device == NUMPY or "torch" not in sys.modules:
+            return None
+        # Not a daemon: that could end in the middle of an operator of torch.
+        thread = threading.Thread(target=self._prepare, name="logitport-programs")
+        thread.start()
+        return thread
+
     def bind(self, handle: Handle, chain: processing_pb2.AdmittedChain, fetch: Fetch) -> None:
         """Set the programs of a request that the server has admitted with this chain.
 
@@ -83,6 +99,14 @@ class ChainPrograms:
         while len(self._verified) > _MAX_KEPT:  # requests keep theirs
             self._verified.popitem(last=False)
 
+    def _prepare(self) -> None:
+        try:
+            from logitport.programs.runtime import runner  # noqa: F401
+
+            prices(self._device)
+        except Exception as error:  # noqa: BLE001 - such as a missing device: the first program raises it again
+            logger.debug("the runtime of programs on %s could not be prepared: %r", self._device, error)
+
     def _fetch_missing(self, digests: Sequence[str], fetch: Fetch) -> None:
         missing = []
         for digest in digests:
@@ -105,7 +129,13 @@ class ChainPrograms:
             self._verified[digest] = verified
 
     def _check_cost(self, verified: Verified) -> None:
-        """Leave programs that may take long here to the server, which has a limit of its own."""
+        """Leave programs that may take long here to the server, which has a limit of its own.
+
+        A program that is cheap at assumed prices does not wait until those of this machine are measured.
+        """
+        with suppress(LimitExceeded):
+            check_cost(verified, self._vocab_size, self._trust.limit_ms, priced=known_prices(self._device))
+            return
         try:
             check_cost(verified, self._vocab_size, self._trust.limit_ms, priced=prices(self._device))
         except LimitExceeded as error:

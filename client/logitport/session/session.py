@@ -65,6 +65,7 @@ class Session:
         except BaseException:
             self._channel.close()
             raise
+        programs.prepare()
         self._transfer = LogitsTransfer(
             self._channel, self.vocab_size, self.datatype, with_torch=with_torch, device=opening.device
         )
