@@ -1,7 +1,7 @@
 """The first use of a registered program in an engine's process, compared with later ones.
 
-`python -m benchmarks.first_use TARGET VOCAB_SIZE DIGEST` is such an engine. It prints the milliseconds of each use: from
-the first `Session.add` of 64 requests to the end of their first `apply`.
+`python -m benchmarks.first_use TARGET VOCAB_SIZE DIGEST` is such an engine. It prints the milliseconds of each use:
+from the first `Session.add` of 64 requests to the end of their first `apply`.
 """
 
 from __future__ import annotations
