@@ -59,7 +59,7 @@ test-llama-cpp: .peers/llama-cpp/.installed ## the hook in a real llama.cpp, whi
 bench: $(VENV)/.bench .peers/sglang/.unpacked ## peers and logitport side by side: a table, JSON and a plot; 10 minutes
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m benchmarks
 
-bench-bar: $(VENV)/.bench .peers/sglang/.unpacked ## the bar of docs/performance.md alone; 3 minutes
+bench-bar: $(VENV)/.bench .peers/sglang/.unpacked ## the bar of docs/performance.md alone; 6 minutes
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m benchmarks bar
 
 bench-cuda: $(VENV)/.bench .peers/sglang/.unpacked ## on a GPU: in place, pinned and SGLang side by side; 5 minutes

@@ -91,13 +91,15 @@ class Service(Contestant):
         device: str = "cpu",
         tenants: int = 1,
         registered: bool = False,
+        last: Kind | None = None,
+        name: str = "",
     ) -> None:
         """With `in_buffer`, the engine's logits lie in the session's logits buffer; they are on `device`.
 
         Several tenants have equal numbers of adjacent rows. With `registered`, the classes are registered first, and
-        requests name them.
+        requests name them. `last` is the last processor of each chain, besides the kind of its row; it is registered.
         """
-        self.name = f"service, {transport}" + (", logits in its buffer" if in_buffer else "")
+        self.name = name or f"service, {transport}" + (", logits in its buffer" if in_buffer else "")
         self.session = client.session(
             vocab_size=workload.vocab_size,
             dtype=workload.dtype,
@@ -105,10 +107,9 @@ class Service(Contestant):
             transport=transport,
             max_requests=workload.rows,
         )
-        processors = (
-            {kind: client.register(kind.ours) for kind in workload.rows_by_kind() if kind} if registered else {}
-        )
-        self.handles = add_requests(self.session, workload, tenants, processors)
+        kinds = {*workload.rows_by_kind(), last} - {None}
+        processors = {kind: client.register(kind.ours) for kind in kinds if kind and (registered or kind is last)}
+        self.handles = add_requests(self.session, workload, tenants, processors, last)
         # A request's first step has no new ids.
         self._pending: PendingStep = self.session.step({handle: [] for handle in self.handles})
         self._rows_applied = self._pending.apply(workload.logits().to(device)).rows_applied
@@ -150,15 +151,19 @@ class RoundTrip(Service):
 
 
 def add_requests(
-    session: Session, workload: Workload, tenants: int = 1, registered: Mapping[Kind, ProcessorRef] | None = None
+    session: Session,
+    workload: Workload,
+    tenants: int = 1,
+    registered: Mapping[Kind, ProcessorRef] | None = None,
+    last: Kind | None = None,
 ) -> list[Handle]:
-    """Add every row's request, in order; the first tenant's come first."""
+    """Add every row's request, in order; the first tenant's come first. `last` is the last processor of each chain."""
     registered = registered or {}
     prompt = workload.history // 2
     handles = []
     for row, ids in enumerate(workload.histories().tolist()):
-        kind = workload.kind(row)
-        chain = [] if kind is None else [(registered.get(kind, kind.ours), kind.params)]
+        kinds = (kind for kind in (workload.kind(row), last) if kind is not None)
+        chain = [(registered.get(kind, kind.ours), kind.params) for kind in kinds]
         tenant = f"tenant {row * tenants // workload.rows}"
         handles.append(session.add(Request(ids[:prompt], ids[prompt:], chain, tenant=tenant)))
     return handles

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from benchmarks.workloads import Workload
 
 ROUNDS = 5
+# Of a round's steps: on a machine with other processes, it is nearer to the time without them than the median is.
+LOWER_QUARTILE = 0.25
 _WARM_UP = 5
 _NO_LOGITS = torch.empty(0)
 
@@ -69,7 +71,7 @@ class Timing(NamedTuple):
 
 
 class Ratio(NamedTuple):
-    """A quotient of medians, round by round: the median of the rounds, the lowest and the highest."""
+    """A quotient of medians or quartiles, round by round: the median of the rounds, the lowest and the highest."""
 
     value: float
     low: float
@@ -154,10 +156,14 @@ def timing(seconds: NDArray[np.float64]) -> Timing:
     return Timing(float(median), float(p99), float(rounds.min()), float(rounds.max()), seconds.size)
 
 
-def ratio(seconds: NDArray[np.float64], reference: NDArray[np.float64]) -> Ratio:
-    """The ratio of two float64[rounds, steps] that were measured in turn."""
-    rounds = np.median(seconds, axis=1) / np.median(reference, axis=1)
-    return Ratio(float(np.median(rounds)), float(rounds.min()), float(rounds.max()))
+def ratio(seconds: NDArray[np.float64], reference: NDArray[np.float64], quantile: float = 0.5) -> Ratio:
+    """The ratio of two float64[rounds, steps] that were measured in turn: of their medians, or of another quantile."""
+    return over_rounds(np.quantile(seconds, quantile, axis=1) / np.quantile(reference, quantile, axis=1))
+
+
+def over_rounds(values: NDArray[np.float64]) -> Ratio:
+    """Summarize one value for each round."""
+    return Ratio(float(np.median(values)), float(values.min()), float(values.max()))
 
 
 def _octets(logits: torch.Tensor) -> Any:

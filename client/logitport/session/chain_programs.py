@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import sys
+import threading
 from collections import OrderedDict
+from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -12,7 +15,7 @@ import orjson
 
 from logitport.errors import InternalError, InvalidProgram, LimitExceeded
 from logitport.programs.cost.limits import check_cost
-from logitport.programs.cost.prices import prices
+from logitport.programs.cost.prices import NUMPY, known_prices, prices
 from logitport.programs.parameters import check_params
 from logitport.programs.program import Program
 from logitport.programs.verifier import verify
@@ -20,7 +23,7 @@ from logitport.session.program_call import ProgramCall
 from logitport.session.program_trust import LIMIT_VARIABLE, LeftToServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from logitport.programs.verifier import Verified
     from logitport.session.frames import Handle
@@ -34,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 # Of verified programs that are kept for later requests. A program has 4 MiB at most, most have 1 kB.
 _MAX_KEPT = 64
+# Of the programs of all requests of a session, in the worst case: all requests of an engine wait for a step. A server
+# permits code as much time by default.
+_MAX_STEP_MS = 2000.0
 # Of digests of programs that take too long here.
 _MAX_EXPENSIVE = 1024
 
@@ -45,23 +51,41 @@ class ChainPrograms:
         vocab_size: width of the logits.
         trust: which programs this process runs.
         device: where they run, for `logitport.programs.cost.prices`.
+        rows: the most rows of a request in one step.
     """
 
-    def __init__(self, vocab_size: int, trust: ProgramTrust, device: str) -> None:
+    def __init__(self, vocab_size: int, trust: ProgramTrust, device: str, rows: int = 1) -> None:
         self._vocab_size = vocab_size
+        self._rows = rows
         self._trust = trust
         self._device = device
-        self._verified: OrderedDict[str, Verified] = OrderedDict()
+        self._verified: OrderedDict[str, tuple[Verified, float]] = OrderedDict()
         # Programs that take too long here, by digest: they are not fetched for every request.
         self._expensive: OrderedDict[str, None] = OrderedDict()
 
-    def bind(self, handle: Handle, chain: processing_pb2.AdmittedChain, fetch: Fetch) -> None:
+    def prepare(self) -> threading.Thread | None:
+        """Begin what a first program needs, in a thread: the runtime's modules, and the prices of the device.
+
+        Returns:
+            The thread; None if no program runs here, or none on torch.
+        """
+        if not self._trust.runs_programs or self._device == NUMPY or "torch" not in sys.modules:
+            return None
+        # Not a daemon: that could end in the middle of an operator of torch.
+        thread = threading.Thread(target=self._prepare, name="logitport-programs")
+        thread.start()
+        return thread
+
+    def bind(
+        self, handle: Handle, chain: processing_pb2.AdmittedChain, fetch: Fetch, others: Iterable[Handle] = ()
+    ) -> None:
         """Set the programs of a request that the server has admitted with this chain.
 
         Args:
             handle: the request.
             chain: its processors and programs.
             fetch: requests programs from the server.
+            others: the requests of the session, this one included or not.
 
         Raises:
             LeftToServer: the server is to run the programs of this request.
@@ -80,12 +104,32 @@ class ChainPrograms:
         calls = []
         for digest, processor, params in zip(chain.programs, chain.processors, handle.params, strict=True):
             if digest:
-                verified = self._verified[digest]
+                verified, longest_ms = self._verified[digest]
                 values = check_params(verified.program.parameters, orjson.loads(params) if params else {})
-                calls.append(ProgramCall(verified, values, processor))
+                calls.append(ProgramCall(verified, values, longest_ms, processor))
+        needed = self._rows * sum(call.milliseconds for call in calls)
+        used = sum(call.milliseconds for other in others if other is not handle for call in other.programs) * self._rows
+        if used + needed > _MAX_STEP_MS:
+            logger.warning(
+                "the server is to run the programs of request %r: in the worst case they take %.3g ms, and a step "
+                "of this session %.3g ms; the limit is %g ms",
+                handle.request_id,
+                needed,
+                used + needed,
+                _MAX_STEP_MS,
+            )
+            raise LeftToServer(calls[0].verified.program.digest)
         handle.programs = tuple(calls)
         while len(self._verified) > _MAX_KEPT:  # requests keep theirs
             self._verified.popitem(last=False)
+
+    def _prepare(self) -> None:
+        try:
+            from logitport.programs.runtime import runner  # noqa: F401
+
+            prices(self._device)
+        except Exception as error:  # noqa: BLE001 - such as a missing device: the first program raises it again
+            logger.debug("the runtime of programs on %s could not be prepared: %r", self._device, error)
 
     def _fetch_missing(self, digests: Sequence[str], fetch: Fetch) -> None:
         missing = []
@@ -115,13 +159,20 @@ class ChainPrograms:
             self._trust.check(digest, data, signature or b"")
             verified = verify(Program.from_bytes(data))
             verified.check_width(self._vocab_size)
-            self._check_cost(verified)
-            self._verified[digest] = verified
+            self._verified[digest] = verified, self._check_cost(verified)
 
-    def _check_cost(self, verified: Verified) -> None:
-        """Leave programs that may take long here to the server, which has a limit of its own."""
+    def _check_cost(self, verified: Verified) -> float:
+        """Leave programs that may take long here to the server, which has a limit of its own.
+
+        A program that is cheap at assumed prices does not wait until those of this machine are measured.
+
+        Returns:
+            The longest time for a row, in milliseconds.
+        """
+        with suppress(LimitExceeded):
+            return check_cost(verified, self._vocab_size, self._trust.limit_ms, priced=known_prices(self._device))
         try:
-            check_cost(verified, self._vocab_size, self._trust.limit_ms, priced=prices(self._device))
+            return check_cost(verified, self._vocab_size, self._trust.limit_ms, priced=prices(self._device))
         except LimitExceeded as error:
             logger.warning("the server is to run a program: %s (%s)", error.message, LIMIT_VARIABLE)
             self._expensive[verified.program.digest] = None

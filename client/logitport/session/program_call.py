@@ -15,9 +15,11 @@ class ProgramCall(NamedTuple):
     Attributes:
         verified: the program.
         values: the value of each of its parameters, checked.
+        milliseconds: the longest time that the program takes for a row here.
         processor: the processor's key: a built-in's name, or the digest.
     """
 
     verified: Verified
     values: tuple[Checked, ...]
+    milliseconds: float
     processor: str

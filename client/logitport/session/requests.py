@@ -284,7 +284,7 @@ class SessionRequests:
             return self._channel.exchange(processing_pb2.SessionRequest(get_programs=wanted)).programs
 
         try:
-            self._programs.bind(handle, chain, fetch)
+            self._programs.bind(handle, chain, fetch, self._handles.values())
         except LeftToServer:
             handle.programs, handle.programs_on_server = (), True
             (frame,) = add_frames([handle])

@@ -56,7 +56,10 @@ class Session:
         self.datatype = opening.datatype
         self._channel = FrameChannel(connect, opening, timeout=timeout, local=local)
         programs = ChainPrograms(
-            self.vocab_size, trust or ProgramTrust("off"), opening.device or "cpu" if with_torch else NUMPY
+            self.vocab_size,
+            trust or ProgramTrust("off"),
+            opening.device or "cpu" if with_torch else NUMPY,
+            1 + opening.max_draft_tokens,
         )
         self._requests = SessionRequests(self._channel, restore, reconnect_seconds, programs)
         self._program_runs = ProgramRuns()
@@ -65,6 +68,7 @@ class Session:
         except BaseException:
             self._channel.close()
             raise
+        programs.prepare()
         self._transfer = LogitsTransfer(
             self._channel, self.vocab_size, self.datatype, with_torch=with_torch, device=opening.device
         )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
-from logitport import InternalError, InvalidArgument, InvalidParams, InvalidProgram, LimitExceeded, Request
+from logitport import Client, InternalError, InvalidArgument, InvalidParams, InvalidProgram, LimitExceeded, Request
+from logitport.programs.cost import prices
 from logitport.programs.cost.prices import NUMPY
 from logitport.programs.program import Program, Value
+from logitport.session import chain_programs
 from logitport.session.chain_programs import _MAX_KEPT, ChainPrograms
 from logitport.session.frames import Handle
 from logitport.session.program_trust import LeftToServer, ProgramTrust
@@ -17,6 +22,8 @@ from tests.client.programs.runtime import build
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tests.conftest import RunningServer
 
 MIN_P, TEMPERATURE = build.min_p().program, build.temperature().program
 
@@ -140,6 +147,54 @@ def test_programs_that_may_take_long_are_left_to_the_server(device: str, monkeyp
     chains.bind(handle({"min_p": 0.1}), chain(MIN_P), Server(MIN_P))  # within the default limit
 
 
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The devices whose prices were looked up. They are as assumed."""
+    devices: list[str] = []
+    with prices._lock:  # the thread of an earlier session may still measure
+        monkeypatch.setattr(prices, "_found", {})
+    monkeypatch.setattr(prices, "_load_or_measure", lambda device: devices.append(device) or prices.ASSUMED)
+    return devices
+
+
+def test_cheap_programs_do_not_wait_for_prices(found: list[str]) -> None:
+    """Only a program that is expensive at assumed prices does."""
+    chains = ChainPrograms(151_936, ProgramTrust("all"), "cpu")
+    chains.bind(handle({"min_p": 0.1}), chain(MIN_P), Server(MIN_P))
+    assert found == []
+    top_k = build.top_k(50).program
+    with pytest.raises(LeftToServer):
+        chains.bind(handle({}), chain(top_k), Server(top_k))
+    assert found == ["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "device", "expected"), [("all", "cpu", ["cpu"]), ("off", "cpu", []), ("all", NUMPY, [])]
+)
+def test_prices_are_found_in_the_background(mode: Any, device: str, expected: list[str], found: list[str]) -> None:
+    thread = ChainPrograms(100, ProgramTrust(mode), device).prepare()
+    assert (thread is not None) == bool(expected)
+    if thread is not None:
+        thread.join()
+    assert found == expected
+
+
+def test_nothing_is_prepared_before_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch")
+    assert ChainPrograms(100, ProgramTrust("all"), "cpu").prepare() is None
+
+
+@pytest.mark.usefixtures("found")
+def test_a_device_that_cannot_be_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: str) -> None:
+        raise RuntimeError("no such device")
+
+    monkeypatch.setattr(prices, "_load_or_measure", fail)
+    thread = ChainPrograms(100, ProgramTrust("all"), "cpu").prepare()
+    assert thread is not None
+    thread.join()  # an error in a thread would be a warning, which fails
+
+
 @pytest.mark.parametrize("value", ["x", "0", "-1", "nan"])
 def test_a_limit_that_is_no_number(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_PROGRAM_MILLISECONDS", value)
@@ -157,3 +212,25 @@ def test_the_number_of_kept_programs_is_limited() -> None:
     assert len(server.requested) == _MAX_KEPT + 1
     chains.bind(handle({}), chain(programs[0]), server)
     assert len(server.requested) == _MAX_KEPT + 2
+
+
+def test_a_session_prepares_programs(server: RunningServer, found: list[str]) -> None:
+    with Client(server.target) as client, client.session(vocab_size=10, dtype=torch.float32):
+        for thread in threading.enumerate():
+            if thread.name == "logitport-programs":
+                thread.join()
+    assert found == ["cpu"]
+
+
+def test_the_programs_of_a_step_may_take_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All requests of an engine wait for a step."""
+    monkeypatch.setattr(chain_programs, "check_cost", lambda *_, **__: 150.0)
+    chains, server = ChainPrograms(100, ProgramTrust("all"), "cpu", rows=4), Server(MIN_P)
+    held = [handle({"min_p": 0.1}) for _ in range(4)]
+    for one in held[:3]:
+        chains.bind(one, chain(MIN_P), server, held)
+    with pytest.raises(LeftToServer):
+        chains.bind(held[3], chain(MIN_P), server, held)
+    assert held[3].programs == ()
+    chains.bind(held[0], chain(MIN_P), server, held)  # sent again
+    chains.bind(held[3], chain(MIN_P), server, held[2:])  # after others were removed

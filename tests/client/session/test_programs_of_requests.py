@@ -74,7 +74,8 @@ class Server:
             (self.on_server if on_server else self.on_engine).add(request.slot)
             (self.on_engine if on_server else self.on_server).discard(request.slot)
             reads.append(on_server)
-            added.chains.add(processors=["half"], programs=[] if on_server else [self.program.digest])
+            programs = [] if on_server else [self.program.digest]
+            added.chains.add(processors=["half"], programs=programs, follows_from_history=True)
         added.reads_logits = bytes(reads)
         return added
 

@@ -52,8 +52,8 @@ def check_cost(
     *,
     priced: Prices | None = None,
     dtype: str | None = None,
-) -> None:
-    """Refuse a program whose worst case takes too long.
+) -> float:
+    """Refuse a program whose worst case takes too long. Returns the milliseconds for a row.
 
     Args:
         verified: the program.
@@ -71,7 +71,7 @@ def check_cost(
     slowest = max(totals, key=lambda total: sum(total.values()))
     needed = sum(slowest.values()) / 1e6
     if needed <= limit_ms:
-        return
+        return needed
     operator, nanoseconds = slowest.most_common(1)[0]
     count = sum(value.operator == operator for value in verified.program.values)
     raise LimitExceeded(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,31 +21,48 @@ from logitport.programs.runtime.kernels import KERNELS, Call, Spec
 from logitport.programs.runtime.runner import Runner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from logitport.programs.verifier import Verified
 
 # Larger than the caches of one core.
 _COPIED_BYTES = 8 << 20
+# It loads the OpenMP that torch uses, of which a process may have others.
+_LIBRARY = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
 
 
 def measure_torch(device: torch.device) -> Measured:
     """Measure the prices of a device, those of a CPU with one core.
 
-    torch's number of threads is that of the calling thread, and of threads that begin later. Therefore it is changed in
-    a thread that ends here, and for about a second.
+    It runs in a thread that ends here, because a number of threads is that of a thread.
     """
-    threads = torch.get_num_threads()
 
     def alone() -> Measured:
-        torch.set_num_threads(1)
-        try:
+        with _one_thread():
             return measure(TorchEngine(device))
-        finally:
-            torch.set_num_threads(threads)
 
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(alone).result()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute with one thread in the calling thread, which must end afterwards.
+
+    Not with `torch.set_num_threads` if that can be avoided: threads of the engine that begin meanwhile would keep one
+    thread for ever.
+    """
+    threads = torch.get_num_threads()  # before the number is set: torch sets it at its first use in a thread
+    try:
+        ctypes.CDLL(str(_LIBRARY)).omp_set_num_threads(1)
+    except (OSError, AttributeError):  # another system, or torch without OpenMP
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+    else:
+        yield
 
 
 class TorchEngine(Engine):

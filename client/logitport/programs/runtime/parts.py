@@ -1,4 +1,8 @@
-"""Parts of irregular rows in which a program runs in place, without a copy of the rows there and back."""
+"""Parts of the selected rows, one of which runs at a time.
+
+Irregular rows are divided so that a program runs in place, without a copy of the rows there and back. Many rows are
+divided so that intermediate values stay in the caches, and few pages of memory are new at the first run.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,9 @@ if TYPE_CHECKING:
 
 # On a CPU an operator takes about 10 us besides its work, and a byte that is copied there and back 0.2 ns.
 _BYTES_PER_OPERATOR = 50_000
+# Of the intermediate values of a part. For 64 rows of 151,936 logits on two cores of an AMD EPYC, min-p took as long
+# with 4 to 16 rows a part as with all 64, and an entropy gate a seventh less; with 2 rows both took longer.
+_PART_BYTES = 8 << 20
 
 
 def even_parts(rows: Sequence[int]) -> list[tuple[int, int]]:
@@ -27,3 +34,14 @@ def even_parts(rows: Sequence[int]) -> list[tuple[int, int]]:
 def are_worthwhile(parts: Sequence[object], operators: int, copied_bytes: int) -> bool:
     """Whether running all operators for each part on a CPU takes less time than copying the rows there and back."""
     return len(parts) * operators * _BYTES_PER_OPERATOR < copied_bytes
+
+
+def divided(parts: Sequence[tuple[int, int]], row_bytes: int) -> list[tuple[int, int]]:
+    """Divide parts whose intermediate values, of so many bytes for each row, would be too large for the caches."""
+    most = max(1, _PART_BYTES // max(1, row_bytes))
+    found: list[tuple[int, int]] = []
+    for begin, end in parts:
+        count = -(-(end - begin) // most)
+        size = -(-(end - begin) // max(1, count))
+        found += [(at, min(at + size, end)) for at in range(begin, end, max(1, size))]
+    return found

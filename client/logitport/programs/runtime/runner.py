@@ -14,7 +14,7 @@ from logitport.programs.columns import Columns
 from logitport.programs.runtime import tokens
 from logitport.programs.runtime.arena import Arena
 from logitport.programs.runtime.kernels import KERNELS, VIEWS, Spec, aligned, fill_of
-from logitport.programs.runtime.parts import are_worthwhile, even_parts
+from logitport.programs.runtime.parts import are_worthwhile, divided, even_parts
 from logitport.programs.runtime.plan import DEFAULT_MAX_BYTES, SOURCES, VIEW, Plan, make_plan
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ class Runner:
         self._max_bytes = max_bytes
         self._arenas: dict[torch.device, Arena] = {}
         self._bound: OrderedDict[Any, _Bound] = OrderedDict()
+        self._row_sizes: OrderedDict[tuple[str, int, torch.dtype], int] = OrderedDict()
 
     @property
     def allocations(self) -> int:
@@ -150,7 +151,7 @@ class Runner:
             return {}
         columns = params if isinstance(params, Columns) else _columns(verified, params, len(indices))
         _check_lengths(verified, len(indices), columns, histories)
-        parts = _parts(verified, indices, logits)
+        parts = self._parts(verified, indices, logits)
         failed: dict[int, ProcessorFailed] = {}
         with torch.no_grad():
             try:
@@ -197,9 +198,34 @@ class Runner:
         """The plan of `apply` for these rows, or for the longest part of them that runs at once. Raises as `apply`."""
         indices = _indices(rows, _height(logits))
         longest, copied = 1, False
-        for part in _parts(verified, indices, logits):
+        for part in self._parts(verified, indices, logits):
             longest, copied = max(longest, part.end - part.begin), part.span is None
         return make_plan(verified, longest, logits.shape[1], logits.dtype, copied=copied, max_bytes=self._max_bytes)
+
+    def _parts(self, verified: Verified, indices: Sequence[int], logits: torch.Tensor) -> list[_Part]:
+        if not len(indices):
+            return []
+        span = even_span(indices)
+        if logits.device.type != "cpu":
+            return [_Part(0, len(indices), span)]
+        parts = [(0, len(indices))]
+        if span is None:
+            parts = even_parts(indices)
+            copied_bytes = len(indices) * logits.shape[1] * logits.element_size()
+            if not are_worthwhile(parts, len(verified.program.values), copied_bytes):
+                return [_Part(0, len(indices), None)]
+        parts = divided(parts, self._row_bytes(verified, logits))
+        return [_Part(begin, end, even_span(indices[begin:end])) for begin, end in parts]
+
+    def _row_bytes(self, verified: Verified, logits: torch.Tensor) -> int:
+        """Memory of the intermediate values of one row."""
+        key = verified.program.digest, logits.shape[1], logits.dtype
+        if key not in self._row_sizes:
+            plan = make_plan(verified, 1, logits.shape[1], logits.dtype, max_bytes=self._max_bytes)
+            while len(self._row_sizes) >= _MAX_PLANS:
+                self._row_sizes.popitem(last=False)
+            self._row_sizes[key] = plan.arena_bytes
+        return self._row_sizes[key]
 
     def _bind(self, verified: Verified, rows: int, logits: torch.Tensor, *, copied: bool) -> _Bound:
         width, dtype, device = logits.shape[1], logits.dtype, logits.device
@@ -283,16 +309,6 @@ def _failures(
             message = f"program {name} casts a number to int64 that does not fit in it; limit the number first"
             failed[indices[offset]] = ProcessorFailed(message, processor=name)
     return dict(sorted(failed.items()))
-
-
-def _parts(verified: Verified, indices: Sequence[int], logits: torch.Tensor) -> list[_Part]:
-    span = even_span(indices)
-    if span is None and logits.device.type == "cpu":
-        parts = even_parts(indices)
-        copied_bytes = len(indices) * logits.shape[1] * logits.element_size()
-        if are_worthwhile(parts, len(verified.program.values), copied_bytes):
-            return [_Part(begin, end, even_span(indices[begin:end])) for begin, end in parts]
-    return [_Part(0, len(indices), span)] if len(indices) else []
 
 
 def _height(logits: torch.Tensor) -> int:

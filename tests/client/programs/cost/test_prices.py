@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 
 from logitport.errors import InvalidArgument, InvalidProgram, LimitExceeded
@@ -31,7 +34,8 @@ ALL_KEYS = {key for key, *_ in keys()} | {key_of(operator, (), plain=True) for o
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(prices, "_found", {})
+    with prices._lock:  # the thread of an earlier session may still measure
+        monkeypatch.setattr(prices, "_found", {})
     return cache.path_of("test")
 
 
@@ -139,6 +143,43 @@ def test_each_price_has_inputs() -> None:
             found = list(cases(operator, dtypes, count, plain=plain))
             assert found, key
             assert all(math.isfinite(case.units) and case.units > 0 for case in found)
+
+
+def test_measuring_leaves_the_threads_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of threads that begin meanwhile."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        found = []
+
+        def measure(_: object) -> Measured:
+            found.append(torch.get_num_threads())
+            with ThreadPoolExecutor(1) as later:
+                found.append(later.submit(torch.get_num_threads).result())
+            return MEASURED
+
+        monkeypatch.setattr(torch_engine, "measure", measure)
+        torch_engine.measure_torch(torch.device("cpu"))
+        assert [*found, torch.get_num_threads()] == [1, 3, 3]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_known_prices_do_not_wait(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measuring, end = Event(), Event()
+
+    def measure_torch(_: object) -> Measured:
+        measuring.set()
+        end.wait()
+        return MEASURED
+
+    monkeypatch.setattr(torch_engine, "measure_torch", measure_torch)
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(prices.prices)
+        measuring.wait()
+        assert prices.known_prices("cpu") is prices.ASSUMED
+        end.set()
+    assert prices.known_prices("cpu") is found.result()
 
 
 @pytest.mark.slow

@@ -9,8 +9,9 @@ import torch
 
 from logitport.errors import LimitExceeded
 from logitport.programs.columns import Columns
+from logitport.programs.runtime import parts as parts_module
 from logitport.programs.runtime import runner as runner_module
-from logitport.programs.runtime.parts import even_parts
+from logitport.programs.runtime.parts import divided, even_parts
 from logitport.programs.runtime.runner import Runner
 from tests.client.programs.runtime import build
 
@@ -49,6 +50,27 @@ def test_a_large_batch_runs_in_parts_without_a_copy() -> None:
     runner.apply(build.temperature(), logits, [0, 1, 5], [{"temperature": 2.0}] * 3)
     assert logits[:, 0].tolist() == [0.5, 0.5, 1, 1, 1, 0.5, 1, 1]
     assert runner.bytes < 1000
+
+
+def test_parts_are_divided_evenly() -> None:
+    assert divided([(0, 64)], 1) == [(0, 64)]
+    assert divided([(0, 64)], 760_000) == [(begin, min(begin + 11, 64)) for begin in range(0, 64, 11)]
+    assert divided([(0, 2), (2, 7)], 4 << 20) == [(0, 2), (2, 4), (4, 6), (6, 7)]
+    assert divided([(0, 2)], 1 << 30) == [(0, 1), (1, 2)]
+
+
+def test_many_rows_need_the_memory_of_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    verified, params = build.min_p(), [{"min_p": 0.1 * row} for row in range(ROWS)]
+    before, results, sizes = torch.randn(ROWS, WIDTH), [], []
+    for part_bytes in (1, 3 * (WIDTH * 5 + 256), 1 << 20):
+        monkeypatch.setattr(parts_module, "_PART_BYTES", part_bytes)
+        runner, logits = Runner(), before.clone()
+        runner.apply(verified, logits, range(ROWS), params)
+        results.append(logits)
+        sizes.append(runner.bytes)
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[1], results[2])
+    assert sizes[0] < sizes[1] < sizes[2]
 
 
 def test_no_part_runs_if_one_is_refused() -> None:
