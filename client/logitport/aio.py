@@ -90,6 +90,6 @@ class AsyncClient(BaseClient):
         await self.close()
 
     async def _call(self, call: Call[_Result]) -> _Result:
-        with self._translated_errors():
+        with self._translated_errors(call.advice):
             reply = await call.method(call.message, timeout=self.timeout, metadata=self._connection.metadata)
         return call.decode(reply)

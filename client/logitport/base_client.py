@@ -11,6 +11,7 @@ import grpc
 
 from logitport import calls
 from logitport.connection import Connection
+from logitport.errors import PayloadNotAllowed
 from logitport.request import ProcessorRef
 from logitport_proto import processing_pb2_grpc, registry_pb2, registry_pb2_grpc
 
@@ -26,11 +27,16 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Call(Generic[_Result]):
-    """A unary call: a method of a stub, its message, and the function that converts its reply."""
+    """A unary call: a method of a stub, its message, and the function that converts its reply.
+
+    Attributes:
+        advice: follows the message of an error that shipped code is not allowed.
+    """
 
     method: Any
     message: Any
     decode: Callable[[Any], _Result]
+    advice: str = ""
 
 
 class BaseClient:
@@ -54,7 +60,12 @@ class BaseClient:
 
     def _register(self, processor: ProcessorLike, name: str, **options: Any) -> Call[ProcessorRef]:
         message, not_lifted = calls.register_request(processor, name, **options)
-        return Call(self._registry.Register, message, lambda reply: replace(_ref(reply), not_lifted=not_lifted))
+        return Call(
+            self._registry.Register,
+            message,
+            lambda reply: replace(_ref(reply), not_lifted=not_lifted),
+            advice=f"; it is no program, because {not_lifted}" if not_lifted else "",
+        )
 
     def _get(self, name: str) -> Call[ProcessorRef]:
         return Call(self._registry.Get, calls.message(registry_pb2.GetRequest, processor=name), _ref)
@@ -80,14 +91,21 @@ class BaseClient:
         return Call(self._processing.Apply, message, partial(calls.apply_result, logits=logits, check=check))
 
     @contextmanager
-    def _translated_errors(self) -> Iterator[None]:
-        """Raise LogitportError for a failed call, and for a call on a closed client."""
+    def _translated_errors(self, advice: str = "") -> Iterator[None]:
+        """Raise LogitportError for a failed call, and for a call on a closed client.
+
+        Args:
+            advice: see `Call`.
+        """
         if self._closed:
             raise calls.client_closed(self.target)
         try:
             yield
         except grpc.RpcError as error:
-            raise calls.translate(error, self.target, encrypted=self._connection.encrypted) from None
+            translated = calls.translate(error, self.target, encrypted=self._connection.encrypted)
+            if advice and isinstance(translated, PayloadNotAllowed):
+                translated = PayloadNotAllowed(translated.message + advice)
+            raise translated from None
 
 
 def _ref(reply: Any) -> ProcessorRef:

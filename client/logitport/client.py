@@ -244,8 +244,8 @@ class Client(BaseClient):
         self.close()
 
     def _call(self, call: Call[_Result]) -> _Result:
-        return call.decode(self._send(call.method, call.message))
+        return call.decode(self._send(call.method, call.message, call.advice))
 
-    def _send(self, method: Any, message: Any) -> Any:
-        with self._translated_errors():
+    def _send(self, method: Any, message: Any, advice: str = "") -> Any:
+        with self._translated_errors(advice):
             return method(message, timeout=self.timeout, metadata=self._connection.metadata)

@@ -19,6 +19,7 @@ from logitport import (
     Float,
     InvalidArgument,
     NotCapturable,
+    PayloadNotAllowed,
     PayloadNotPortable,
     Request,
     TensorProcessor,
@@ -31,6 +32,8 @@ from tests.client.programs.samplers import MinP
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tests.conftest import RunningServer
 
 
 class Branches(TensorProcessor):
@@ -135,6 +138,15 @@ def test_registering_says_which(client: Client, monkeypatch: pytest.MonkeyPatch)
     finally:
         for ref in (lifted, code):
             client.delete(ref.digest)
+
+
+def test_the_reason_is_part_of_the_refusal(server_without_flag: RunningServer) -> None:
+    with Client(server_without_flag.target) as client:
+        with pytest.raises(PayloadNotAllowed, match=r"it is no program, because .*test_shipping\.py:\d+"):
+            client.register(Loops, lift=True)
+        with pytest.raises(PayloadNotAllowed) as refused:
+            client.register(Loops, lift=False)
+    assert "it is no program" not in str(refused.value)
 
 
 def test_the_default_is_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
