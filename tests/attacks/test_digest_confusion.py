@@ -58,8 +58,8 @@ def added(client: Client, processor: str) -> float:
         DIGEST + "0",
         DIGEST.translate({ord("0") + i: 0xFF10 + i for i in range(10)}),  # full-width digits
         DIGEST.translate({ord("0") + i: 0x0660 + i for i in range(10)}),  # Arabic-Indic digits
-        DIGEST.replace("a", "\u0430"),  # Cyrillic
-        DIGEST.replace("e", "e\u0301"),
+        DIGEST.translate({ord("a"): 0x0430, ord("c"): 0x0441, ord("e"): 0x0435}),  # Cyrillic
+        DIGEST[0] + "\u0301" + DIGEST[1:],
         "\u200b" + DIGEST,
         hashlib.sha256(AddOne.to_str().encode()).hexdigest(),
         hashlib.sha256(ONE["callable"].encode()).hexdigest(),

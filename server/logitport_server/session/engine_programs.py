@@ -23,7 +23,8 @@ _MAX_FIELD_BYTES = 16
 def describe_chain(request: ActiveRequest, chain: processing_pb2.AdmittedChain) -> None:
     """Write the processors of an admitted request, and the programs of them that the engine runs."""
     chain.processors.extend(entry.dialect.key for entry in request.chain)
-    chain.follows_from_history = all(entry.dialect.follows_from_history for entry in request.chain)
+    if request.reads_logits:  # otherwise it does
+        chain.follows_from_history = all(entry.dialect.follows_from_history for entry in request.chain)
     if request.programs_before:
         programs = (entry.dialect.engine_program for entry in request.chain)
         chain.programs.extend("" if program is None else program.digest for program in programs)
