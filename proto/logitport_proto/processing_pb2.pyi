@@ -77,7 +77,7 @@ class SessionResponse(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., opened: _Optional[_Union[SessionOpened, _Mapping]] = ..., added: _Optional[_Union[RequestsAdded, _Mapping]] = ..., removed: _Optional[_Union[RequestsRemoved, _Mapping]] = ..., edits: _Optional[_Union[StepEdits, _Mapping]] = ..., logits: _Optional[_Union[StepLogitsEdited, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., region_opened: _Optional[_Union[RegionOpened, _Mapping]] = ..., region_closed: _Optional[_Union[RegionClosed, _Mapping]] = ..., programs: _Optional[_Union[Programs, _Mapping]] = ...) -> None: ...
 
 class OpenSession(_message.Message):
-    __slots__ = ("vocab_size", "datatype", "device", "model_name", "tokenizer_id", "eos_token_ids", "max_requests", "max_draft_tokens", "engine", "runs_programs")
+    __slots__ = ("vocab_size", "datatype", "device", "model_name", "tokenizer_id", "eos_token_ids", "max_requests", "max_draft_tokens", "engine", "runs_programs", "can_move")
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     DATATYPE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +88,7 @@ class OpenSession(_message.Message):
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     RUNS_PROGRAMS_FIELD_NUMBER: _ClassVar[int]
+    CAN_MOVE_FIELD_NUMBER: _ClassVar[int]
     vocab_size: int
     datatype: str
     device: str
@@ -98,7 +99,8 @@ class OpenSession(_message.Message):
     max_draft_tokens: int
     engine: str
     runs_programs: bool
-    def __init__(self, vocab_size: _Optional[int] = ..., datatype: _Optional[str] = ..., device: _Optional[str] = ..., model_name: _Optional[str] = ..., tokenizer_id: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_requests: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., engine: _Optional[str] = ..., runs_programs: bool = ...) -> None: ...
+    can_move: bool
+    def __init__(self, vocab_size: _Optional[int] = ..., datatype: _Optional[str] = ..., device: _Optional[str] = ..., model_name: _Optional[str] = ..., tokenizer_id: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_requests: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., engine: _Optional[str] = ..., runs_programs: bool = ..., can_move: bool = ...) -> None: ...
 
 class SessionOpened(_message.Message):
     __slots__ = ("session_id", "max_requests", "server_version", "local_transport", "step_deadline_seconds", "add_deadline_seconds")
@@ -279,7 +281,7 @@ class Step(_message.Message):
     def __init__(self, slots: _Optional[bytes] = ..., generations: _Optional[bytes] = ..., base_lengths: _Optional[bytes] = ..., history_crcs: _Optional[bytes] = ..., new_token_counts: _Optional[bytes] = ..., new_token_ids: _Optional[bytes] = ..., row_requests: _Optional[bytes] = ..., row_draft_offsets: _Optional[bytes] = ..., draft_counts: _Optional[bytes] = ..., draft_token_ids: _Optional[bytes] = ...) -> None: ...
 
 class StepEdits(_message.Message):
-    __slots__ = ("edits", "logits_rows", "failures", "applied", "all_denied_rows", "ended_admissions", "later_edits")
+    __slots__ = ("edits", "logits_rows", "failures", "applied", "all_denied_rows", "ended_admissions", "later_edits", "should_move")
     EDITS_FIELD_NUMBER: _ClassVar[int]
     LOGITS_ROWS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
@@ -287,6 +289,7 @@ class StepEdits(_message.Message):
     ALL_DENIED_ROWS_FIELD_NUMBER: _ClassVar[int]
     ENDED_ADMISSIONS_FIELD_NUMBER: _ClassVar[int]
     LATER_EDITS_FIELD_NUMBER: _ClassVar[int]
+    SHOULD_MOVE_FIELD_NUMBER: _ClassVar[int]
     edits: _common_pb2.Edits
     logits_rows: bytes
     failures: _containers.RepeatedCompositeFieldContainer[_common_pb2.Failure]
@@ -294,7 +297,8 @@ class StepEdits(_message.Message):
     all_denied_rows: bytes
     ended_admissions: int
     later_edits: _containers.RepeatedCompositeFieldContainer[_common_pb2.Edits]
-    def __init__(self, edits: _Optional[_Union[_common_pb2.Edits, _Mapping]] = ..., logits_rows: _Optional[bytes] = ..., failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[_common_pb2.RowsApplied, _Mapping]]] = ..., all_denied_rows: _Optional[bytes] = ..., ended_admissions: _Optional[int] = ..., later_edits: _Optional[_Iterable[_Union[_common_pb2.Edits, _Mapping]]] = ...) -> None: ...
+    should_move: bool
+    def __init__(self, edits: _Optional[_Union[_common_pb2.Edits, _Mapping]] = ..., logits_rows: _Optional[bytes] = ..., failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[_common_pb2.RowsApplied, _Mapping]]] = ..., all_denied_rows: _Optional[bytes] = ..., ended_admissions: _Optional[int] = ..., later_edits: _Optional[_Iterable[_Union[_common_pb2.Edits, _Mapping]]] = ..., should_move: bool = ...) -> None: ...
 
 class StepLogits(_message.Message):
     __slots__ = ("logits",)

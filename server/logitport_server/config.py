@@ -321,6 +321,17 @@ class ServerConfig(EnvironmentOptions):
     loader_cache_size: int = Field(
         128, ge=1, description="maximum number of cached processor classes with --isolation none"
     )
+    move_seconds: float = Field(
+        20.0,
+        ge=0,
+        description="how long to wait after SIGTERM for sessions that can move to another server, in seconds",
+    )
+    max_session_age: float | None = Field(
+        None,
+        gt=0,
+        description="ask a session to move to another server after about this many seconds, so that servers which "
+        "were added get load; off if not set",
+    )
     drain_seconds: float = Field(
         5.0, ge=0, description="how long in-flight steps may take to finish after SIGTERM, in seconds"
     )

@@ -20,7 +20,14 @@ import logitport_builtins
 from logitport import ops
 from logitport.errors import LogitportError
 from logitport.variables import OF_THE_SDK, unread
-from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
+from logitport_proto import (
+    admin_pb2,
+    admin_pb2_grpc,
+    processing_pb2,
+    processing_pb2_grpc,
+    registry_pb2,
+    registry_pb2_grpc,
+)
 from logitport_server import collector, descriptors
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
 from logitport_server.config import StartupError
@@ -34,6 +41,8 @@ from logitport_server.registry.store import NoStore, Store
 from logitport_server.registry.trusted_keys import TrustedKeys
 from logitport_server.session.session import EngineSession
 from logitport_server.transports import endpoint
+from logitport_server.transports.admin import AdminService
+from logitport_server.transports.departures import Departures
 from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
 from logitport_server.transports.service import ProcessingService, RegistryService
 from logitport_server.transports.threads import Threads
@@ -58,9 +67,12 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SWITCH_SECONDS = 0.0001
 # Admissions in the background that run at the same time, in all sessions. Most of them wait for a worker.
 _MAX_ADMISSION_THREADS = 64
+# Between two looks at the sessions that are to move.
+_POLL_SECONDS = 0.05
 _SERVICES = (
     registry_pb2.DESCRIPTOR.services_by_name["ProcessorRegistry"].full_name,
     processing_pb2.DESCRIPTOR.services_by_name["LogitProcessing"].full_name,
+    admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name,
 )
 
 
@@ -113,8 +125,15 @@ class Server:
         # Apart from those of the calls: a principal whose admissions take long could otherwise not step.
         self._admission_threads = Threads(_MAX_ADMISSION_THREADS, "logitport-admission")
         self._turns = Turns()
+        self._departures = Departures(config.max_session_age)
         self._processing = ProcessingService(
-            self._open_session, self._threads, self._metrics, self._local_socket, config.stall_seconds, self._turns
+            self._open_session,
+            self._threads,
+            self._metrics,
+            self._local_socket,
+            config.stall_seconds,
+            self._turns,
+            self._departures,
         )
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
@@ -134,6 +153,7 @@ class Server:
             RegistryService(self._registry, self._threads, self._turns), self._grpc
         )
         processing_pb2_grpc.add_LogitProcessingServicer_to_server(self._processing, self._grpc)
+        admin_pb2_grpc.add_AdminServicer_to_server(AdminService(self._departures, self.leave), self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc)
         address = endpoint.listen(self._grpc, self._config)
@@ -153,16 +173,24 @@ class Server:
         if self._trusted_keys is not None:
             self._trusted_keys.refresh()
 
+    async def leave(self) -> None:
+        """Open no more sessions, ask all sessions to move to other servers, and tell health checks. Calls continue."""
+        self._departures.begin()
+        await self._health.enter_graceful_shutdown()
+
     async def stop(self) -> int:
-        """Accept no more calls, let the steps in flight finish, and end every session.
+        """Let sessions move to other servers. Then accept no more calls, let the steps in flight finish, and end.
 
         Returns:
             The number of steps and admissions that are still running after `drain_seconds`.
         """
         assert self._grpc is not None  # noqa: S101 - started before
+        await self.leave()
+        moved = time.monotonic() + self._config.move_seconds
+        while self._departures.movable_sessions and time.monotonic() < moved:  # noqa: ASYNC110 - they end on threads, too
+            await asyncio.sleep(_POLL_SECONDS)
         deadline = time.monotonic() + self._config.drain_seconds
         self._watching.cancel()
-        await self._health.enter_graceful_shutdown()
         self._processing.drain()
         await self._grpc.stop(self._config.drain_seconds)
         running = self._local_socket.close(deadline - time.monotonic()) if self._local_socket is not None else 0

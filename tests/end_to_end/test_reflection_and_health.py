@@ -18,7 +18,7 @@ from logitport_proto import common_pb2, processing_pb2, registry_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-OURS = {"logitport.v1.LogitProcessing", "logitport.v1.ProcessorRegistry"}
+OURS = {"logitport.v1.LogitProcessing", "logitport.v1.ProcessorRegistry", "logitport.v1.Admin"}
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from logitport import (
     UnknownProcessor,
     errors,
 )
-from logitport_proto import common_pb2, processing_pb2, registry_pb2
+from logitport_proto import admin_pb2, common_pb2, processing_pb2, registry_pb2
 from logitport_server.access import new_token
 from tests.toy_processors import AddOneInPlace
 
@@ -46,6 +46,7 @@ SCOPES = {
 TOKENS = {name: new_token(name, scopes) for name, scopes in SCOPES.items()}
 OURS = [registry_pb2.DESCRIPTOR.services_by_name["ProcessorRegistry"]]
 OURS += [processing_pb2.DESCRIPTOR.services_by_name["LogitProcessing"]]
+OURS += [admin_pb2.DESCRIPTOR.services_by_name["Admin"]]
 
 
 @pytest.fixture(scope="module")

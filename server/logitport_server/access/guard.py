@@ -41,6 +41,7 @@ _SCOPES = {
     "/logitport.v1.ProcessorRegistry/List": (APPLY, REGISTER, ADMIN),
     "/logitport.v1.ProcessorRegistry/Delete": (REGISTER, ADMIN),
     "/logitport.v1.ProcessorRegistry/Unquarantine": (ADMIN,),
+    "/logitport.v1.Admin/Drain": (ADMIN,),
 }
 _ANY_SCOPE = "/grpc.reflection."
 

@@ -39,6 +39,7 @@ COMMANDS = {
     "serve": Command("serve", "Serve", "run the service"),
     "doctor": Command("doctor", "Doctor", "show which sandbox layers this machine has, and test them"),
     "ops": Command("ops", "Ops", "list the ops that apply edits, and their implementations"),
+    "drain": Command("drain", "Drain", "move the sessions of a server to other servers"),
     "unquarantine": Command("unquarantine", "Unquarantine", "lift the quarantine of a processor"),
     "keygen": Command("keygen", "Keygen", "create a key pair for signing payloads"),
     "sign": Command("sign", "Sign", "sign a payload"),

@@ -15,6 +15,7 @@ from logitport.errors import LogitportError
 from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
 from logitport_server.access import Unparsed, current_call, parsed, stall_limit
 from logitport_server.session.apply import apply
+from logitport_server.transports.departures import Departures
 from logitport_server.transports.refusals import Refusals
 from logitport_server.transports.stream import SessionStream
 
@@ -132,7 +133,9 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         local_socket: LocalSocketListener | None,
         stall_seconds: float,
         turns: Turns,
+        departures: Departures | None = None,
     ) -> None:
+        self._departures = departures or Departures()
         self._turns = turns
         self._open_session = open_session
         self._threads = threads
@@ -167,8 +170,12 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
     async def Session(self, request_iterator: object, context: Context) -> None:  # type: ignore[override] # read/write API
         task, call = asyncio.current_task(), current_call.get()
         assert task is not None  # noqa: S101 - a coroutine always runs in one
+        if self._departures.is_draining:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is draining; open a session on another one")
         open_session = partial(self._open_session, principal=call.principal)
-        stream = SessionStream(open_session, self._metrics, self._local_socket, self._refusals, self._turns)
+        stream = SessionStream(
+            open_session, self._metrics, self._local_socket, self._refusals, self._turns, self._departures
+        )
         self._sessions[call.principal.name] += 1
         try:
             while not self._draining:

@@ -12,6 +12,7 @@ from logitport.errors import InvalidArgument, LogitportError, SessionClosed, to_
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server import defects
 from logitport_server.access import SMALL_BYTES, parse
+from logitport_server.transports.departures import Departures
 from logitport_server.transports.refusals import Refusals
 from logitport_server.turns import Turns
 from logitport_server.version import VERSION
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from logitport_server.metrics import Metrics
     from logitport_server.principals import Principal
     from logitport_server.session.session import EngineSession
+    from logitport_server.transports.departures import Departure
     from logitport_server.transports.local_socket import LocalConnection, LocalSocketListener
 
 _COMPUTING = ("add", "step", "logits", "get_programs")
@@ -37,6 +39,7 @@ class SessionStream:
         local_socket: the local transport, if the server offers it.
         refusals: the server's log of refused requests; by default the stream has one of its own.
         turns: divides the server's computing between principals; by default the stream has its own.
+        departures: which sessions should move to another server.
 
     Attributes:
         descriptors: the file descriptors to send with the last reply.
@@ -49,7 +52,10 @@ class SessionStream:
         local_socket: LocalSocketListener | None,
         refusals: Refusals | None = None,
         turns: Turns | None = None,
+        departures: Departures | None = None,
     ) -> None:
+        self._departures = departures or Departures()
+        self._departure: Departure | None = None
         self._open_session = open_session
         self._metrics = metrics
         self._local_socket = local_socket
@@ -177,6 +183,8 @@ class SessionStream:
             self._metrics.session_closed(self._session)
             self._session.close()
             self._session = None
+        if self._departure is not None:
+            self._departure.close()
 
     def _dispatch(
         self, frame: processing_pb2.SessionRequest, reply: processing_pb2.SessionResponse, transport: str
@@ -193,6 +201,7 @@ class SessionStream:
             raise InvalidArgument("this session uses its local transport; send the frame there")
         if kind == "step":
             session.step(frame.step, reply.edits)
+            reply.edits.should_move = self._departure is not None and self._departure.should_move
             self._measured(reply.edits, time.perf_counter() - started, transport, session.principal.name)
         elif kind == "logits":
             session.edit_logits(frame.logits, reply.logits)
@@ -255,6 +264,7 @@ class SessionStream:
             raise InvalidArgument("the session is open already; send OpenSession once, as the first frame")
         self._session = self._open_session(opening)
         self._metrics.session_opened(self._session)
+        self._departure = self._departures.open(can_move=opening.can_move)
         opened.session_id = uuid.uuid4().hex
         opened.max_requests = self._session.max_requests
         opened.server_version = VERSION

@@ -1,0 +1,56 @@
+"""`logitport drain`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import grpc
+from pydantic import BaseModel, Field
+from pydantic_settings import CliPositionalArg
+
+from logitport import calls
+from logitport.connection import Connection, Tls
+from logitport_proto import admin_pb2, admin_pb2_grpc
+
+_POLL_SECONDS = 0.2
+
+
+class Drain(BaseModel):
+    """Make a server open no more sessions, and wait until its sessions have moved to other servers.
+
+    The server goes on until it is stopped. The token is read from LOGITPORT_TOKEN; it needs the scope "admin".
+    """
+
+    target: CliPositionalArg[str] = Field(description="address of the server: HOST:PORT or unix:PATH")
+    timeout_seconds: float = Field(60.0, ge=0, description="how long to wait for the sessions, in seconds")
+    tls_ca: Path | None = Field(
+        None, description="PEM certificates of the authorities for the server's certificate; enables TLS"
+    )
+    tls_cert: Path | None = Field(None, description="PEM client certificate, if the server requires one")
+    tls_key: Path | None = Field(None, description="PEM private key of the client certificate")
+
+    def cli_cmd(self) -> None:
+        """Drain the server. The exit status is 1 if sessions that can move are still there at the end."""
+        files = (self.tls_ca, self.tls_cert, self.tls_key)
+        connection = Connection.prepare(self.target, None, Tls(*files) if any(files) else None)
+        deadline = time.monotonic() + self.timeout_seconds
+        with connection.channel(grpc, calls.DEFAULT_MAX_MESSAGE_BYTES) as channel:
+            state = _drain(channel, connection)
+            while state.movable_sessions and time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
+                state = _drain(channel, connection)
+        left = f"{state.sessions} sessions are left, {state.movable_sessions} of which can move"
+        if state.movable_sessions:
+            sys.exit(f"logitport: {self.target} was not drained within {self.timeout_seconds:g} s: {left}")
+        print(f"drained {self.target}; {left}")  # noqa: T201
+
+
+def _drain(channel: grpc.Channel, connection: Connection) -> admin_pb2.DrainResponse:
+    try:
+        return admin_pb2_grpc.AdminStub(channel).Drain(
+            admin_pb2.DrainRequest(), metadata=connection.metadata, timeout=calls.DEFAULT_TIMEOUT
+        )
+    except grpc.RpcError as error:
+        raise calls.translate(error, connection.target, encrypted=connection.encrypted) from None

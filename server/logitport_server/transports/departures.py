@@ -1,0 +1,87 @@
+"""Which sessions should move to another server: all of them while the server drains, and those that are old."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from random import uniform
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Sessions that were opened at the same time must not all move at the same time.
+_YOUNGEST, _OLDEST = 0.8, 1.2
+
+
+class Departures:
+    """The open sessions of a server, and when each should move. Thread-safe.
+
+    Args:
+        max_session_seconds: about how long a session may stay; None for no limit.
+        clock: returns seconds.
+
+    Attributes:
+        is_draining: whether all sessions should move, and none is to be opened.
+    """
+
+    def __init__(self, max_session_seconds: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.is_draining = False
+        self._max_session_seconds = max_session_seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._sessions: set[Departure] = set()
+
+    def open(self, *, can_move: bool) -> Departure:
+        """Record a session that was opened."""
+        due = math.inf
+        if self._max_session_seconds is not None and can_move:
+            due = self._clock() + self._max_session_seconds * uniform(_YOUNGEST, _OLDEST)  # noqa: S311 - no secret
+        departure = Departure(self, due, self._clock, can_move=can_move)
+        with self._lock:
+            self._sessions.add(departure)
+        return departure
+
+    def close(self, departure: Departure) -> None:
+        """Record that a session has ended."""
+        with self._lock:
+            self._sessions.discard(departure)
+
+    def begin(self) -> None:
+        """Ask all sessions to move."""
+        self.is_draining = True
+
+    @property
+    def sessions(self) -> int:
+        """Number of open sessions."""
+        return len(self._sessions)
+
+    @property
+    def movable_sessions(self) -> int:
+        """Number of open sessions that can move."""
+        with self._lock:
+            return sum(session.can_move for session in self._sessions)
+
+
+class Departure:
+    """One open session.
+
+    Attributes:
+        can_move: whether its engine knows another server.
+    """
+
+    def __init__(self, departures: Departures, due: float, clock: Callable[[], float], *, can_move: bool) -> None:
+        self._departures = departures
+        self._due = due
+        self._clock = clock
+        self.can_move = can_move
+
+    @property
+    def should_move(self) -> bool:
+        """Whether the session should move now."""
+        return self.can_move and (self._departures.is_draining or self._clock() >= self._due)
+
+    def close(self) -> None:
+        """End the session. May be called twice."""
+        self._departures.close(self)

@@ -1,0 +1,47 @@
+"""Which sessions should move to another server."""
+
+from __future__ import annotations
+
+import pytest
+
+from logitport_server.transports.departures import Departures
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_all_sessions_that_can_move_should_while_the_server_drains() -> None:
+    departures = Departures()
+    movable, fixed = departures.open(can_move=True), departures.open(can_move=False)
+    assert not movable.should_move
+    departures.begin()
+    assert movable.should_move
+    assert not fixed.should_move
+    assert (departures.sessions, departures.movable_sessions) == (2, 1)
+    for _ in range(2):
+        movable.close()
+        assert (departures.sessions, departures.movable_sessions) == (1, 0)
+
+
+def test_old_sessions_move_at_different_times() -> None:
+    clock = Clock()
+    departures = Departures(10.0, clock)
+    sessions = [departures.open(can_move=True) for _ in range(200)]
+    fixed = departures.open(can_move=False)
+    moving = []
+    for clock.now in (107.9, 109.0, 111.0, 112.1):
+        moving.append(sum(session.should_move for session in sessions))
+    assert moving[0] == 0
+    assert 0 < moving[1] < moving[2] < 200
+    assert moving[3] == 200
+    assert not fixed.should_move
+
+
+@pytest.mark.parametrize("seconds", [None, 10.0])
+def test_young_sessions_stay(seconds: float | None) -> None:
+    assert not Departures(seconds).open(can_move=True).should_move
