@@ -6,6 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from logitport_proto.admin_pb2 import DrainRequest, DrainResponse
 from logitport_proto.common_pb2 import (
     EDIT_KIND_ALLOW,
     EDIT_KIND_BIAS,
@@ -132,6 +133,7 @@ OPEN = {
     "max_draft_tokens": 3,
     "engine": "toy 1.0",
     "runs_programs": True,
+    "can_move": True,
 }
 OPENED = {
     "session_id": "0123456789abcdef0123456789abcdef",
@@ -236,6 +238,7 @@ GOLDEN: dict[str, dict[str, Message]] = {
                 "all_denied_rows": int32(2),
                 "ended_admissions": 1,
                 "later_edits": [EDITS, DENIALS],
+                "should_move": True,
             },
         ),
         "edits without values": _reply(4, edits={"edits": DENIALS}),
@@ -279,6 +282,10 @@ GOLDEN: dict[str, dict[str, Message]] = {
         "deleted": DeleteResponse(names=["team/ban-french", "team/ban-french:v2"]),
         "unquarantine": UnquarantineRequest(processor="team/ban-french"),
         "unquarantined": UnquarantineResponse(processor=INFO),
+    },
+    "admin": {
+        "drain": DrainRequest(),
+        "drained": DrainResponse(sessions=3, movable_sessions=2),
     },
     "errors": {
         "in the trailing metadata": Error(code=ERROR_CODE_NAME_TAKEN, message="'team/x' is another principal's"),
