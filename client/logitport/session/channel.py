@@ -40,6 +40,10 @@ _REPLIES = {
 _MARGIN_SECONDS = 10.0
 
 
+# What belongs to one connection.
+_OF_CONNECTION = ("_transport", "_lost", "_seq", "_expected", "_step_limit", "opened", "should_move")
+
+
 class FrameChannel:
     """Numbers the frames, and allows one unanswered frame at a time.
 
@@ -54,6 +58,7 @@ class FrameChannel:
         admissions: number of requests that the server has admitted in the background.
         ended_admissions: number of admissions in the background that had ended at the last step; None if no step was
             answered since it was reset.
+        should_move: whether the server has asked that the session moves to another one.
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class FrameChannel:
         self.retirements = 0
         self.admissions = 0
         self.ended_admissions: int | None = None
+        self.should_move = False
         self._seq = 0
         self._expected = ""
         try:
@@ -130,6 +136,24 @@ class FrameChannel:
                 if isinstance(error, (DeadlineExceeded, ServerUnavailable)):
                     raise lost from None
                 raise
+
+    def move(self) -> bool:
+        """Open a new session, which holds no requests, and end the present one. Keep that if no server is reached.
+
+        Returns:
+            Whether there is a new session.
+        """
+        with self._receiving:
+            self.drain_reply()
+            present = {name: getattr(self, name) for name in _OF_CONNECTION}
+            try:
+                self._open(0.0)
+            except LogitportError as error:
+                logger.info("a session stays with %s, which asks it to move: %s", present["_transport"].target, error)
+                vars(self).update(present)
+                return False
+            present["_transport"].close()
+            return True
 
     def exchange(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
         """Send a frame and wait for its reply. Raises the server's error if it refused the frame."""
@@ -221,6 +245,7 @@ class FrameChannel:
         self._lost = None
         self._seq = 0
         self._take_reply = None
+        self.should_move = False
         self.send(processing_pb2.SessionRequest(open=self._opening))
         self.opened = self.receive().opened
         self._step_limit = _with_margin(self.opened.step_deadline_seconds)
@@ -271,6 +296,7 @@ class FrameChannel:
             self.admissions += sum(not ended.HasField("error") for ended in reply.added.ended)
         elif kind == "edits":
             self.ended_admissions = reply.edits.ended_admissions
+            self.should_move = reply.edits.should_move
 
     def _take_early(self) -> None:
         """Receive a reply that has arrived, unless the engine's thread is receiving."""

@@ -40,6 +40,8 @@ _T = TypeVar("_T")
 # Between two attempts to reconnect, with jitter: engines that lost one server must not all reconnect at once.
 _FIRST_BACKOFF_SECONDS = 0.05
 _MAX_BACKOFF_SECONDS = 2.0
+# Between two attempts to move to another server: each takes time of a step.
+_BETWEEN_MOVES_SECONDS = 1.0
 
 
 class SessionRequests:
@@ -75,6 +77,7 @@ class SessionRequests:
         self._refused: dict[str, LogitportError] = {}
         self._closed = False
         self._slots = Slots()
+        self._next_move = 0.0
         self.lost: dict[Handle, LogitportError] = {}
         self.resyncs = 0
 
@@ -211,6 +214,20 @@ class SessionRequests:
         )
         return retrying(attempt)
 
+    def move(self) -> None:
+        """Move the session to another server if the present one asks for that, and no state would be lost.
+
+        Raises:
+            ServerUnavailable: the new connection was lost, and there is none now.
+        """
+        if not self._channel.should_move or time.monotonic() < self._next_move:
+            return
+        if any(handle.processed for handle in self._handles.values()):
+            return
+        self._next_move = time.monotonic() + _BETWEEN_MOVES_SECONDS
+        if self._channel.move():
+            self._restore_on_channel()
+
     def resend(self, handles: Sequence[Handle]) -> None:
         """Send these requests again with their present histories; refused ones are added to `lost`."""
         self.resyncs += len(handles)
@@ -221,6 +238,10 @@ class SessionRequests:
         if self._closed:
             raise SessionClosed("the session is closed; open another with Client.session")
         self._channel.reopen(wait_seconds)
+        self._restore_on_channel()
+
+    def _restore_on_channel(self) -> None:
+        """Send all requests on a new connection. Raises ServerUnavailable if that connection cannot be used."""
         try:
             self._restore_requests()
         except (ServerUnavailable, DeadlineExceeded) as error:

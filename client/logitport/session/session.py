@@ -189,6 +189,7 @@ class Session:
         Raises:
             UnknownRequest, InvalidArgument: an argument is invalid, and nothing was sent.
         """
+        self._requests.with_reconnect(self._requests.move)
         drafted: Mapping[Handle, Sequence[int]] = {}
         try:
             drafted = {handle: tuple(token_ids) for handle, token_ids in drafts.items()} if drafts else {}
