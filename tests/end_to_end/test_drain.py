@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import signal
 import subprocess
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from logitport import Client, ServerUnavailable
+from logitport import Client, Request, ServerUnavailable
 from logitport_proto import processing_pb2, processing_pb2_grpc
-from tests.conftest import COMMAND
+from tests.conftest import COMMAND, free_address
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -96,3 +100,69 @@ def test_a_server_that_ends_waits_for_sessions_that_can_move(
     assert started.process.poll() is None
     sessions[0].close()
     assert started.process.wait(200) == 0
+
+
+def checked_step(session: Any, handle: Any, history: list[int], new_ids: list[int]) -> None:
+    """Make a step, and check that the row has the edits of the whole history."""
+    history.extend(new_ids)
+    logits = np.zeros((1, VOCAB), np.float32)
+    session.step({handle: new_ids}).apply(logits)
+    after = {next_id for one, next_id in itertools.pairwise(history) if one == history[-1]}
+    assert {at for at in range(VOCAB) if logits[0, at] == -np.inf} == after
+
+
+def rolling_restart(start_server: Callable[..., Any], transport: Any, stop: Callable[[Any], None]) -> None:
+    servers = [start_server("--listen", "127.0.0.1:0") for _ in range(2)]
+    targets = [server.target for server in servers]
+    with Client(targets) as client, client.session(vocab_size=VOCAB, transport=transport) as session:
+        history = [1, 2, 1]
+        handle = session.add(Request(history, processors=[("no_repeat_ngram", {"ngram_size": 2})]))
+        checked_step(session, handle, history, [])
+        for moves in range(1, 3):
+            (present,) = [at for at, server in enumerate(servers) if sessions_of(server.target)]
+            stop(servers[present])
+            wait_until(lambda: step_moves(session, handle, history, moves))  # noqa: B023 - called at once
+            assert [bool(sessions_of(server.target)) for server in servers if server is not servers[present]] == [True]
+            servers[present].process.wait(200)
+            servers[present] = start_server("--listen", targets[present])
+        assert session.resyncs == 0
+
+
+def step_moves(session: Any, handle: Any, history: list[int], moves: int) -> bool:
+    checked_step(session, handle, history, [len(history) % VOCAB])
+    return bool(session.reconnects == moves)
+
+
+def sessions_of(target: str) -> int:
+    with grpc.insecure_channel(target) as channel:
+        stub = processing_pb2_grpc.LogitProcessingStub(channel)
+        return int(stub.GetLoad(processing_pb2.GetLoadRequest(), timeout=30).sessions)
+
+
+@pytest.mark.parametrize("transport", ["grpc", "local"])
+def test_a_rolling_restart_loses_no_request(start_server: Callable[..., Any], transport: Any) -> None:
+    def stop(server: RunningServer) -> None:
+        server.process.send_signal(signal.SIGTERM)
+
+    rolling_restart(start_server, transport, stop)
+
+
+def test_a_drained_server_is_left_before_it_is_stopped(start_server: Callable[..., Any]) -> None:
+    def drain(server: RunningServer) -> None:
+        subprocess.run(
+            [COMMAND, "drain", server.target, "--timeout-seconds", "0"], capture_output=True, timeout=200, check=False
+        )
+        threading.Timer(1.0, server.process.terminate).start()
+
+    rolling_restart(start_server, "auto", drain)
+
+
+def test_a_session_stays_where_no_other_server_is(start_server: Callable[..., Any]) -> None:
+    server = start_server("--listen", "127.0.0.1:0", "--max-session-age", "0.1")
+    with Client([server.target, free_address()]) as client, client.session(vocab_size=VOCAB) as session:
+        history = [1, 2, 1]
+        handle = session.add(Request(history, processors=[("no_repeat_ngram", {"ngram_size": 2})]))
+        for step in range(20):
+            checked_step(session, handle, history, [step % VOCAB])
+            time.sleep(0.02)
+        assert sessions_of(server.target) == 1

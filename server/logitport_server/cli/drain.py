@@ -34,23 +34,24 @@ class Drain(BaseModel):
     def cli_cmd(self) -> None:
         """Drain the server. The exit status is 1 if sessions that can move are still there at the end."""
         files = (self.tls_ca, self.tls_cert, self.tls_key)
-        connection = Connection.prepare(self.target, None, Tls(*files) if any(files) else None)
+        connection = Connection.prepare(None, Tls(*files) if any(files) else None)
+        connection.check(self.target)
         deadline = time.monotonic() + self.timeout_seconds
-        with connection.channel(grpc, calls.DEFAULT_MAX_MESSAGE_BYTES) as channel:
-            state = _drain(channel, connection)
+        with connection.channel(grpc, self.target, calls.DEFAULT_MAX_MESSAGE_BYTES) as channel:
+            state = _drain(channel, connection, self.target)
             while state.movable_sessions and time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
-                state = _drain(channel, connection)
+                state = _drain(channel, connection, self.target)
         left = f"{state.sessions} sessions are left, {state.movable_sessions} of which can move"
         if state.movable_sessions:
             sys.exit(f"logitport: {self.target} was not drained within {self.timeout_seconds:g} s: {left}")
         print(f"drained {self.target}; {left}")  # noqa: T201
 
 
-def _drain(channel: grpc.Channel, connection: Connection) -> admin_pb2.DrainResponse:
+def _drain(channel: grpc.Channel, connection: Connection, target: str) -> admin_pb2.DrainResponse:
     try:
         return admin_pb2_grpc.AdminStub(channel).Drain(
             admin_pb2.DrainRequest(), metadata=connection.metadata, timeout=calls.DEFAULT_TIMEOUT
         )
     except grpc.RpcError as error:
-        raise calls.translate(error, connection.target, encrypted=connection.encrypted) from None
+        raise calls.translate(error, target, encrypted=connection.encrypted) from None

@@ -26,7 +26,14 @@ from logitport_proto.common_pb2 import (
     RowsApplied,
     Tensor,
 )
-from logitport_proto.processing_pb2 import ApplyRequest, ApplyResponse, SessionRequest, SessionResponse
+from logitport_proto.processing_pb2 import (
+    ApplyRequest,
+    ApplyResponse,
+    GetLoadRequest,
+    GetLoadResponse,
+    SessionRequest,
+    SessionResponse,
+)
 from logitport_proto.registry_pb2 import (
     DeleteRequest,
     DeleteResponse,
@@ -79,6 +86,8 @@ REQUEST = Request(
     tenant="acme",
     on_error=ON_ERROR_SKIP,
 )
+# The same history in columns, with which the SDK sends it.
+COMPACT = Request(request_id="cmpl-8/0", prompt_ids=int32(1, 2, 300), output_ids=int32(7), processors=[BUILTIN])
 FAILED = Failure(
     slot=2,
     error=Error(
@@ -189,6 +198,9 @@ GOLDEN: dict[str, dict[str, Message]] = {
         "add": _frame(
             2, add={"requests": [{"request": REQUEST}, {"slot": 5, "generation": 3, "request": {"tenant": "é"}}]}
         ),
+        "add with a history in columns": _frame(
+            15, add={"requests": [{"slot": 1, "generation": 2, "request": COMPACT}]}
+        ),
         "added": _reply(
             2,
             added={
@@ -270,6 +282,10 @@ GOLDEN: dict[str, dict[str, Message]] = {
     "apply": {
         "request": ApplyRequest(logits=INLINE, requests=[REQUEST], num_tokens_in_batch=1),
         "response": ApplyResponse(logits=INLINE, failures=[FAILED, SKIPPED], applied=APPLIED, all_denied_rows=int32(0)),
+    },
+    "load": {
+        "request": GetLoadRequest(),
+        "response": GetLoadResponse(sessions=2, requests=65, accepts_sessions=True),
     },
     "registry": {
         "register": RegisterRequest(payload=PAYLOAD, name="team/ban-french:v2", replace=True, shared=True),
