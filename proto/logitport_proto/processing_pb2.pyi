@@ -6,6 +6,20 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class GetLoadRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetLoadResponse(_message.Message):
+    __slots__ = ("sessions", "requests", "accepts_sessions")
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTS_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    sessions: int
+    requests: int
+    accepts_sessions: bool
+    def __init__(self, sessions: _Optional[int] = ..., requests: _Optional[int] = ..., accepts_sessions: bool = ...) -> None: ...
+
 class ApplyRequest(_message.Message):
     __slots__ = ("logits", "requests", "num_tokens_in_batch")
     LOGITS_FIELD_NUMBER: _ClassVar[int]

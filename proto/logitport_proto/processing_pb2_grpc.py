@@ -25,6 +25,11 @@ class LogitProcessingStub(object):
                 request_serializer=logitport_dot_v1_dot_processing__pb2.SessionRequest.SerializeToString,
                 response_deserializer=logitport_dot_v1_dot_processing__pb2.SessionResponse.FromString,
                 )
+        self.GetLoad = channel.unary_unary(
+                '/logitport.v1.LogitProcessing/GetLoad',
+                request_serializer=logitport_dot_v1_dot_processing__pb2.GetLoadRequest.SerializeToString,
+                response_deserializer=logitport_dot_v1_dot_processing__pb2.GetLoadResponse.FromString,
+                )
 
 
 class LogitProcessingServicer(object):
@@ -47,6 +52,13 @@ class LogitProcessingServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetLoad(self, request, context):
+        """The present load of the server, for a client that chooses among several servers before it opens a session.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LogitProcessingServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -59,6 +71,11 @@ def add_LogitProcessingServicer_to_server(servicer, server):
                     servicer.Session,
                     request_deserializer=logitport_dot_v1_dot_processing__pb2.SessionRequest.FromString,
                     response_serializer=logitport_dot_v1_dot_processing__pb2.SessionResponse.SerializeToString,
+            ),
+            'GetLoad': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLoad,
+                    request_deserializer=logitport_dot_v1_dot_processing__pb2.GetLoadRequest.FromString,
+                    response_serializer=logitport_dot_v1_dot_processing__pb2.GetLoadResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -102,5 +119,22 @@ class LogitProcessing(object):
         return grpc.experimental.stream_stream(request_iterator, target, '/logitport.v1.LogitProcessing/Session',
             logitport_dot_v1_dot_processing__pb2.SessionRequest.SerializeToString,
             logitport_dot_v1_dot_processing__pb2.SessionResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def GetLoad(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/logitport.v1.LogitProcessing/GetLoad',
+            logitport_dot_v1_dot_processing__pb2.GetLoadRequest.SerializeToString,
+            logitport_dot_v1_dot_processing__pb2.GetLoadResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -36,6 +36,12 @@ class LogitProcessingStub:
     On shutdown the server answers in-flight frames, then ends the stream with UNAVAILABLE.
     """
 
+    GetLoad: grpc.UnaryUnaryMultiCallable[
+        logitport_proto.processing_pb2.GetLoadRequest,
+        logitport_proto.processing_pb2.GetLoadResponse,
+    ]
+    """The present load of the server, for a client that chooses among several servers before it opens a session."""
+
 class LogitProcessingAsyncStub:
     """Applies the processors of requests to the logits of a decode step."""
 
@@ -53,6 +59,12 @@ class LogitProcessingAsyncStub:
     The server handles frames in order and answers each with one frame of the same seq.
     On shutdown the server answers in-flight frames, then ends the stream with UNAVAILABLE.
     """
+
+    GetLoad: grpc.aio.UnaryUnaryMultiCallable[
+        logitport_proto.processing_pb2.GetLoadRequest,
+        logitport_proto.processing_pb2.GetLoadResponse,
+    ]
+    """The present load of the server, for a client that chooses among several servers before it opens a session."""
 
 class LogitProcessingServicer(metaclass=abc.ABCMeta):
     """Applies the processors of requests to the logits of a decode step."""
@@ -75,5 +87,13 @@ class LogitProcessingServicer(metaclass=abc.ABCMeta):
         The server handles frames in order and answers each with one frame of the same seq.
         On shutdown the server answers in-flight frames, then ends the stream with UNAVAILABLE.
         """
+
+    @abc.abstractmethod
+    def GetLoad(
+        self,
+        request: logitport_proto.processing_pb2.GetLoadRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[logitport_proto.processing_pb2.GetLoadResponse, collections.abc.Awaitable[logitport_proto.processing_pb2.GetLoadResponse]]:
+        """The present load of the server, for a client that chooses among several servers before it opens a session."""
 
 def add_LogitProcessingServicer_to_server(servicer: LogitProcessingServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -78,9 +78,9 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         self._sessions: set[EngineSession] = set()
         sessions = Gauge("logitport_sessions", "Sessions that are open", registry=registry)
-        sessions.set_function(lambda: len(self._sessions))
+        sessions.set_function(lambda: self.load()[0])
         requests = Gauge("logitport_requests", "Requests that open sessions hold", registry=registry)
-        requests.set_function(lambda: sum(map(len, tuple(self._sessions))))
+        requests.set_function(lambda: self.load()[1])
         pending = Gauge(
             "logitport_requests_pending", "Requests that are being admitted in the background", registry=registry
         )
@@ -181,6 +181,11 @@ class Metrics:
     def session_closed(self, session: EngineSession) -> None:
         """Remove a session that was closed."""
         self._sessions.discard(session)
+
+    def load(self) -> tuple[int, int]:
+        """Return the number of open sessions, and of the requests that they hold."""
+        sessions = tuple(self._sessions)
+        return len(sessions), sum(map(len, sessions))
 
     def step(self, reply: StepReply, seconds: float, transport: str, principal: str) -> None:
         """Record a step of this principal, or the part of it that processes logits, from its reply."""

@@ -107,14 +107,21 @@ class Server:
         self._metrics = Metrics(self._executor, known)
         if isinstance(self._executor, ProcessExecutor):
             self._metrics.watch_workers(self._executor)
-        self._guard = Guard(authenticator, Quotas(config), config.stall_seconds, self._metrics)
+        quotas = Quotas(config)
+        self._guard = Guard(authenticator, quotas, config.stall_seconds, self._metrics)
         self._local_socket = open_local_socket(config) if config.local_transport and LOCAL_TRANSPORT_AVAILABLE else None
         self._threads = Threads()
         # Apart from those of the calls: a principal whose admissions take long could otherwise not step.
         self._admission_threads = Threads(_MAX_ADMISSION_THREADS, "logitport-admission")
         self._turns = Turns()
         self._processing = ProcessingService(
-            self._open_session, self._threads, self._metrics, self._local_socket, config.stall_seconds, self._turns
+            self._open_session,
+            self._threads,
+            self._metrics,
+            self._local_socket,
+            config.stall_seconds,
+            self._turns,
+            quotas.accepts_session,
         )
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None

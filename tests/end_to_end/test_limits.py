@@ -120,6 +120,25 @@ def test_calls_in_flight(limited: RunningServer, clients: dict[str, Client]) -> 
     assert clients["alice"].processors()
 
 
+def test_the_load(limited: RunningServer, clients: dict[str, Client]) -> None:
+    with grpc.insecure_channel(limited.target) as channel:
+
+        def load(name: str) -> tuple[int, int, bool]:
+            request = processing_pb2.GetLoadRequest()
+            stub = processing_pb2_grpc.LogitProcessingStub(channel)
+            reply = stub.GetLoad(request, metadata=metadata(name), timeout=200)
+            return reply.sessions, reply.requests, reply.accepts_sessions
+
+        assert load("alice") == (0, 0, True)
+        with clients["alice"].session(vocab_size=VOCAB) as session:
+            for _ in range(2):
+                session.add(Request([1]))
+            assert load("alice") == (1, 2, False)
+            assert load("bob") == (1, 2, True)
+            with clients["bob"].session(vocab_size=VOCAB):
+                assert load("carol") == (2, 2, False)
+
+
 def test_sessions(clients: dict[str, Client]) -> None:
     first = clients["alice"].session(vocab_size=VOCAB)
     with pytest.raises(LimitExceeded, match=r"'alice' has 1 sessions open, .* --max-sessions-per-principal"):

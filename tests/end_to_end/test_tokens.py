@@ -25,7 +25,7 @@ from logitport import (
     UnknownProcessor,
     errors,
 )
-from logitport_proto import common_pb2, processing_pb2, registry_pb2
+from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc, registry_pb2
 from logitport_server.access import new_token
 from tests.toy_processors import AddOneInPlace
 
@@ -114,6 +114,17 @@ def test_without_a_token_every_call_is_refused(token_server: RunningServer) -> N
             for call in (client.processors, lambda client=client: client.session(vocab_size=VOCAB)):
                 with pytest.raises(NotAuthenticated):
                     call()
+
+
+def test_the_load_needs_the_scope_of_sessions(token_server: RunningServer) -> None:
+    with grpc.insecure_channel(token_server.target) as channel:
+        get_load = processing_pb2_grpc.LogitProcessingStub(channel).GetLoad
+        for name, allowed in (("engine", True), ("ci", False), ("operator", False)):
+            call = get_load.future(
+                processing_pb2.GetLoadRequest(), metadata=(("authorization", f"Bearer {TOKENS[name][0]}"),), timeout=200
+            )
+            assert (call.code() is grpc.StatusCode.OK) == allowed, name
+            assert allowed or call.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
 def test_calls_that_each_scope_allows(as_principal: Callable[[str], Client]) -> None:

@@ -35,6 +35,7 @@ _SESSION = "/logitport.v1.LogitProcessing/Session"
 # A call needs one of the scopes of its method. Reflection needs authentication, but no scope.
 _SCOPES = {
     "/logitport.v1.LogitProcessing/Apply": (APPLY,),
+    "/logitport.v1.LogitProcessing/GetLoad": (APPLY,),
     _SESSION: (APPLY,),
     "/logitport.v1.ProcessorRegistry/Register": (REGISTER,),
     "/logitport.v1.ProcessorRegistry/Get": (APPLY, REGISTER, ADMIN),

@@ -80,6 +80,14 @@ class Quotas:
             self._sessions[principal.name] += 1
         return partial(self._end, self._sessions, principal.name)
 
+    def accepts_session(self, principal: Principal) -> bool:
+        """Whether `begin_session` would count another session of this principal."""
+        with self._lock:
+            return (
+                self._sessions[principal.name] < self._config.max_sessions_per_principal
+                and self._sessions.total() < self._config.max_sessions
+            )
+
     def _limiter(self, name: str) -> AsyncLimiter:
         limiter = self._limiters.get(name)
         if limiter is None:

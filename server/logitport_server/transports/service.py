@@ -122,7 +122,11 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
 
 
 class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
-    """The calls of LogitProcessing: Apply, and the sessions of all engines."""
+    """The calls of LogitProcessing: Apply, the sessions of all engines, and the load that they are.
+
+    Args:
+        accepts_session: whether the quotas allow another session of a principal.
+    """
 
     def __init__(
         self,
@@ -132,8 +136,10 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         local_socket: LocalSocketListener | None,
         stall_seconds: float,
         turns: Turns,
+        accepts_session: Callable[[Principal], bool] = lambda _: True,
     ) -> None:
         self._turns = turns
+        self._accepts_session = accepts_session
         self._open_session = open_session
         self._threads = threads
         self._metrics = metrics
@@ -163,6 +169,13 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
             return reply
 
         return await _on_thread(self._threads, work)
+
+    async def GetLoad(
+        self, request: processing_pb2.GetLoadRequest, context: Context
+    ) -> processing_pb2.GetLoadResponse:
+        sessions, requests = self._metrics.load()
+        accepts = not self._draining and self._accepts_session(current_call.get().principal)
+        return processing_pb2.GetLoadResponse(sessions=sessions, requests=requests, accepts_sessions=accepts)
 
     async def Session(self, request_iterator: object, context: Context) -> None:  # type: ignore[override] # read/write API
         task, call = asyncio.current_task(), current_call.get()

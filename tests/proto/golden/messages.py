@@ -25,7 +25,14 @@ from logitport_proto.common_pb2 import (
     RowsApplied,
     Tensor,
 )
-from logitport_proto.processing_pb2 import ApplyRequest, ApplyResponse, SessionRequest, SessionResponse
+from logitport_proto.processing_pb2 import (
+    ApplyRequest,
+    ApplyResponse,
+    GetLoadRequest,
+    GetLoadResponse,
+    SessionRequest,
+    SessionResponse,
+)
 from logitport_proto.registry_pb2 import (
     DeleteRequest,
     DeleteResponse,
@@ -267,6 +274,10 @@ GOLDEN: dict[str, dict[str, Message]] = {
     "apply": {
         "request": ApplyRequest(logits=INLINE, requests=[REQUEST], num_tokens_in_batch=1),
         "response": ApplyResponse(logits=INLINE, failures=[FAILED, SKIPPED], applied=APPLIED, all_denied_rows=int32(0)),
+    },
+    "load": {
+        "request": GetLoadRequest(),
+        "response": GetLoadResponse(sessions=2, requests=65, accepts_sessions=True),
     },
     "registry": {
         "register": RegisterRequest(payload=PAYLOAD, name="team/ban-french:v2", replace=True, shared=True),

@@ -1,4 +1,4 @@
-"""Which thread processes the messages of calls."""
+"""Which thread processes the messages of calls, and the load that the service reports."""
 
 from __future__ import annotations
 
@@ -149,3 +149,28 @@ def test_a_large_registration_is_parsed_on_a_thread_in_turn(
     monkeypatch.setattr(messages, "parse", parse)
     assert asyncio.run(register()).processor == registry_pb2.ProcessorInfo(names=["a/b"], size_bytes=SMALL_BYTES)
     assert (on_loop, with_turn) == ([False], ["alice"])
+
+
+def test_the_load_is_reported() -> None:
+    class Load:
+        def load(self) -> tuple[int, int]:
+            return 2, 65
+
+    async def loads() -> list[processing_pb2.GetLoadResponse]:
+        def accepts(caller: Principal) -> bool:
+            return caller.name == "alice"
+
+        processing = ProcessingService(
+            cast("Any", print), cast("Any", None), cast("Any", Load()), None, 60.0, Turns(), accepts
+        )
+        replies = []
+        for name, drained in (("alice", False), ("bob", False), ("alice", True)):
+            current_call.set(Call(principal(name), lambda: None))
+            if drained:
+                processing.drain()
+            replies.append(await processing.GetLoad(processing_pb2.GetLoadRequest(), cast("Any", None)))
+        return replies
+
+    replies = asyncio.run(loads())
+    assert [(reply.sessions, reply.requests) for reply in replies] == [(2, 65)] * 3
+    assert [reply.accepts_sessions for reply in replies] == [True, False, False]
