@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc.aio
 
 from logitport import calls
 from logitport.base_client import BaseClient
+from logitport.errors import LogitportError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,16 +20,21 @@ if TYPE_CHECKING:
     from logitport.connection import Tls
     from logitport.payload.signing import PathLike
     from logitport.request import ProcessorLike, ProcessorRef, Request
+    from logitport.servers import Server
+    from logitport.targets import Target
 
 _Result = TypeVar("_Result")
 
 
 class AsyncClient(BaseClient):
-    """Asynchronous form of `Client`. Each method takes, returns and raises the same as `Client`'s."""
+    """Asynchronous form of `Client`. Each method takes, returns and raises the same as `Client`'s.
+
+    The constructor waits for the addresses of a document, a name or a function. Later reads run on a thread.
+    """
 
     def __init__(
         self,
-        target: str,
+        target: Target,
         *,
         token: str | None = None,
         tls: Tls | None = None,
@@ -79,7 +86,8 @@ class AsyncClient(BaseClient):
     async def close(self) -> None:
         """Close the connection."""
         self._closed = True
-        await self._channel.close()
+        for channel in self._servers.close():
+            await channel.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -90,6 +98,16 @@ class AsyncClient(BaseClient):
         await self.close()
 
     async def _call(self, call: Call[_Result]) -> _Result:
-        with self._translated_errors(call.advice):
-            reply = await call.method(call.message, timeout=self.timeout, metadata=self._connection.metadata)
+        server = self._any_server()
+        try:
+            reply = await self._send(server, call)
+        except LogitportError as error:
+            if not self._may_go_elsewhere(call, error):
+                raise
+            await asyncio.to_thread(self._servers.refresh)
+            reply = await self._send(self._servers.any(excluded=server), call)
         return call.decode(reply)
+
+    async def _send(self, server: Server, call: Call[Any]) -> Any:
+        with self._translated_errors(server, call.advice):
+            return await call.on(server)(call.message, timeout=self.timeout, metadata=self._connection.metadata)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakSet
 
 import grpc
 
 from logitport import calls
-from logitport.base_client import BaseClient
+from logitport.base_client import BaseClient, Call
 from logitport.core import tensors
+from logitport.errors import DeadlineExceeded, LogitportError, ServerUnavailable
 from logitport.session.program_trust import ProgramTrust
 from logitport.session.registrations import Registrations
+from logitport.session.server_choice import ServerChoice
 from logitport.session.session import Session
 from logitport.session.transports.stream import GrpcStream
 from logitport_proto import processing_pb2
@@ -20,36 +24,46 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from logitport.base_client import Call
     from logitport.calls import ApplyResult
     from logitport.connection import Tls
     from logitport.payload.signing import PathLike
     from logitport.request import ProcessorLike, ProcessorRef, Request
+    from logitport.servers import Server
     from logitport.session.program_trust import Mode
-    from logitport.session.transports.base import Transport
+    from logitport.targets import Target
 
 _Result = TypeVar("_Result")
 
 
 class Client(BaseClient):
-    """A connection to one server. Safe to use from several threads; close it, or use it in a `with` statement.
+    """A client of one server or several. Safe to use from several threads; close it, or use it in a `with` statement.
+
+    With several servers, a session is on the less loaded of two random ones, and moves to another one if it loses its
+    server. Other calls go to any server that has not just failed; one that may be made twice (`processor`,
+    `processors`, `apply`), or that was not sent, is tried on a second one.
 
     Args:
-        target: HOST:PORT, unix:PATH, or any other name that gRPC understands.
+        target: one address (HOST:PORT, unix:PATH, or another name that gRPC understands); several, as a sequence or
+            separated by commas; dns:///HOST:PORT for all addresses of a name; a JSON document of addresses, in the form
+            of Prometheus' file_sd and http_sd (file:/PATH, a path object, or an http or https URL); or a function that
+            returns addresses. What can change is read again when a server is lost or a session is opened, at most
+            every 3 s.
         token: bearer token that authenticates the caller, where the server requires one; by default the value of
-            LOGITPORT_TOKEN. It is sent over TLS, or to this machine's loopback or a Unix socket, and nowhere else.
+            LOGITPORT_TOKEN. It is sent over TLS, or to this machine's loopback or a Unix socket, and nowhere else: an
+            address for which that does not hold is refused.
         tls: settings of an encrypted connection; None for an unencrypted one.
         timeout: longest duration of one call, or of one reply in a session, in seconds. If a reply takes longer than
             the server's own deadlines, which may be earlier, the session reconnects instead.
         max_message_bytes: the largest message in either direction; the server has a limit of its own.
 
     Raises:
-        InvalidArgument: an argument is invalid; the message names it and the reason.
+        InvalidArgument: an argument or a document is invalid; the message names it and the reason.
+        ServerUnavailable: a URL cannot be read, a name cannot be resolved, or the function has raised.
     """
 
     def __init__(
         self,
-        target: str,
+        target: Target,
         *,
         token: str | None = None,
         tls: Tls | None = None,
@@ -58,7 +72,8 @@ class Client(BaseClient):
     ) -> None:
         super().__init__(grpc, target, token, tls, timeout, max_message_bytes)
         self._sessions: WeakSet[Session] = WeakSet()
-        self._registrations = Registrations(self._registry, self._send)
+        self._choices: WeakSet[ServerChoice] = WeakSet()
+        self._registrations = Registrations()
 
     def register(
         self,
@@ -102,6 +117,10 @@ class Client(BaseClient):
         )
         registered = self._call(call)
         self._registrations.remember(call.message, registered)
+        # The servers of open sessions may have registries of their own.
+        for server in self._session_servers():
+            with suppress(ServerUnavailable, DeadlineExceeded):  # the session registers it when it has a server again
+                self._send(server, call)
         return registered
 
     def processor(self, name: str) -> ProcessorRef:
@@ -202,30 +221,46 @@ class Client(BaseClient):
             runs_programs=trust.runs_programs,
         )
 
-        def connect(wait_seconds: float) -> Transport:
+        def stream(server: Server, wait_seconds: float, open_seconds: float) -> GrpcStream:
             if self._closed:
                 raise calls.client_closed(self.target)
             return GrpcStream(
-                self._processing,
-                self.target,
+                server.processing,
+                server.target,
                 self.timeout,
                 metadata=self._connection.metadata,
                 encrypted=self._connection.encrypted,
                 max_message_bytes=self._max_message_bytes,
                 wait_seconds=wait_seconds,
+                open_seconds=open_seconds,
             )
 
-        session = Session(
-            connect,
+        def register(server: Server, method: str, message: Any) -> Any:
+            return self._send(server, Call("registry", method, message, lambda reply: reply))
+
+        choice = ServerChoice(self._servers, stream, self._registrations, register)
+        open_session = partial(
+            Session,
+            choice.connect,
             opening,
-            restore=self._registrations.restore,
+            restore=choice.restore,
             with_torch=tensors.is_torch(dtype),
             local=transport,
             timeout=self.timeout,
             reconnect_seconds=self.timeout if reconnect_seconds is None else reconnect_seconds,
             trust=trust,
         )
+        try:
+            session = open_session()
+        except ServerUnavailable:
+            if self._servers.single or self._closed:
+                raise
+            session = open_session()  # on another server: the first one was lost after it had told its load
+        if not self._servers.single:
+            with suppress(ServerUnavailable, DeadlineExceeded):  # the session then reconnects, and repeats it
+                choice.restore()
         self._sessions.add(session)
+        self._choices.add(choice)
         return session
 
     def close(self) -> None:
@@ -233,7 +268,8 @@ class Client(BaseClient):
         self._closed = True
         for session in list(self._sessions):
             session.close()
-        self._channel.close()
+        for channel in self._servers.close():
+            channel.close()
 
     def __enter__(self) -> Client:
         return self
@@ -243,9 +279,23 @@ class Client(BaseClient):
     ) -> None:
         self.close()
 
-    def _call(self, call: Call[_Result]) -> _Result:
-        return call.decode(self._send(call.method, call.message, call.advice))
+    def _session_servers(self) -> set[Server]:
+        """Return the servers of open sessions, if there are several servers."""
+        if self._servers.single:
+            return set()
+        return {choice.server for choice in self._choices if choice.server is not None}
 
-    def _send(self, method: Any, message: Any, advice: str = "") -> Any:
-        with self._translated_errors(advice):
-            return method(message, timeout=self.timeout, metadata=self._connection.metadata)
+    def _call(self, call: Call[_Result]) -> _Result:
+        server = self._any_server()
+        try:
+            reply = self._send(server, call)
+        except LogitportError as error:
+            if not self._may_go_elsewhere(call, error):
+                raise
+            self._servers.refresh()
+            reply = self._send(self._servers.any(excluded=server), call)
+        return call.decode(reply)
+
+    def _send(self, server: Server, call: Call[Any]) -> Any:
+        with self._translated_errors(server, call.advice):
+            return call.on(server)(call.message, timeout=self.timeout, metadata=self._connection.metadata)

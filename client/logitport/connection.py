@@ -1,4 +1,4 @@
-"""A client's connection: target address, TLS, bearer token and gRPC channel options."""
+"""A client's connections: TLS, bearer token, gRPC channel options, and the addresses to which they may lead."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ TOKEN_VARIABLE = "LOGITPORT_TOKEN"  # noqa: S105 - its name, not a token
 
 PathLike = Union[str, "os.PathLike[str]"]
 
-# gRPC itself retries, with backoff and jitter. That is safe because every unary call may be made twice.
+# gRPC itself retries, with backoff and jitter. That is safe because every unary call may be made twice. Not where there
+# are several servers: the next attempt should then go to another one.
 _SERVICE_CONFIG = json.dumps(
     {
         "methodConfig": [
@@ -58,14 +59,19 @@ class Tls:
         ca: certificates of the authorities that may have signed the server's; None for gRPC's own list.
         cert: the client's certificate and its chain, where the server requires one.
         key: the private key of `cert`.
+        server_name: the name in the server's certificate, if it is not the host of the address, for example because
+            the addresses are IP addresses; "" for the host.
     """
 
     ca: PathLike | None = None
     cert: PathLike | None = None
     key: PathLike | None = None
+    server_name: str = ""
 
     def credentials(self) -> grpc.ChannelCredentials:
         """Make gRPC's credentials. Raises InvalidArgument for an unreadable file, or `cert` without `key`."""
+        if not isinstance(self.server_name, str):
+            raise InvalidArgument(f"Tls: server_name is {self.server_name!r}; pass text")
         if (self.cert is None) != (self.key is None):
             raise InvalidArgument("Tls: cert and key go together; pass both")
         return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.cert))
@@ -73,34 +79,25 @@ class Tls:
 
 @dataclass(frozen=True)
 class Connection:
-    """Checked settings of a channel and its calls.
+    """Checked settings of a client's channels and calls.
 
     Attributes:
-        target: the server's address.
-        credentials: of an encrypted channel; None for an unencrypted one.
+        credentials: of encrypted channels; None for unencrypted ones.
         metadata: sent with each call.
+        server_name: the name in the servers' certificates; "" for the host of each address.
     """
 
-    target: str
     credentials: grpc.ChannelCredentials | None
     metadata: tuple[tuple[str, str], ...]
+    server_name: str = ""
 
     @classmethod
-    def prepare(cls, target: str, token: str | None, tls: Tls | None) -> Self:
+    def prepare(cls, token: str | None, tls: Tls | None) -> Self:
         """Check a client's arguments.
 
         Raises:
-            InvalidArgument: the target is a URL or has no port, the token cannot be sent or would be sent unencrypted,
-                a TLS file cannot be read, or an argument has the wrong type.
+            InvalidArgument: the token cannot be sent, a TLS file cannot be read, or an argument has the wrong type.
         """
-        if not isinstance(target, str):
-            raise InvalidArgument(f"target is {target!r}; write HOST:PORT or unix:PATH, as text")
-        if re.match(r"https?://", target):
-            raise InvalidArgument(
-                f"target {target!r} is a URL; write HOST:PORT, and pass tls=Tls(...) for an encrypted connection"
-            )
-        if _WITHOUT_PORT.fullmatch(target):
-            raise InvalidArgument(f"target {target!r} has no port; write HOST:PORT or [IPV6]:PORT, or unix:PATH")
         token = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
         if not isinstance(token, str):
             raise InvalidArgument(f"the token is of type {type(token).__name__}; pass text")
@@ -112,37 +109,81 @@ class Connection:
             raise InvalidArgument(
                 "the token has spaces, control characters or non-ASCII characters; pass the whole token, on one line"
             )
-        if token and tls is None and not is_local(target):
+        metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        if tls is None:
+            return cls(None, metadata)
+        return cls(tls.credentials(), metadata, tls.server_name)
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the connections use TLS."""
+        return self.credentials is not None
+
+    def check(self, target: str) -> None:
+        """Check the address of a server.
+
+        Raises:
+            InvalidArgument: it is a URL or a document, has no port or the wrong type, or the token would be sent to it
+                unencrypted.
+        """
+        if not isinstance(target, str):
+            raise InvalidArgument(f"target is {target!r}; write HOST:PORT or unix:PATH, as text")
+        if re.match(r"https?://|file:", target):
+            raise InvalidArgument(
+                f"target {target!r} is a URL; write HOST:PORT, and pass tls=Tls(...) for an encrypted connection. A "
+                "document with addresses must be the only target"
+            )
+        if _WITHOUT_PORT.fullmatch(target):
+            raise InvalidArgument(f"target {target!r} has no port; write HOST:PORT or [IPV6]:PORT, or unix:PATH")
+        if self.metadata and not self.encrypted and not is_local(target):
             raise InvalidArgument(
                 f"a token would be sent to {target} unencrypted: pass tls=Tls(...), or unset {TOKEN_VARIABLE} and "
                 "token if the server requires none"
             )
-        metadata = (("authorization", f"Bearer {token}"),) if token else ()
-        return cls(target, tls.credentials() if tls is not None else None, metadata)
 
-    @property
-    def encrypted(self) -> bool:
-        """Whether the connection uses TLS."""
-        return self.credentials is not None
+    def check_document(self, host: str) -> None:
+        """Check the HOST:PORT of a document of addresses that is read without encryption.
 
-    def channel(self, library: Any, max_message_bytes: int) -> Any:
-        """Create a channel. `library` is `grpc`, or `grpc.aio` for asyncio."""
-        options = channel_options(max_message_bytes)
-        if is_local(self.target):
+        Raises:
+            InvalidArgument: there is a token, which a forged document could have sent to any server.
+        """
+        if self.metadata and not is_local(host):
+            raise InvalidArgument(
+                f"the document of the servers' addresses is read from {host} unencrypted, and a forged one would have "
+                f"the token sent to any server: use https, or unset {TOKEN_VARIABLE} and token if the servers require "
+                "none"
+            )
+
+    def channel(
+        self, library: Any, target: str, max_message_bytes: int, *, server_name: str = "", retries: bool = True
+    ) -> Any:
+        """Create a channel.
+
+        Args:
+            library: `grpc`, or `grpc.aio` for asyncio.
+            target: the server's address, which `check` has accepted.
+            max_message_bytes: the largest message in either direction.
+            server_name: the name in the server's certificate, unless `Tls.server_name` is set; "" for the host.
+            retries: whether gRPC repeats unary calls at the same address.
+        """
+        options = channel_options(max_message_bytes, retries=retries)
+        if is_local(target):
             # The connection may be unencrypted, so it must not go through a proxy on another machine.
             options.append(("grpc.enable_http_proxy", 0))
         if self.credentials is None:
-            return library.insecure_channel(self.target, options=options)
-        return library.secure_channel(self.target, self.credentials, options=options)
+            return library.insecure_channel(target, options=options)
+        if server_name := self.server_name or server_name:
+            options.append(("grpc.ssl_target_name_override", server_name))
+        return library.secure_channel(target, self.credentials, options=options)
 
 
-def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
+def channel_options(max_message_bytes: int, *, retries: bool = True) -> list[tuple[str, Any]]:
     """Options of a gRPC channel; `max_message_bytes` is the largest message in either direction."""
     return [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
-        ("grpc.service_config", _SERVICE_CONFIG),
-        ("grpc.enable_retries", 1),
+        *((("grpc.service_config", _SERVICE_CONFIG),) if retries else ()),
+        ("grpc.enable_retries", int(retries)),
         ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),

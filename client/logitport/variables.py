@@ -16,7 +16,16 @@ PREFIX = "LOGITPORT_"
 OF_THE_SDK = frozenset(
     PREFIX + name
     for name in (
-        *("TARGET", "TOKEN", "TLS_CA", "TLS_CERT", "TLS_KEY", "STEP_TIMEOUT_SECONDS", "RECONNECT_SECONDS"),
+        *(
+            "TARGET",
+            "TOKEN",
+            "TLS_CA",
+            "TLS_CERT",
+            "TLS_KEY",
+            "TLS_SERVER_NAME",
+            "STEP_TIMEOUT_SECONDS",
+            "RECONNECT_SECONDS",
+        ),
         *("DEFAULT_PROCESSORS", "REQUEST_PROCESSORS", "TENANT", "FAILURES", "SGLANG_GUARD"),
         *("PROGRAMS", "PROGRAM_KEYS", "PROGRAM_MILLISECONDS", "LIFT"),
     )

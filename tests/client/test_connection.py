@@ -23,6 +23,12 @@ ELSEWHERE = [
 ]
 
 
+def prepared(target: str, token: str | None, tls: Tls | None) -> Connection:
+    connection = Connection.prepare(token, tls)
+    connection.check(target)
+    return connection
+
+
 @pytest.fixture(autouse=True)
 def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
@@ -30,24 +36,24 @@ def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("target", HERE)
 def test_a_token_is_sent_unencrypted_to_this_machine(target: str) -> None:
-    assert Connection.prepare(target, "secret", None).metadata == (("authorization", "Bearer secret"),)
+    assert prepared(target, "secret", None).metadata == (("authorization", "Bearer secret"),)
 
 
 @pytest.mark.parametrize("target", ELSEWHERE)
 def test_a_token_is_not_sent_unencrypted_to_another_machine(target: str) -> None:
     with pytest.raises(InvalidArgument, match=r"unencrypted: pass tls=Tls\(\.\.\.\)") as refused:
-        Connection.prepare(target, "secret", None)
+        prepared(target, "secret", None)
     assert "secret" not in str(refused.value)
-    assert Connection.prepare(target, "secret", Tls()).metadata
-    assert not Connection.prepare(target, None, None).metadata
+    assert prepared(target, "secret", Tls()).metadata
+    assert not prepared(target, None, None).metadata
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 def test_the_token_is_read_from_the_environment(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
-    assert Connection.prepare("127.0.0.1:1", None, None).metadata == (("authorization", "Bearer secret"),)
-    assert Connection.prepare("127.0.0.1:1", "other", None).metadata == (("authorization", "Bearer other"),)
-    assert Connection.prepare("example.com:1", "", None).metadata == ()
+    assert prepared("127.0.0.1:1", None, None).metadata == (("authorization", "Bearer secret"),)
+    assert prepared("127.0.0.1:1", "other", None).metadata == (("authorization", "Bearer other"),)
+    assert prepared("example.com:1", "", None).metadata == ()
     with pytest.raises(InvalidArgument, match="unset LOGITPORT_TOKEN"):
         client("example.com:1")
 
@@ -55,7 +61,7 @@ def test_the_token_is_read_from_the_environment(client: Any, monkeypatch: pytest
 @pytest.mark.parametrize("token", ["two words", "two\nlines", "tokën", "tab\t"])
 def test_an_invalid_token_is_refused(token: str) -> None:
     with pytest.raises(InvalidArgument, match="pass the whole token") as refused:
-        Connection.prepare("127.0.0.1:1", token, None)
+        prepared("127.0.0.1:1", token, None)
     assert token not in str(refused.value)
 
 

@@ -12,20 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport.request import ProcessorRef
-    from logitport_proto import registry_pb2_grpc
 
 
 class Registrations:
-    """Registered payloads by digest, and the names bound to them. Safe to use from several threads.
+    """Registered payloads by digest, and the names bound to them. Safe to use from several threads."""
 
-    Args:
-        registry: stub of the server's registry.
-        call: calls one of the stub's methods. Raises LogitportError.
-    """
-
-    def __init__(self, registry: registry_pb2_grpc.ProcessorRegistryStub, call: Callable[[Any, Any], Any]) -> None:
-        self._registry = registry
-        self._call = call
+    def __init__(self) -> None:
         self._registered: dict[str, registry_pb2.RegisterRequest] = {}
         self._owners: dict[str, str] = {}
         self._digests: dict[str, str] = {}  # by name
@@ -49,8 +41,11 @@ class Registrations:
         """Whether this client has registered the processor with this digest."""
         return digest in self._registered
 
-    def restore(self) -> dict[str, LogitportError]:
-        """Register every processor that the server lacks, under those of its names that are free there.
+    def restore(self, call: Callable[[str, Any], Any]) -> dict[str, LogitportError]:
+        """Register every processor that a server lacks, under those of its names that are free there.
+
+        Args:
+            call: sends a message to a method of the server's registry, "Get" or "Register". Raises LogitportError.
 
         Returns:
             The error of each processor that the server refused, by digest.
@@ -61,27 +56,27 @@ class Registrations:
         refused = {}
         for digest, request in list(self._registered.items()):
             try:
-                if not self._is_there(digest):
-                    self._register(request, digest)
+                if not self._is_there(digest, call):
+                    self._register(request, digest, call)
             except (ServerUnavailable, DeadlineExceeded):
                 raise
             except LogitportError as error:
                 refused[digest] = error
         return refused
 
-    def _is_there(self, digest: str) -> bool:
+    def _is_there(self, digest: str, call: Callable[[str, Any], Any]) -> bool:
         try:
-            found = self._call(self._registry.Get, registry_pb2.GetRequest(processor=digest)).processor
+            found = call("Get", registry_pb2.GetRequest(processor=digest)).processor
         except UnknownProcessor:
             return False
         return bool(found.owner == self._owners[digest])
 
-    def _register(self, request: registry_pb2.RegisterRequest, digest: str) -> None:
+    def _register(self, request: registry_pb2.RegisterRequest, digest: str, call: Callable[[str, Any], Any]) -> None:
         with self._lock:
             names = [name for name, bound in self._digests.items() if bound == digest]
         for name in ("", *names):
             again = registry_pb2.RegisterRequest(payload=request.payload, name=name, shared=request.shared)
             try:
-                self._call(self._registry.Register, again)
+                call("Register", again)
             except NameTaken:  # it was bound to another digest in the meantime
                 continue

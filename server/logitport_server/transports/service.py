@@ -170,9 +170,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
 
         return await _on_thread(self._threads, work)
 
-    async def GetLoad(
-        self, request: processing_pb2.GetLoadRequest, context: Context
-    ) -> processing_pb2.GetLoadResponse:
+    async def GetLoad(self, request: processing_pb2.GetLoadRequest, context: Context) -> processing_pb2.GetLoadResponse:
         sessions, requests = self._metrics.load()
         accepts = not self._draining and self._accepts_session(current_call.get().principal)
         return processing_pb2.GetLoadResponse(sessions=sessions, requests=requests, accepts_sessions=accepts)

@@ -46,7 +46,7 @@ def server() -> Server:
 
 def registrations(server: Server, *registered: tuple[str, str], shared: bool = False) -> Registrations:
     """Registrations of a client that has registered payloads under names."""
-    remembered = Registrations(server, server.call)  # type: ignore[arg-type]
+    remembered = Registrations()
     for serialized, name in registered:
         message = registry_pb2.RegisterRequest(payload=serialized, name=name, shared=shared, replace=True)
         remembered.remember(message, registry_pb2.ProcessorInfo(digest=serialized, owner="us"))
@@ -56,27 +56,27 @@ def registrations(server: Server, *registered: tuple[str, str], shared: bool = F
 def test_nothing_is_registered_at_a_server_that_has_everything(server: Server) -> None:
     server.call("Register", registry_pb2.RegisterRequest(payload="a"))
     server.calls.clear()
-    assert registrations(server, ("a", "team/a")).restore() == {}
+    assert registrations(server, ("a", "team/a")).restore(server.call) == {}
     assert server.calls == [("Get", "a")]
     assert server.names == {}, "the name may have been deleted since by another client"
 
 
 def test_payloads_and_names_are_registered_again(server: Server) -> None:
-    registrations(server, ("a", "team/a"), ("a", "team/b"), ("b", ""), shared=True).restore()
+    registrations(server, ("a", "team/a"), ("a", "team/b"), ("b", ""), shared=True).restore(server.call)
     assert server.names == {"team/a": "a", "team/b": "a"}
     assert set(server.kept) == {"a", "b"}
     assert all(kept.shared and not kept.replace for kept in server.kept.values())
 
 
 def test_a_name_is_registered_with_its_latest_payload(server: Server) -> None:
-    registrations(server, ("a", "team/x"), ("b", "team/x")).restore()
+    registrations(server, ("a", "team/x"), ("b", "team/x")).restore(server.call)
     assert server.names == {"team/x": "b"}
     assert set(server.kept) == {"a", "b"}
 
 
 def test_a_name_that_is_bound_to_another_digest_is_left(server: Server) -> None:
     server.names["team/x"] = "theirs"
-    assert registrations(server, ("a", "team/x"), ("a", "team/y")).restore() == {}
+    assert registrations(server, ("a", "team/x"), ("a", "team/y")).restore(server.call) == {}
     assert server.names == {"team/x": "theirs", "team/y": "a"}
 
 
@@ -84,7 +84,7 @@ def test_a_payload_of_another_principal_is_registered_again(server: Server) -> N
     server.owner = "others"
     server.call("Register", registry_pb2.RegisterRequest(payload="a"))
     server.owner = "us"
-    registrations(server, ("a", "")).restore()
+    registrations(server, ("a", "")).restore(server.call)
     assert server.owners == {"a": "us"}
 
 
@@ -94,13 +94,13 @@ def test_deleted_registrations_stay_deleted(
 ) -> None:
     remembered = registrations(server, ("a", "team/a"), ("a", "team/b"))
     remembered.forget(deleted)
-    remembered.restore()
+    remembered.restore(server.call)
     assert (server.names, set(server.kept)) == (names, kept)
 
 
 def test_a_refused_registration_does_not_prevent_the_others(server: Server) -> None:
     server.raises["a"] = LimitExceeded("full")
-    assert registrations(server, ("a", ""), ("b", "")).restore() == {"a": server.raises["a"]}
+    assert registrations(server, ("a", ""), ("b", "")).restore(server.call) == {"a": server.raises["a"]}
     assert set(server.kept) == {"b"}
 
 
@@ -108,4 +108,4 @@ def test_a_refused_registration_does_not_prevent_the_others(server: Server) -> N
 def test_a_server_that_does_not_answer(server: Server, error: type[LogitportError]) -> None:
     server.raises["a"] = error("gone")
     with pytest.raises(error):
-        registrations(server, ("a", ""), ("b", "")).restore()
+        registrations(server, ("a", ""), ("b", "")).restore(server.call)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TARGET, CA, CERT, KEY = "LOGITPORT_TARGET", "LOGITPORT_TLS_CA", "LOGITPORT_TLS_CERT", "LOGITPORT_TLS_KEY"
+SERVER_NAME = "LOGITPORT_TLS_SERVER_NAME"
 DEFAULT_PROCESSORS = "LOGITPORT_DEFAULT_PROCESSORS"
 STEP_TIMEOUT = "LOGITPORT_STEP_TIMEOUT_SECONDS"
 RECONNECT = "LOGITPORT_RECONNECT_SECONDS"
@@ -36,13 +37,14 @@ _RECONNECT_SECONDS = 15.0
 
 
 def client() -> Client:
-    """Return a client of the server at LOGITPORT_TARGET.
+    """Return a client of the servers at LOGITPORT_TARGET, which has any form of `Client`'s target that is text.
 
-    LOGITPORT_TOKEN authenticates it. LOGITPORT_TLS_CA, or LOGITPORT_TLS_CERT and LOGITPORT_TLS_KEY, enable TLS. The
-    timeout is LOGITPORT_STEP_TIMEOUT_SECONDS, by default 25 s.
+    LOGITPORT_TOKEN authenticates it. LOGITPORT_TLS_CA, LOGITPORT_TLS_SERVER_NAME, or LOGITPORT_TLS_CERT and
+    LOGITPORT_TLS_KEY, enable TLS. The timeout is LOGITPORT_STEP_TIMEOUT_SECONDS, by default 25 s.
 
     Raises:
         InvalidArgument: LOGITPORT_TARGET is not set, or another variable is invalid.
+        ServerUnavailable: a document or a name in LOGITPORT_TARGET cannot be read now.
     """
     warn_about_misspelled()
     permitted_kinds()
@@ -51,8 +53,9 @@ def client() -> Client:
     target = os.environ.get(TARGET)
     if not target:
         raise InvalidArgument(f"{TARGET} is not set; set it to the server's address, such as 127.0.0.1:50051")
-    files = [os.environ.get(name) or None for name in (CA, CERT, KEY)]
-    tls = Tls(*files) if any(files) else None
+    ca, cert, key = (os.environ.get(name) or None for name in (CA, CERT, KEY))
+    server_name = os.environ.get(SERVER_NAME) or ""
+    tls = Tls(ca, cert, key, server_name) if ca or cert or key or server_name else None
     return Client(target, tls=tls, timeout=_seconds(STEP_TIMEOUT, _STEP_SECONDS, 0.001))
 
 

@@ -84,8 +84,8 @@ class Transport(ABC):
     def _no_reply(self, seconds: float) -> ServerUnavailable:
         """Make the error for a frame without a reply within `reply_limit`."""
         return ServerUnavailable.after_connection(
-            f"{self.target} did not reply to a frame within {seconds:.3g} s, which is longer than its own deadline: it "
-            "has stopped, or the connection was lost"
+            f"{self.target} did not reply to a frame within {seconds:.3g} s, although a running server would: it has "
+            "stopped, or the connection was lost"
         )
 
     def _check_open(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -39,6 +40,7 @@ class GrpcStream(Transport):
         max_message_bytes: the largest frame that the channel sends.
         wait_seconds: how long to wait for a server, while gRPC retries with backoff and jitter. With 0 the first
             attempt must succeed.
+        open_seconds: time for the first reply, after which the connection counts as lost.
     """
 
     name = "grpc"
@@ -53,6 +55,7 @@ class GrpcStream(Transport):
         encrypted: bool = False,
         max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
         wait_seconds: float = 0.0,
+        open_seconds: float = math.inf,
     ) -> None:
         self.target = target
         self.max_message_bytes = max_message_bytes
@@ -62,6 +65,7 @@ class GrpcStream(Transport):
         self._replies = stub.Session(_outgoing(self._frames), wait_for_ready=wait_seconds > 0, metadata=metadata)
         # Not `wait_seconds`: a server that stops after it has accepted the stream would take all of that time.
         self._first_timeout = min(wait_seconds or timeout, timeout)
+        self._open_limit = open_seconds
         self._deadline = _Deadline(self._replies.cancel)
         self._deferred = _DeferredReplies()
         # Also runs when a session is garbage-collected without `close`; its threads must not keep it alive.
@@ -77,7 +81,7 @@ class GrpcStream(Transport):
         self._check_open()
         self._deferred.claim()
         timeout, self._first_timeout = self._first_timeout, self._timeout
-        limit = self.reply_limit
+        limit, self._open_limit = min(self.reply_limit, self._open_limit), math.inf
         self._deadline.set(min(timeout, limit))
         try:
             reply: processing_pb2.SessionResponse = next(self._replies)

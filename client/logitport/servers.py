@@ -1,0 +1,277 @@
+"""The servers of a client: their channels, and the choice among several."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import grpc
+
+from logitport import calls
+from logitport.errors import ServerUnavailable
+from logitport.targets import AddressList, source_of
+from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from logitport.connection import Connection
+    from logitport.targets import Address, Target
+
+# Time for the answer of `GetLoad`. A server that is alive answers in milliseconds; one that is stopped never does.
+_LOAD_SECONDS = 1.0
+# How long an address is set aside after a failure. Each further failure doubles it, up to a bound.
+_ASIDE_SECONDS = 2.0
+_MAX_ASIDE_SECONDS = 30.0
+# Random share added to that time, so that the clients of a lost server do not all return to it at once.
+_JITTER = 0.5
+# How many pairs of servers are asked for their load before one that did not answer is used.
+_MAX_PAIRS = 8
+
+
+@dataclass(frozen=True)
+class Load:
+    """The load of a server.
+
+    Attributes:
+        amount: number of its sessions and requests together; None if it does not tell.
+        accepts_sessions: whether it would open a session now.
+    """
+
+    amount: int | None
+    accepts_sessions: bool
+
+
+class Server:
+    """One server: its channel and stubs. The channel is closed when the last reference to the object is dropped.
+
+    Attributes:
+        address: where it is.
+        target: its address, for messages.
+        registry, processing: stubs of its services.
+    """
+
+    def __init__(self, address: Address, channel: Any, connection: Connection) -> None:
+        self.address = address
+        self.target = address.target
+        self.channel = channel
+        self.registry = registry_pb2_grpc.ProcessorRegistryStub(channel)
+        self.processing = processing_pb2_grpc.LogitProcessingStub(channel)
+        self._connection = connection
+
+    def ask_load(self) -> Callable[[], Load | None]:
+        """Request the load, and return a function that waits for it.
+
+        The function returns None for a server that does not answer in time. It raises ServerUnavailable for one that
+        cannot be reached.
+        """
+        call = self.processing.GetLoad.future(
+            processing_pb2.GetLoadRequest(), timeout=_LOAD_SECONDS, metadata=self._connection.metadata
+        )
+
+        def answer() -> Load | None:
+            status = call.code()  # waits
+            if status is grpc.StatusCode.OK:
+                load = call.result()
+                return Load(load.sessions + load.requests, load.accepts_sessions)
+            if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+                return None
+            error = calls.translate(cast("grpc.RpcError", call), self.target, encrypted=self._connection.encrypted)
+            if isinstance(error, ServerUnavailable):
+                raise error
+            # It is there. An earlier version does not know the call, and what it refuses, it refuses at `open`, too.
+            return Load(None, accepts_sessions=True)
+
+        return answer
+
+
+@dataclass
+class _Failures:
+    """Failures of an address since it last worked, and until when it is set aside."""
+
+    count: int
+    until: float
+
+
+class Servers:
+    """The servers of a client. Safe to use from several threads.
+
+    An address that fails is set aside for a while: others are preferred. The list is read again when a server is lost.
+
+    Args:
+        target: where the addresses are listed.
+        connect: makes the `Server` of an address; `retries` is whether gRPC repeats its unary calls.
+        clock: seconds of a clock that only advances.
+        rng: source of random choices.
+
+    Raises:
+        InvalidArgument, ServerUnavailable: as `AddressList`.
+    """
+
+    def __init__(
+        self,
+        addresses: AddressList,
+        connect: Callable[[Address], Server],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._list = addresses
+        self._connect = connect
+        self._clock = clock
+        self._rng = rng or random.Random()  # noqa: S311 - no secret
+        self._lock = threading.Lock()
+        self._servers: dict[Address, Server] = {}
+        # Those that the list no longer names, too, while sessions use them.
+        self._made: weakref.WeakSet[Server] = weakref.WeakSet()
+        self._failures: dict[Address, _Failures] = {}
+        self._closed = False
+
+    @classmethod
+    def of(cls, library: Any, target: Target, connection: Connection, max_message_bytes: int) -> Servers:
+        """Make the servers of a target. `library` is `grpc`, or `grpc.aio` for asyncio.
+
+        Raises:
+            InvalidArgument, ServerUnavailable: as `AddressList`.
+        """
+        source = source_of(target)
+        if source.name:
+            connection.check(source.name)
+        if source.unencrypted_host:
+            connection.check_document(source.unencrypted_host)
+        addresses = AddressList(source, connection.check)
+
+        def connect(address: Address) -> Server:
+            channel = connection.channel(
+                library,
+                address.target,
+                max_message_bytes,
+                server_name=address.server_name,
+                retries=addresses.single,
+            )
+            server = Server(address, channel, connection)
+            if library is grpc:  # a channel of asyncio closes itself
+                weakref.finalize(server, channel.close).atexit = False
+            return server
+
+        return cls(addresses, connect)
+
+    @property
+    def text(self) -> str:
+        """The target, for messages."""
+        return self._list.text
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one address, for ever: then there is no choice, and gRPC itself retries."""
+        return self._list.single
+
+    def any(self, excluded: Server | None = None) -> Server:
+        """Return a server for a unary call: a random one that is not set aside, if there is one.
+
+        Raises:
+            ServerUnavailable: the client is closed.
+        """
+        return next(self._candidates(excluded))[0]
+
+    def least_loaded(self, excluded: Server | None = None) -> Server:
+        """Return a server for a session: the less loaded of two random ones that answer.
+
+        The list is read again first, unless it is new. One that does not answer in time is returned only if no other
+        one can be reached; one that accepts no session, only if no other one answers.
+
+        Raises:
+            ServerUnavailable: none of them can be reached, or the client is closed.
+        """
+        self._list.refresh()
+        if len(self._list.addresses) == 1:
+            return self.any()
+        full: list[Server] = []
+        silent: list[Server] = []
+        errors: list[str] = []
+        for _, pair in zip(range(_MAX_PAIRS), self._candidates(excluded, at_once=2), strict=False):
+            loads: list[tuple[Server, Load]] = []
+            for server, answer in [(server, server.ask_load()) for server in pair]:
+                try:
+                    load = answer()
+                except ServerUnavailable as error:
+                    self.failed(server)
+                    errors.append(error.message)
+                    continue
+                if load is None:
+                    self.failed(server)
+                    silent.append(server)
+                else:
+                    self.worked(server)
+                    loads.append((server, load))
+            accepting = [(server, load) for server, load in loads if load.accepts_sessions]
+            if accepting:
+                return _less_loaded(accepting)
+            full += [server for server, _ in loads]
+        for server in (*full, *silent):
+            return server
+        raise ServerUnavailable(f"none of the servers {self.text} can be reached; the first one: {errors[0]}")
+
+    def failed(self, server: Server) -> None:
+        """Set a server aside for a while."""
+        with self._lock:
+            count = self._failures[server.address].count + 1 if server.address in self._failures else 1
+            seconds = min(_ASIDE_SECONDS * 2.0 ** (count - 1), _MAX_ASIDE_SECONDS)
+            until = self._clock() + seconds * self._rng.uniform(1.0, 1.0 + _JITTER)
+            self._failures[server.address] = _Failures(count, until)
+
+    def worked(self, server: Server) -> None:
+        """Forget the failures of a server."""
+        if self._failures:
+            with self._lock:
+                self._failures.pop(server.address, None)
+
+    def refresh(self) -> None:
+        """Read the list again, unless it is new. May take seconds."""
+        self._list.refresh()
+
+    def close(self) -> list[Any]:
+        """Return no server any more. Returns the channels, which the caller closes."""
+        with self._lock:
+            self._closed = True
+            return [server.channel for server in self._made]
+
+    def _candidates(self, excluded: Server | None, at_once: int = 1) -> Iterator[Sequence[Server]]:
+        """Yield the servers in random order, those that are set aside last.
+
+        They come in groups of `at_once`. No group has servers of both kinds. `excluded` comes only if it is alone.
+        """
+        listed = self._list.addresses
+        now = self._clock()
+        with self._lock:
+            self._failures = {address: it for address, it in self._failures.items() if address in listed}
+            self._servers = {address: it for address, it in self._servers.items() if address in listed}
+            aside = {address for address, it in self._failures.items() if now < it.until}
+            others = [address for address in listed if excluded is None or address != excluded.address]
+            order = self._rng.sample(others or listed, len(others or listed))
+        for group in (
+            [address for address in order if address not in aside],
+            [address for address in order if address in aside],
+        ):
+            for place in range(0, len(group), at_once):
+                yield [self._server(address) for address in group[place : place + at_once]]
+
+    def _server(self, address: Address) -> Server:
+        with self._lock:
+            if self._closed:
+                raise calls.client_closed(self.text)
+            if (server := self._servers.get(address)) is None:
+                server = self._servers[address] = self._connect(address)
+                self._made.add(server)
+            return server
+
+
+def _less_loaded(accepting: Sequence[tuple[Server, Load]]) -> Server:
+    """Return the server with the least load; the first one if a load is not known."""
+    amounts = [load.amount for _, load in accepting]
+    known = [amount for amount in amounts if amount is not None]
+    return accepting[amounts.index(min(known)) if len(known) == len(amounts) else 0][0]

@@ -1,0 +1,72 @@
+"""The server of a session, which is chosen again for each connection."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from logitport.errors import ServerUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logitport.errors import LogitportError
+    from logitport.servers import Server, Servers
+    from logitport.session.registrations import Registrations
+    from logitport.session.transports.base import Transport
+    from logitport.session.transports.stream import GrpcStream
+
+# Time for the reply to the first frame where there are other servers. It is far more than a server that has just told
+# its load needs, and far less than an engine should wait.
+_OPEN_SECONDS = 5.0
+
+
+class ServerChoice:
+    """The server of one session.
+
+    Args:
+        servers: to choose from.
+        stream: makes the stream to a server; the arguments are those of `GrpcStream` of the same names.
+        registrations: what the client has registered.
+        send: sends a message to a method of a server's registry. Raises LogitportError.
+
+    Attributes:
+        server: the server of the last connection; None before the first one.
+    """
+
+    def __init__(
+        self,
+        servers: Servers,
+        stream: Callable[[Server, float, float], GrpcStream],
+        registrations: Registrations,
+        send: Callable[[Server, str, Any], Any],
+    ) -> None:
+        self._servers = servers
+        self._stream = stream
+        self._registrations = registrations
+        self._send = send
+        self.server: Server | None = None
+
+    def connect(self, wait_seconds: float) -> Transport:
+        """Connect to a server: to another one than before, if there are several.
+
+        Args:
+            wait_seconds: how long to wait for the only server. Where there are several, an attempt does not wait.
+
+        Raises:
+            ServerUnavailable: none of several servers can be reached.
+        """
+        if self._servers.single:
+            self.server = self._servers.any()
+            return self._stream(self.server, wait_seconds, math.inf)
+        if self.server is not None:
+            self._servers.failed(self.server)
+        self.server = self._servers.least_loaded(excluded=self.server)
+        return self._stream(self.server, 0.0, _OPEN_SECONDS)
+
+    def restore(self) -> dict[str, LogitportError]:
+        """Register what the client has registered with the present server; see `Registrations.restore`."""
+        server = self.server
+        if server is None:
+            raise ServerUnavailable(f"the session with {self._servers.text} has no server")
+        return self._registrations.restore(lambda method, message: self._send(server, method, message))

@@ -1,0 +1,281 @@
+"""The addresses of a client's servers: where they are listed, and when the list is read again."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Union
+from urllib.parse import urlsplit
+
+import orjson
+
+from logitport.errors import InvalidArgument, LogitportError, ServerUnavailable
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
+logger = logging.getLogger(__name__)
+
+# One address; several, as a sequence or separated by commas; a name in DNS; a document; or a function.
+Target = Union[str, "os.PathLike[str]", Sequence[str], Callable[[], Union[str, Sequence[str]]]]
+
+MAX_DOCUMENT_BYTES = 1 << 20
+_DOCUMENT_SECONDS = 5.0
+# How old a list must be to be read again. A server that many sessions have lost must not cause a read for each.
+_MIN_AGE_SECONDS = 3.0
+
+_FILE = re.compile(r"file:(?://(?:localhost)?(?=/))?(.+)", re.DOTALL)
+_URL = re.compile(r"https?://")
+# A name for all of its addresses. "dns://AUTHORITY/NAME" is left to gRPC, which alone can query that name server.
+_DNS = re.compile(r"dns:(?:///)?(\[[^]]*\]|[^/:]+)(?::(\d+))?")
+# Names for several addresses that gRPC itself understands. It calls the addresses in order.
+_LIST_OF_GRPC = ("ipv4:", "ipv6:")
+_DEFAULT_PORT = "443"  # gRPC's, for a name without a port
+_FORM = '[{"targets": ["HOST:PORT"]}], as for Prometheus'
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where one server is.
+
+    Attributes:
+        target: HOST:PORT, unix:PATH, or another name that gRPC understands.
+        server_name: the name in the server's certificate; "" for the host of `target`.
+    """
+
+    target: str
+    server_name: str = ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where addresses are listed.
+
+    Attributes:
+        text: what the client was given, for messages.
+        read: returns the addresses now. Raises LogitportError.
+        changes: whether the addresses may change.
+        name: the name that is resolved to addresses; "" for other sources.
+        unencrypted_host: HOST:PORT of a document that is read without encryption; "" for other sources.
+    """
+
+    text: str
+    read: Callable[[], Sequence[Address]]
+    changes: bool = True
+    name: str = ""
+    unencrypted_host: str = ""
+
+
+def source_of(target: Target) -> Source:
+    """Return where the addresses of a target are listed. Raises InvalidArgument if it is no target."""
+    if isinstance(target, os.PathLike):
+        return _file(os.fspath(target))
+    if callable(target):
+        return _function(target)
+    if not isinstance(target, str):
+        if not isinstance(target, Sequence) or isinstance(target, bytes):
+            raise InvalidArgument(
+                f"target is {target!r}; write HOST:PORT or unix:PATH, as text; several addresses; a document with "
+                "addresses; or a function that returns addresses"
+            )
+        listed = [Address(address) for address in target]
+        return Source(", ".join(map(str, target)), lambda: listed, changes=False)
+    if (file := _FILE.fullmatch(target)) is not None:
+        return _file(file[1])
+    if _URL.match(target):
+        return _url(target)
+    if (name := _DNS.fullmatch(target)) is not None:
+        return _name(target, name[1], name[2] or _DEFAULT_PORT)
+    parts = [target] if target.startswith(_LIST_OF_GRPC) else [part.strip() for part in target.split(",")]
+    single = [Address(part) for part in parts]
+    return Source(target, lambda: single, changes=False)
+
+
+class AddressList:
+    """The addresses of a source, as they were last read. Safe to use from several threads.
+
+    Args:
+        source: where they are listed.
+        check: raises InvalidArgument for an address that must not be used.
+        clock: seconds of a clock that only advances.
+
+    Raises:
+        InvalidArgument: the list is malformed or empty, its file cannot be read, or an address is refused.
+        ServerUnavailable: a name cannot be resolved, or a document or function has failed.
+    """
+
+    def __init__(
+        self, source: Source, check: Callable[[str], object], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._source = source
+        self._check = check
+        self._clock = clock
+        self._reading = threading.Lock()
+        self.addresses = self._read()
+        self._read_at = clock()
+
+    @property
+    def text(self) -> str:
+        """What the client was given, for messages."""
+        return self._source.text
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one address, for ever."""
+        return not self._source.changes and len(self.addresses) == 1
+
+    def refresh(self) -> None:
+        """Read the list again, unless it is new or another thread is reading it. Keeps the last list on an error."""
+        if not self._source.changes or not self._reading.acquire(blocking=False):
+            return
+        try:
+            if self._clock() - self._read_at >= _MIN_AGE_SECONDS:
+                self._replace()
+                self._read_at = self._clock()
+        finally:
+            self._reading.release()
+
+    def _replace(self) -> None:
+        try:
+            addresses = self._read()
+        except LogitportError as error:
+            logger.warning(
+                "%s; the last addresses stay in use: %s", error, ", ".join(address.target for address in self.addresses)
+            )
+            return
+        if set(addresses) != set(self.addresses):
+            logger.info("%s now lists %s", self.text, ", ".join(address.target for address in addresses))
+        self.addresses = addresses
+
+    def _read(self) -> tuple[Address, ...]:
+        addresses = tuple(dict.fromkeys(self._source.read()))
+        if not addresses:
+            raise InvalidArgument(f"{self.text or 'target'} lists no address; list HOST:PORT or unix:PATH")
+        for address in addresses:
+            try:
+                self._check(address.target)
+            except InvalidArgument as error:
+                if self._source.changes:
+                    raise InvalidArgument(f"{self.text}: {error}") from None
+                raise
+        return addresses
+
+
+def _file(path: str) -> Source:
+    def read() -> Sequence[Address]:
+        try:
+            with Path(path).open("rb") as file:
+                text = file.read(MAX_DOCUMENT_BYTES + 1)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise InvalidArgument(f"cannot read {path}, the document of the servers' addresses: {reason}") from error
+        return _parse(text, path)
+
+    return Source(path, read)
+
+
+def _url(url: str) -> Source:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or 80
+    except ValueError as error:
+        raise InvalidArgument(f"target {url!r} is not a valid URL: {error}") from error
+    if not host or (parts.path in ("", "/") and not parts.query):
+        raise InvalidArgument(
+            f"target {url!r} is a URL; write HOST:PORT, and pass tls=Tls(...) for an encrypted connection. For a "
+            "document with addresses, write its whole URL"
+        )
+    if parts.username is not None or parts.password is not None:
+        raise InvalidArgument(f"the URL of a document on {host} has a user name or password; leave it out")
+    unencrypted = "" if parts.scheme == "https" else f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return Source(url, lambda: _parse(_fetch(url, parts), url), unencrypted_host=unencrypted)
+
+
+def _fetch(url: str, parts: SplitResult) -> bytes:
+    """Get a document. Follows no redirect, which could lead to an unencrypted one."""
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=_DOCUMENT_SECONDS)
+    # The timeout is for each wait. A server that sends a byte from time to time is cut off by the timer.
+    timer = threading.Timer(_DOCUMENT_SECONDS, _shut_down, [connection])
+    timer.daemon = True
+    timer.start()
+    try:
+        path = parts.path + (f"?{parts.query}" if parts.query else "")
+        connection.request("GET", path, headers={"Accept": "application/json"})
+        reply = connection.getresponse()
+        if reply.status != http.client.OK:
+            raise ServerUnavailable(f"cannot read {url}: it answers with status {reply.status}, and not with 200")
+        return reply.read(MAX_DOCUMENT_BYTES + 1)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise ServerUnavailable(
+            f"cannot read {url}, the document of the servers' addresses: {error or type(error).__name__}"
+        ) from error
+    finally:
+        timer.cancel()
+        connection.close()
+
+
+def _shut_down(connection: http.client.HTTPConnection) -> None:
+    with suppress(OSError, AttributeError):
+        connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+def _parse(text: bytes, where: str) -> list[Address]:
+    """Read a document of Prometheus' file_sd and http_sd. Labels are not used. Raises InvalidArgument."""
+    if len(text) > MAX_DOCUMENT_BYTES:
+        raise InvalidArgument(f"{where} has more than {MAX_DOCUMENT_BYTES} bytes; list fewer addresses")
+    try:
+        groups = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidArgument(f"{where} is not JSON ({error}); write {_FORM}") from error
+    if not isinstance(groups, list):
+        raise InvalidArgument(f"{where} is not a list; write {_FORM}")
+    addresses = []
+    for place, group in enumerate(groups):
+        targets = group.get("targets") if isinstance(group, dict) else None
+        if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
+            raise InvalidArgument(f'{where}: element {place} has no list of texts in "targets"; write {_FORM}')
+        addresses += [Address(target) for target in targets]
+    return addresses
+
+
+def _name(target: str, host: str, port: str) -> Source:
+    def read() -> Sequence[Address]:
+        try:
+            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        except (OSError, ValueError, OverflowError) as error:
+            raise ServerUnavailable(
+                f"cannot resolve {target}: {error}; check the name, and this machine's DNS"
+            ) from error
+        hosts = [f"[{address[0]}]" if family is socket.AF_INET6 else address[0] for family, *_, address in found]
+        return [Address(f"{one}:{port}", host.strip("[]")) for one in hosts]
+
+    return Source(target, read, name=target)
+
+
+def _function(function: Callable[[], str | Sequence[str]]) -> Source:
+    name = getattr(function, "__qualname__", type(function).__name__)
+    text = f"the function {name}"
+
+    def read() -> Sequence[Address]:
+        try:
+            found = function()
+            parts = found.split(",") if isinstance(found, str) else list(found)
+        except LogitportError:
+            raise
+        except Exception as error:
+            raise ServerUnavailable(
+                f"{text} of the servers' addresses raised {type(error).__name__}: {error}"
+            ) from error
+        return [Address(part.strip() if isinstance(part, str) else part) for part in parts]
+
+    return Source(text, read)

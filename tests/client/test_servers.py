@@ -1,0 +1,275 @@
+"""The choice among several servers."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from logitport import AsyncClient, Client, InvalidArgument, ServerUnavailable, Tls
+from logitport.connection import Connection
+from logitport.servers import Load, Server, Servers
+from logitport.targets import AddressList, source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+Answer = Load | None | ServerUnavailable
+
+
+class Clock:
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Fake(Server):
+    """A server that answers as the test says."""
+
+    def __init__(self, cluster: Cluster, address: Any) -> None:
+        self.address = address
+        self.target = address.target
+        self.channel = object()
+        self._cluster = cluster
+
+    def ask_load(self) -> Callable[[], Load | None]:
+        self._cluster.asked.append(self.target)
+        answer = self._cluster.answers[self.target]
+
+        def wait() -> Load | None:
+            if isinstance(answer, ServerUnavailable):
+                raise answer
+            return answer
+
+        return wait
+
+
+class Cluster:
+    """Servers a:1, b:1, ..., of which each has a load of 0 and accepts sessions."""
+
+    def __init__(self, count: int, seed: int = 0) -> None:
+        self.listed = [f"{letter}:1" for letter in "abcdefghijklmnopqrstuvwxyz"[:count]]
+        self.answers: dict[str, Answer] = dict.fromkeys(self.listed, Load(0, accepts_sessions=True))
+        self.asked: list[str] = []
+        self.clock = Clock()
+        addresses = AddressList(source_of(lambda: self.listed), lambda _: None, self.clock)
+        self.servers = Servers(addresses, lambda it: Fake(self, it), clock=self.clock, rng=random.Random(seed))
+
+    def lose(self, *targets: str) -> None:
+        for target in targets:
+            self.answers[target] = ServerUnavailable(f"no connection to {target}")
+
+    def any(self, excluded: Server | None = None) -> str:
+        return self.servers.any(excluded).target
+
+    def session(self, excluded: Server | None = None) -> str:
+        return self.servers.least_loaded(excluded).target
+
+    def server(self, target: str) -> Server:
+        return next(it for it in iter(self.servers.any, None) if it.target == target)
+
+
+def test_calls_go_to_all_servers_alike() -> None:
+    cluster = Cluster(3)
+    counts = Counter(cluster.any() for _ in range(900))
+    assert set(counts) == {"a:1", "b:1", "c:1"}
+    assert min(counts.values()) > 200
+    assert cluster.asked == []
+
+
+def test_a_server_that_failed_is_set_aside_longer_each_time() -> None:
+    cluster = Cluster(2)
+    lost = cluster.server("a:1")
+    for least, most in [(2, 3), (4, 6), (8, 12), (16, 24), (30, 45), (30, 45)]:
+        cluster.servers.failed(lost)
+        cluster.clock.now += least - 0.01
+        assert {cluster.any() for _ in range(50)} == {"b:1"}
+        cluster.clock.now += most - least + 0.02
+        assert {cluster.any() for _ in range(50)} == {"a:1", "b:1"}
+    cluster.servers.worked(lost)
+    cluster.servers.failed(lost)
+    cluster.clock.now += 3.01
+    assert {cluster.any() for _ in range(50)} == {"a:1", "b:1"}
+
+
+def test_the_time_aside_is_random() -> None:
+    """Clients that lost the same server must not all return to it at once."""
+    back = Counter[bool]()
+    for seed in range(200):
+        cluster = Cluster(2, seed)
+        cluster.servers.failed(cluster.server("a:1"))
+        cluster.clock.now += 2.5
+        back["a:1" in {cluster.any() for _ in range(50)}] += 1
+    assert min(back.values()) > 50
+
+
+def test_servers_that_have_all_failed_are_used() -> None:
+    cluster = Cluster(3)
+    for target in cluster.listed:
+        cluster.servers.failed(cluster.server(target))
+    assert {cluster.any() for _ in range(50)} == set(cluster.listed)
+
+
+def test_the_server_that_failed_is_not_tried_next() -> None:
+    cluster = Cluster(2)
+    for target in cluster.listed:
+        cluster.servers.failed(cluster.server(target))
+    lost = cluster.server("a:1")
+    assert {cluster.any(excluded=lost) for _ in range(50)} == {"b:1"}
+    assert {cluster.session(excluded=lost) for _ in range(50)} == {"b:1"}
+    alone = Cluster(1)
+    assert alone.any(excluded=alone.server("a:1")) == "a:1"
+
+
+def test_a_session_is_on_the_less_loaded_of_two() -> None:
+    cluster = Cluster(4)
+    for place, target in enumerate(cluster.listed):
+        cluster.answers[target] = Load(place, accepts_sessions=True)
+    counts = Counter(cluster.session() for _ in range(600))
+    # Of 6 pairs: the least loaded one wins 3, then 2, 1 and 0.
+    assert counts["a:1"] > counts["b:1"] > counts["c:1"] > 50
+    assert counts["d:1"] == 0
+    assert len(cluster.asked) == 1200, "two for each session"
+
+
+def test_sessions_spread_evenly() -> None:
+    """Also those of a lost server: its neighbour in the list must not inherit all of them."""
+    cluster = Cluster(5)
+    counts = Counter[str]()
+    for _ in range(500):
+        counts[cluster.session()] += 1
+        cluster.answers = {target: Load(counts[target], accepts_sessions=True) for target in cluster.listed}
+    assert max(counts.values()) - min(counts.values()) < 10
+    cluster.lose("b:1")
+    inherited = Counter[str]()
+    for _ in range(100):
+        target = cluster.session()
+        inherited[target] += 1
+        cluster.answers[target] = Load(counts[target] + inherited[target], accepts_sessions=True)
+    assert inherited["b:1"] == 0
+    assert min(inherited[target] for target in ["a:1", "c:1", "d:1", "e:1"]) > 10
+
+
+def test_an_unknown_load_is_no_reason_against_a_server() -> None:
+    cluster = Cluster(2)
+    cluster.answers["a:1"] = Load(None, accepts_sessions=True)
+    cluster.answers["b:1"] = Load(7, accepts_sessions=True)
+    assert {cluster.session() for _ in range(50)} == {"a:1", "b:1"}
+
+
+@pytest.mark.parametrize("answer", [None, ServerUnavailable("down"), Load(0, accepts_sessions=False)])
+@pytest.mark.parametrize("good", ["a:1", "c:1", "e:1"])
+def test_one_of_many_servers_can_be_used(answer: Answer, good: str) -> None:
+    cluster = Cluster(5)
+    cluster.answers = dict.fromkeys(cluster.listed, answer)
+    cluster.answers[good] = Load(1000, accepts_sessions=True)
+    for _ in range(5):
+        assert cluster.session() == good
+    others = [target for target in cluster.listed if target != good]
+    if not isinstance(answer, Load):
+        assert {cluster.any() for _ in range(20)} == {good}, "the others are set aside"
+        assert max(Counter(cluster.asked)[target] for target in others) <= 1
+
+
+def test_a_full_server_is_preferred_to_a_silent_one() -> None:
+    cluster = Cluster(3)
+    cluster.lose("a:1")
+    cluster.answers["b:1"] = None
+    cluster.answers["c:1"] = Load(0, accepts_sessions=False)
+    assert cluster.session() == "c:1"
+    cluster.lose("c:1")
+    assert cluster.session() == "b:1"
+
+
+def test_no_server_can_be_reached() -> None:
+    cluster = Cluster(3)
+    cluster.lose(*cluster.listed)
+    with pytest.raises(ServerUnavailable, match=r"none of the servers .* can be reached; the first one: no connection"):
+        cluster.session()
+
+
+def test_many_silent_servers_are_not_all_waited_for() -> None:
+    cluster = Cluster(26)
+    cluster.answers = dict.fromkeys(cluster.listed, None)
+    cluster.session()
+    assert len(cluster.asked) == 16
+
+
+def test_a_server_alone_is_not_asked() -> None:
+    cluster = Cluster(1)
+    assert cluster.session() == "a:1"
+    assert cluster.asked == []
+
+
+def test_a_list_that_changes() -> None:
+    cluster = Cluster(2)
+    lost = weakref.ref(cluster.server("a:1"))
+    cluster.servers.failed(cluster.server("b:1"))
+    cluster.listed = ["b:1", "c:1"]
+    cluster.answers["c:1"] = Load(0, accepts_sessions=True)
+    assert {cluster.session() for _ in range(20)} == {"a:1"}, "the list is new"
+    cluster.clock.now += 4
+    assert {cluster.session() for _ in range(50)} == {"b:1", "c:1"}
+    gc.collect()
+    assert lost() is None, "no session uses it"
+
+
+def test_after_the_end() -> None:
+    cluster = Cluster(2)
+    used = cluster.server("a:1")
+    assert used.channel in cluster.servers.close()
+    cluster.listed = ["d:1"]
+    cluster.clock.now += 4
+    with pytest.raises(ServerUnavailable, match="is closed"):
+        cluster.session()
+
+
+def test_the_token_is_not_sent_unencrypted_to_any_address(tmp_path: Path) -> None:
+    path = tmp_path / "servers.json"
+    path.write_text('[{"targets": ["127.0.0.1:1", "10.0.0.1:2"]}]')
+    for target in ("127.0.0.1:1,10.0.0.1:2", ["10.0.0.1:2"], path, lambda: "10.0.0.1:2", "dns:///example.com:2"):
+        with pytest.raises(InvalidArgument, match=r"a token would be sent to \S+:2 unencrypted"):
+            Client(target, token="secret")
+    with pytest.raises(InvalidArgument, match=r"the document .* is read from example.com:80 unencrypted, .* use https"):
+        Client("http://example.com/servers", token="secret", tls=Tls())
+    Client(path, token="secret", tls=Tls()).close()
+    Client("127.0.0.1:1,[::1]:2,unix:/run/a.sock", token="secret").close()
+
+
+def test_a_later_address_to_which_the_token_must_not_be_sent(caplog: pytest.LogCaptureFixture) -> None:
+    clock, listed = Clock(), ["127.0.0.1:1"]
+    connection = Connection.prepare("secret", None)
+    addresses = AddressList(source_of(lambda: listed), connection.check, clock)
+    listed.append("10.0.0.1:2")
+    clock.now += 4
+    addresses.refresh()
+    assert [address.target for address in addresses.addresses] == ["127.0.0.1:1"]
+    assert "a token would be sent to 10.0.0.1:2 unencrypted" in caplog.text
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+@pytest.mark.parametrize("target", ["127.0.0.1:1,b", ["127.0.0.1:1", "http://a/x"], "127.0.0.1:1,file:/x", [5]])
+def test_a_list_with_an_invalid_address(client: Any, target: Any) -> None:
+    with pytest.raises(InvalidArgument, match="target "):
+        client(target)
+
+
+def test_a_channel_is_closed_when_no_session_uses_it() -> None:
+    listed = ["127.0.0.1:1", "127.0.0.1:2"]
+    servers = Servers.of(grpc, lambda: listed, Connection.prepare("", None), 1 << 20)
+    one = servers.any()
+    channel = one.channel
+    del servers, one
+    gc.collect()
+    with pytest.raises(ValueError, match="closed channel"):
+        channel.unary_unary("/x/Y")(b"", timeout=60)

@@ -1,0 +1,311 @@
+"""Where the addresses of servers are listed, and when the list is read again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport import InvalidArgument, ServerUnavailable, targets
+from logitport.targets import Address, AddressList, source_of
+from tests.conftest import free_address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LISTS: list[tuple[Any, list[str]]] = [
+    ("a:1", ["a:1"]),
+    ("a:1,b:2", ["a:1", "b:2"]),
+    ("a:1, b:2", ["a:1", "b:2"]),
+    ("unix:/run/a.sock,[::1]:2", ["unix:/run/a.sock", "[::1]:2"]),
+    ("ipv4:10.0.0.1:1,10.0.0.2:1", ["ipv4:10.0.0.1:1,10.0.0.2:1"]),
+    ("dns://10.0.0.1/a:1", ["dns://10.0.0.1/a:1"]),
+    (["a:1", "b:2"], ["a:1", "b:2"]),
+    (("unix:/with,comma",), ["unix:/with,comma"]),
+]
+
+
+class Clock:
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def addresses(target: Any) -> list[str]:
+    return [address.target for address in source_of(target).read()]
+
+
+def document(*groups: Any) -> bytes:
+    return json.dumps(groups).encode()
+
+
+@pytest.mark.parametrize(("target", "listed"), LISTS)
+def test_lists_of_addresses(target: Any, listed: list[str]) -> None:
+    assert addresses(target) == listed
+    assert not source_of(target).changes
+
+
+@pytest.mark.parametrize("target", [50051, None, b"a:1", {"a:1"}])
+def test_what_is_no_target(target: Any) -> None:
+    with pytest.raises(InvalidArgument, match="write HOST:PORT or unix:PATH, as text; several addresses"):
+        source_of(target)
+
+
+def test_an_empty_list() -> None:
+    with pytest.raises(InvalidArgument, match="target lists no address"):
+        AddressList(source_of([]), lambda _: None)
+
+
+@pytest.mark.parametrize("form", ["file:{}", "file://{}", "file://localhost{}", "{}"])
+def test_a_file_with_addresses(form: str, tmp_path: Path) -> None:
+    path = tmp_path / "servers.json"
+    path.write_bytes(document({"targets": ["a:1", "b:2"], "labels": {"zone": "1"}}, {"targets": ["c:3"]}))
+    target = form.format(path)
+    assert addresses(target if form.startswith("file") else Path(target)) == ["a:1", "b:2", "c:3"]
+
+
+BAD_DOCUMENTS = {
+    "not JSON": (b"targets: [a:1]", "is not JSON"),
+    "an object": (b'{"targets": ["a:1"]}', "is not a list"),
+    "a list of texts": (b'["a:1"]', 'element 0 has no list of texts in "targets"'),
+    "targets as a text": (document({"targets": ["a:1"]}, {"targets": "b:1"}), "element 1 has no list"),
+    "a number": (document({"targets": [5]}), "element 0 has no list"),
+    "no targets": (document({"labels": {}}), "element 0 has no list"),
+    "no address": (document({"targets": []}), "lists no address"),
+    "no port": (document({"targets": ["a"]}), "'a' has no port"),
+    "too large": (b" " * (targets.MAX_DOCUMENT_BYTES + 1), "has more than 1048576 bytes"),
+    "deep": (b"[" * 100_000, "is not JSON"),
+}
+
+
+def refuse_without_port(target: str) -> None:
+    if ":" not in target:
+        raise InvalidArgument(f"target {target!r} has no port")
+
+
+@pytest.mark.parametrize(("content", "reason"), BAD_DOCUMENTS.values(), ids=BAD_DOCUMENTS.keys())
+def test_a_document_that_is_malformed_at_start(content: bytes, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "servers.json"
+    path.write_bytes(content)
+    with pytest.raises(InvalidArgument, match=reason) as refused:
+        AddressList(source_of(path), refuse_without_port)
+    assert str(path) in str(refused.value)
+
+
+def test_a_file_that_cannot_be_read_at_start(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=rf"cannot read {tmp_path}/none\.json, .*: No such file"):
+        AddressList(source_of(f"file:{tmp_path}/none.json"), print)
+
+
+def test_the_list_is_read_again_when_it_is_old(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    path, clock = tmp_path / "servers.json", Clock()
+    path.write_bytes(document({"targets": ["a:1", "a:1"]}))
+    listed = AddressList(source_of(path), refuse_without_port, clock)
+    assert listed.addresses == (Address("a:1"),)
+    assert not listed.single, "another address may be added"
+    path.write_bytes(document({"targets": ["b:2"]}))
+    clock.now += 2.9
+    listed.refresh()
+    assert listed.addresses == (Address("a:1"),)
+    clock.now += 0.2
+    listed.refresh()
+    assert listed.addresses == (Address("b:2"),)
+    assert "now lists b:2" in caplog.text
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", document({"targets": ["without-port"]}), None])
+def test_a_later_list_that_cannot_be_used(
+    content: bytes | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, clock = tmp_path / "servers.json", Clock()
+    path.write_bytes(document({"targets": ["a:1"]}))
+    listed = AddressList(source_of(path), refuse_without_port, clock)
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    for _ in range(2):
+        clock.now += 4
+        listed.refresh()
+        listed.refresh()
+    assert listed.addresses == (Address("a:1"),)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    assert str(path) in caplog.text
+    assert "the last addresses stay in use: a:1" in caplog.text
+    path.write_bytes(document({"targets": ["c:1"]}))
+    clock.now += 4
+    listed.refresh()
+    assert listed.addresses == (Address("c:1"),)
+
+
+def test_only_one_thread_reads() -> None:
+    reading, go_on, clock = threading.Event(), threading.Event(), Clock()
+    calls = []
+
+    def read() -> list[str]:
+        calls.append(1)
+        if len(calls) > 1:
+            reading.set()
+            assert go_on.wait(60)
+        return ["a:1"]
+
+    listed = AddressList(source_of(read), print, clock)
+    clock.now += 4
+    thread = threading.Thread(target=listed.refresh)
+    thread.start()
+    assert reading.wait(60)
+    listed.refresh()
+    go_on.set()
+    thread.join()
+    assert len(calls) == 2
+
+
+def test_a_function() -> None:
+    assert addresses(lambda: "a:1, b:2") == ["a:1", "b:2"]
+    assert addresses(lambda: ("a:1", "b:2")) == ["a:1", "b:2"]
+
+    def fails() -> list[str]:
+        raise RuntimeError("no cluster")
+
+    with pytest.raises(ServerUnavailable, match=r"the function .*fails .* raised RuntimeError: no cluster"):
+        addresses(fails)
+    with pytest.raises(ServerUnavailable, match="raised TypeError"):
+        addresses(lambda: None)
+
+
+def test_all_addresses_of_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def resolve(host: str, port: int, **kind: int) -> list[Any]:
+        asked.append((host, port))
+        (type_,) = kind.values()
+        return [
+            (socket.AF_INET, type_, 6, "", ("10.0.0.1", port)),
+            (socket.AF_INET6, type_, 6, "", ("2001:db8::1", port, 0, 0)),
+        ]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    found = source_of("dns:///servers.example:50051").read()
+    assert found == [Address("10.0.0.1:50051", "servers.example"), Address("[2001:db8::1]:50051", "servers.example")]
+    assert addresses("dns:servers.example") == ["10.0.0.1:443", "[2001:db8::1]:443"]
+    assert asked == [("servers.example", 50051), ("servers.example", 443)]
+
+
+def test_a_name_that_cannot_be_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolve(*_: object, **__: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with pytest.raises(ServerUnavailable, match=r"cannot resolve dns:///a:1: .*not known"):
+        addresses("dns:///a:1")
+
+
+@pytest.fixture
+def web() -> Iterator[tuple[str, dict[str, tuple[int, bytes]]]]:
+    """The URL of a server of documents on this machine, and its status and content by path."""
+    pages: dict[str, tuple[int, bytes]] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, content = pages[self.path]
+            self.send_response(status)
+            self.send_header("Location", "/servers")
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", pages
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_document_on_the_web(web: tuple[str, dict[str, tuple[int, bytes]]]) -> None:
+    url, pages = web
+    pages["/servers"] = pages["/?zone=1"] = 200, document({"targets": ["a:1"]})
+    assert addresses(f"{url}/servers") == ["a:1"]
+    assert addresses(f"{url}/?zone=1") == ["a:1"]
+
+
+@pytest.mark.parametrize("status", [302, 404, 500])
+def test_a_document_with_another_status(web: tuple[str, dict[str, tuple[int, bytes]]], status: int) -> None:
+    url, pages = web
+    pages["/servers"] = 200, document({"targets": ["a:1"]})
+    pages["/x"] = status, document({"targets": ["a:1"]})
+    with pytest.raises(ServerUnavailable, match=f"{url}/x: it answers with status {status}"):
+        addresses(f"{url}/x")
+
+
+def test_a_document_that_is_too_large(web: tuple[str, dict[str, tuple[int, bytes]]]) -> None:
+    url, pages = web
+    pages["/servers"] = 200, b" " * (2 * targets.MAX_DOCUMENT_BYTES)
+    with pytest.raises(InvalidArgument, match="has more than 1048576 bytes"):
+        addresses(f"{url}/servers")
+
+
+def test_a_web_server_that_answers_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sends a byte from time to time, so that no single wait is long."""
+    monkeypatch.setattr(targets, "_DOCUMENT_SECONDS", 0.3)
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def trickle() -> None:
+            peer, _ = listening.accept()
+            with peer:
+                try:
+                    while not ended.wait(0.05):
+                        peer.send(b"x")
+                except OSError:
+                    pass
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        try:
+            with pytest.raises(ServerUnavailable, match="cannot read http://127"):
+                addresses(f"http://127.0.0.1:{listening.getsockname()[1]}/servers")
+        finally:
+            ended.set()
+            thread.join()
+
+
+def test_no_web_server() -> None:
+    with pytest.raises(ServerUnavailable, match=r"cannot read http://127.*refused"):
+        addresses(f"http://{free_address()}/servers")
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("http://a", "is a URL; write HOST:PORT"),
+        ("https://a:1/", "is a URL; write HOST:PORT"),
+        ("http://:1/x", "is a URL; write HOST:PORT"),
+        ("http://a:x/y", "is not a valid URL"),
+        ("https://u:p@a/x", "the URL of a document on a has a user name or password"),
+    ],
+)
+def test_a_url_that_is_no_document(url: str, reason: str) -> None:
+    with pytest.raises(InvalidArgument, match=reason):
+        source_of(url)
+
+
+def test_what_decides_where_a_token_is_sent() -> None:
+    assert source_of("dns:///a:1").name == "dns:///a:1"
+    assert source_of("http://a/x").unencrypted_host == "a:80"
+    assert source_of("http://[::1]:5/x").unencrypted_host == "[::1]:5"
+    assert source_of("https://a/x").unencrypted_host == ""
