@@ -66,6 +66,7 @@ SLOW_FILES = frozenset(
         "end_to_end/test_nothing_is_lost.py",
         "end_to_end/test_reconnect.py",
         "end_to_end/test_serve.py",
+        "end_to_end/test_several_servers.py",
         "end_to_end/test_signed.py",
         "end_to_end/test_tls.py",
         "end_to_end/test_tokens.py",

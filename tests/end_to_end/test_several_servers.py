@@ -1,0 +1,260 @@
+"""Several servers: sessions spread over them, and continue on others when one is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+import pytest
+
+from logitport import AsyncClient, Client, Request, ServerUnavailable, Session, Tls
+from logitport.integrations.common import environment
+from tests.client.programs.runtime.build import repetition_penalty
+from tests.conftest import free_address
+from tests.waiting import stop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.conftest import RunningServer
+
+VOCAB = 64
+NGRAMS = ("no_repeat_ngram", {"ngram_size": 2})
+
+
+@pytest.fixture
+def cluster(start_server: Callable[..., RunningServer]) -> list[RunningServer]:
+    return [start_server("--no-entry-points") for _ in range(3)]
+
+
+def targets(cluster: list[RunningServer]) -> list[str]:
+    return [server.target for server in cluster]
+
+
+def kill(server: RunningServer) -> None:
+    server.process.kill()
+    server.process.wait()
+
+
+def sessions_of(server: RunningServer) -> list[int]:
+    """The number of sessions of a server, and of their requests."""
+    from logitport_proto import processing_pb2, processing_pb2_grpc
+
+    with grpc.insecure_channel(server.target) as channel:
+        stub = processing_pb2_grpc.LogitProcessingStub(channel)
+        load = stub.GetLoad(processing_pb2.GetLoadRequest(), timeout=200)
+        return [load.sessions, load.requests]
+
+
+class Engine:
+    """A session with two requests, whose tokens are compared with the result of the processor in this process."""
+
+    def __init__(self, client: Client, seed: int) -> None:
+        self.session = client.session(vocab_size=VOCAB, dtype="float32", max_requests=4)
+        self.random = random.Random(seed)
+        prompts = [[self.random.randrange(VOCAB) for _ in range(20)] for _ in range(2)]
+        self.handles = [self.session.add(Request(prompt, processors=[NGRAMS])) for prompt in prompts]
+        self.histories = prompts
+        self.new: list[list[int]] = [[], []]
+        self.wrong = 0
+        self.steps = 0
+
+    @staticmethod
+    def denied(history: list[int]) -> set[int]:
+        """Ids that would repeat a bigram."""
+        return {after for before, after in pairwise(history) if before == history[-1]}
+
+    def step(self) -> None:
+        logits = np.zeros((2, VOCAB), np.float32)
+        self.session.step(dict(zip(self.handles, self.new, strict=True))).apply(logits)
+        for place, history in enumerate(self.histories):
+            self.wrong += set(np.flatnonzero(np.isinf(logits[place])).tolist()) != self.denied(history)
+            token = self.random.choice(np.flatnonzero(~np.isinf(logits[place])).tolist())
+            history.append(token)
+            self.new[place] = [token]
+        self.steps += 1
+
+
+def run(engines: list[Engine], steps: int, then: Callable[[], object]) -> None:
+    """Run all engines at the same time, and do something when each is in the middle of its steps."""
+    half = threading.Barrier(len(engines) + 1)
+
+    def generate(engine: Engine) -> None:
+        for number in range(steps):
+            if number == steps // 2:
+                half.wait(60)
+            engine.step()
+
+    with ThreadPoolExecutor(len(engines)) as threads:
+        running = [threads.submit(generate, engine) for engine in engines]
+        half.wait(60)
+        then()
+        for one in running:
+            one.result()
+
+
+def test_a_server_is_killed_in_the_middle(cluster: list[RunningServer]) -> None:
+    with Client(targets(cluster), timeout=200) as client:
+        engines = [Engine(client, seed) for seed in range(9)]
+        before = [sessions_of(server)[0] for server in cluster]
+        assert sum(before) == 9
+        assert max(before) <= 6
+        busiest = cluster[before.index(max(before))]
+        run(engines, 60, lambda: kill(busiest))
+        assert sum(engine.wrong for engine in engines) == 0
+        assert [engine.steps for engine in engines] == [60] * 9
+        assert sum(engine.session.reconnects for engine in engines) == max(before)
+        after = [sessions_of(server) for server in cluster if server is not busiest]
+        assert sum(sessions for sessions, _ in after) == 9
+        assert sum(requests for _, requests in after) == 18
+
+
+def test_servers_that_are_killed_one_after_another_and_come_back(
+    cluster: list[RunningServer], start_server: Callable[..., RunningServer]
+) -> None:
+    """A rolling restart: each server is replaced while the other ones run."""
+    listed = targets(cluster)
+    with Client(lambda: listed, timeout=200) as client:
+        engines = [Engine(client, seed) for seed in range(4)]
+        for server in cluster:
+            new = start_server("--no-entry-points")
+            listed = [new.target, *(target for target in listed if target != server.target)]
+            run(engines, 10, lambda server=server: kill(server))
+        assert sum(engine.wrong for engine in engines) == 0
+        assert [engine.steps for engine in engines] == [30] * 4
+
+
+def test_a_server_is_stopped(start_server: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logitport.session.channel._MARGIN_SECONDS", 1.0)
+    cluster = [start_server("--no-entry-points", "--processor-timeout-seconds", "0.5") for _ in range(3)]
+    with Client(targets(cluster), timeout=200) as client:
+        engines = [Engine(client, seed) for seed in range(6)]
+        before = [sessions_of(server)[0] for server in cluster]
+        stopped = cluster[before.index(max(before))]
+        run(engines, 20, lambda: stop(stopped.process))
+        assert sum(engine.wrong for engine in engines) == 0
+        assert sum(engine.session.reconnects for engine in engines) >= max(before)
+        assert sum(sessions_of(server)[0] for server in cluster if server is not stopped) == 6
+        stopped.process.send_signal(signal.SIGCONT)
+
+
+def test_one_address_is_wrong_from_the_start(cluster: list[RunningServer]) -> None:
+    with Client([free_address(), *targets(cluster)[:2]], timeout=200) as client:
+        for _ in range(6):
+            with client.session(vocab_size=VOCAB) as session:
+                assert session.reconnects == 0
+        for _ in range(6):
+            assert client.processors()
+
+
+def test_no_address_is_right() -> None:
+    listed = [free_address(), free_address()]
+    with Client(listed) as client:
+        with pytest.raises(ServerUnavailable, match=r"none of the servers .* can be reached"):
+            client.session(vocab_size=VOCAB)
+        with pytest.raises(ServerUnavailable, match="no connection to"):
+            client.processors()
+
+
+def test_a_document_that_changes(cluster: list[RunningServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logitport.targets._MIN_AGE_SECONDS", 0.0)
+    path = tmp_path / "servers.json"
+
+    def write(*servers: RunningServer) -> None:
+        path.write_text(json.dumps([{"targets": targets(list(servers)), "labels": {"job": "logitport"}}]))
+
+    first, second, third = cluster
+    write(first)
+    monkeypatch.setenv(environment.TARGET, f"file:{path}")
+    with environment.client() as client:
+        engine = Engine(client, 1)
+        engine.step()
+        assert sessions_of(first) == [1, 2]
+        write(second)
+        kill(first)
+        engine.step()
+        assert sessions_of(second) == [1, 2]
+        path.write_text("not JSON")
+        with client.session(vocab_size=VOCAB):
+            assert sessions_of(second)[0] == 2
+        path.unlink()
+        kill(second)
+        threading.Timer(1.0, write, [third]).start()
+        engine.step()
+        assert sessions_of(third) == [1, 2]
+        assert engine.wrong == 0
+
+
+def test_registrations_are_on_the_server_of_each_session(cluster: list[RunningServer]) -> None:
+    """These servers have no registry in common."""
+    program = repetition_penalty(4).program
+    with Client(targets(cluster), timeout=200) as client:
+        opened: list[Session] = []
+        while len({session.session_id for session in opened}) < 6:
+            opened.append(client.session(vocab_size=VOCAB))
+        assert len([server for server in cluster if sessions_of(server)[0]]) > 1
+        registered = client.register(program, name="test/repetition")
+        opened += [client.session(vocab_size=VOCAB) for _ in range(4)]
+        for session in opened:
+            handle = session.add(Request([1], processors=[("test/repetition", {"penalty": 2.0})]))
+            logits = np.ones((1, VOCAB), np.float32)
+            session.step({handle: []}).apply(logits)
+            assert logits[0, 1] == 0.5
+        kill(next(server for server in cluster if sessions_of(server)[0]))
+        for session in opened:
+            handle = session.add(Request([2], processors=[(registered, {"penalty": 2.0})]))
+            logits = np.ones((1, VOCAB), np.float32)
+            session.step({handle: []}).apply(logits)
+            assert logits[0, 2] == 0.5
+
+
+def test_calls_go_to_another_server(cluster: list[RunningServer]) -> None:
+    request = Request(processors=[("disallowed_tokens", {"token_ids": [3]})])
+    logits = np.zeros((1, VOCAB), np.float32)
+    with Client(",".join(targets(cluster))) as client:
+        for _ in range(10):
+            client.processors()
+        kill(cluster[0])
+        for _ in range(10):
+            assert np.isinf(client.apply(logits, [request]).logits[0, 3])
+            assert client.processor("disallowed_tokens").builtin
+
+    async def apply() -> None:
+        async with AsyncClient(targets(cluster)) as client:
+            for _ in range(10):
+                await client.processors()
+            kill(cluster[1])
+            for _ in range(10):
+                assert np.isinf((await client.apply(logits, [request])).logits[0, 3])
+
+    asyncio.run(apply())
+
+
+def test_all_addresses_of_a_name_over_tls(start_server: Callable[..., RunningServer], authority: Any) -> None:
+    """The certificate has the name, and not the address that the name resolves to."""
+    files = authority.issue_server()
+    server = start_server("--tls-cert", str(files.cert), "--tls-key", str(files.key))
+    port = server.target.rpartition(":")[2]
+    with Client(f"dns:///localhost:{port}", tls=Tls(ca=authority.ca), token="secret") as client:
+        client.session(vocab_size=VOCAB).close()
+        assert client.processors()
+
+
+def test_a_certificate_with_another_name(start_server: Callable[..., RunningServer], authority: Any) -> None:
+    files = authority.issue("servers.example")
+    server = start_server("--tls-cert", str(files.cert), "--tls-key", str(files.key))
+    listed = [server.target, free_address()]
+    with Client(listed, tls=Tls(ca=authority.ca)) as client, pytest.raises(ServerUnavailable):
+        client.session(vocab_size=VOCAB)
+    with Client(listed, tls=Tls(ca=authority.ca, server_name="servers.example")) as client:
+        client.session(vocab_size=VOCAB).close()
+        assert client.processors()
