@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 import orjson
 
 from logitport import payload
-from logitport.errors import InvalidArgument, InvalidParams, InvalidTokenId, UnknownProcessor
+from logitport.core.history import History, int32_ids
+from logitport.errors import InvalidArgument, InvalidParams, UnknownProcessor
 from logitport.shipping import serialize
 from logitport_proto import common_pb2
 
@@ -116,6 +117,20 @@ class Request:
         Raises:
             InvalidTokenId, InvalidParams, InvalidArgument, PayloadNotPortable: a field is invalid.
         """
+        message = self.to_proto_without_history()
+        set_history(message, self.history())
+        return message
+
+    def history(self) -> History:
+        """Make a history of its ids. Raises InvalidTokenId."""
+        where = f"request {self.request_id!r}:"
+        return History(
+            int32_ids(self.prompt_token_ids, f"{where} prompt_token_ids"),
+            int32_ids(self.output_token_ids, f"{where} output_token_ids"),
+        )
+
+    def to_proto_without_history(self) -> common_pb2.Request:
+        """Convert to a message without token ids. Raises as `to_proto`."""
         if self.on_error not in _ON_ERROR:
             raise InvalidArgument(f"on_error is {self.on_error!r}; write 'abort' or 'skip'")
         message = common_pb2.Request(
@@ -126,13 +141,6 @@ class Request:
                 setattr(message, name, getattr(self, name))
             except (TypeError, ValueError) as error:
                 raise InvalidArgument(f"{name} is {getattr(self, name)!r}; pass text ({error})") from error
-        for name in ("prompt_token_ids", "output_token_ids"):
-            try:
-                getattr(message, name).extend(getattr(self, name))
-            except (TypeError, ValueError) as error:
-                raise InvalidTokenId(
-                    f"request {self.request_id!r}: {name} must be integers of 32 bits ({error})"
-                ) from error
         for processor, params in self._checked_processors():
             message.processors.append(
                 common_pb2.ProcessorCall(
@@ -153,9 +161,20 @@ class Request:
 
 def message_of(request: Request) -> common_pb2.Request:
     """Call `Request.to_proto`. Raises InvalidArgument also for an object that is not a Request."""
+    return checked(request).to_proto()
+
+
+def checked(request: Request) -> Request:
+    """Return the request. Raises InvalidArgument for an object that is not a Request."""
     if not isinstance(request, Request):
         raise InvalidArgument(f"an object of type {type(request).__name__} is not a request: pass a logitport.Request")
-    return request.to_proto()
+    return request
+
+
+def set_history(message: common_pb2.Request, history: History) -> None:
+    """Write a history into a message without one."""
+    message.prompt_ids = history.prompt_token_ids.astype("<i4", copy=False).tobytes()
+    message.output_ids = history.output_token_ids.astype("<i4", copy=False).tobytes()
 
 
 def name_processor(processor: ProcessorLike) -> common_pb2.Processor:

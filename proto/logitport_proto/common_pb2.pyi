@@ -126,10 +126,12 @@ class ProcessorCall(_message.Message):
     def __init__(self, processor: _Optional[_Union[Processor, _Mapping]] = ..., params: _Optional[bytes] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("request_id", "prompt_token_ids", "output_token_ids", "processors", "sampling_params", "tenant", "on_error")
+    __slots__ = ("request_id", "prompt_token_ids", "output_token_ids", "prompt_ids", "output_ids", "processors", "sampling_params", "tenant", "on_error")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_IDS_FIELD_NUMBER: _ClassVar[int]
     PROCESSORS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_PARAMS_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -137,11 +139,13 @@ class Request(_message.Message):
     request_id: str
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     output_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    prompt_ids: bytes
+    output_ids: bytes
     processors: _containers.RepeatedCompositeFieldContainer[ProcessorCall]
     sampling_params: bytes
     tenant: str
     on_error: OnError
-    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., processors: _Optional[_Iterable[_Union[ProcessorCall, _Mapping]]] = ..., sampling_params: _Optional[bytes] = ..., tenant: _Optional[str] = ..., on_error: _Optional[_Union[OnError, str]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., prompt_ids: _Optional[bytes] = ..., output_ids: _Optional[bytes] = ..., processors: _Optional[_Iterable[_Union[ProcessorCall, _Mapping]]] = ..., sampling_params: _Optional[bytes] = ..., tenant: _Optional[str] = ..., on_error: _Optional[_Union[OnError, str]] = ...) -> None: ...
 
 class Edits(_message.Message):
     __slots__ = ("rows", "kinds", "offsets", "ids", "values")

@@ -117,6 +117,8 @@ REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "a tenant's name": ({"tenant": "x" * MIB}, "INVALID_ARGUMENT"),
     "a chain": ({"processors": [CALL] * 100_000}, "LIMIT_EXCEEDED"),
     "a prompt": ({"prompt_token_ids": [1] * (2 * MIB)}, "LIMIT_EXCEEDED"),
+    "a prompt in a column": ({"prompt_ids": bytes(8 * MIB)}, "LIMIT_EXCEEDED"),
+    "an output in a column": ({"output_ids": bytes(8 * MIB)}, "LIMIT_EXCEEDED"),
     "an output": ({"output_token_ids": [1] * (2 * MIB)}, "LIMIT_EXCEEDED"),
     "parameters": ({"processors": [{**CALL, "params": b'{"ngram_size":2' + b" " * MIB + b"}"}]}, "LIMIT_EXCEEDED"),
     "sampling parameters": ({"sampling_params": b"{" + b" " * (8 * MIB) + b"}"}, "LIMIT_EXCEEDED"),

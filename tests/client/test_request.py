@@ -54,8 +54,10 @@ def test_every_field_is_sent() -> None:
         on_error="skip",
     )
     message = request.to_proto()
-    assert list(message.prompt_token_ids) == [1, 2]
-    assert list(message.output_token_ids) == [3]
+    assert message.prompt_ids == np.array([1, 2], "<i4").tobytes()
+    assert message.output_ids == np.array([3], "<i4").tobytes()
+    assert not message.prompt_token_ids
+    assert not message.output_token_ids
     assert (message.request_id, message.tenant, message.on_error) == ("r-1", "acme", common_pb2.ON_ERROR_SKIP)
     assert orjson.loads(message.sampling_params) == {"temperature": 0.5, "extra_args": {"a": [None, True]}}
     assert [call.processor.WhichOneof("by") for call in message.processors] == ["builtin", "name"]

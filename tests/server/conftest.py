@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -176,8 +176,8 @@ class EngineRequest:
     programs_on_server: bool = False
 
     def to_proto(self) -> processing_pb2.SlottedRequest:
-        message = self.request.to_proto()
-        message.output_token_ids[:] = self.history[len(self.request.prompt_token_ids) :]
+        output = self.history[len(self.request.prompt_token_ids) :]
+        message = replace(self.request, output_token_ids=output).to_proto()
         return processing_pb2.SlottedRequest(
             slot=self.slot,
             generation=self.generation,

@@ -40,8 +40,8 @@ class History:
         self.length = self.prompt_length + len(output_token_ids)
         self.draft_tokens = 0
         self._buffer = np.empty(max(_SMALLEST_CAPACITY, self.length + self.length // 8), np.int32)
-        self._buffer[: self.prompt_length] = _int32(prompt_token_ids)
-        self._buffer[self.prompt_length : self.length] = _int32(output_token_ids)
+        self._buffer[: self.prompt_length] = int32_ids(prompt_token_ids)
+        self._buffer[self.prompt_length : self.length] = int32_ids(output_token_ids)
         self._ids = self._buffer.data  # reads and writes of single ids are faster through a memoryview
 
     def __len__(self) -> int:
@@ -108,18 +108,22 @@ class History:
         return zlib.crc32(self.token_ids.astype("<i4", copy=False).tobytes())
 
 
-def _int32(token_ids: TokenIds) -> NDArray[np.integer[Any]]:
-    """Convert ids to an array of values that fit int32. The check is explicit because numpy may wrap larger values."""
+def int32_ids(token_ids: TokenIds, where: str = "token ids") -> NDArray[np.integer[Any]]:
+    """Convert ids to an array of integers, [n], with values that fit int32. `where` is their name in errors.
+
+    Raises:
+        InvalidTokenId: a value is no integer of 32 bits. The check is explicit because numpy may wrap larger values.
+    """
     try:
         ids = np.asarray(token_ids)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidTokenId(f"token ids must be integers of 32 bits ({error})") from error
+        raise InvalidTokenId(f"{where} must be integers of 32 bits ({error})") from error
     if not ids.size:
         return np.empty(0, np.int32)
     if ids.ndim != 1 or ids.dtype.kind not in "biu":
-        raise InvalidTokenId(f"token ids must be integers of 32 bits, not {ids.dtype}{list(ids.shape)}")
+        raise InvalidTokenId(f"{where} must be integers of 32 bits, not {ids.dtype}{list(ids.shape)}")
     if ids.dtype != np.int32 and not (ids.min() >= _INT32.min and ids.max() <= _INT32.max):
-        raise InvalidTokenId(f"token ids must be integers of 32 bits, but go from {ids.min()} to {ids.max()}")
+        raise InvalidTokenId(f"{where} must be integers of 32 bits, but go from {ids.min()} to {ids.max()}")
     return ids
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Union
 
-from logitport.core.history import History, extend_crc
+from logitport.core.history import extend_crc
 from logitport.errors import InternalError, InvalidArgument, InvalidTokenId, UnknownRequest
 from logitport.programs.request_tokens import RequestTokens
-from logitport.request import message_of
+from logitport.request import checked, set_history
 from logitport_proto import common_pb2, processing_pb2
 
 if TYPE_CHECKING:
@@ -52,10 +52,9 @@ class Handle:
         self.slot = slot
         self.generation = generation
         # A copy made at admission, so that later changes to the engine's objects have no effect.
-        self._message = message_of(request)
+        self._message = checked(request).to_proto_without_history()
         self.request_id = self._message.request_id
-        self.history = History(request.prompt_token_ids, request.output_token_ids)
-        del self._message.prompt_token_ids[:], self._message.output_token_ids[:]
+        self.history = request.history()
         self.tokens = RequestTokens(self.history)
         self.crc = self.history.crc()
         self.processors: tuple[str, ...] = ()
@@ -88,8 +87,7 @@ class Handle:
         """Convert to a message, with the present history."""
         message = common_pb2.Request()
         message.CopyFrom(self._message)
-        message.prompt_token_ids.extend(self.history.prompt_token_ids.tolist())
-        message.output_token_ids.extend(self.history.output_token_ids.tolist())
+        set_history(message, self.history)
         return message
 
     def extend(self, token_ids: Sequence[int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import orjson
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _MAX_NAME_LENGTH = 256
 _MAX_LABEL_LENGTH = 256  # longer than any valid name or digest
 _INLINE = "(shipped inline)"
+_ID_BYTES = 4  # of an id in a column
 # Reading longer parameters, which cannot pause, takes milliseconds.
 _LARGE_PARAMS_BYTES = 1 << 16
 
@@ -87,8 +88,7 @@ class Admission:
         for field in ("request_id", "tenant"):
             if len(getattr(message, field).encode()) > _MAX_NAME_LENGTH:
                 raise InvalidArgument(f"{field} is longer than {_MAX_NAME_LENGTH} bytes")
-        prompt = check_token_ids(message.prompt_token_ids, engine.vocab_size, "prompt_token_ids")
-        output = check_token_ids(message.output_token_ids, engine.vocab_size, "output_token_ids")
+        prompt, output = (read_token_ids(message, part, engine.vocab_size) for part in ("prompt", "output"))
         self._sampling_params = json_object(message.sampling_params, "sampling_params")
         self._context = RequestContext(
             message.request_id,
@@ -209,6 +209,7 @@ def check_limits(request: common_pb2.Request, limits: ServerConfig) -> None:
             "(docs/security.md, Tenants)"
         )
     length = len(request.prompt_token_ids) + len(request.output_token_ids)
+    length += (len(request.prompt_ids) + len(request.output_ids)) // _ID_BYTES
     if length > limits.max_tokens_per_request:
         raise too_many_tokens(length, limits.max_tokens_per_request)
     if len(request.processors) > limits.max_processors_per_request:
@@ -224,7 +225,29 @@ def check_limits(request: common_pb2.Request, limits: ServerConfig) -> None:
         )
 
 
-def check_token_ids(token_ids: Sequence[int], vocab_size: int, where: str) -> np.ndarray[Any, np.dtype[np.int32]]:
+def read_token_ids(
+    request: common_pb2.Request, part: Literal["prompt", "output"], vocab_size: int
+) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """Read the ids of the prompt or the output, int32[n], from the list or the column that holds them.
+
+    Raises:
+        InvalidArgument: both are set, or the column has no whole number of ids.
+        InvalidTokenId: an id is outside [0, vocab_size).
+    """
+    where = f"{part}_token_ids"
+    listed = getattr(request, where)
+    column: bytes = getattr(request, f"{part}_ids")
+    if column:
+        if listed:
+            raise InvalidArgument(f"{where} and {part}_ids are both set; send one of them")
+        if len(column) % _ID_BYTES:
+            raise InvalidArgument(f"{part}_ids has {len(column)} bytes; send {_ID_BYTES} for each id")
+    return check_token_ids(np.frombuffer(column, "<i4") if column else listed, vocab_size, where)
+
+
+def check_token_ids(
+    token_ids: Sequence[int] | np.ndarray[Any, np.dtype[np.int32]], vocab_size: int, where: str
+) -> np.ndarray[Any, np.dtype[np.int32]]:
     """Convert ids to int32[n]. Raises InvalidTokenId if one is outside [0, vocab_size)."""
     ids = np.asarray(token_ids, np.int32)
     if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent
 
 # Element types of the columns, by the full names of their fields. `bytes` fields that are not listed hold JSON, logits
-# or handles.
+# or handles. Those of requests are not listed, because requests are in repeated fields.
 COLUMNS = {
     f"logitport.v1.{field}": dtype
     for dtype, fields in {

@@ -85,6 +85,8 @@ REQUEST = Request(
     tenant="acme",
     on_error=ON_ERROR_SKIP,
 )
+# The same history in columns, with which the SDK sends it.
+COMPACT = Request(request_id="cmpl-8/0", prompt_ids=int32(1, 2, 300), output_ids=int32(7), processors=[BUILTIN])
 FAILED = Failure(
     slot=2,
     error=Error(
@@ -193,6 +195,9 @@ GOLDEN: dict[str, dict[str, Message]] = {
         "opened without a local transport": _reply(1, opened={"session_id": "a", "max_requests": 1}),
         "add": _frame(
             2, add={"requests": [{"request": REQUEST}, {"slot": 5, "generation": 3, "request": {"tenant": "é"}}]}
+        ),
+        "add with a history in columns": _frame(
+            15, add={"requests": [{"slot": 1, "generation": 2, "request": COMPACT}]}
         ),
         "added": _reply(
             2,

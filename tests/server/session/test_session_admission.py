@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import zlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,6 +64,47 @@ def test_a_refused_request_does_not_affect_the_others(
         raise from_proto(reply.failures[0].error)
     assert reply.reads_logits == b"\0\0\1"
     assert len(engine.session) == 2
+
+
+def added(engine: Any, request: common_pb2.Request) -> processing_pb2.RequestsAdded:
+    reply = processing_pb2.RequestsAdded()
+    engine.session.add(processing_pb2.AddRequests(requests=[processing_pb2.SlottedRequest(request=request)]), reply)
+    return reply
+
+
+@pytest.mark.parametrize("prompt", [{"prompt_token_ids": [1, 2]}, {"prompt_ids": int32(1, 2)}])
+@pytest.mark.parametrize("output", [{"output_token_ids": [3]}, {"output_ids": int32(3)}])
+def test_a_history_is_read_from_lists_and_columns(
+    open_engine: Any, prompt: dict[str, Any], output: dict[str, Any]
+) -> None:
+    engine = open_engine(VOCAB)
+    assert not added(engine, common_pb2.Request(**prompt, **output)).failures
+    columns = {"slots": int32(0), "generations": int32(0), "base_lengths": int32(3)}
+    crc = zlib.crc32(int32(1, 2, 3)).to_bytes(4, "little")
+    reply = processing_pb2.StepEdits()
+    engine.session.step(processing_pb2.Step(**columns, history_crcs=crc), reply)
+    assert not reply.failures
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"prompt_ids": int32(1, VOCAB)}, InvalidTokenId, r"prompt_token_ids\[1\] is 10"),
+        ({"output_ids": int32(-1)}, InvalidTokenId, r"output_token_ids\[0\] is -1"),
+        ({"prompt_ids": b"12345"}, InvalidArgument, "prompt_ids has 5 bytes; send 4 for each id"),
+        (
+            {"output_ids": int32(1), "output_token_ids": [1]},
+            InvalidArgument,
+            "output_token_ids and output_ids are both set; send one of them",
+        ),
+    ],
+)
+def test_a_column_that_is_refused(
+    open_engine: Any, fields: dict[str, Any], error: type[LogitportError], message: str
+) -> None:
+    reply = added(open_engine(VOCAB), common_pb2.Request(**fields))
+    with pytest.raises(error, match=message):
+        raise from_proto(reply.failures[0].error)
 
 
 @pytest.mark.parametrize(

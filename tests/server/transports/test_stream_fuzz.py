@@ -51,7 +51,11 @@ def requests(draw: st.DrawFn) -> common_pb2.Request:
         for _ in range(draw(st.integers(0, 3)))
     ]
     return common_pb2.Request(
-        prompt_token_ids=draw(st.one_of(st.just([]), IDS)), processors=calls, on_error=draw(st.integers(0, 3))
+        prompt_token_ids=draw(st.one_of(st.just([]), IDS)),
+        prompt_ids=draw(st.one_of(st.just(b""), st.binary(max_size=9))),
+        output_ids=draw(st.one_of(st.just(b""), st.binary(max_size=9))),
+        processors=calls,
+        on_error=draw(st.integers(0, 3)),
     )
 
 
