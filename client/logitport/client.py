@@ -12,7 +12,7 @@ import grpc
 from logitport import calls
 from logitport.base_client import BaseClient, Call
 from logitport.core import tensors
-from logitport.errors import DeadlineExceeded, LogitportError, ServerUnavailable
+from logitport.errors import DeadlineExceeded, LimitExceeded, LogitportError, ServerUnavailable
 from logitport.session.program_trust import ProgramTrust
 from logitport.session.registrations import Registrations
 from logitport.session.server_choice import ServerChoice
@@ -252,10 +252,10 @@ class Client(BaseClient):
         )
         try:
             session = open_session()
-        except ServerUnavailable:
+        except (LimitExceeded, ServerUnavailable):
             if self._servers.single or self._closed:
                 raise
-            session = open_session()  # on another server: the first one was lost after it had told its load
+            session = open_session()  # on another server: the first one has changed since it reported its load
         if not self._servers.single:
             with suppress(ServerUnavailable, DeadlineExceeded):  # the session then reconnects, and repeats it
                 choice.restore()

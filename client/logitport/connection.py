@@ -183,7 +183,7 @@ def channel_options(max_message_bytes: int, *, retries: bool = True) -> list[tup
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
         *((("grpc.service_config", _SERVICE_CONFIG),) if retries else ()),
-        ("grpc.enable_retries", int(retries)),
+        ("grpc.enable_retries", 1),  # without a policy, only of calls that no server has received
         ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),

@@ -38,7 +38,7 @@ class Load:
     """The load of a server.
 
     Attributes:
-        amount: number of its sessions and requests together; None if it does not tell.
+        amount: number of its sessions and requests together; None if it is not known.
         accepts_sessions: whether it would open a session now.
     """
 
@@ -83,7 +83,7 @@ class Server:
             error = calls.translate(cast("grpc.RpcError", call), self.target, encrypted=self._connection.encrypted)
             if isinstance(error, ServerUnavailable):
                 raise error
-            # It is there. An earlier version does not know the call, and what it refuses, it refuses at `open`, too.
+            # The server runs. An earlier version lacks the call; a server that refuses this caller refuses `open`, too.
             return Load(None, accepts_sessions=True)
 
         return answer

@@ -1,7 +1,8 @@
 """Sessions under faults: `python -m tests.faults --sessions 2000 --seed 1`.
 
 Servers are killed, stopped and continued at random moments, while short sessions run on them. A session must not end
-with an error, and its tokens must equal those of the same session on a server without faults.
+with an error, and its tokens must equal those of the same session on a server without faults. With `--together` each
+session may use all servers.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ class Report:
     lost: list[str] = field(default_factory=list)
 
 
-def run(sessions: int, seed: int, servers: int, threads: int) -> Report:
-    """Run the sessions, and return the report."""
+def run(sessions: int, seed: int, servers: int, threads: int, *, together: bool = False) -> Report:
+    """Run the sessions, each on one server or on all of them, and return the report."""
     channel._MARGIN_SECONDS = _MARGIN_SECONDS
     processes, report, lock = context(), Report(), threading.Lock()
     with tempfile.TemporaryDirectory() as folder:
@@ -118,7 +119,8 @@ def run(sessions: int, seed: int, servers: int, threads: int) -> Report:
                 with Client(calm.target, timeout=_TIMEOUT) as client:
                     expected = generate(client, own, transport, Counter())  # type: ignore[arg-type]
                 began = time.monotonic()
-                with Client(server.target, timeout=_TIMEOUT) as client:
+                targets = [one.target for one in (faulty if together else [server])]
+                with Client(targets, timeout=_TIMEOUT) as client:
                     tokens = generate(client, own, transport, counts)  # type: ignore[arg-type]
                 assert tokens == expected, "its tokens differ from those of an undisturbed run"
             except Exception:  # noqa: BLE001 - reported
@@ -149,9 +151,10 @@ def main() -> int:
     parser.add_argument("--servers", type=int, default=3)
     parser.add_argument("--threads", type=int, default=24)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6)
+    parser.add_argument("--together", action="store_true")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
-    report = run(options.sessions, options.seed, options.servers, options.threads)
+    report = run(options.sessions, options.seed, options.servers, options.threads, together=options.together)
     print(json.dumps({**report.counts, "lost": len(report.lost)}, indent=2))
     return 1 if report.lost else 0
 

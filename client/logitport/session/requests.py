@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from logitport.errors import (
     DeadlineExceeded,
@@ -74,6 +74,9 @@ class SessionRequests:
         # The error of each registration that the present server refused, by digest.
         self._refused: dict[str, LogitportError] = {}
         self._closed = False
+        # The refusal of another session by the last server. It may still hold the session that was lost, and another
+        # server may have room: so the next attempt may succeed.
+        self._no_room: LimitExceeded | None = None
         self._slots = Slots()
         self.lost: dict[Handle, LogitportError] = {}
         self.resyncs = 0
@@ -204,7 +207,7 @@ class SessionRequests:
         # tenacity is a dependency for this one call. Not a loop of our own: that is a retry policy to maintain.
         # Not gRPC's retry policy: it repeats one RPC, and an attempt is several (connect, register, replay, call).
         retrying = Retrying(
-            retry=retry_if_exception_type(ServerUnavailable),
+            retry=retry_if_exception(lambda error: isinstance(error, ServerUnavailable) or error is self._no_room),
             wait=wait_random_exponential(multiplier=_FIRST_BACKOFF_SECONDS, max=_MAX_BACKOFF_SECONDS),
             stop=stop_after_delay(self._reconnect_seconds),
             reraise=True,
@@ -220,7 +223,11 @@ class SessionRequests:
         """Reconnect, and send again every request with a state that follows from its history; others become `lost`."""
         if self._closed:
             raise SessionClosed("the session is closed; open another with Client.session")
-        self._channel.reopen(wait_seconds)
+        try:
+            self._channel.reopen(wait_seconds)
+        except LimitExceeded as error:
+            self._no_room = error
+            raise
         try:
             self._restore_requests()
         except (ServerUnavailable, DeadlineExceeded) as error:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from logitport.session.transports.base import Transport
     from logitport.session.transports.stream import GrpcStream
 
-# Time for the reply to the first frame where there are other servers. It is far more than a server that has just told
-# its load needs, and far less than an engine should wait.
+# Time for the reply to the first frame where there are other servers. It is far more than a server needs that has
+# just reported its load, and far less than an engine should wait.
 _OPEN_SECONDS = 5.0
 
 

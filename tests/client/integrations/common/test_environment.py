@@ -11,6 +11,7 @@ from logitport.integrations.common import environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from logitport import Client
 
@@ -67,3 +68,24 @@ def test_an_invalid_time_to_wait_is_refused_at_start(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("LOGITPORT_RECONNECT_SECONDS", value)
     with pytest.raises(InvalidArgument, match=f"LOGITPORT_RECONNECT_SECONDS is '{value}'; set it to seconds"):
         environment.client()
+
+
+def test_several_servers(made: list[Client], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "servers.json"
+    path.write_text('[{"targets": ["127.0.0.1:1", "127.0.0.1:2"]}]')
+    for target in ("127.0.0.1:1,127.0.0.1:2", f"file:{path}"):
+        monkeypatch.setenv("LOGITPORT_TARGET", target)
+        made.append(environment.client())
+        assert made[-1].target == target.removeprefix("file:")
+    monkeypatch.setenv("LOGITPORT_TARGET", f"file:{path}x")
+    with pytest.raises(InvalidArgument, match=f"cannot read {path}x"):
+        environment.client()
+
+
+def test_a_server_name_enables_tls(made: list[Client], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGITPORT_TARGET", "10.0.0.1:1,10.0.0.2:1")
+    monkeypatch.setenv("LOGITPORT_TOKEN", "secret")
+    with pytest.raises(InvalidArgument, match=r"a token would be sent to 10\.0\.0\.1:1 unencrypted"):
+        environment.client()
+    monkeypatch.setenv("LOGITPORT_TLS_SERVER_NAME", "servers.example")
+    made.append(environment.client())
