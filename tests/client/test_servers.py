@@ -42,7 +42,7 @@ class Fake(Server):
         self.channel = object()
         self._cluster = cluster
 
-    def ask_load(self) -> Callable[[], Load | None]:
+    def request_load(self) -> Callable[[], Load | None]:
         self._cluster.asked.append(self.target)
         answer = self._cluster.answers[self.target]
 
