@@ -29,7 +29,7 @@ _ASIDE_SECONDS = 2.0
 _MAX_ASIDE_SECONDS = 30.0
 # Random share added to that time, so that the clients of a lost server do not all return to it at once.
 _JITTER = 0.5
-# How many pairs of servers are asked for their load before one that did not answer is used.
+# How many pairs of servers get `GetLoad` before one that did not answer is used.
 _MAX_PAIRS = 8
 
 
@@ -63,7 +63,7 @@ class Server:
         self.processing = processing_pb2_grpc.LogitProcessingStub(channel)
         self._connection = connection
 
-    def ask_load(self) -> Callable[[], Load | None]:
+    def request_load(self) -> Callable[[], Load | None]:
         """Request the load, and return a function that waits for it.
 
         The function returns None for a server that does not answer in time. It raises ServerUnavailable for one that
@@ -103,8 +103,8 @@ class Servers:
     An address that fails is set aside for a while: others are preferred. The list is read again when a server is lost.
 
     Args:
-        target: where the addresses are listed.
-        connect: makes the `Server` of an address; `retries` is whether gRPC repeats its unary calls.
+        addresses: the list.
+        connect: makes the `Server` of an address.
         clock: seconds of a clock that only advances.
         rng: source of random choices.
 
@@ -195,7 +195,7 @@ class Servers:
         errors: list[str] = []
         for _, pair in zip(range(_MAX_PAIRS), self._candidates(excluded, at_once=2), strict=False):
             loads: list[tuple[Server, Load]] = []
-            for server, answer in [(server, server.ask_load()) for server in pair]:
+            for server, answer in [(server, server.request_load()) for server in pair]:
                 try:
                     load = answer()
                 except ServerUnavailable as error:

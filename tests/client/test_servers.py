@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import random
 import weakref
 from collections import Counter
@@ -14,6 +15,8 @@ import pytest
 from logitport import AsyncClient, Client, InvalidArgument, ServerUnavailable, Tls
 from logitport.connection import Connection
 from logitport.servers import Load, Server, Servers
+from logitport.session.registrations import Registrations
+from logitport.session.server_choice import ServerChoice
 from logitport.targets import AddressList, source_of
 
 if TYPE_CHECKING:
@@ -42,7 +45,7 @@ class Fake(Server):
         self.channel = object()
         self._cluster = cluster
 
-    def ask_load(self) -> Callable[[], Load | None]:
+    def request_load(self) -> Callable[[], Load | None]:
         self._cluster.asked.append(self.target)
         answer = self._cluster.answers[self.target]
 
@@ -110,7 +113,8 @@ def test_the_time_aside_is_random() -> None:
         cluster.servers.failed(cluster.server("a:1"))
         cluster.clock.now += 2.5
         back["a:1" in {cluster.any() for _ in range(50)}] += 1
-    assert min(back.values()) > 50
+    assert back[True] > 50
+    assert back[False] > 50
 
 
 def test_servers_that_have_all_failed_are_used() -> None:
@@ -222,6 +226,39 @@ def test_a_list_that_changes() -> None:
     assert {cluster.session() for _ in range(50)} == {"b:1", "c:1"}
     gc.collect()
     assert lost() is None, "no session uses it"
+
+
+def test_a_session_that_lost_its_server_goes_to_another_one() -> None:
+    cluster = Cluster(3)
+    streams: list[tuple[str, float, float]] = []
+
+    def stream(server: Server, wait_seconds: float, open_seconds: float) -> Any:
+        streams.append((server.target, wait_seconds, open_seconds))
+
+    choice = ServerChoice(cluster.servers, stream, Registrations(), lambda *_: None)
+    with pytest.raises(ServerUnavailable, match="has no server"):
+        choice.restore()
+    for _ in range(2):
+        choice.connect(9.0)
+    (first, *_), (second, *_) = streams
+    assert first != second
+    assert {cluster.any() for _ in range(50)} == set(cluster.listed) - {first}, "other calls avoid it, too"
+    assert {tuple(times) for _, *times in streams} == {(0.0, 5.0)}
+
+
+def test_the_only_server_of_a_session_is_waited_for() -> None:
+    streams = []
+    servers = Servers.of(grpc, "127.0.0.1:1", Connection.prepare("", None), 1 << 20)
+    choice = ServerChoice(servers, lambda *stream: streams.append(stream), Registrations(), lambda *_: None)
+    for seconds in (0.0, 9.0):
+        choice.connect(seconds)
+    assert [(server.target, *times) for server, *times in streams] == [
+        ("127.0.0.1:1", 0.0, math.inf),
+        ("127.0.0.1:1", 9.0, math.inf),
+    ]
+    assert servers.any() is choice.server
+    for channel in servers.close():
+        channel.close()
 
 
 def test_after_the_end() -> None:

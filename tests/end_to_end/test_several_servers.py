@@ -196,25 +196,26 @@ def test_a_document_that_changes(cluster: list[RunningServer], tmp_path: Path, m
 
 def test_registrations_are_on_the_server_of_each_session(cluster: list[RunningServer]) -> None:
     """These servers have no registry in common."""
-    program = repetition_penalty(4).program
+
+    def use(session: Session, processor: Any) -> None:
+        handle = session.add(Request([1], processors=[(processor, {"penalty": 2.0})]))
+        logits = np.ones((1, VOCAB), np.float32)
+        session.step({handle: []}).apply(logits)
+        assert logits[0, 1] == 0.5
+        session.remove(handle)
+
     with Client(targets(cluster), timeout=200) as client:
-        opened: list[Session] = []
-        while len({session.session_id for session in opened}) < 6:
-            opened.append(client.session(vocab_size=VOCAB))
+        client.register(repetition_penalty(4).program, name="test/before")
+        opened = [client.session(vocab_size=VOCAB, max_requests=4) for _ in range(6)]
         assert len([server for server in cluster if sessions_of(server)[0]]) > 1
-        registered = client.register(program, name="test/repetition")
-        opened += [client.session(vocab_size=VOCAB) for _ in range(4)]
+        registered = client.register(repetition_penalty(5).program, name="test/after")
         for session in opened:
-            handle = session.add(Request([1], processors=[("test/repetition", {"penalty": 2.0})]))
-            logits = np.ones((1, VOCAB), np.float32)
-            session.step({handle: []}).apply(logits)
-            assert logits[0, 1] == 0.5
+            use(session, "test/before")
+            use(session, "test/after")
         kill(next(server for server in cluster if sessions_of(server)[0]))
         for session in opened:
-            handle = session.add(Request([2], processors=[(registered, {"penalty": 2.0})]))
-            logits = np.ones((1, VOCAB), np.float32)
-            session.step({handle: []}).apply(logits)
-            assert logits[0, 2] == 0.5
+            use(session, registered)
+            use(session, "test/before")
 
 
 def test_calls_go_to_another_server(cluster: list[RunningServer]) -> None:

@@ -123,7 +123,7 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
 
 
 class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
-    """The calls of LogitProcessing: Apply, the sessions of all engines, and the load that they are.
+    """The calls of LogitProcessing: Apply, GetLoad, and the sessions of all engines.
 
     Args:
         accepts_session: whether the quotas allow another session of a principal.
