@@ -134,8 +134,8 @@ class Server:
             self._local_socket,
             config.stall_seconds,
             self._turns,
-            self._departures,
             quotas.accepts_session,
+            self._departures,
         )
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None

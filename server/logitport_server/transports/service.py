@@ -137,8 +137,8 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         local_socket: LocalSocketListener | None,
         stall_seconds: float,
         turns: Turns,
-        departures: Departures | None = None,
         accepts_session: Callable[[Principal], bool] = lambda _: True,
+        departures: Departures | None = None,
     ) -> None:
         self._departures = departures or Departures()
         self._turns = turns
