@@ -175,13 +175,13 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
 
     async def GetLoad(self, request: processing_pb2.GetLoadRequest, context: Context) -> processing_pb2.GetLoadResponse:
         sessions, requests = self._metrics.load()
-        accepts = not self._departures.is_draining and self._accepts_session(current_call.get().principal)
+        accepts = self._opens_sessions and self._accepts_session(current_call.get().principal)
         return processing_pb2.GetLoadResponse(sessions=sessions, requests=requests, accepts_sessions=accepts)
 
     async def Session(self, request_iterator: object, context: Context) -> None:  # type: ignore[override] # read/write API
         task, call = asyncio.current_task(), current_call.get()
         assert task is not None  # noqa: S101 - a coroutine always runs in one
-        if self._departures.is_draining:
+        if not self._opens_sessions:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is draining; open a session on another one")
         open_session = partial(self._open_session, principal=call.principal)
         stream = SessionStream(
@@ -220,6 +220,10 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
             else:  # the frame's work on a thread continues after the call was cancelled
                 call.work.add_done_callback(lambda _: stream.close())
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down; open a session on another one")
+
+    @property
+    def _opens_sessions(self) -> bool:
+        return not (self._draining or self._departures.is_draining)
 
     def _answer_on_thread(
         self, stream: SessionStream, frame: processing_pb2.SessionRequest | Unparsed, principal: str
