@@ -117,7 +117,7 @@ class Catalog:
             self._outage = str(error)
         else:
             if self._outage:
-                logger.info("the store is back")
+                logger.info("the store can be used again")
             self._outage = ""
 
     def _check_reachable(self) -> None:
@@ -149,7 +149,7 @@ class Catalog:
             return self.view
         raise StoreError("other servers change the same entries at the same time")
 
-    def _synchronize(self, limit_seconds: float = _READ_SECONDS) -> None:
+    def _synchronize(self, limit_seconds: float | None = None) -> None:
         """Read what has changed since the last time. If that takes long, the rest is left to the next call.
 
         The values have the revisions of one index, so they are from one moment. Only what takes longer than the limit
@@ -160,7 +160,7 @@ class Catalog:
         """
         if self._version is not None and self._store.version() == self._version:
             return
-        deadline = time.monotonic() + limit_seconds
+        deadline = time.monotonic() + (_READ_SECONDS if limit_seconds is None else limit_seconds)
         known = dict(self._held)
         fetched: list[Held] = []
         for _ in range(_MAX_ATTEMPTS):

@@ -66,7 +66,6 @@ class RedisStore(Store):
                 socket_timeout=_REPLY_SECONDS,
                 # A commit that is sent again would conflict with itself. The next poll repeats the reads.
                 retry=Retry(NoBackoff(), 0),
-                client_name="logitport",
                 **options,
             )
             with self._reported():

@@ -19,14 +19,21 @@ MISSING = "needs redis-server (apt-get install redis-server) and the extra redis
 
 
 class RedisServer:
-    """One server. It writes each change to disk before it replies, so that a kill loses nothing."""
+    """One server. It writes each change to disk before it replies, so that a kill loses nothing.
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    Args:
+        folder: for its data and log.
+        options: further arguments.
+        tls: whether it accepts only TLS; `options` has the certificate.
+    """
+
+    def __init__(self, folder: Path, *options: str, tls: bool = False) -> None:
         pytest.importorskip("redis", reason=MISSING)
         if BINARY is None:
             pytest.skip(MISSING)
         self._folder = folder
         self._options = options
+        self._tls = tls
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port: int = free.getsockname()[1]
         self._process: subprocess.Popen[bytes] | None = None
@@ -39,7 +46,8 @@ class RedisServer:
     def start(self) -> None:
         """Start it, with the data that it had."""
         assert BINARY is not None
-        command = [BINARY, "--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self._folder), "--save", ""]
+        command = [BINARY, "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", ""]
+        command += ["--port", "0", "--tls-port", str(self.port)] if self._tls else ["--port", str(self.port)]
         command += ["--appendonly", "yes", "--appendfsync", "always", *self._options]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
