@@ -115,6 +115,9 @@ class Catalog:
             if not self._outage:
                 logger.error("%s; what is registered stays in use, changes are refused until the store is back", error)
             self._outage = str(error)
+            # Those that are not in the store and have ended since are dropped: their number would have no limit.
+            changes = self._quarantine.take_changes()
+            self._quarantine.put_back(change for change in changes if self._is_stored(*change))
         else:
             if self._outage:
                 logger.info("the store can be used again")
@@ -254,8 +257,7 @@ class Catalog:
         try:
             self._change(plan)
         except StoreError:
-            # Without those that are not in the store and were forgotten since: their number would have no limit.
-            self._quarantine.put_back(change for change in changes if self._is_stored(*change))
+            self._quarantine.put_back(changes)
             raise
 
     def _is_stored(self, domain: TrustDomain | None, digest: str) -> bool:

@@ -197,6 +197,37 @@ def test_an_evicted_quarantine_leaves_the_store(
     assert sum(key.startswith("quarantine/") for key in one._catalog._held) == 2
 
 
+def test_quarantines_that_come_and_go_while_the_store_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of changes that wait for the store has a limit."""
+    monkeypatch.setattr("logitport_server.registry.quarantine._MAX_RECORDS_OF_PRINCIPAL", 2)
+    store = CountingStore()
+    replica = Replica(store)
+    replica.quarantine.record_failure(DOMAIN, "stored", "it crashed")
+    replica.poll()
+    store.error = StoreError("redis is gone")
+    for number in range(20):
+        replica.quarantine.record_failure(DOMAIN, str(number), "it crashed")
+        replica.poll()
+    waiting = replica.quarantine.take_changes()
+    assert {digest for _, digest in waiting} == {"stored", "18", "19"}
+    replica.quarantine.put_back(waiting)
+    store.error = None
+    replica.poll()
+    assert {item.digest for _, item in Replica(store)._catalog._quarantines()} == {"18", "19"}
+
+
+def test_a_server_without_a_store_keeps_no_second_copy_of_payloads() -> None:
+    store = MemoryStore(keep_values=False)
+    replica = Replica(store)
+    for shared in (False, True):
+        replica.register(ONE, "team/one", ANN, replace=False, shared=shared)
+        replica.poll()
+    assert seen(replica) == [(DIGEST, "ann", True, ["team/one"], "")]
+    assert not any(value for _, value in store._values.values())
+    replica.delete(DIGEST, ANN)
+    assert not seen(replica)
+
+
 class CountingStore(MemoryStore):
     """Records its calls, and can be out of reach."""
 

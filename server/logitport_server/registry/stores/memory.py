@@ -14,9 +14,14 @@ if TYPE_CHECKING:
 
 
 class MemoryStore(Store):
-    """A dictionary. Several catalogs of one process can use it."""
+    """A dictionary. Several catalogs of one process can use it.
 
-    def __init__(self) -> None:
+    Args:
+        keep_values: False to keep only keys and revisions, for one catalog alone: it never reads what it has written.
+    """
+
+    def __init__(self, *, keep_values: bool = True) -> None:
+        self._keep_values = keep_values
         self._lock = threading.Lock()
         self._version = new_revision()
         self._values: dict[str, tuple[str, bytes]] = {}
@@ -42,5 +47,5 @@ class MemoryStore(Store):
                 if write.value is None:
                     self._values.pop(write.key, None)
                 else:
-                    self._values[write.key] = (self._version, write.value)
+                    self._values[write.key] = (self._version, write.value if self._keep_values else b"")
             return self._version

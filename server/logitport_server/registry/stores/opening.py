@@ -30,7 +30,7 @@ def open_store(config: ServerConfig) -> tuple[Store, Seal]:
     except (OSError, ValueError) as error:
         raise StartupError(f"--store-key {config.store_key}: {error}") from error
     if config.store is None:
-        return MemoryStore(), seal
+        return MemoryStore(keep_values=False), seal
     if config.has_remote_store:
         return _open_redis(config.store), seal
     try:

@@ -23,6 +23,12 @@ _REPLY_SECONDS = 5.0
 # One hash tag: all keys are on the same node of a Redis cluster. Version 1 of the format.
 _META, _REVISIONS, _VALUES = (f"{{logitport}}:1:{name}" for name in ("meta", "revisions", "values"))
 
+# Scripts read, and not MULTI: a Redis without free memory refuses all commands in MULTI, also those that read.
+_INDEX = """
+return {redis.call('HGET', KEYS[1], 'id'), redis.call('HGET', KEYS[1], 'version'), redis.call('HGETALL', KEYS[2])}
+"""
+_READ = "return {redis.call('HGET', KEYS[1], ARGV[1]), redis.call('HGET', KEYS[2], ARGV[1])}"
+
 # Compares all revisions before the first write. Redis runs a script as one command, and persists its writes as one.
 # ARGV: id of the store, new revision, then key, expected revision, "1" to write or "0" to delete, and value of each.
 _COMMIT = """
@@ -85,20 +91,15 @@ class RedisStore(Store):
 
     def index(self) -> Index:
         with self._reported():
-            pipeline = self._client.pipeline(transaction=True)
-            pipeline.hmget(_META, ["id", "version"])
-            pipeline.hgetall(_REVISIONS)
-            meta, revisions = pipeline.execute()
-            return Index(self._check(meta), {key.decode(): found.decode() for key, found in revisions.items()})
+            *meta, fields = cast("list[Any]", self._client.eval(_INDEX, 2, _META, _REVISIONS))
+            texts = [field.decode() for field in fields]
+            return Index(self._check(meta), dict(zip(texts[::2], texts[1::2], strict=True)))
 
     def read(self, keys: Sequence[str]) -> dict[str, tuple[str, bytes]]:
         found = {}
         for key in keys:  # one at a time: a value may have megabytes
             with self._reported():
-                pipeline = self._client.pipeline(transaction=True)
-                pipeline.hget(_REVISIONS, key)
-                pipeline.hget(_VALUES, key)
-                revision, value = pipeline.execute()
+                revision, value = cast("list[Any]", self._client.eval(_READ, 2, _REVISIONS, _VALUES, key))
                 if revision is not None:
                     found[key] = (revision.decode(), value or b"")
         return found

@@ -142,7 +142,10 @@ def test_content_that_no_server_wrote(store: RedisStore, raw: redis.Redis, name:
         ("rediss://u:secret@127.0.0.1:{port}/0", "rediss://127.0.0.1:{port}/0 cannot be reached"),
     ],
 )
-def test_a_start_without_access(redis_server: RedisServer, url: str, message: str) -> None:
+def test_a_start_without_access(
+    redis_server: RedisServer, url: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logitport_server.registry.stores.redis._REPLY_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as free:
         closed = free.getsockname()[1]
     places = {"port": str(redis_server.port), "closed": str(closed)}
@@ -168,7 +171,7 @@ def test_the_user_of_the_documentation(tmp_path: Path) -> None:
         store.close()
         with redis.Redis.from_url(url) as client:
             for refused in (client.flushall, client.config_get, lambda: client.get("other")):
-                with pytest.raises(redis.NoPermissionError):
+                with pytest.raises(redis.exceptions.NoPermissionError):
                     refused()
     finally:
         server.kill()
