@@ -109,6 +109,7 @@ def test_two_servers_are_one_registry(start_server: Callable[..., RunningServer]
         assert forced(other, 5) == 5
 
         other.register(Leaves, name="team/leaves")
+        wait_until(lambda: not fails_with(UnknownProcessor, lambda: one.processor("team/leaves")))
         assert not isinstance(crash(other), ProcessorQuarantined)
         wait_until(lambda: one.processor("team/leaves").quarantined)
         assert isinstance(crash(one), ProcessorQuarantined)
