@@ -177,8 +177,9 @@ def _reported(path: Path) -> Iterator[None]:
     """Context that turns errors of SQLite into StoreError."""
     try:
         yield
-    except sqlite3.OperationalError as error:
-        raise StoreError(f"{path}: {error}") from error
+    except (sqlite3.OperationalError, sqlite3.ProgrammingError) as error:  # the second one: it is closed
+        # After a failed sync, the log has the change. A server that is killed before the next one leaves it there.
+        raise StoreError(f"{path}: {error}", uncertain=str(error).startswith("disk I/O error")) from error
     except (sqlite3.Error, ValueError) as error:  # ValueError: the table of the version is empty
         raise StoreError(f"{path} is damaged: {error}; {_RESTORE}") from error
 

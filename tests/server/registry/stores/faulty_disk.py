@@ -43,7 +43,8 @@ class FaultyDisk:
 
     Args:
         at: the number of the first write that fails; None for no fault.
-        fault: "once": this write finds a full disk; "stays full": later ones, too; "killed": the process is killed.
+        fault: "once": this write finds a full disk; "stays full": later ones, too; "broken": they have an I/O error;
+            "killed": the process is killed.
     """
 
     def __init__(self, at: int | None = None, fault: str = "") -> None:
@@ -83,7 +84,7 @@ class FaultyDisk:
             pwrite(descriptor, data, length // 2, offset)
             if self._fault == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
-            ctypes.set_errno(errno.ENOSPC)
+            ctypes.set_errno(errno.EIO if self._fault == "broken" else errno.ENOSPC)
             return -1
 
         return call

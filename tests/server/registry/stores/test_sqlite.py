@@ -149,6 +149,18 @@ def test_initial_values_are_all_there_or_none(tmp_path: Path) -> None:
     assert at > 5
 
 
+def test_a_broken_disk_leaves_a_change_uncertain(folder: Path) -> None:
+    store = SqliteStore(folder)
+    for fault, uncertain in (("once", False), ("broken", True)):
+        with FaultyDisk(1, fault).mounted(), pytest.raises(StoreError) as raised:
+            store.commit([Write("b", b"")])
+        assert raised.value.uncertain == uncertain
+    assert list(values(store)) == ["a"]
+    store.close()
+    with pytest.raises(StoreError, match="closed database"):
+        store.version()
+
+
 WRITER = """
 import sys
 from pathlib import Path
