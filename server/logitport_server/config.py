@@ -93,6 +93,15 @@ def _processor_path(value: str) -> str:
     return value
 
 
+def _store(value: str) -> str:
+    scheme, separator, rest = value.partition("://")
+    if separator and scheme not in ("redis", "rediss"):  # without the rest, which may have a password
+        raise ValueError(f"{scheme}:// is no store; write a folder, redis://HOST:PORT/DATABASE or rediss://...")
+    if separator and not rest.rpartition("@")[2].strip("/"):
+        raise ValueError(f"{scheme}:// has no host; write, for example, redis://127.0.0.1:6379/0")
+    return value
+
+
 def _layer(value: str) -> str:
     if value not in LAYER_NAMES:
         raise ValueError(f"{value!r} is not a layer of the sandbox; write one of {', '.join(LAYER_NAMES)}")
@@ -246,9 +255,16 @@ class ServerConfig(EnvironmentOptions):
         True, description="edit logits in place (CUDA IPC) if the engine is on this host and uses the server's GPU"
     )
     max_region_bytes: int = Field(2 << 30, ge=0, description="maximum shared memory of one session, in bytes")
-    store: Path | None = Field(
+    store: Annotated[str, AfterValidator(_store)] | None = Field(
         None,
-        description="folder that keeps registered processors and names across restarts; only one server may use it",
+        description="where registered processors, names and quarantines are kept: a folder, for the servers of one "
+        "host, or redis://HOST:PORT/DATABASE (rediss:// with TLS), for those of many; set a URL with a password in the "
+        "environment",
+    )
+    store_key: Path | None = Field(
+        None,
+        description="file with the secret of the fleet, 32 bytes or more; entries of the store without its HMAC are "
+        "ignored; required for redis://",
     )
     trusted_keys: Path | None = Field(
         None, description="folder of public keys (*.pub); only shipped processors signed by one of them are accepted"
@@ -351,6 +367,11 @@ class ServerConfig(EnvironmentOptions):
         return Rate.parse(self.max_call_rate)
 
     @property
+    def has_remote_store(self) -> bool:
+        """Whether registrations are kept in Redis."""
+        return self.store is not None and "://" in self.store
+
+    @property
     def has_workers(self) -> bool:
         """Whether shipped processors run in sandboxed processes."""
         return self.enable_custom_logit_processor and self.isolation == "process"
@@ -375,6 +396,17 @@ class ServerConfig(EnvironmentOptions):
     @model_validator(mode="after")
     def _check_layers(self) -> ServerConfig:
         check_layers(self.without_layer, self.require_layer)
+        return self
+
+    @model_validator(mode="after")
+    def _check_store_options(self) -> ServerConfig:
+        if self.has_remote_store and self.store_key is None:
+            raise ValueError(
+                "--store redis:// needs --store-key: whoever can write to Redis could otherwise have code run; write a "
+                "key with `openssl rand -hex 32`, and give it to all servers of the fleet"
+            )
+        if self.store_key is not None and self.store is None:
+            raise ValueError("--store-key needs --store")
         return self
 
     @model_validator(mode="after")

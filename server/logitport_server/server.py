@@ -36,8 +36,9 @@ from logitport_server.executors.factory import announce, choose_executor, gpu_fo
 from logitport_server.metrics import Metrics
 from logitport_server.registry import installed
 from logitport_server.registry.policy import PayloadPolicy
+from logitport_server.registry.poller import Poller
 from logitport_server.registry.registry import Registry
-from logitport_server.registry.store import NoStore, Store
+from logitport_server.registry.stores.opening import open_store
 from logitport_server.registry.trusted_keys import TrustedKeys
 from logitport_server.session.session import EngineSession
 from logitport_server.transports import endpoint
@@ -52,7 +53,6 @@ from logitport_server.version import VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from concurrent.futures import Future
-    from pathlib import Path
 
     from logitport_server.config import ServerConfig
     from logitport_server.principals import Principal
@@ -99,7 +99,8 @@ class Server:
         self.gpu = gpu_for_workers(config, self.device, authenticator.grants)
         self._executor = choose_executor(config, self.gpu, first_zygote)
         self._executor.program_milliseconds = config.program_milliseconds
-        self._store = open_store(config.store) if config.store is not None else NoStore()
+        self._store, seal = open_store(config)
+        self._turns = Turns()
         self._trusted_keys = TrustedKeys(config.trusted_keys) if config.trusted_keys is not None else None
         policy = PayloadPolicy(
             allow_shipped=config.enable_custom_logit_processor,
@@ -114,8 +115,11 @@ class Server:
             quarantine=self._executor.quarantine,
             check_python=self._executor.check_python,
             store=self._store,
+            seal=seal,
+            turn_of=self._turns.aside,
             installed=known,
         )
+        self._poller = Poller(self._registry.poll) if config.store is not None else None
         self._metrics = Metrics(self._executor, known)
         if isinstance(self._executor, ProcessExecutor):
             self._metrics.watch_workers(self._executor)
@@ -125,7 +129,6 @@ class Server:
         self._threads = Threads()
         # Apart from those of the calls: a principal whose admissions take long could otherwise not step.
         self._admission_threads = Threads(_MAX_ADMISSION_THREADS, "logitport-admission")
-        self._turns = Turns()
         self._departures = Departures(config.max_session_age)
         self._processing = ProcessingService(
             self._open_session,
@@ -163,6 +166,9 @@ class Server:
             with endpoint.binding("--metrics-listen", self._config.metrics_listen):
                 metrics_port = self._metrics.listen(self._config.metrics_listen)
             logger.info("metrics on port %d", metrics_port)
+        if self._poller is not None:
+            self._executor.quarantine.track_changes()
+            self._poller.start()
         await self._grpc.start()
         self._watching = asyncio.create_task(self._guard.watch())
         for service in ("", *_SERVICES):
@@ -198,6 +204,8 @@ class Server:
         running = self._local_socket.close(deadline - time.monotonic()) if self._local_socket is not None else 0
         running += self._threads.close() + self._admission_threads.close()
         self._executor.close()
+        if self._poller is not None:
+            self._poller.close()
         self._store.close()
         return running
 
@@ -225,14 +233,6 @@ def open_local_socket(config: ServerConfig) -> LocalSocketListener:
             f"cannot create the socket of the local transport in {tempfile.gettempdir()}: {error}; set TMPDIR to a "
             "writable folder with a shorter path, or serve with --no-local-transport"
         ) from error
-
-
-def open_store(folder: Path) -> Store:
-    """Open the store in a folder. Raises StartupError if the folder cannot be used."""
-    try:
-        return Store(folder)
-    except OSError as error:
-        raise StartupError(f"--store {folder}: {error}") from error
 
 
 def choose_device(name: str) -> torch.device:

@@ -214,9 +214,3 @@ def test_stored_processors_outlive_the_server_and_the_client(start_server: Calla
         session.step({handle: []}).apply(logits)
         assert np.isfinite(logits[0]).nonzero()[0].tolist() == [11]
         assert engine.processor("test/favours") == kept
-
-
-def test_a_store_in_use_by_another_server(start_server: Callable[..., Any], tmp_path: Path) -> None:
-    start_server("--store", str(tmp_path / "store"))
-    with pytest.raises(AssertionError, match=r"logitport: --store .*: another server uses it"):
-        start_server("--store", str(tmp_path / "store"))

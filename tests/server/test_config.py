@@ -54,6 +54,8 @@ def test_it_is_frozen() -> None:
         *(("processor_timeout_seconds", value) for value in (0, -1, 3601, float("nan"))),
         *((field, 0) for field in ("max_workers", "quarantine_after", "load_timeout_seconds", "worker_threads")),
         ("isolation", "maybe"),
+        *(("store", value) for value in ("http://x", "redis://", "rediss://u:p@/0")),
+        ("store_key", "key"),  # without a store
         ("max_step_bytes", 1023),
         ("max_step_work", 0),
         ("nonsense", 1),
@@ -84,6 +86,17 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     config = ServerConfig()
     assert config.enable_custom_logit_processor
     assert config.listen == "127.0.0.1:1"
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1/0", "rediss://u:p@h:1/2?ssl_ca_certs=/x"])
+def test_a_remote_store_needs_a_key(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValidationError, match="needs --store-key"):
+        ServerConfig(store=url)
+    monkeypatch.setenv("LOGITPORT_STORE", url)
+    monkeypatch.setenv("LOGITPORT_STORE_KEY", "/key")
+    config = ServerConfig()
+    assert (config.store, config.has_remote_store) == (url, True)
+    assert not ServerConfig(store="/a/folder").has_remote_store
 
 
 def test_every_option_has_a_variable() -> None:

@@ -1,197 +1,292 @@
-"""Registered processors by digest and by name, in memory and in the store."""
+"""The registry's content: what the store holds, as this server has read it, and changes of it."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+import math
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-from logitport.errors import LogitportError, MalformedPayload, UnknownProcessor
-from logitport_proto import registry_pb2
-from logitport_server.registry.store import Binding, NoStore, Registration
+from logitport.errors import InternalError, LogitportError, MalformedPayload
+from logitport_server import descriptors
+from logitport_server.registry.change import Change, Held
+from logitport_server.registry.records import Binding, Quarantined, Registration, decode
+from logitport_server.registry.stores.base import Conflict, StoreError
+from logitport_server.registry.view import Entry, View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from logitport.payload import Payload
+    from logitport_server.principals import TrustDomain
+    from logitport_server.registry.change import Item
+    from logitport_server.registry.quarantine import Quarantine
+    from logitport_server.registry.stores.base import Store
+    from logitport_server.registry.stores.seal import Seal
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass
-class Entry:
-    """One registration.
-
-    Attributes:
-        payload: the payload.
-        owner: name of the principal that registered it.
-        registered_at: in seconds since the Unix epoch.
-        shared: whether other principals may see and use it.
-        names: the names bound to it.
-    """
-
-    payload: Payload
-    owner: str
-    registered_at: float
-    shared: bool = False
-    names: set[str] = field(default_factory=set)
-
-    def info(self) -> registry_pb2.ProcessorInfo:
-        """Return the message that describes the registration to clients."""
-        return registry_pb2.ProcessorInfo(
-            digest=self.payload.digest,
-            owner=self.owner,
-            shared=self.shared,
-            names=sorted(self.names),
-            python=self.payload.python,
-            dill=self.payload.dill,
-            size_bytes=len(self.payload.data),
-            registered_at=self.registered_at,
-            class_name=self.payload.class_name,
-            dialect=self.payload.dialect,
-        )
+# Bounds repetitions while other servers change the same keys. Each repetition means that another server made a change.
+_MAX_ATTEMPTS = 50
+# Values are read in batches, so that not all serialized payloads are in memory at the same time.
+_BATCH = 16
+# Payloads are parsed while they are read, each in turn with other work of its owner.
+_READ_SECONDS = 1.0
 
 
 class Catalog:
-    """The registrations, with visibility as the only rule. Not thread-safe."""
+    """Reads the store and changes it. Thread-safe. Its view changes only as a whole, and is read without a lock.
 
-    def __init__(self, store: NoStore) -> None:
-        self._store = store
-        self._by_digest: dict[str, dict[str, Entry]] = {}  # by digest, then by owner, in the order of registration
-        self._by_name: dict[str, Entry] = {}
-        # Owners of stored names that stay reserved, because the processor is refused at present.
-        self._reserved: dict[str, str] = {}
+    A change expects the revisions on which its decision is based. If another server has changed one of them, this
+    server reads the store again, and decides again.
 
-    def __iter__(self) -> Iterator[Entry]:
-        return (entry for owners in self._by_digest.values() for entry in owners.values())
+    Args:
+        store: the store.
+        seal: seals and checks its values.
+        accept: checks and parses a payload. Raises LogitportError.
+        quarantine: follows the quarantines in the store.
+        turn_of: makes a context that is held while a payload of this principal is parsed.
 
-    def load(self, accept: Callable[[str], Payload]) -> None:
-        """Add the stored registrations that are still accepted. The others stay stored, and their names reserved."""
-        for stored in self._store.all(Registration):
-            try:
-                shipped = accept(stored.serialized)
-                if shipped.digest != stored.digest:
-                    raise MalformedPayload(f"its digest is {shipped.digest}")
-            except LogitportError as error:
-                logger.warning("the stored processor %s was not loaded: %s", stored.digest, error)
-            else:
-                self._add(Entry(shipped, stored.owner, stored.registered_at, stored.shared))
-        for bound in self._store.all(Binding):
-            entry = self._by_digest.get(bound.digest, {}).get(bound.owner)
-            if entry is None:
-                logger.warning(
-                    "the stored name %s was not loaded, because its processor %s could not be loaded",
-                    bound.name,
-                    bound.digest,
-                )
-                self._reserved[bound.name] = bound.owner
-            else:
-                self._bind(bound.name, entry)
+    Raises:
+        InternalError: the store cannot be read.
+    """
 
-    def named(self, name: str) -> Entry | None:
-        """Return the registration that the name is bound to, if any."""
-        return self._by_name.get(name)
-
-    def owner_of(self, name: str) -> str | None:
-        """Return the owner of a name, also of a reserved one; None if the name is free."""
-        entry = self._by_name.get(name)
-        return entry.owner if entry is not None else self._reserved.get(name)
-
-    def owners(self, digest: str) -> Mapping[str, Entry]:
-        """Return the registrations of one payload, by owner."""
-        return self._by_digest.get(digest, {})
-
-    def find(
+    def __init__(
         self,
-        processor: str,
-        principal: str,
-        *,
-        names: bool = True,
-        digests: bool = True,
-        any_owner: bool = False,
-        otherwise: str = "; register it first, or have its owner share it",
-    ) -> Entry:
-        """Return the principal's own registration, or else one that another principal shares.
+        store: Store,
+        seal: Seal,
+        accept: Callable[[str], Payload],
+        quarantine: Quarantine,
+        turn_of: Callable[[str], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self.view = View()
+        self._store = store
+        self._seal = seal
+        self._accept = accept
+        self._quarantine = quarantine
+        self._turn_of = turn_of
+        # Held while the store is read or written. Steps and look-ups use the view, so they never wait for it.
+        self._changing = threading.Lock()
+        self._version: str | None = None
+        self._held: dict[str, Held] = {}
+        self._outage = ""
+        with _as_internal_error():
+            self._synchronize(math.inf)
+
+    def change(self, plan: Callable[[View, Change], None]) -> View:
+        """Make a change that depends on the present content. Returns the view after it.
 
         Args:
-            processor: a name or digest.
-            principal: name of the principal.
-            names: whether to search the names.
-            digests: whether to search the digests.
-            any_owner: whether to include unshared registrations of other principals.
-            otherwise: end of the error's message: what to do.
+            plan: fills the change. It may raise, and is called again if another server has changed the store meanwhile.
 
         Raises:
-            UnknownProcessor: there is none. The error is the same if another principal's exists but is not shared.
+            InternalError: the store cannot be read or written.
         """
-        found: Iterable[Entry] = ()
-        if names and processor in self._by_name:
-            found = [self._by_name[processor]]
-        elif digests:
-            found = sorted(self._by_digest.get(processor, {}).values(), key=lambda entry: entry.owner != principal)
-        for entry in found:
-            if any_owner or entry.shared or entry.owner == principal:
-                return entry
-        raise UnknownProcessor(f"no registered name or digest is {processor!r}{otherwise}")
+        self._check_reachable()
+        with self._changing, _as_internal_error():
+            return self._change(plan)
 
-    def add(self, entry: Entry, serialized: str, name: str) -> None:
-        """Store a registration, and its name if one is given. An earlier registration or binding is replaced.
+    def lift(self, digest: str) -> bool:
+        """Lift the quarantine of a processor on all servers. Returns whether it was quarantined.
 
         Raises:
-            InternalError: the store cannot be written. Nothing has changed, neither stored nor in memory.
+            InternalError: the store cannot be read or written.
         """
-        saved: list[Registration | Binding] = [_registration(entry, serialized)]
-        if name:
-            saved.append(_binding(name, entry))
-        self._store.change(saved=saved)
-        self._add(entry)
-        if name:
-            self._bind(name, entry)
+        self._check_reachable()
 
-    def unbind(self, name: str) -> None:
-        """Delete a name. Raises InternalError as `add`."""
-        entry = self._by_name[name]
-        self._store.change(deleted=[_binding(name, entry)])
-        del self._by_name[name]
-        entry.names.discard(name)
+        def plan(_: View, change: Change) -> None:
+            change.deleted.update(key for key, quarantined in self._quarantines() if quarantined.digest == digest)
 
-    def remove(self, entries: Sequence[Entry]) -> set[str]:
-        """Delete registrations and their names. Returns the names. Raises InternalError as `add`."""
-        names = {name: entry for entry in entries for name in entry.names}
-        bindings = [_binding(name, entry) for name, entry in names.items()]
-        self._store.change(deleted=[*bindings, *(_registration(entry, "") for entry in entries)])
-        for name in names:
-            del self._by_name[name]
-        for entry in entries:
-            owners = self._by_digest[entry.payload.digest]
-            del owners[entry.owner]
-            if not owners:
-                del self._by_digest[entry.payload.digest]
-        return set(names)
+        with self._changing, _as_internal_error():
+            self._change(plan)
+            return self._quarantine.lift(digest)
 
-    def _add(self, entry: Entry) -> None:
-        self._by_digest.setdefault(entry.payload.digest, {})[entry.owner] = entry
-        for name in entry.names:
-            self._by_name[name] = entry
+    def poll(self) -> None:
+        """Read what other servers have changed, and store new quarantines. Logs when the store is lost and is back."""
+        try:
+            with self._changing:
+                self._synchronize()
+                self._store_quarantines()
+        except StoreError as error:
+            if not self._outage:
+                logger.error("%s; what is registered stays in use, changes are refused until the store is back", error)
+            self._outage = str(error)
+            # Those that are not in the store and have ended since are dropped: their number would have no limit.
+            changes = self._quarantine.take_changes()
+            self._quarantine.put_back(change for change in changes if self._is_stored(*change))
+        else:
+            if self._outage:
+                logger.info("the store can be used again")
+            self._outage = ""
 
-    def _bind(self, name: str, entry: Entry) -> None:
-        bound = self._by_name.get(name)
-        if bound is not None:
-            bound.names.discard(name)
-        self._by_name[name] = entry
-        self._reserved.pop(name, None)
-        entry.names.add(name)
+    def _check_reachable(self) -> None:
+        """Raise InternalError at once if the last poll failed: each attempt may wait for a timeout."""
+        if self._outage:
+            raise InternalError(
+                f"the server's store cannot be used: {self._outage}; nothing has changed, try again later"
+            )
+
+    def _change(self, plan: Callable[[View, Change], None]) -> View:
+        for _ in range(_MAX_ATTEMPTS):
+            self._synchronize()
+            change = Change()
+            plan(self.view, change)
+            writes = change.writes(self._held, self._seal)
+            if not writes:
+                return self.view
+            try:
+                revision = self._store.commit(writes)
+            except Conflict:
+                self._version = None
+                continue
+            for write in writes:
+                if write.key in change.saved:
+                    self._held[write.key] = Held(revision, change.saved[write.key][1])
+                else:
+                    del self._held[write.key]
+            self._show()
+            return self.view
+        raise StoreError("other servers change the same entries at the same time")
+
+    def _synchronize(self, limit_seconds: float | None = None) -> None:
+        """Read what has changed since the last time. If that takes long, the rest is left to the next call.
+
+        The values have the revisions of one index, so they are from one moment. Only what takes longer than the limit
+        comes in parts: a flood of registrations must not delay deletions.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        if self._version is not None and self._store.version() == self._version:
+            return
+        deadline = time.monotonic() + (_READ_SECONDS if limit_seconds is None else limit_seconds)
+        known = dict(self._held)
+        fetched: list[Held] = []
+        for _ in range(_MAX_ATTEMPTS):
+            version, revisions = self._store.index()
+            missing = [
+                key for key, revision in revisions.items() if key not in known or known[key].revision != revision
+            ]
+            for key, held in self._read(by_urgency(missing, known), deadline):
+                known[key] = held
+                fetched.append(held)
+            if all(key in known and known[key].revision == revisions[key] for key in missing):
+                self._version = version
+                break
+            if time.monotonic() > deadline:
+                break
+        before = dict(self._quarantines())
+        self._held = {key: held for key, held in known.items() if key in revisions}
+        self._show()
+        self._follow_quarantines(before)
+        for held in fetched:
+            self._warn_if_reserved(held.item)
+
+    def _show(self) -> None:
+        items = [held.item for held in self._held.values()]
+        self.view = View(
+            (item for item in items if isinstance(item, Entry)), (item for item in items if isinstance(item, Binding))
+        )
+
+    def _read(self, keys: Sequence[str], deadline: float) -> Iterator[tuple[str, Held]]:
+        for start in range(0, len(keys), _BATCH):
+            if start and time.monotonic() > deadline:
+                break
+            for key, (revision, value) in self._store.read(keys[start : start + _BATCH]).items():
+                yield key, Held(revision, self._open(key, value))
+
+    def _open(self, key: str, value: bytes) -> Item | None:
+        """Check a value of the store. One that is refused is logged, and stays stored."""
+        try:
+            record = decode(key, self._seal.remove(key, value))
+        except ValueError as error:
+            logger.error("the stored entry %r is ignored: %s", key, error)
+            return None
+        if not isinstance(record, Registration):
+            assert isinstance(record, (Binding, Quarantined))  # noqa: S101 - there are three kinds
+            return record
+        try:
+            with self._turn_of(record.owner):
+                shipped = self._accept(record.serialized)
+            if shipped.digest != record.digest:
+                raise MalformedPayload(f"its digest is {shipped.digest}")
+        except LogitportError as error:
+            logger.warning("the stored processor %s was not loaded: %s", record.digest, error)
+            return None
+        return Entry(shipped, record.owner, record.registered_at, record.shared)
+
+    def _warn_if_reserved(self, item: Item | None) -> None:
+        if isinstance(item, Binding) and self.view.named(item.name) is None:
+            logger.warning(
+                "the stored name %s was not loaded, because its processor %s could not be loaded",
+                item.name,
+                item.digest,
+            )
+
+    def _quarantines(self) -> Iterator[tuple[str, Quarantined]]:
+        for key, held in self._held.items():
+            if isinstance(held.item, Quarantined):
+                yield key, held.item
+
+    def _follow_quarantines(self, before: dict[str, Quarantined]) -> None:
+        """Quarantine what other servers have quarantined, and lift what they have lifted."""
+        now = dict(self._quarantines())
+        for key in before.keys() - now.keys():
+            self._quarantine.forget(before[key].trust_domain, before[key].digest)
+        for key in now.keys() - before.keys():
+            self._quarantine.adopt(now[key].trust_domain, now[key].digest, now[key].reason)
+
+    def _store_quarantines(self) -> None:
+        """Store what this server has quarantined or forgotten since the last time."""
+        changes = self._quarantine.take_changes()
+        if not changes:
+            return
+
+        def plan(_: View, change: Change) -> None:
+            for domain, digest in changes:
+                record = Quarantined.of(domain, digest, self._quarantine.reason_in(domain, digest))
+                if record.reason and record.key not in self._held:
+                    change.quarantine(record)
+                elif not record.reason:
+                    change.deleted.add(record.key)
+
+        try:
+            self._change(plan)
+        except StoreError:
+            self._quarantine.put_back(changes)
+            raise
+
+    def _is_stored(self, domain: TrustDomain | None, digest: str) -> bool:
+        """Whether the store has this quarantine, or should have it."""
+        reason = self._quarantine.reason_in(domain, digest)
+        return bool(reason) or Quarantined.of(domain, digest, reason).key in self._held
 
 
-def _registration(entry: Entry, serialized: str) -> Registration:
-    return Registration(
-        serialized=serialized,
-        digest=entry.payload.digest,
-        owner=entry.owner,
-        shared=entry.shared,
-        registered_at=entry.registered_at,
-    )
+def by_urgency(keys: Sequence[str], known: Container[str]) -> list[str]:
+    """Sort keys: names and quarantines, which are small, then changed registrations, then one new one of each owner."""
+    of_owner: Counter[str] = Counter()
+
+    def rank(key: str) -> tuple[bool, int]:
+        if not key.startswith(f"{Registration.kind}/") or key in known:
+            return key.startswith(f"{Registration.kind}/"), 0
+        owner = key.split("/", 2)[-1]
+        of_owner[owner] += 1
+        return True, of_owner[owner]
+
+    return sorted(keys, key=rank)
 
 
-def _binding(name: str, entry: Entry) -> Binding:
-    return Binding(name=name, digest=entry.payload.digest, owner=entry.owner)
+@contextmanager
+def _as_internal_error() -> Iterator[None]:
+    """Context that turns StoreError into the error for a client."""
+    try:
+        yield
+    except StoreError as error:
+        if descriptors.is_shortage(error):
+            raise descriptors.shortage() from error
+        happened = "the change may have happened, repeat it" if error.uncertain else "nothing has changed"
+        raise InternalError(f"the server's store cannot be used: {error}; {happened}") from error

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from logitport.errors import ProcessorQuarantined
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from logitport_server.principals import TrustDomain
 
@@ -73,6 +73,8 @@ class Quarantine:
         self._records: dict[str, dict[_Key, _Record]] = {}
         # The quarantined records, by digest, then by trust domain.
         self._quarantined: dict[str, dict[TrustDomain | None, _Record]] = {}
+        # What began or ended since `take_changes`; None if no store is to get it.
+        self._changes: set[_Key] | None = None
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -112,6 +114,43 @@ class Quarantine:
                 return record.reason
         return ""
 
+    def reason_in(self, domain: TrustDomain | None, digest: str) -> str:
+        """Return why the processor is quarantined in this domain, or ""."""
+        record = self._quarantined.get(digest, {}).get(domain)
+        return "" if record is None else record.reason
+
+    def track_changes(self) -> None:
+        """Collect changes for `take_changes`. Something must call it at intervals from now on."""
+        self._changes = set()
+
+    def take_changes(self) -> set[_Key]:
+        """Return the domains and digests of quarantines that have begun or were evicted since the last call."""
+        with self._lock:
+            changes, self._changes = self._changes, None if self._changes is None else set()
+        return changes or set()
+
+    def put_back(self, changes: Iterable[_Key]) -> None:
+        """Have the next `take_changes` return these again."""
+        with self._lock:
+            if self._changes is not None:
+                self._changes.update(changes)
+
+    def adopt(self, domain: TrustDomain | None, digest: str, reason: str) -> None:
+        """Quarantine a processor that another server has quarantined."""
+        with self._lock:
+            record = self._record(domain, digest)
+            record.reason, record.charges = reason, []
+            self._quarantined.setdefault(digest, {})[domain] = record
+        logger.warning("processor %s of %r was quarantined by another server: %s", digest, domain, reason)
+
+    def forget(self, domain: TrustDomain | None, digest: str) -> None:
+        """End a quarantine that has ended on another server."""
+        with self._lock:
+            records = self._records.get(_principal(domain), {})
+            if (domain, digest) in records:
+                self._forget(records, (domain, digest))
+        logger.info("the quarantine of processor %s of %r ended on another server", digest, domain)
+
     def lift(self, digest: str) -> bool:
         """Lift the quarantine of the processor in every domain. Returns whether it was quarantined."""
         with self._lock:
@@ -139,6 +178,7 @@ class Quarantine:
                 f"{total:.3g} s, the limit is {limit:.3g} s (--quarantine-after), the last one: {what}"
             )
             record.charges = []
+            self._note((domain, digest))
             found = self._quarantined.setdefault(digest, {})
             found[domain] = record
             for_all = _reason_for_all(found)
@@ -172,11 +212,16 @@ class Quarantine:
 
     def _forget(self, records: dict[_Key, _Record], key: _Key) -> None:
         domain, digest = key
-        del records[key]
+        if records.pop(key).reason:
+            self._note(key)
         found = self._quarantined.get(digest, {})
         found.pop(domain, None)
         if not found:
             self._quarantined.pop(digest, None)
+
+    def _note(self, key: _Key) -> None:
+        if self._changes is not None:
+            self._changes.add(key)
 
 
 def _principal(domain: TrustDomain | None) -> str:

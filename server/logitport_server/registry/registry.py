@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-import threading
 import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -23,11 +22,13 @@ from logitport.programs.verifier import verify
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2, registry_pb2
 from logitport_server.principals import ADMIN, ANONYMOUS, REGISTER, Party, TrustDomain
-from logitport_server.registry.catalog import Catalog, Entry
+from logitport_server.registry.catalog import Catalog
 from logitport_server.registry.programs import load_program
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.registry.source import Source
-from logitport_server.registry.store import NoStore
+from logitport_server.registry.stores.memory import MemoryStore
+from logitport_server.registry.stores.seal import Seal
+from logitport_server.registry.view import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,7 +36,10 @@ if TYPE_CHECKING:
 
     from logitport.payload import Payload
     from logitport_server.principals import Principal
+    from logitport_server.registry.change import Change
     from logitport_server.registry.policy import PayloadPolicy
+    from logitport_server.registry.stores.base import Store
+    from logitport_server.registry.view import View
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)+(:[a-z0-9][a-z0-9._-]*)?")
 _MAX_NAME_LENGTH = 128
@@ -49,8 +53,11 @@ class Registry:
     and cannot delete it without the scope "admin". The same payload registered by two principals is two registrations.
     All principals share one namespace; a name belongs to the principal that bound it first.
 
+    If servers share a store, they share registrations, names and quarantines. A server follows the others by `poll`.
+
     Raises:
         InvalidProgram, LimitExceeded: an installed program breaks a rule.
+        InternalError: the store cannot be read.
     """
 
     def __init__(
@@ -61,7 +68,9 @@ class Registry:
         max_owned: int,
         quarantine: Quarantine | None = None,
         check_python: Callable[[Payload], None] = payload.check_python,
-        store: NoStore | None = None,
+        store: Store | None = None,
+        seal: Seal | None = None,
+        turn_of: Callable[[str], AbstractContextManager[object]] = nullcontext,
         installed: Mapping[str, Any] = BUILTINS,
     ) -> None:
         self._policy = policy
@@ -74,9 +83,7 @@ class Registry:
         self._installed_programs = {
             name: verify(processor) for name, processor in installed.items() if isinstance(processor, Program)
         }
-        self._lock = threading.Lock()
-        self._catalog = Catalog(store or NoStore())
-        self._catalog.load(self._accept)
+        self._catalog = Catalog(store or MemoryStore(), seal or Seal(), self._accept, self._quarantine, turn_of)
 
     @property
     def has_only_builtins(self) -> bool:
@@ -114,10 +121,9 @@ class Registry:
             return _source(shipped, domain)
         if by is None:
             raise InvalidArgument("a ProcessorCall names no processor: set one of builtin, name, digest, payload")
-        with self._lock:
-            entry = self._catalog.find(
-                getattr(processor, by), principal.name, names=by == "name", digests=by == "digest"
-            )
+        entry = self._catalog.view.find(
+            getattr(processor, by), principal.name, names=by == "name", digests=by == "digest"
+        )
         self._policy.check_current(entry.payload)
         return _source(entry.payload, TrustDomain(entry.owner, Party(principal.name, tenant)))
 
@@ -153,7 +159,7 @@ class Registry:
                 payload is refused.
             InvalidName, NameTaken: the name is refused.
             LimitExceeded: the registry is full, or the principal has too many registrations or names.
-            InternalError: the store cannot be written.
+            InternalError: the store cannot be used.
         """
         if name and not (len(name) <= _MAX_NAME_LENGTH and _NAME.fullmatch(name)):
             raise InvalidName(
@@ -162,32 +168,34 @@ class Registry:
             )
         with turn or nullcontext():
             shipped = self._accept(serialized, name)
-        with self._lock:
+
+        def plan(view: View, change: Change) -> None:
             if name:
-                self._check_name(name, shipped, principal, replace=replace)
+                self._check_name(view, name, shipped, principal, replace=replace)
             entry = Entry(shipped, principal.name, time.time(), shared)
-            before = self._catalog.owners(shipped.digest).get(principal.name)
+            before = view.owners(shipped.digest).get(principal.name)
             if before is None:
-                self._check_capacity(principal)
+                self._check_capacity(view, principal)
             else:  # the new payload replaces the old one: only its signature can differ
                 entry = dataclasses.replace(before, payload=shipped, shared=shared)
-            self._catalog.add(entry, serialized, name)
-            return self._describe(entry)
+            change.register(entry, serialized)
+            if name:
+                change.bind(name, entry)
+
+        return self._describe(self._catalog.change(plan).owners(shipped.digest)[principal.name])
 
     def describe(self, processor: str, principal: Principal = ANONYMOUS) -> registry_pb2.ProcessorInfo:
         """Describe a built-in, a registered name or a digest. Raises UnknownProcessor."""
         if processor in self._installed:
             return self._describe_installed(processor)
-        with self._lock:
-            entry = self._catalog.find(
-                processor, principal.name, any_owner=principal.may(ADMIN), otherwise=f"; {_LIST_THEM}"
-            )
-            return self._describe(entry)
+        entry = self._catalog.view.find(
+            processor, principal.name, any_owner=principal.may(ADMIN), otherwise=f"; {_LIST_THEM}"
+        )
+        return self._describe(entry)
 
     def describe_all(self, principal: Principal = ANONYMOUS) -> list[registry_pb2.ProcessorInfo]:
         """Describe all visible processors: installed ones by name, then registered ones by their first name."""
-        with self._lock:
-            registered = [self._describe(entry) for entry in self._catalog if self._can_see(principal, entry)]
+        registered = [self._describe(entry) for entry in self._catalog.view if self._can_see(principal, entry)]
         registered.sort(key=lambda info: (list(info.names), info.digest))
         return [self._describe_installed(name) for name in sorted(self._installed)] + registered
 
@@ -200,12 +208,15 @@ class Registry:
         Raises:
             UnknownProcessor: there is none, or the principal cannot see it.
             NotPermitted: it belongs to another principal.
-            InternalError: the store cannot be written; nothing has changed.
+            InternalError: the store cannot be used.
         """
         if processor in self._installed:
             raise InvalidArgument(f"{processor!r} is a built-in; built-ins cannot be deleted")
-        with self._lock:
-            entry = self._catalog.find(
+        deleted: set[str] = set()
+
+        def plan(view: View, change: Change) -> None:
+            deleted.clear()
+            entry = view.find(
                 processor,
                 principal.name,
                 any_owner=principal.may(ADMIN),
@@ -213,12 +224,17 @@ class Registry:
             )
             if entry.owner != principal.name:
                 principal.check(ADMIN, f"delete {processor!r}, which belongs to another principal")
-            if self._catalog.named(processor) is not None:
-                self._catalog.unbind(processor)
-                return [processor]
-            owners = self._catalog.owners(processor)
-            deleted = [owners[principal.name]] if principal.name in owners else list(owners.values())
-            return sorted(self._catalog.remove(deleted))
+            if view.named(processor) is not None:
+                change.unbind(processor)
+                deleted.add(processor)
+                return
+            owners = view.owners(processor)
+            for removed in [owners[principal.name]] if principal.name in owners else list(owners.values()):
+                change.remove(removed)
+                deleted.update(removed.names)
+
+        self._catalog.change(plan)
+        return sorted(deleted)
 
     def unquarantine(self, processor: str, principal: Principal = ANONYMOUS) -> registry_pb2.ProcessorInfo:
         """Lift the quarantine of a processor in all trust domains.
@@ -230,20 +246,24 @@ class Registry:
         Raises:
             NotPermitted: the principal lacks the scope "admin".
             UnknownProcessor: the processor is neither registered nor quarantined.
+            InternalError: the store cannot be used.
         """
         principal.check(ADMIN, "lift the quarantine of a processor")
-        was_quarantined = self._quarantine.lift(processor)
-        with self._lock:
-            try:
-                entry = self._catalog.find(
-                    processor, principal.name, any_owner=True, otherwise=f", and none is quarantined; {_LIST_THEM}"
-                )
-            except UnknownProcessor:
-                if not was_quarantined:
-                    raise
-                return registry_pb2.ProcessorInfo(digest=processor)
-            self._quarantine.lift(entry.payload.digest)
-            return self._describe(entry)
+        was_quarantined = self._catalog.lift(processor)
+        try:
+            entry = self._catalog.view.find(
+                processor, principal.name, any_owner=True, otherwise=f", and none is quarantined; {_LIST_THEM}"
+            )
+        except UnknownProcessor:
+            if not was_quarantined:
+                raise
+            return registry_pb2.ProcessorInfo(digest=processor)
+        self._catalog.lift(entry.payload.digest)
+        return self._describe(entry)
+
+    def poll(self) -> None:
+        """Follow the changes of other servers, and store this server's quarantines. For `Poller`."""
+        self._catalog.poll()
 
     def _describe(self, entry: Entry) -> registry_pb2.ProcessorInfo:
         info = entry.info()
@@ -264,9 +284,9 @@ class Registry:
     def _can_see(principal: Principal, entry: Entry) -> bool:
         return entry.shared or entry.owner == principal.name or principal.may(ADMIN)
 
-    def _check_name(self, name: str, shipped: Payload, principal: Principal, *, replace: bool) -> None:
+    def _check_name(self, view: View, name: str, shipped: Payload, principal: Principal, *, replace: bool) -> None:
         """Raise NameTaken or LimitExceeded if the principal cannot bind this name to the payload."""
-        owner, bound = self._catalog.owner_of(name), self._catalog.named(name)
+        owner, bound = view.owner_of(name), view.named(name)
         if owner not in (None, principal.name):
             raise NameTaken(f"{name!r} belongs to another principal; choose another name")
         if bound is not None and bound.payload != shipped and not replace:
@@ -275,16 +295,16 @@ class Registry:
                 "with replace"
             )
         # Names are limited because each is stored and listed.
-        own = sum(len(entry.names) for entry in self._catalog if entry.owner == principal.name)
+        own = sum(len(entry.names) for entry in view if entry.owner == principal.name)
         if bound is None and own >= self._max_owned:
             raise LimitExceeded(
                 f"{principal.display_name} has bound {self._max_owned} names, the limit for one principal: delete "
                 "some, or raise --max-processors-per-principal"
             )
 
-    def _check_capacity(self, principal: Principal) -> None:
+    def _check_capacity(self, view: View, principal: Principal) -> None:
         """Raise LimitExceeded if the principal cannot register another payload."""
-        registered = [entry.owner for entry in self._catalog]
+        registered = [entry.owner for entry in view]
         if registered.count(principal.name) >= self._max_owned:
             raise LimitExceeded(
                 f"{principal.display_name} has registered {self._max_owned} processors, the limit for one principal: "

@@ -10,7 +10,7 @@ from logitport import InvalidName, UnknownProcessor
 from logitport_proto import common_pb2
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
-from logitport_server.registry.store import Store
+from logitport_server.registry.stores.sqlite import SqliteStore
 from tests.toy_processors import Unchanged
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ IDLE = Unchanged.to_str()
 def registry(tmp_path: Path) -> Iterator[Registry]:
     """A registry with a store. After the test, all files below its parent folder are those that it began with."""
     policy = PayloadPolicy(allow_shipped=True, max_bytes=1 << 20)
-    kept = Registry(policy, max_registered=8, max_owned=8, store=Store(tmp_path / "deep" / "store"))
+    kept = Registry(policy, max_registered=8, max_owned=8, store=SqliteStore(tmp_path / "deep" / "store"))
     kept.register(IDLE, "team/idle", replace=False)
     before = sorted(tmp_path.rglob("*"))
     yield kept

@@ -27,7 +27,7 @@ from logitport_proto import common_pb2
 from logitport_server.principals import APPLY, REGISTER, Principal
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
-from logitport_server.registry.store import Store
+from logitport_server.registry.stores.sqlite import SqliteStore
 from logitport_server.registry.trusted_keys import TrustedKeys
 from tests.client.programs.runtime import build
 from tests.toy_processors import Unchanged
@@ -151,7 +151,7 @@ def test_signatures(tmp_path: Path) -> None:
 
 def test_restarts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for programs in (True, False, True):
-        store = Store(tmp_path / "store")
+        store = SqliteStore(tmp_path / "store")
         registry = make_registry(programs=programs, allow=True, store=store)
         if programs and not caplog.records:
             registry.register(ONE, "team/x", ANN, replace=False)

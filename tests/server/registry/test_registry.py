@@ -27,7 +27,7 @@ from logitport_proto import common_pb2
 from logitport_server.principals import ADMIN, APPLY, REGISTER, Party, Principal, TrustDomain
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
-from logitport_server.registry.store import Store
+from logitport_server.registry.stores.sqlite import SqliteStore
 from tests.toy_processors import AddOne, Unchanged
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ from logitport_proto import common_pb2
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.principals import ADMIN, APPLY, REGISTER, Principal
 from logitport_server.registry.registry import Registry
-from logitport_server.registry.store import Store
+from logitport_server.registry.stores.sqlite import SqliteStore
 
 class Bomb:
     def __reduce__(self):
@@ -385,7 +385,7 @@ def test_a_payload_that_is_too_long() -> None:
 
 def test_a_name_stays_reserved_while_its_processor_is_refused(tmp_path: Path) -> None:
     def opened(max_bytes: int) -> Registry:
-        store = Store(tmp_path / "store")
+        store = SqliteStore(tmp_path / "store")
         stores.callback(store.close)
         return Registry(
             PayloadPolicy(allow_shipped=True, max_bytes=max_bytes), max_registered=8, max_owned=8, store=store

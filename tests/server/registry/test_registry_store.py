@@ -10,10 +10,12 @@ from logitport import UnknownProcessor
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2
 from logitport_server.principals import APPLY, REGISTER, Party, Principal, TrustDomain
-from logitport_server.registry.files import Files
 from logitport_server.registry.policy import PayloadPolicy
+from logitport_server.registry.records import Registration
 from logitport_server.registry.registry import Registry
-from logitport_server.registry.store import Registration, Store
+from logitport_server.registry.stores.base import Write
+from logitport_server.registry.stores.seal import Seal
+from logitport_server.registry.stores.sqlite import SqliteStore
 from tests.toy_processors import AddOne, Unchanged
 
 if TYPE_CHECKING:
@@ -30,12 +32,12 @@ ANN, BOB = (Principal(name, frozenset({APPLY, REGISTER})) for name in ("ann", "b
 @pytest.fixture
 def restart(tmp_path: Path) -> Iterator[Restart]:
     """Starts a registry on the same store as the one before."""
-    stores: list[Store] = []
+    stores: list[SqliteStore] = []
 
     def start(*, allow: bool = True) -> Registry:
         if stores:
             stores.pop().close()
-        stores.append(Store(tmp_path / "store"))
+        stores.append(SqliteStore(tmp_path / "store"))
         policy = PayloadPolicy(allow_shipped=allow, max_bytes=1 << 20)
         return Registry(policy, max_registered=8, max_owned=8, store=stores[0])
 
@@ -84,8 +86,10 @@ def test_a_payload_of_another_digest_is_not_loaded(
     restart: Restart, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     digest = restart().register(ONE, "team/one", replace=False).digest
-    (path,) = (tmp_path / "store" / "processors").iterdir()
     forged = Registration(serialized=TWO, digest=digest, owner="", shared=False, registered_at=0.0)
-    Files(tmp_path / "store").change({f"processors/{path.name}": forged.model_dump_json().encode()})
+    store = SqliteStore(tmp_path / "store")
+    ((key, revision),) = [item for item in store.index().revisions.items() if item[0] == forged.key]
+    store.commit([Write(key, Seal().add(key, forged.encode()), revision)])
+    store.close()
     assert len(restart().describe_all()) == len(BUILTINS)
     assert f"{digest} was not loaded: its digest is" in caplog.text

@@ -1,0 +1,50 @@
+"""A thread that follows the changes of other servers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+# A quarantine is stored at the next poll of its server, and read at the next poll of the others. Both, with the time of
+# reading, take less than 3 s.
+INTERVAL_SECONDS = 1.0
+# A poll that waits for a network is left behind: the thread is a daemon.
+_JOIN_SECONDS = 1.0
+
+
+class Poller:
+    """Calls a function at intervals, on a thread of its own.
+
+    Args:
+        poll: the function. An exception is logged, and the next call follows after the interval.
+        interval_seconds: time between the end of a call and the next one.
+    """
+
+    def __init__(self, poll: Callable[[], None], interval_seconds: float = INTERVAL_SECONDS) -> None:
+        self._poll = poll
+        self._interval_seconds = interval_seconds
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="logitport-registry", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread. Does not wait long for a call in progress. Does nothing if it was not started."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._interval_seconds):
+            try:
+                self._poll()
+            except Exception:
+                logger.exception("the registry could not be synchronized with the store; trying again")

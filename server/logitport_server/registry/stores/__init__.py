@@ -1,0 +1,1 @@
+"""Where registrations are kept: in memory, in a folder, or in Redis. A store knows nothing of processors."""

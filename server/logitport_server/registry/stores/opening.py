@@ -1,0 +1,72 @@
+"""Opens the store that the operator has configured."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from logitport_server.config import StartupError
+from logitport_server.registry.stores import old_files
+from logitport_server.registry.stores.base import StoreError
+from logitport_server.registry.stores.memory import MemoryStore
+from logitport_server.registry.stores.seal import Seal
+from logitport_server.registry.stores.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from logitport_server.config import ServerConfig
+    from logitport_server.registry.stores.base import Store
+
+_LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
+
+logger = logging.getLogger(__name__)
+
+
+def open_store(config: ServerConfig) -> tuple[Store, Seal]:
+    """Open the store of `--store`, and read `--store-key`. Raises StartupError if one of them cannot be used."""
+    try:
+        seal = Seal() if config.store_key is None else Seal.from_file(config.store_key)
+    except (OSError, ValueError) as error:
+        raise StartupError(f"--store-key {config.store_key}: {error}") from error
+    if config.store is None:
+        return MemoryStore(keep_values=False), seal
+    if config.has_remote_store:
+        return _open_redis(config.store), seal
+    try:
+        return open_folder(Path(config.store), seal), seal
+    except (OSError, StoreError) as error:
+        raise StartupError(f"--store {config.store}: {error}") from error
+
+
+def open_folder(folder: Path, seal: Seal) -> SqliteStore:
+    """Open a folder. One of the format before SQLite is migrated first.
+
+    Raises:
+        OSError, StoreError: as `SqliteStore`. A folder of the old format has not changed.
+    """
+
+    def migrated() -> dict[str, bytes]:
+        values = {record.key: seal.add(record.key, record.encode()) for record in old_files.records(folder)}
+        if values:
+            logger.info("migrating %d registrations and names of %s to SQLite", len(values), folder)
+        return values
+
+    store = SqliteStore(folder, migrated)
+    old_files.set_aside(folder)
+    return store
+
+
+def _open_redis(url: str) -> Store:
+    try:
+        from logitport_server.registry.stores.redis import RedisStore
+    except ImportError as error:
+        raise StartupError(
+            "--store redis:// needs the package redis; install it with pip install 'logitport[redis]'"
+        ) from error
+    if not (url.startswith("rediss:") or urlsplit(url).hostname in _LOCAL_HOSTS):
+        logger.warning("--store redis:// is not encrypted: its password and all code can be read; use rediss://")
+    try:
+        return RedisStore(url)
+    except StoreError as error:
+        raise StartupError(f"--store: {error}") from error

@@ -1,0 +1,74 @@
+"""Checks that a stored value was written by a server of the fleet, and is not damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MIN_KEY_BYTES = 32
+
+
+class InvalidSeal(ValueError):
+    """A value is damaged, or was not written with the key. The message says which."""
+
+
+class Seal:
+    """Puts a line before each value: its HMAC-SHA-256 with the fleet's key, or its SHA-256 if there is no key.
+
+    The digest covers the value and the key under which it is stored, so a value cannot be moved to another key.
+
+    Args:
+        secret: the fleet's key; None for a store that only the server's user can write.
+    """
+
+    def __init__(self, secret: bytes | None = None) -> None:
+        self._secret = secret
+        self._scheme = b"sha256" if secret is None else b"hmac-sha256"
+
+    @classmethod
+    def from_file(cls, path: Path) -> Seal:
+        """Read the fleet's key. White space around it is ignored.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: the key is too short.
+        """
+        secret = path.read_bytes().strip()
+        if len(secret) < _MIN_KEY_BYTES:
+            raise ValueError(
+                f"the key has {len(secret)} bytes, and needs {_MIN_KEY_BYTES}; write one with `openssl rand -hex 32`"
+            )
+        return cls(secret)
+
+    def add(self, key: str, data: bytes) -> bytes:
+        """Return the data with its seal."""
+        return b"%s %s\n%s" % (self._scheme, self._digest(key, data), data)
+
+    def remove(self, key: str, sealed: bytes) -> bytes:
+        """Check the seal, and return the data. Raises InvalidSeal."""
+        head, _, data = sealed.partition(b"\n")
+        scheme, _, digest = head.partition(b" ")
+        if scheme != self._scheme:
+            if self._secret is None and scheme == b"hmac-sha256":
+                raise InvalidSeal("it was written with a key; start the server with the fleet's --store-key")
+            if self._secret is not None and scheme == b"sha256":
+                raise InvalidSeal("it was written without a key, before --store-key was set; register it again")
+            raise InvalidSeal("it is damaged, or was not written by logitport")
+        if not hmac.compare_digest(digest, self._digest(key, data)):
+            raise InvalidSeal(
+                "its checksum does not match: it is damaged"
+                if self._secret is None
+                else "its HMAC does not match --store-key: it is damaged, or was not written by this fleet"
+            )
+        return data
+
+    def _digest(self, key: str, data: bytes) -> bytes:
+        stored_at = key.encode()
+        covered = b"%d:%s%s" % (len(stored_at), stored_at, data)
+        if self._secret is None:
+            return hashlib.sha256(covered).hexdigest().encode()
+        return hmac.digest(self._secret, covered, "sha256").hex().encode()

@@ -1,0 +1,83 @@
+"""The store of the operator's options."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport_server.config import ServerConfig, StartupError
+from logitport_server.registry.stores import opening
+from logitport_server.registry.stores.memory import MemoryStore
+from logitport_server.registry.stores.opening import open_store
+from logitport_server.registry.stores.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    path = tmp_path / "key"
+    path.write_text("k" * 32)
+    return path
+
+
+def test_without_a_store() -> None:
+    store, _ = open_store(ServerConfig())
+    assert isinstance(store, MemoryStore)
+
+
+def test_a_folder_with_a_key(tmp_path: Path, key: Path) -> None:
+    store, seal = open_store(ServerConfig(store=str(tmp_path / "store"), store_key=key))
+    assert isinstance(store, SqliteStore)
+    assert seal.add("a", b"").startswith(b"hmac-sha256 ")
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"store": "{folder}/key"}, r"--store .*/key: .*exists"),
+        ({"store": "{folder}/store", "store_key": "{folder}/missing"}, "--store-key .*/missing: .*No such file"),
+        ({"store": "{folder}/store", "store_key": "{folder}/short"}, "--store-key .*/short: the key has 5 bytes"),
+    ],
+)
+def test_what_cannot_be_used(tmp_path: Path, key: Path, options: dict[str, Any], message: str) -> None:
+    (tmp_path / "short").write_text("short")
+    given = {name: value.replace("{folder}", str(tmp_path)) for name, value in options.items()}
+    with pytest.raises(StartupError, match=message):
+        open_store(ServerConfig(**given))
+
+
+def test_a_damaged_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    folder.mkdir(mode=0o700)
+    (folder / "registry.db").write_text("hello")
+    with pytest.raises(StartupError, match=r"--store .*registry.db is damaged: .*restore the folder from a backup"):
+        open_store(ServerConfig(store=str(folder)))
+
+
+def test_without_the_client_library(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "logitport_server.registry.stores.redis", None)
+    with pytest.raises(StartupError, match=r"pip install 'logitport\[redis\]'"):
+        open_store(ServerConfig(store="redis://127.0.0.1:1/0", store_key=key))
+
+
+@pytest.mark.parametrize(
+    ("url", "warns"),
+    [
+        ("redis://10.0.0.1:1/0", True),
+        ("rediss://10.0.0.1:1/0", False),
+        ("redis://u:p@127.0.0.1:1/0", False),
+        ("redis://[::1]:1/0", False),
+    ],
+)
+def test_a_network_without_encryption(
+    url: str, warns: bool, key: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    redis = pytest.importorskip("logitport_server.registry.stores.redis", reason="needs the extra redis")
+    monkeypatch.setattr(redis, "RedisStore", lambda url: MemoryStore())
+    opening.open_store(ServerConfig(store=url, store_key=key))
+    assert ("is not encrypted" in caplog.text) == warns

@@ -1,0 +1,188 @@
+"""The folder of SQLite: access, damage, and processes that start at the same time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from logitport_server.registry.stores import sqlite
+from logitport_server.registry.stores.base import Store, StoreError, Write
+from logitport_server.registry.stores.sqlite import DATABASE, SqliteStore
+from tests.server.registry.stores.faulty_disk import FaultyDisk, faults
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def values(store: Store) -> dict[str, bytes]:
+    return {key: value for key, (_, value) in store.read(list(store.index().revisions)).items()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with one value."""
+    folder = tmp_path / "deep" / "store"
+    store = SqliteStore(folder)
+    store.commit([Write("a", bytes(20_000))])
+    store.close()
+    return folder
+
+
+def test_values_survive_a_restart(folder: Path) -> None:
+    store = SqliteStore(folder)
+    assert values(store) == {"a": bytes(20_000)}
+    store.close()
+    assert sorted(path.name for path in folder.iterdir()) == ["lock", DATABASE]
+
+
+def test_modes(folder: Path) -> None:
+    store = SqliteStore(folder)
+    store.commit([Write("b", b"")])
+    names = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    assert names == {"lock": 0o600, DATABASE: 0o600, f"{DATABASE}-wal": 0o600, f"{DATABASE}-shm": 0o600}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    store.close()
+
+
+@pytest.mark.parametrize("mode", [0o750, 0o705, 0o777])
+def test_a_folder_with_access_for_other_users(tmp_path: Path, mode: int) -> None:
+    tmp_path.chmod(mode)
+    with pytest.raises(PermissionError, match=f"chmod 700 {tmp_path}"):
+        SqliteStore(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00" * 8192, b"hello" * 1000], ids=["empty", "zeros", "another file"])
+def test_another_file_is_never_an_empty_store(folder: Path, content: bytes) -> None:
+    (folder / DATABASE).write_bytes(content)
+    with pytest.raises(StoreError, match=rf"{DATABASE} is damaged: .*restore the folder from a backup"):
+        SqliteStore(folder)
+    assert (folder / DATABASE).read_bytes() == content
+
+
+def test_a_truncated_database(folder: Path) -> None:
+    whole = (folder / DATABASE).read_bytes()
+    for length in range(0, len(whole), 4096):
+        (folder / DATABASE).write_bytes(whole[:length])
+        with pytest.raises(StoreError, match=r"is damaged: .*restore the folder from a backup"):
+            SqliteStore(folder)
+
+
+def test_a_damaged_page(folder: Path) -> None:
+    data = bytearray((folder / DATABASE).read_bytes())
+    data[4096:4200] = b"\xff" * 104
+    (folder / DATABASE).write_bytes(data)
+    with pytest.raises(StoreError, match=r"is damaged: .*restore the folder from a backup"):
+        SqliteStore(folder)
+
+
+def test_a_database_that_is_damaged_while_it_is_used(folder: Path) -> None:
+    store, other = SqliteStore(folder), sqlite3.connect(folder / DATABASE)
+    other.execute("DELETE FROM version")
+    other.commit()
+    other.close()
+    for use in (store.version, store.index):
+        with pytest.raises(StoreError, match="is damaged"):
+            use()
+    store.close()
+
+
+def test_a_missing_database_with_a_log(folder: Path) -> None:
+    (folder / DATABASE).rename(folder / f"{DATABASE}-wal")
+    with pytest.raises(StoreError, match="is missing, and its -wal file is there"):
+        SqliteStore(folder)
+
+
+def test_a_link(folder: Path) -> None:
+    (folder / DATABASE).rename(folder.parent / "other")
+    (folder / DATABASE).symlink_to(folder.parent / "other")
+    with pytest.raises(StoreError, match="is not a regular file"):
+        SqliteStore(folder)
+
+
+@pytest.mark.parametrize(
+    ("pragma", "message"), [("application_id", "is not a database of logitport"), ("user_version", "has format 7")]
+)
+def test_another_format(folder: Path, pragma: str, message: str) -> None:
+    connection = sqlite3.connect(folder / DATABASE)
+    connection.execute(f"PRAGMA {pragma} = 7")
+    connection.close()
+    with pytest.raises(StoreError, match=message):
+        SqliteStore(folder)
+
+
+def test_a_server_of_an_earlier_version(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "_LOCK_SECONDS", 0.1)
+    earlier = os.open(folder / "lock", os.O_RDWR)
+    fcntl.flock(earlier, fcntl.LOCK_EX)
+    with pytest.raises(BlockingIOError, match="a server of an earlier version uses it"):
+        SqliteStore(folder)
+    fcntl.flock(earlier, fcntl.LOCK_UN)
+    store = SqliteStore(folder)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(earlier, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    store.close()
+    os.close(earlier)
+
+
+def test_initial_values_are_all_there_or_none(tmp_path: Path) -> None:
+    """The disk is full at each write while a database is created."""
+    initial = {str(number): bytes(2000) for number in range(5)}
+    for at in faults():
+        folder = tmp_path / str(at)
+        disk = FaultyDisk(at, "stays full")
+        with disk.mounted():
+            try:
+                SqliteStore(folder, lambda: initial).close()
+                break
+            except (OSError, StoreError):
+                assert disk.calls >= at
+        store = SqliteStore(folder, lambda: initial)
+        assert values(store) == initial
+        store.close()
+        assert sorted(path.name for path in folder.iterdir()) == ["lock", DATABASE]
+    assert at > 5
+
+
+def test_a_broken_disk_leaves_a_change_uncertain(folder: Path) -> None:
+    store = SqliteStore(folder)
+    for fault, uncertain in (("once", False), ("broken", True)):
+        with FaultyDisk(1, fault).mounted(), pytest.raises(StoreError) as raised:
+            store.commit([Write("b", b"")])
+        assert raised.value.uncertain == uncertain
+    assert list(values(store)) == ["a"]
+    store.close()
+    with pytest.raises(StoreError, match="closed database"):
+        store.version()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from logitport_server.registry.stores.base import Conflict, Write
+from logitport_server.registry.stores.sqlite import SqliteStore
+store = SqliteStore(Path(sys.argv[1]), lambda: {"number": b"0"})
+for _ in range(50):
+    while True:
+        revision, value = store.read(["number"])["number"]
+        try:
+            store.commit([Write("number", b"%d" % (int(value) + 1), revision)])
+            break
+        except Conflict:
+            pass
+store.close()
+"""
+
+
+def test_processes_that_start_and_write_at_the_same_time(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(folder)]) for _ in range(4)]
+    assert [writer.wait(timeout=120) for writer in writers] == [0] * 4
+    store = SqliteStore(folder)
+    assert values(store) == {"number": b"200"}
+    store.close()
