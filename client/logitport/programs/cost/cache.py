@@ -7,16 +7,17 @@ file that is damaged, or that belongs to another user, is ignored.
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
-import stat
-import tempfile
 from contextlib import suppress
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import orjson
 
+from logitport.programs import private_files
 from logitport.programs.cost.measurement import Measured, Price
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _MAX_BYTES = 1 << 18
 # A price above it, in nanoseconds, is no measurement.
@@ -29,15 +30,13 @@ def path_of(*names: str) -> Path:
     """The file for prices of this machine with these models of devices and versions of libraries."""
     named = "\0".join((str(_FORMAT), platform.node(), platform.machine(), *names))
     digest = hashlib.sha256(named.encode()).hexdigest()[:32]
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    folder = Path(home) if os.path.isabs(home) else Path("~/.cache").expanduser()
-    return folder / "logitport" / f"prices-{digest}.json"
+    return private_files.folder() / f"prices-{digest}.json"
 
 
 def load(path: Path) -> Measured | None:
     """Read prices; None if there is no file, or one that is not to be used."""
     try:
-        digest, _, data = _read(path).partition(b"\n")
+        digest, _, data = private_files.read(path, _MAX_BYTES).partition(b"\n")
         if hashlib.sha256(data).hexdigest().encode() != digest:
             return None
         read = orjson.loads(data)
@@ -55,34 +54,7 @@ def store(path: Path, measured: Measured) -> None:
     operators = {key: [price.unit, price.call] for key, price in measured.operators.items()}
     data = orjson.dumps({"operators": operators, "byte": measured.byte, "value": measured.value})
     with suppress(OSError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
-
-
-def _read(path: Path) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or not (_is_private(found) and _is_private(os.stat(path.parent))):
-            raise PermissionError(f"{path} is no file that only this user can change")
-        data = file.read(_MAX_BYTES + 1)
-    if len(data) > _MAX_BYTES:
-        raise ValueError(f"{path} has more than {_MAX_BYTES} bytes")
-    return data
-
-
-def _is_private(found: os.stat_result) -> bool:
-    """Whether this user alone can change a file or folder."""
-    if not hasattr(os, "geteuid"):
-        return True
-    return found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        private_files.write(path, hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
 
 
 def cpu_model() -> str:

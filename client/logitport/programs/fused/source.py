@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from logitport.programs.fused.nodes import Node
     from logitport.programs.fused.phases import Phase, Phases
 
-# A change of the generated code, or of its interface, makes earlier files useless.
-CODE_VERSION = 1
 ENTRY = "logitport_fused"
 # Of the status of a row.
 HAS_NAN, UNFIT = 1, 2

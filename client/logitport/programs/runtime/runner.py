@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
@@ -20,12 +20,42 @@ from logitport.programs.runtime.plan import DEFAULT_MAX_BYTES, SOURCES, VIEW, Pl
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from logitport.programs.program import Value
     from logitport.programs.request_tokens import RequestTokens
     from logitport.programs.runtime.plan import Step
     from logitport.programs.verifier import Verified
 
 _MAX_PLANS = 64
+
+
+class CompiledProgram(Protocol):
+    """A program as a function, for the logits that it was found for."""
+
+    def run(
+        self, verified: Verified, logits: torch.Tensor, rows: Sequence[int], columns: Columns, *, threads: int
+    ) -> NDArray[Any]:
+        """Run it on rows, in place. Returns uint8[rows]: 1 for a NaN in the result, plus 2 for a cast that failed."""
+
+
+class CompiledPrograms(Protocol):
+    """The programs that are compiled."""
+
+    def find(self, verified: Verified, logits: torch.Tensor, threads: int) -> CompiledProgram | None:
+        """A compiled program, if it is ready, and fits logits of this dtype, device and layout. Returns at once."""
+
+
+class _RowFacts(NamedTuple):
+    """What is known of a program on one row.
+
+    Attributes:
+        bytes: memory of its intermediate values.
+        may_be_nan: as `Plan.may_be_nan`.
+    """
+
+    bytes: int
+    may_be_nan: bool
 
 
 class _Part(NamedTuple):
@@ -92,13 +122,15 @@ class Runner:
 
     Args:
         max_bytes: limit of the memory of one run, and of the constants of all programs that are kept.
+        compiled: compiled programs, which run instead of the operators of torch.
     """
 
-    def __init__(self, *, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+    def __init__(self, *, max_bytes: int = DEFAULT_MAX_BYTES, compiled: CompiledPrograms | None = None) -> None:
         self._max_bytes = max_bytes
+        self._compiled = compiled
         self._arenas: dict[torch.device, Arena] = {}
         self._bound: OrderedDict[Any, _Bound] = OrderedDict()
-        self._row_sizes: OrderedDict[tuple[str, int, torch.dtype], int] = OrderedDict()
+        self._row_facts: OrderedDict[tuple[str, int, torch.dtype], _RowFacts] = OrderedDict()
 
     @property
     def allocations(self) -> int:
@@ -151,7 +183,8 @@ class Runner:
             return {}
         columns = params if isinstance(params, Columns) else _columns(verified, params, len(indices))
         _check_lengths(verified, len(indices), columns, histories)
-        parts = self._parts(verified, indices, logits)
+        compiled = self._find_compiled(verified, logits)
+        parts = self._parts(verified, indices, logits) if compiled is None else []
         failed: dict[int, ProcessorFailed] = {}
         with torch.no_grad():
             try:
@@ -160,6 +193,8 @@ class Runner:
                 return dict.fromkeys(indices, error)
             originals = {row: logits[row].clone() for row in indices if row in restored}
             try:
+                if compiled is not None:
+                    failed |= self._run_compiled(compiled, verified, logits, indices, columns)
                 for part in parts:
                     begin, end = part.begin, part.end
                     failed |= self._apply(
@@ -171,6 +206,32 @@ class Runner:
                 raise
             for row in failed.keys() & originals.keys():
                 logits[row] = originals[row]
+        return failed
+
+    def _find_compiled(self, verified: Verified, logits: torch.Tensor) -> CompiledProgram | None:
+        if self._compiled is None:
+            return None
+        self._facts(verified, logits)  # raises as a plan does
+        return self._compiled.find(verified, logits, torch.get_num_threads())
+
+    def _run_compiled(
+        self,
+        compiled: CompiledProgram,
+        verified: Verified,
+        logits: torch.Tensor,
+        indices: Sequence[int],
+        columns: Columns,
+    ) -> dict[int, ProcessorFailed]:
+        status = compiled.run(verified, logits, indices, columns, threads=torch.get_num_threads())
+        if not status.any():
+            return {}
+        name, may_be_nan = verified.program.name, self._facts(verified, logits).may_be_nan
+        failed = {}
+        for row, state in zip(indices, status.tolist(), strict=True):
+            if state & 2:
+                failed[row] = _unfit_error(name)
+            elif state and may_be_nan:
+                failed[row] = _nan_error(name)
         return failed
 
     def _apply(
@@ -214,18 +275,18 @@ class Runner:
             copied_bytes = len(indices) * logits.shape[1] * logits.element_size()
             if not are_worthwhile(parts, len(verified.program.values), copied_bytes):
                 return [_Part(0, len(indices), None)]
-        parts = divided(parts, self._row_bytes(verified, logits))
+        parts = divided(parts, self._facts(verified, logits).bytes)
         return [_Part(begin, end, even_span(indices[begin:end])) for begin, end in parts]
 
-    def _row_bytes(self, verified: Verified, logits: torch.Tensor) -> int:
-        """Memory of the intermediate values of one row."""
+    def _facts(self, verified: Verified, logits: torch.Tensor) -> _RowFacts:
+        """Raises as `make_plan` for one row."""
         key = verified.program.digest, logits.shape[1], logits.dtype
-        if key not in self._row_sizes:
+        if key not in self._row_facts:
             plan = make_plan(verified, 1, logits.shape[1], logits.dtype, max_bytes=self._max_bytes)
-            while len(self._row_sizes) >= _MAX_PLANS:
-                self._row_sizes.popitem(last=False)
-            self._row_sizes[key] = plan.arena_bytes
-        return self._row_sizes[key]
+            while len(self._row_facts) >= _MAX_PLANS:
+                self._row_facts.popitem(last=False)
+            self._row_facts[key] = _RowFacts(plan.arena_bytes, plan.may_be_nan)
+        return self._row_facts[key]
 
     def _bind(self, verified: Verified, rows: int, logits: torch.Tensor, *, copied: bool) -> _Bound:
         width, dtype, device = logits.shape[1], logits.dtype, logits.device
@@ -302,13 +363,21 @@ def _failures(
     name = plan.verified.program.name
     failed: dict[int, ProcessorFailed] = {}
     for offset in rows_with_nan(selected) if plan.may_be_nan else ():
-        message = f"program {name} returned NaN in a row; return numbers, or -inf for ids not to be sampled"
-        failed[indices[offset]] = ProcessorFailed(message, processor=name)
+        failed[indices[offset]] = _nan_error(name)
     for rows in unfit:
         for offset in rows.nonzero().flatten().tolist():
-            message = f"program {name} casts a number to int64 that does not fit in it; limit the number first"
-            failed[indices[offset]] = ProcessorFailed(message, processor=name)
+            failed[indices[offset]] = _unfit_error(name)
     return dict(sorted(failed.items()))
+
+
+def _nan_error(name: str) -> ProcessorFailed:
+    message = f"program {name} returned NaN in a row; return numbers, or -inf for ids not to be sampled"
+    return ProcessorFailed(message, processor=name)
+
+
+def _unfit_error(name: str) -> ProcessorFailed:
+    message = f"program {name} casts a number to int64 that does not fit in it; limit the number first"
+    return ProcessorFailed(message, processor=name)
 
 
 def _height(logits: torch.Tensor) -> int:
