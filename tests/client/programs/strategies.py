@@ -63,9 +63,16 @@ class Case(NamedTuple):
 
 
 @st.composite
-def programs(draw: Draw, *, exact: bool = False, max_values: int = 16) -> Program:
-    """Programs that the verifier accepts."""
-    builder = _Builder(draw, exact)
+def programs(
+    draw: Draw,
+    *,
+    exact: bool = False,
+    max_values: int = 16,
+    operators: frozenset[str] = frozenset(OPERATORS),
+    sizes: st.SearchStrategy[Size] | None = None,
+) -> Program:
+    """Programs that the verifier accepts, of these operators, with these sizes of `full` and of expansions."""
+    builder = _Builder(draw, exact, operators, sizes)
     for _ in range(draw(st.integers(1, max_values))):
         builder.add_any()
     unused = builder.unused()
@@ -77,13 +84,18 @@ def programs(draw: Draw, *, exact: bool = False, max_values: int = 16) -> Progra
 
 
 @st.composite
-def approximate_programs(draw: Draw) -> Program:
+def approximate_programs(
+    draw: Draw,
+    *,
+    operators: frozenset[str] = frozenset(OPERATORS),
+    sizes: st.SearchStrategy[Size] | None = None,
+) -> Program:
     """Programs with one approximate operator, on a value [rows, vocab] that an exact program computes."""
-    builder = _Builder(draw, exact=True)
+    builder = _Builder(draw, True, operators, sizes)
     for _ in range(draw(st.integers(0, 4))):
         builder.add_any()
     source = builder.add("cast", (builder.as_logits(builder.pick()),), element=draw(st.sampled_from(_FLOATS)))
-    operator = draw(st.sampled_from(sorted(APPROXIMATE)))
+    operator = draw(st.sampled_from(sorted(APPROXIMATE & operators)))
     fields: dict[str, Any] = {}
     if "axis" in OPERATORS[operator].fields:
         fields["axis"] = 1
@@ -170,9 +182,14 @@ def _numbers_of(parameter: Parameter) -> st.SearchStrategy[Any]:
 class _Builder:
     """Adds values that the rules accept, beginning with the logits."""
 
-    def __init__(self, draw: Draw, exact: bool) -> None:
+    def __init__(
+        self, draw: Draw, exact: bool, operators: frozenset[str], sizes: st.SearchStrategy[Size] | None
+    ) -> None:
         self._draw = draw
         self._exact = exact
+        self._operators = operators
+        self._sizes = _SIZES if sizes is None else sizes
+        self._constant_sizes = _CONSTANT_SIZES if sizes is None else st.just(ONE)
         self._may_fail = not exact and draw(st.integers(0, 3)) == 0
         self._context = Context({one.name: one for one in _PARAMETERS}, draw(st.sampled_from([1, 2, 5])))
         self.values = [Value("logits")]
@@ -188,7 +205,7 @@ class _Builder:
     def add_any(self) -> None:
         """Add a value of any operator, if there are inputs for it."""
         sorts = any(value.operator == "argsort" for value in self.values)  # MAX_SORTS is 1
-        operator = self._draw(st.sampled_from(sorted(OPERATORS.keys() - {"argsort"} if sorts else OPERATORS)))
+        operator = self._draw(st.sampled_from(sorted(self._operators - {"argsort"} if sorts else self._operators)))
         count = OPERATORS[operator].inputs
         if operator == "expand":
             fields, accepted = self._expansion()
@@ -274,9 +291,9 @@ class _Builder:
 
     def _expansion(self) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
         place = self.pick()
-        shape = tuple(self._draw(_SIZES) if size == ONE else size for size in self.types[place].shape)
+        shape = tuple(self._draw(self._sizes) if size == ONE else size for size in self.types[place].shape)
         if len(shape) < 3 and self._draw(st.booleans()):
-            shape = (self._draw(_CONSTANT_SIZES), *shape)
+            shape = (self._draw(self._constant_sizes), *shape)
         return {"shape": shape}, [(place,)]
 
     def _fields(self, operator: str) -> dict[str, Any]:
@@ -307,7 +324,7 @@ class _Builder:
         return fields | self._numbers(operator, fields.get("element"))
 
     def _shape(self, operator: str) -> tuple[Size, ...]:
-        size = _CONSTANT_SIZES if operator == "constant" else _SIZES
+        size = self._constant_sizes if operator == "constant" else self._sizes
         rank = 1 if operator == "arange" else self._draw(st.sampled_from([0, 1, 1, 2]))
         return tuple(self._draw(size) for _ in range(rank))
 

@@ -1,9 +1,9 @@
 """C++ of the functions that generated code calls. All are inlined, have no branch, and so are vectorized.
 
-The polynomials are those of the Cephes library (S. Moshier, netlib.org/cephes, single precision: expf, logf, tanhf). With
-fused multiplications, measured against double precision on every 13th float: `f_exp` differs by at most 1.01 units in the
-last place where its result is normal, and returns 0 where it is subnormal; `f_log` by 0.81, `f_tanh` by 1.4, `f_sigmoid`
-by 2.5.
+The polynomials are those of the Cephes library (S. Moshier, netlib.org/cephes, single precision: expf, logf, tanhf).
+With fused multiplications, measured against double precision on every 13th float: `f_exp` differs by at most 1.01 units
+in the last place where its result is normal, and returns 0 where it is subnormal; `f_log` by 0.81, `f_tanh` by 1.4,
+`f_sigmoid` by 2.5.
 """
 
 SOURCE = r"""

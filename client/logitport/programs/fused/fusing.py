@@ -20,6 +20,7 @@ import orjson
 from logitport.errors import InvalidArgument
 from logitport.programs.fused import cache
 from logitport.programs.fused.native import Native, is_fit, parallel
+from logitport.programs.fused.nodes import may_fuse
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +60,7 @@ class Fusing:
         The first call for a program requests it. Returns at once.
         """
         native = self._ready.get(verified.program.digest)
-        if native is None and verified.program.digest in self._requested:
+        if native is None and (verified.program.digest in self._requested or not may_fuse(verified)):
             return None
         if not is_fit(logits) or (threads > 1 and parallel() is None):
             return None
@@ -114,7 +115,7 @@ class Fusing:
         logger.warning("program %r is not compiled, and runs as without %s: %s", name, VARIABLE, error)
 
     def _build(self, data: bytes) -> dict[str, Any]:
-        """What `build` reports. Little of it is done here, because a step could wait for the lock of the interpreter."""
+        """What `build` reports. Little is done in this thread: a step could wait for the lock of the interpreter."""
         command = [sys.executable, "-I", "-c", _COMMAND, *sys.path]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         process = self._process = subprocess.Popen(  # noqa: S603 - this interpreter

@@ -33,14 +33,12 @@ _DATA = {Element.FLOAT32: "<f4", Element.INT64: "<i8", Element.BOOL: "?"}
 # Reductions of the graph: `has_nan` is whether there is any, `first` the lowest index of an element that is true.
 REDUCTIONS = frozenset({"sum", "amax", "amin", "has_nan", "first"})
 _UNARY = frozenset({"not", "is_nan", "exp", "log", "sqrt", "sigmoid", "tanh", "floor", "ceil", "negate", "absolute"})
-_BINARY = frozenset(
-    ("and", "or", "xor", "add", "subtract", "multiply", "divide", "minimum", "maximum")
-    + ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
-)
-_BOOLEAN = frozenset({"not", "and", "or", "xor", "is_nan"}) | {
-    *("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"),
-}
+_COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
+_LOGICAL = frozenset({"and", "or", "xor"})
+_BINARY = _COMPARISONS | _LOGICAL | {"add", "subtract", "multiply", "divide", "minimum", "maximum"}
+_BOOLEAN = _COMPARISONS | _LOGICAL | {"not", "is_nan"}
 _SAME = frozenset({"expand", "unsqueeze", "squeeze"})
+_SOURCES = frozenset({"logits", "parameter", "full", "constant", "arange"})
 
 
 class Node(NamedTuple):
@@ -92,6 +90,11 @@ class Graph:
     def choose(self, condition: int, chosen: int, other: int) -> int:
         """One of two floats."""
         return self.add("where", condition, chosen, other)
+
+
+def may_fuse(verified: Verified) -> bool:
+    """Whether all operators can be compiled. `graph_of` also looks at the shapes."""
+    return all(value.operator in OPERATORS for value in verified.program.values)
 
 
 def graph_of(verified: Verified) -> tuple[Graph, int]:
@@ -236,3 +239,5 @@ _ALONG: dict[str, Callable[[Graph, int, Value], int]] = {
     "softmax": _softmax,
     "log_softmax": _log_softmax,
 }
+# Of the programs that are compiled.
+OPERATORS = _SOURCES | _SAME | _UNARY | _BINARY | _ALONG.keys() | {"cast", "where", "power"}
