@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from benchmarks import (
     axes,
     bar,
+    compiled_programs,
     costs,
     domains,
     engines,
@@ -45,6 +46,7 @@ _BAR = (
     isolation.isolation,
     domains.trust_domains,
     programs.programs,
+    compiled_programs.compiled_programs,
     program_sessions.tenants_of_a_program,
     program_sessions.transports_of_a_program,
     program_sessions.mix_with_a_program,

@@ -103,7 +103,7 @@ def programs(_: Server, client: Client) -> Findings:
     ):
         workload = Workload(kinds=kinds)
         _race(client, f"temperature on {case}", workload, SGLang(workload), most, found)
-    for kind, function in ((MIN_P, _eager_min_p), (ENTROPY_GATE, _eager_gate)):
+    for kind, function in ((MIN_P, eager_min_p), (ENTROPY_GATE, eager_gate)):
         _race(client, kind.name, Workload(kinds=(kind,)), Eager(function), 0.7, found)
     workload = Workload(kinds=(PENALTY,))
     _race(client, PENALTY.name, workload, EagerPenalty(workload, PENALTY.params["penalty"]), 1.1, found)
@@ -129,13 +129,13 @@ def _race(client: Client, case: str, workload: Workload, reference: Contestant, 
         found.bar.append(BarLine(f"{case}: {quantity}, {name} ÷ {reference.name}", compared, limit))
 
 
-def _eager_min_p(logits: torch.Tensor) -> None:
+def eager_min_p(logits: torch.Tensor) -> None:
     probabilities = torch.softmax(logits, dim=-1)
     least = probabilities.amax(dim=-1, keepdim=True) * 0.1
     logits.copy_(torch.where(probabilities < least, -torch.inf, logits))
 
 
-def _eager_gate(logits: torch.Tensor) -> None:
+def eager_gate(logits: torch.Tensor) -> None:
     log_p = torch.log_softmax(logits, dim=-1)
     entropy = -(log_p.exp() * log_p).sum(dim=-1, keepdim=True)
     logits.copy_(torch.where(entropy > 5.0, logits / 2.0, logits))

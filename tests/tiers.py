@@ -35,6 +35,8 @@ SLOW_FILES = frozenset(
         "client/programs/test_captured_results.py",
         "client/programs/lift/test_lift.py",
         "examples/test_programs.py",
+        # A compiler for each case.
+        "client/programs/fused/test_drawn_programs.py",
         # A process for each case.
         "client/payload/test_dumps_dialects.py",
         # Models and generated text.
