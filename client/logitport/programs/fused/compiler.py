@@ -19,7 +19,7 @@ OPTIONS = (
     *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
     *("-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-fPIC", "-shared", "-nostdlib"),
 )
-TIMEOUT_SECONDS = 40.0
+TIMEOUT_SECONDS = 200.0
 _NAMES = ("c++", "g++", "clang++")
 _MAX_OUTPUT = 500
 

@@ -9,10 +9,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import deque
 from contextlib import suppress
 from functools import cache as cached
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -35,7 +35,7 @@ _MAX_PROGRAMS = 256
 # After it, no program is built.
 _MAX_FAILURES = 3
 # The process itself ends earlier.
-_TIMEOUT_SECONDS = 70.0
+_TIMEOUT_SECONDS = 310.0
 # Not `-m`: that would find modules in the current folder. Modules are found where this process finds them.
 _COMMAND = "import sys; sys.path[:] = sys.argv[1:]; from logitport.programs.fused.build import main; main()"
 
@@ -44,14 +44,17 @@ class Fusing:
     """Requests and keeps compiled programs. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._ready: dict[str, Native] = {}
         self._requested: set[str] = set()
-        self._waiting: deque[Verified] = deque()
-        self._thread: threading.Thread | None = None
+        self._waiting: SimpleQueue[Verified] = SimpleQueue()
+        self._finished = threading.Condition()
+        self._unfinished = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._failures = 0
         self._owner = os.getpid()
+        # Not started by the first request: that would wait until the thread runs. A daemon: an interpreter that ends
+        # does not wait for a compiler.
+        threading.Thread(target=self._work, name="logitport-fuse", daemon=True).start()
         atexit.register(self._end)
 
     def find(self, verified: Verified, logits: torch.Tensor, threads: int) -> Native | None:
@@ -59,44 +62,35 @@ class Fusing:
 
         The first call for a program requests it. Returns at once.
         """
-        native = self._ready.get(verified.program.digest)
-        if native is None and (verified.program.digest in self._requested or not may_fuse(verified)):
+        digest = verified.program.digest
+        native = self._ready.get(digest)
+        if native is None and (digest in self._requested or not may_fuse(verified)):
             return None
         if not is_fit(logits) or (threads > 1 and parallel() is None):
             return None
-        if native is None:
-            self._request(verified)
+        if native is None and len(self._requested) < _MAX_PROGRAMS and self._failures < _MAX_FAILURES:
+            self._requested.add(digest)
+            with self._finished:
+                self._unfinished += 1
+            self._waiting.put(verified)
         return native
 
     def wait(self, seconds: float) -> bool:
-        """Wait until no program is requested. Returns whether that is so."""
-        thread = self._thread
-        if thread is not None:
-            thread.join(seconds)
-        return thread is None or not thread.is_alive()
-
-    def _request(self, verified: Verified) -> None:
-        with self._lock:
-            if len(self._requested) >= _MAX_PROGRAMS or self._failures >= _MAX_FAILURES:
-                return
-            self._requested.add(verified.program.digest)
-            self._waiting.append(verified)
-            if self._thread is None or not self._thread.is_alive():  # it is dead in a forked process
-                # A daemon: an interpreter that ends does not wait for a compiler.
-                self._thread = threading.Thread(target=self._work, name="logitport-fuse", daemon=True)
-                self._thread.start()
+        """Wait until no program is being built. Returns whether that is so."""
+        with self._finished:
+            return self._finished.wait_for(lambda: not self._unfinished, seconds)
 
     def _work(self) -> None:
         while True:
-            with self._lock:
-                if not self._waiting:
-                    self._thread = None
-                    return
-                verified = self._waiting.popleft()
-            self._add(verified)
+            self._add(self._waiting.get())
+            with self._finished:
+                self._unfinished -= 1
+                self._finished.notify_all()
 
     def _add(self, verified: Verified) -> None:
         name = verified.program.name
+        if self._failures >= _MAX_FAILURES:
+            return
         try:
             built = self._build(verified.program.to_bytes())
             if "path" in built:
@@ -156,9 +150,10 @@ def of_environment() -> Fusing | None:
     chosen = os.environ.get(VARIABLE) or "off"
     if chosen not in ("on", "off"):
         raise InvalidArgument(f"{VARIABLE} is {chosen!r}; write on or off")
-    return _shared() if chosen == "on" and sys.platform == "linux" and sys.executable else None
+    return _shared(os.getpid()) if chosen == "on" and sys.platform == "linux" and sys.executable else None
 
 
 @cached
-def _shared() -> Fusing:
+def _shared(_: int) -> Fusing:
+    """One for each process: the thread does not exist in a forked one."""
     return Fusing()
