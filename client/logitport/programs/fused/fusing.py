@@ -110,7 +110,7 @@ class Fusing:
 
     def _build(self, data: bytes) -> dict[str, Any]:
         """What `build` reports. Little is done in this thread: a step could wait for the lock of the interpreter."""
-        command = [sys.executable, "-I", "-c", _COMMAND, *sys.path]
+        command = [sys.executable, "-I", "-c", _COMMAND, *map(str, sys.path)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         process = self._process = subprocess.Popen(  # noqa: S603 - this interpreter
             command,

@@ -164,6 +164,7 @@ def test_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
         assert fusing.of_environment() is None
     monkeypatch.setenv(fusing.VARIABLE, "on")
     assert fusing.of_environment() is fusing.of_environment() is not None
+    assert ProgramRuns()._runner(torch.zeros(1, 3))._compiled is fusing.of_environment()
     monkeypatch.setenv(fusing.VARIABLE, "yes")
     with pytest.raises(InvalidArgument, match="LOGITPORT_FUSE"):
         ProgramRuns()

@@ -89,6 +89,22 @@ def test_softmax(operator: str) -> None:
     compare(unary(operator, axis=1), np.full((1, WIDTH), -np.inf, np.float32))
 
 
+@needs_compiler
+@pytest.mark.parametrize("exponent", [1.0, 2.0, 3.0])
+def test_powers(exponent: float) -> None:
+    write = Writer()
+    write("power", write("logits"), write.full(exponent))
+    compare(write.verified(), ordinary(), rtol=4 * 2.0**-23)
+    compare(write.verified(), special(), rtol=4 * 2.0**-23)
+
+
+def test_other_powers_are_left_to_the_interpreter() -> None:
+    write = Writer()
+    write("power", write("logits"), write.full(0.5))
+    with pytest.raises(NotFusible, match="power"):
+        phases_of(write.verified())
+
+
 def argmax_mask() -> Verified:
     """Keeps the first of the largest elements."""
     write = Writer()
