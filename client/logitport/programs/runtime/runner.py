@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -13,6 +13,8 @@ from logitport.errors import InvalidArgument, InvalidLogits, ProcessorFailed
 from logitport.programs.columns import Columns
 from logitport.programs.runtime import tokens
 from logitport.programs.runtime.arena import Arena
+from logitport.programs.runtime.compiled import run_compiled
+from logitport.programs.runtime.failures import nan_error, unfit_error
 from logitport.programs.runtime.kernels import KERNELS, VIEWS, Spec, aligned, fill_of
 from logitport.programs.runtime.parts import are_worthwhile, divided, even_parts
 from logitport.programs.runtime.plan import DEFAULT_MAX_BYTES, SOURCES, VIEW, Plan, make_plan
@@ -20,30 +22,13 @@ from logitport.programs.runtime.plan import DEFAULT_MAX_BYTES, SOURCES, VIEW, Pl
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from logitport.programs.program import Value
     from logitport.programs.request_tokens import RequestTokens
+    from logitport.programs.runtime.compiled import CompiledProgram, CompiledPrograms
     from logitport.programs.runtime.plan import Step
     from logitport.programs.verifier import Verified
 
 _MAX_PLANS = 64
-
-
-class CompiledProgram(Protocol):
-    """A program as a function, for the logits that it was found for."""
-
-    def run(
-        self, verified: Verified, logits: torch.Tensor, rows: Sequence[int], columns: Columns, *, threads: int
-    ) -> NDArray[Any]:
-        """Run it on rows, in place. Returns uint8[rows]: 1 for a NaN in the result, plus 2 for a cast that failed."""
-
-
-class CompiledPrograms(Protocol):
-    """The programs that are compiled."""
-
-    def find(self, verified: Verified, logits: torch.Tensor, threads: int) -> CompiledProgram | None:
-        """A compiled program, if it is ready, and fits logits of this dtype, device and layout. Returns at once."""
 
 
 class _RowFacts(NamedTuple):
@@ -194,7 +179,8 @@ class Runner:
             originals = {row: logits[row].clone() for row in indices if row in restored}
             try:
                 if compiled is not None:
-                    failed |= self._run_compiled(compiled, verified, logits, indices, columns)
+                    may_be_nan = self._facts(verified, logits).may_be_nan
+                    failed |= run_compiled(compiled, verified, logits, indices, columns, may_be_nan=may_be_nan)
                 for part in parts:
                     begin, end = part.begin, part.end
                     failed |= self._apply(
@@ -213,26 +199,6 @@ class Runner:
             return None
         self._facts(verified, logits)  # raises as a plan does
         return self._compiled.find(verified, logits, torch.get_num_threads())
-
-    def _run_compiled(
-        self,
-        compiled: CompiledProgram,
-        verified: Verified,
-        logits: torch.Tensor,
-        indices: Sequence[int],
-        columns: Columns,
-    ) -> dict[int, ProcessorFailed]:
-        status = compiled.run(verified, logits, indices, columns, threads=torch.get_num_threads())
-        if not status.any():
-            return {}
-        name, may_be_nan = verified.program.name, self._facts(verified, logits).may_be_nan
-        failed = {}
-        for row, state in zip(indices, status.tolist(), strict=True):
-            if state & 2:
-                failed[row] = _unfit_error(name)
-            elif state and may_be_nan:
-                failed[row] = _nan_error(name)
-        return failed
 
     def _apply(
         self,
@@ -363,21 +329,11 @@ def _failures(
     name = plan.verified.program.name
     failed: dict[int, ProcessorFailed] = {}
     for offset in rows_with_nan(selected) if plan.may_be_nan else ():
-        failed[indices[offset]] = _nan_error(name)
+        failed[indices[offset]] = nan_error(name)
     for rows in unfit:
         for offset in rows.nonzero().flatten().tolist():
-            failed[indices[offset]] = _unfit_error(name)
+            failed[indices[offset]] = unfit_error(name)
     return dict(sorted(failed.items()))
-
-
-def _nan_error(name: str) -> ProcessorFailed:
-    message = f"program {name} returned NaN in a row; return numbers, or -inf for ids not to be sampled"
-    return ProcessorFailed(message, processor=name)
-
-
-def _unfit_error(name: str) -> ProcessorFailed:
-    message = f"program {name} casts a number to int64 that does not fit in it; limit the number first"
-    return ProcessorFailed(message, processor=name)
 
 
 def _height(logits: torch.Tensor) -> int:
