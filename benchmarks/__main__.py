@@ -1,7 +1,8 @@
 """The command: `python -m benchmarks` runs everything.
 
-`python -m benchmarks bar` runs the bar alone and saves nothing; `python -m benchmarks publish` writes the latest
-results into docs/performance.md, and their picture into README.md.
+`python -m benchmarks bar` runs the bar alone and saves nothing; `python -m benchmarks programs` runs its lines about
+programs, and saves them in results/programs; `python -m benchmarks publish` writes the latest results into
+docs/performance.md, and their picture into README.md.
 """
 
 from __future__ import annotations
@@ -36,6 +37,14 @@ if TYPE_CHECKING:
 
     from benchmarks.records import Findings
 
+_PROGRAMS = (
+    programs.programs,
+    compiled_programs.compiled_programs,
+    program_sessions.tenants_of_a_program,
+    program_sessions.transports_of_a_program,
+    program_sessions.mix_with_a_program,
+    first_use.first_use,
+)
 _BAR = (
     bar.pipelined,
     bar.not_overlapped,
@@ -45,12 +54,7 @@ _BAR = (
     bar.round_trips,
     isolation.isolation,
     domains.trust_domains,
-    programs.programs,
-    compiled_programs.compiled_programs,
-    program_sessions.tenants_of_a_program,
-    program_sessions.transports_of_a_program,
-    program_sessions.mix_with_a_program,
-    first_use.first_use,
+    *_PROGRAMS,
     misbehaviour.hangs,
     costs.server_cpu,
     costs.server_memory,
@@ -85,13 +89,15 @@ def main(arguments: list[str]) -> None:
     if arguments == ["publish"]:
         publish.publish(report.load_latest(_RESULTS), Path(__file__).parents[1])
         return
-    only_bar = arguments == ["bar"]
-    found = run(_BAR if only_bar else _BAR + _REST)
+    parts = {"bar": _BAR, "programs": _PROGRAMS}.get(" ".join(arguments), _BAR + _REST)
+    found = run(parts)
     report.show(found)
-    if not only_bar:
-        path = _RESULTS / f"{found.machine.slug}-{found.started[:10]}.json"
-        report.save(found, path)
-        plot.draw(found, path.with_suffix(".png"))
+    name = f"{found.machine.slug}-{found.started[:10]}.json"
+    if parts is _PROGRAMS:
+        report.save(found, _RESULTS / "programs" / name)
+    elif parts is not _BAR:
+        report.save(found, _RESULTS / name)
+        plot.draw(found, (_RESULTS / name).with_suffix(".png"))
 
 
 if __name__ == "__main__":
