@@ -186,10 +186,11 @@ def test_programs_on_the_engine_go_on(session: tuple[Session, list[Any]], serve:
     assert opened.reconnects == 1
 
 
-def test_programs_on_the_server_go_on(serve: Callable[[], Any], target: str) -> None:
+@pytest.mark.parametrize("programs", ["off", "trusted"])
+def test_programs_on_the_server_go_on(serve: Callable[[], Any], target: str, programs: Any) -> None:
     """Their state follows from the history, although they read logits."""
     servers = [serve()]
-    with Client(target, timeout=200) as client, client.session(vocab_size=VOCAB, programs="off") as opened:
+    with Client(target, timeout=200) as client, client.session(vocab_size=VOCAB, programs=programs) as opened:
         handle = opened.add(Request([1], processors=[(repetition_penalty(4).program, {"penalty": 2.0})]))
         for new_ids in ([5], [6]):
             logits = np.ones((1, VOCAB), np.float32)

@@ -72,6 +72,12 @@ class Handle:
         """The parameters of each processor of the chain, as JSON."""
         return [call.params for call in self._message.processors]
 
+    def admitted(self, chain: processing_pb2.AdmittedChain, *, reads_logits: bool) -> None:
+        """Record what a server has reported of the request when it admitted it, the first time or again."""
+        self.reads_logits = self.sends_logits = reads_logits
+        self.follows_from_history = chain.follows_from_history
+        self.pin(chain.processors)
+
     def pin(self, processors: Sequence[str]) -> None:
         """Replace each registered name by the digest that it had at admission."""
         self.processors = tuple(processors)
@@ -210,6 +216,11 @@ def add_frames(handles: Sequence[Handle], *, in_background: bool = False) -> Ite
             frame, size_bytes = processing_pb2.AddRequests(in_background=in_background), 0
     if frame.requests:
         yield frame
+
+
+def chain_at(added: processing_pb2.RequestsAdded, index: int) -> processing_pb2.AdmittedChain:
+    """The chain of a request that was admitted; an empty one from an older server, which sends none."""
+    return added.chains[index] if added.chains else processing_pb2.AdmittedChain()
 
 
 def check_added(frame: processing_pb2.AddRequests, added: processing_pb2.RequestsAdded) -> None:

@@ -21,7 +21,7 @@ from logitport.errors import (
     from_proto,
     to_proto,
 )
-from logitport.session.frames import Handle, add_frames, check_added
+from logitport.session.frames import Handle, add_frames, chain_at, check_added
 from logitport.session.pending_request import PendingRequest
 from logitport.session.program_trust import LeftToServer
 from logitport.session.slots import Slots
@@ -108,9 +108,8 @@ class SessionRequests:
         for failure in added.failures:
             raise from_proto(failure.error)
         self._slots.occupy(handle.slot)
-        chain = added.chains[0] if added.chains else None
-        self._hold(handle, bool(added.reads_logits[0]), chain)
-        self._bind({handle: chain})
+        self._hold(handle, reads_logits=bool(added.reads_logits[0]), chain=chain_at(added, 0))
+        self._bind({handle: chain_at(added, 0)})
         if (error := self._take_error(handle)) is not None:
             raise error
         return handle
@@ -276,15 +275,12 @@ class SessionRequests:
             raise LimitExceeded(f"all {limit} slots are taken; remove requests that have ended, or raise max_requests")
         return Handle(*self._slots.next(), request)
 
-    def _hold(self, handle: Handle, reads_logits: bool, chain: processing_pb2.AdmittedChain | None) -> None:
+    def _hold(self, handle: Handle, *, reads_logits: bool, chain: processing_pb2.AdmittedChain) -> None:
         """Record that the server has admitted a request."""
-        handle.reads_logits = handle.sends_logits = reads_logits
-        if chain is not None:  # an older server sends none
-            handle.pin(chain.processors)
-            handle.follows_from_history = chain.follows_from_history
+        handle.admitted(chain, reads_logits=reads_logits)
         self._handles[handle.slot] = handle
 
-    def _bind(self, chains: Mapping[Handle, processing_pb2.AdmittedChain | None]) -> None:
+    def _bind(self, chains: Mapping[Handle, processing_pb2.AdmittedChain]) -> None:
         """Bind the programs of admitted requests that the engine runs. Those for which that fails become `lost`.
 
         Raises:
@@ -293,7 +289,7 @@ class SessionRequests:
         try:
             try:
                 for handle, chain in chains.items():
-                    self._rebind(handle, chain or processing_pb2.AdmittedChain())
+                    self._rebind(handle, chain)
             except ServerUnavailable:
                 self._reconnect(lambda: None)  # which sends the requests to the next server, and binds their programs
         except BaseException as error:
@@ -320,7 +316,7 @@ class SessionRequests:
             check_added(frame, added)
             for failure in added.failures:
                 raise from_proto(failure.error) from None
-            handle.sends_logits = bool(added.reads_logits[0])
+            handle.admitted(chain_at(added, 0), reads_logits=bool(added.reads_logits[0]))
         handle.reads_logits = handle.sends_logits or bool(handle.programs)
 
     def _take_error(self, handle: Handle) -> LogitportError | None:
@@ -347,10 +343,10 @@ class SessionRequests:
     ) -> None:
         """Settle the requests of a frame that are not pending any more, and those whose admission has ended."""
         refused = {failure.slot: failure.error for failure in added.failures}
-        admitted: list[tuple[PendingRequest, processing_pb2.AdmittedChain | None]] = []
+        admitted: list[tuple[PendingRequest, processing_pb2.AdmittedChain]] = []
         for index, entry in enumerate(frame.requests):
             if not (added.pending and added.pending[index]):
-                chain = added.chains[index] if added.chains else None
+                chain = chain_at(added, index)
                 settled = self._settle(entry, refused.get(entry.slot), bool(added.reads_logits[index]), chain)
                 admitted += [(settled, chain)] if settled is not None else []
         for ended in added.ended:
@@ -360,7 +356,7 @@ class SessionRequests:
         # Last: a connection that is lost while programs are fetched is restored with all admitted requests.
         if recovering:
             for pending, chain in admitted:
-                self._rebind(pending.candidate, chain or processing_pb2.AdmittedChain())
+                self._rebind(pending.candidate, chain)
         else:
             try:
                 self._bind({pending.candidate: chain for pending, chain in admitted})
@@ -377,7 +373,7 @@ class SessionRequests:
         entry: processing_pb2.SlottedRequest | processing_pb2.EndedAdmission,
         error: common_pb2.Error | None,
         reads_logits: bool,
-        chain: processing_pb2.AdmittedChain | None,
+        chain: processing_pb2.AdmittedChain,
     ) -> PendingRequest | None:
         """Record the end of an admission. Returns the pending request if it was admitted."""
         pending = self._pending.get(entry.slot)
@@ -391,7 +387,7 @@ class SessionRequests:
             handle.removed = True
             self._slots.release(handle.slot)
             return None
-        self._hold(handle, reads_logits, chain)
+        self._hold(handle, reads_logits=reads_logits, chain=chain)
         pending.handle = handle
         return pending
 
@@ -419,9 +415,8 @@ class SessionRequests:
             for index, entry in enumerate(frame.requests):
                 handle = self._handles.get(entry.slot)
                 if handle is not None and entry.slot not in refused:
-                    handle.sends_logits = bool(added.reads_logits[index])
-                    # An older server sends no chains.
-                    self._rebind(handle, added.chains[index] if added.chains else processing_pb2.AdmittedChain())
+                    handle.admitted(chain_at(added, index), reads_logits=bool(added.reads_logits[index]))
+                    self._rebind(handle, chain_at(added, index))
 
     def _rebind(self, handle: Handle, chain: processing_pb2.AdmittedChain) -> None:
         """Bind the programs of a request on the present connection; it is lost if that fails."""
@@ -440,7 +435,7 @@ class SessionRequests:
                 added = self._channel.exchange(processing_pb2.SessionRequest(add=frame)).added
             except LimitExceeded as error:  # as in `_send`
                 for entry in frame.requests:
-                    self._settle(entry, to_proto(error), reads_logits=False, chain=None)
+                    self._settle(entry, to_proto(error), reads_logits=False, chain=processing_pb2.AdmittedChain())
             else:
                 check_added(frame, added)
                 self._settle_added(frame, added, recovering=True)
