@@ -125,6 +125,23 @@ def test_a_preset_of_another_model_is_rejected_at_the_start(follow):
         follow(ThinkingBudget(), {"thinking_budget": 5, "preset": "qwen3"}, vocab_size=32_000)
 
 
+@pytest.mark.parametrize(
+    "tags",
+    [
+        {"thinking_start_ids": [0, 0], "thinking_end_ids": [0]},
+        {"thinking_start_ids": [1, 1], "thinking_end_ids": [1, 0]},
+        {"thinking_start_ids": [2, 1, 2], "thinking_end_ids": [2, 3], "newline_id": 1},
+    ],
+)
+def test_closing_ids_that_complete_a_start_tag_are_refused(follow, tags):
+    with pytest.raises(InvalidParams, match="with thinking_budget 0, no block would close"):
+        ThinkingBudget.validate_params({"thinking_budget": 0, **tags})
+    request = follow(ThinkingBudget(), {"thinking_budget": 1, **tags}, tags["thinking_start_ids"], [9])
+    for _ in range(3):
+        request.append(*request.edits().get("FORCE", []))
+    assert request.edits() == {}
+
+
 TAG = st.lists(st.integers(0, 3), min_size=1, max_size=3)
 PARAMS = st.fixed_dictionaries(
     {

@@ -59,7 +59,13 @@ def read_limit(params: Mapping[str, Any]) -> ThinkingLimit:
     """
     given = Params("thinking_budget", params, ("thinking_budget", "preset", *_TAG_KEYS))
     budget = given.integer("thinking_budget", minimum=0)
-    return ThinkingLimit(budget, _read_preset(given) if "preset" in given else _read_tags(given))
+    tags = _read_preset(given) if "preset" in given else _read_tags(given)
+    if budget == 0 and _opens_again(tags):
+        raise given.error(
+            "with thinking_budget 0, no block would close: the last ids of thinking_start_ids and the first that close "
+            "the block are thinking_start_ids again"
+        )
+    return ThinkingLimit(budget, tags)
 
 
 def _read_preset(given: Params) -> ThinkingTags:
@@ -84,3 +90,16 @@ def _read_tags(given: Params) -> ThinkingTags:
     if any(closing[i : i + len(start)] == start for i in range(len(closing))):
         raise given.error("newline_id and thinking_end_ids must not contain thinking_start_ids: no block would close")
     return ThinkingTags(start, end, newline)
+
+
+def _opens_again(tags: ThinkingTags) -> bool:
+    """Whether the ids that close a block complete a start tag, if they follow the block's own start tag at once."""
+    without = (*tags.start, *tags.end)
+    closings = [without] if tags.newline is None else [without, (*tags.start, tags.newline, *tags.end)]
+    size = len(tags.start)
+    return any(
+        ids[end - size : end] == tags.start
+        for ids in closings
+        # If both tags end at the last id, the longer one counts.
+        for end in range(size + 1, len(ids) + (len(tags.end) <= size))
+    )
