@@ -4,37 +4,29 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 
 import grpc
-from pydantic import BaseModel, Field
-from pydantic_settings import CliPositionalArg
+from pydantic import Field
 
 from logitport import calls
-from logitport.connection import Connection, Tls
+from logitport.connection import Connection
 from logitport_proto import admin_pb2, admin_pb2_grpc
+from logitport_server.cli.remote import RemoteCommand
 
 _POLL_SECONDS = 0.2
 
 
-class Drain(BaseModel):
+class Drain(RemoteCommand):
     """Make a server open no more sessions, and wait until its sessions have moved to other servers.
 
     The server goes on until it is stopped. The token is read from LOGITPORT_TOKEN; it needs the scope "admin".
     """
 
-    target: CliPositionalArg[str] = Field(description="address of the server: HOST:PORT or unix:PATH")
     timeout_seconds: float = Field(60.0, ge=0, description="how long to wait for the sessions, in seconds")
-    tls_ca: Path | None = Field(
-        None, description="PEM certificates of the authorities for the server's certificate; enables TLS"
-    )
-    tls_cert: Path | None = Field(None, description="PEM client certificate, if the server requires one")
-    tls_key: Path | None = Field(None, description="PEM private key of the client certificate")
 
     def cli_cmd(self) -> None:
         """Drain the server. The exit status is 1 if sessions that can move are still there at the end."""
-        files = (self.tls_ca, self.tls_cert, self.tls_key)
-        connection = Connection.prepare(None, Tls(*files) if any(files) else None)
+        connection = Connection.prepare(None, self.tls())
         connection.check(self.target)
         deadline = time.monotonic() + self.timeout_seconds
         with connection.channel(grpc, self.target, calls.DEFAULT_MAX_MESSAGE_BYTES) as channel:
