@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from logitport.dialects import author_of
-from logitport.errors import StateLost
-from logitport_server.dialects.base import Dialect, RequestContext
 from logitport_server.dialects.snapshot import Snapshot
-from logitport_server.dialects.transformers.instances import Instances
+from logitport_server.dialects.transformers.instances import InstanceDialect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
 
     from logitport.core.history import History
+    from logitport_server.dialects.base import RequestContext
 
 
 @dataclass(slots=True, eq=False)
@@ -38,26 +36,11 @@ class _State:
     initial: Snapshot
 
 
-class DynamoDialect(Dialect):
+class DynamoDialect(InstanceDialect):
     """Calls a processor with the ids and the row of one request. It edits the row; its result is ignored.
 
     Each request has an instance of its own. An exception fails only its request.
     """
-
-    reads_logits = True
-
-    def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
-        super().__init__(None, name, shipped=shipped)
-        self.processor = processor
-        self._instances = Instances(processor, name)
-
-    def validate(
-        self,
-        params: dict[str, Any],
-        sampling_params: dict[str, Any],  # noqa: ARG002
-        caller: Hashable = None,  # noqa: ARG002
-    ) -> None:
-        self._check_params(getattr(author_of(self.processor), "validate_params", None), params)
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
         made = self._instances.make(context, params)
@@ -70,16 +53,6 @@ class DynamoDialect(Dialect):
     def rewind(self, state: _State) -> None:
         self.check_rebuildable(state)
         state.input_ids[:] = state.history.token_ids.tolist()
-
-    def rebuild(self, state: _State) -> None:
-        self.rewind(state)
-
-    def check_rebuildable(self, state: _State) -> None:
-        if Snapshot(state.processor) != state.initial:
-            raise StateLost(
-                f"request {state.request_id!r}: its history was changed, and {self.name} keeps state that cannot be "
-                "rebuilt from the history; remove the request and add it again"
-            )
 
     def process(self, states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor:
         self.failed = failed = dict[int, BaseException]()

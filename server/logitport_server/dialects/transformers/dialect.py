@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from logitport.dialects import author_of
-from logitport.errors import StateLost
-from logitport_server.dialects.base import Dialect, RequestContext
 from logitport_server.dialects.results import check_result
 from logitport_server.dialects.snapshot import Snapshot
 from logitport_server.dialects.transformers.input_ids import InputIds
-from logitport_server.dialects.transformers.instances import Instances
+from logitport_server.dialects.transformers.instances import InstanceDialect
 from logitport_server.dialects.transformers.stateless import is_stateless, takes_any_history
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    from logitport_server.dialects.base import RequestContext
 
 
 @dataclass(slots=True, eq=False)
@@ -39,26 +38,11 @@ class _State:
     any_history: bool
 
 
-class TransformersDialect(Dialect):
+class TransformersDialect(InstanceDialect):
     """Calls a processor with the ids and scores of one request; of several, if it is known to be stateless.
 
     Scores are float32 whatever the engine's logits are, as in `generate`.
     """
-
-    reads_logits = True
-
-    def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
-        super().__init__(None, name, shipped=shipped)
-        self.processor = processor
-        self._instances = Instances(processor, name)
-
-    def validate(
-        self,
-        params: dict[str, Any],
-        sampling_params: dict[str, Any],  # noqa: ARG002
-        caller: Hashable = None,  # noqa: ARG002
-    ) -> None:
-        self._check_params(getattr(author_of(self.processor), "validate_params", None), params)
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
         made = self._instances.make(context, params)
@@ -71,16 +55,6 @@ class TransformersDialect(Dialect):
     def rewind(self, state: _State) -> None:
         self.check_rebuildable(state)
         state.input_ids.cut()
-
-    def rebuild(self, state: _State) -> None:
-        self.rewind(state)
-
-    def check_rebuildable(self, state: _State) -> None:
-        if state.initial is not None and Snapshot(state.processor) != state.initial:
-            raise StateLost(
-                f"request {state.request_id!r}: its history was changed, and {self.name} keeps state that cannot be "
-                "rebuilt from the history; remove the request and add it again"
-            )
 
     def process(self, states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor:
         self.failed = failed = dict[int, BaseException]()

@@ -1,4 +1,4 @@
-"""Makes, from a shipped processor, the callable for one request."""
+"""Makes, from a shipped processor, the callable for one request; what dialects of such callables have in common."""
 
 from __future__ import annotations
 
@@ -13,12 +13,48 @@ import torch
 
 from logitport import payload
 from logitport.dialects import author_of, makes_instances
-from logitport.errors import InvalidParams, LoadFailed
+from logitport.errors import InvalidParams, LoadFailed, StateLost
+from logitport_server.dialects.base import Dialect
 from logitport_server.dialects.snapshot import Snapshot
 from logitport_server.dialects.transformers.stateless import is_stateless
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from logitport_server.dialects.base import RequestContext
+
+
+class InstanceDialect(Dialect):
+    """A dialect whose requests have an instance of the processor each.
+
+    A request's state has the attributes `request_id`, `processor` (the instance) and `initial` (its snapshot when it
+    was new; None if it is stateless).
+    """
+
+    reads_logits = True
+
+    def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
+        super().__init__(None, name, shipped=shipped)
+        self.processor = processor
+        self._instances = Instances(processor, name)
+
+    def validate(
+        self,
+        params: dict[str, Any],
+        sampling_params: dict[str, Any],  # noqa: ARG002
+        caller: Hashable = None,  # noqa: ARG002
+    ) -> None:
+        self._check_params(getattr(author_of(self.processor), "validate_params", None), params)
+
+    def rebuild(self, state: Any) -> None:
+        self.rewind(state)
+
+    def check_rebuildable(self, state: Any) -> None:
+        if state.initial is not None and Snapshot(state.processor) != state.initial:
+            raise StateLost(
+                f"request {state.request_id!r}: its history was changed, and {self.name} keeps state that cannot be "
+                "rebuilt from the history; remove the request and add it again"
+            )
 
 
 class Instances:
