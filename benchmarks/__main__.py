@@ -1,12 +1,8 @@
-"""The command: `python -m benchmarks` runs everything.
-
-`python -m benchmarks bar` runs the bar alone and saves nothing; `python -m benchmarks programs` runs its lines about
-programs, and saves them in results/programs; `python -m benchmarks publish` writes the latest results into
-docs/performance.md, and their picture into README.md.
-"""
+"""The command: `python -m benchmarks [bar|programs|publish]`."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from pathlib import Path
@@ -86,16 +82,26 @@ def run(parts: tuple[Callable[..., Findings], ...]) -> report.Report:
 
 
 def main(arguments: list[str]) -> None:
-    if arguments == ["publish"]:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Run benchmarks, or publish their results."
+    )
+    parser.add_argument(
+        "part",
+        nargs="?",
+        choices=("bar", "programs", "publish"),
+        help="bar: the bar alone, saves nothing; programs: its lines about programs, saved in results/programs; "
+        "publish: write the latest results into docs/performance.md and README.md; by default, run everything",
+    )
+    part = parser.parse_args(arguments).part
+    if part == "publish":
         publish.publish(report.load_latest(_RESULTS), Path(__file__).parents[1])
         return
-    parts = {"bar": _BAR, "programs": _PROGRAMS}.get(" ".join(arguments), _BAR + _REST)
-    found = run(parts)
+    found = run({"bar": _BAR, "programs": _PROGRAMS, None: _BAR + _REST}[part])
     report.show(found)
     name = f"{found.machine.slug}-{found.started[:10]}.json"
-    if parts is _PROGRAMS:
+    if part == "programs":
         report.save(found, _RESULTS / "programs" / name)
-    elif parts is not _BAR:
+    elif part is None:
         report.save(found, _RESULTS / name)
         plot.draw(found, (_RESULTS / name).with_suffix(".png"))
 
