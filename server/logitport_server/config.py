@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from pathlib import Path  # noqa: TC003 - pydantic reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from logitport.programs.cost.limits import DEFAULT_LIMIT_MS
 from logitport.variables import PREFIX
+from logitport_server import logs
+from logitport_server.logs import LogFormat  # noqa: TC001 - pydantic reads the annotations
 from logitport_server.sandbox.layers import LAYER_NAMES
 
 if TYPE_CHECKING:
@@ -352,8 +353,11 @@ class ServerConfig(EnvironmentOptions):
         5.0, ge=0, description="how long in-flight steps may take to finish after SIGTERM, in seconds"
     )
     custom_ops: list[str] = CUSTOM_OPS
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(str.lower)] = Field(
         "info", description="minimum level of logged messages"
+    )
+    log_format: LogFormat = Field(
+        "text", description="how the log is written: text, or json with one object a line and the fields of events"
     )
 
     @property
@@ -378,7 +382,7 @@ class ServerConfig(EnvironmentOptions):
 
     def start_logging(self) -> None:
         """Log to stderr, unless the program has configured logging itself."""
-        logging.basicConfig(level=self.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        logs.configure(self.log_level, self.log_format)
 
     @classmethod
     def variables(cls) -> list[str]:

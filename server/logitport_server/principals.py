@@ -68,3 +68,10 @@ class TrustDomain(NamedTuple):
     owner: str
     party: Party
     digest: str = ""
+
+
+def log_fields(domain: TrustDomain | None) -> dict[str, str]:
+    """The fields of log records about a processor in this domain."""
+    if domain is None:
+        return {}
+    return {"owner": domain.owner, "principal": domain.party.principal, "tenant": domain.party.tenant}

@@ -165,7 +165,13 @@ class Guard(grpc.aio.ServerInterceptor):
             call = Call(authenticate(), begin(principal))
         except LogitportError as error:
             self._metrics.call_refused(error)
-            logger.info("refused %s from %s: %s", method, context.peer(), error)
+            logger.info(
+                "refused %s from %s: %s",
+                method,
+                context.peer(),
+                error,
+                extra={"event": "call_refused", "method": method, "error": type(error).__name__},
+            )
             raise
         self._running[task] = (call.principal, authenticate)
         return call

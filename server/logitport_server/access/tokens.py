@@ -120,11 +120,20 @@ class TokenFile:
                 self._grants = self._read()
                 self._by_name = _by_name(self._grants)
                 self._version = version  # last: if the file cannot be read now, it is read at the next refresh
-                logger.info("reloaded %d tokens and certificates from %s", len(self._grants), self._path)
+                logger.info(
+                    "reloaded %d tokens and certificates from %s",
+                    len(self._grants),
+                    self._path,
+                    extra={"event": "reloaded", "what": "tokens"},
+                )
                 changed = True
         except StartupError as error:
             if str(error) != self._last_error:
-                logger.error("cannot reload the tokens; the previous ones stay in use: %s", error)
+                logger.error(
+                    "cannot reload the tokens; the previous ones stay in use: %s",
+                    error,
+                    extra={"event": "reload_failed", "what": "tokens"},
+                )
             self._last_error = str(error)
         else:
             self._last_error = ""

@@ -14,6 +14,7 @@ from logitport_server.dialects import failures
 from logitport_server.dialects.failures import ReplyTooLarge, WorkerLost
 from logitport_server.executors.process_holder import ProcessHolder
 from logitport_server.executors.worker_process import ProcessPoll, WorkerGone, WorkerProcess, ZygoteGone
+from logitport_server.principals import log_fields
 from logitport_server.worker import messages, replies
 
 if TYPE_CHECKING:
@@ -332,7 +333,13 @@ class Worker(ProcessHolder):
                 logger.warning("processor %s of %s: %s", name, self.domain, reason)
                 self.quarantine.record_call(self.domain, call.source.key, waited)
                 return error
-        logger.warning("processor %s of %s: %s", name, self.domain, reason)
+        logger.warning(
+            "processor %s of %s: %s",
+            name,
+            self.domain,
+            reason,
+            extra={"event": "worker_lost", "processor": call.source.key, **log_fields(self.domain)},
+        )
         if not isinstance(gone, ZygoteGone):
             self.quarantine.record_failure(self.domain, call.source.key, reason, seconds=waited)
         return error

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from logitport.errors import ProcessorQuarantined
+from logitport_server.principals import log_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -141,7 +142,13 @@ class Quarantine:
             record = self._record(domain, digest)
             record.reason, record.charges = reason, []
             self._quarantined.setdefault(digest, {})[domain] = record
-        logger.warning("processor %s of %r was quarantined by another server: %s", digest, domain, reason)
+        logger.warning(
+            "processor %s of %r was quarantined by another server: %s",
+            digest,
+            domain,
+            reason,
+            extra=_fields("quarantined_elsewhere", domain, digest),
+        )
 
     def forget(self, domain: TrustDomain | None, digest: str) -> None:
         """End a quarantine that has ended on another server."""
@@ -149,7 +156,12 @@ class Quarantine:
             records = self._records.get(_principal(domain), {})
             if (domain, digest) in records:
                 self._forget(records, (domain, digest))
-        logger.info("the quarantine of processor %s of %r ended on another server", digest, domain)
+        logger.info(
+            "the quarantine of processor %s of %r ended on another server",
+            digest,
+            domain,
+            extra=_fields("quarantine_lifted", domain, digest),
+        )
 
     def lift(self, digest: str) -> bool:
         """Lift the quarantine of the processor in every domain. Returns whether it was quarantined."""
@@ -159,7 +171,9 @@ class Quarantine:
                 for key in [key for key in records if key[1] == digest]:
                     del records[key]
         if was_quarantined:
-            logger.info("the quarantine of processor %s was lifted", digest)
+            logger.info(
+                "the quarantine of processor %s was lifted", digest, extra=_fields("quarantine_lifted", None, digest)
+            )
         return was_quarantined
 
     def _charge(self, domain: TrustDomain | None, digest: str, seconds: float, what: str) -> None:
@@ -182,7 +196,13 @@ class Quarantine:
             found = self._quarantined.setdefault(digest, {})
             found[domain] = record
             for_all = _reason_for_all(found)
-        logger.error("processor %s of %r is quarantined: %s", digest, domain, record.reason)
+        logger.error(
+            "processor %s of %r is quarantined: %s",
+            digest,
+            domain,
+            record.reason,
+            extra=_fields("quarantined", domain, digest),
+        )
         if for_all:
             logger.error("processor %s is quarantined for all callers: %s", digest, for_all)
 
@@ -237,3 +257,7 @@ def _reason_for_all(found: dict[TrustDomain | None, _Record]) -> str:
     if len(principals) < _MAX_PRINCIPALS:
         return ""
     return f"it is quarantined for {len(principals)} principals, for the last one because: {records[-1][1].reason}"
+
+
+def _fields(event: str, domain: TrustDomain | None, digest: str) -> dict[str, str]:
+    return {"event": event, "processor": digest, **log_fields(domain)}

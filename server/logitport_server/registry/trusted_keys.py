@@ -37,11 +37,20 @@ class TrustedKeys:
         try:
             keys = self._read()
         except StartupError as error:
-            logger.error("the trusted keys were not reloaded: %s", error)
+            logger.error(
+                "the trusted keys were not reloaded: %s",
+                error,
+                extra={"event": "reload_failed", "what": "trusted_keys"},
+            )
             return
         if keys.keys() != self._keys.keys():
             self._keys = keys
-            logger.info("reloaded %d trusted keys from %s", len(keys), self._folder)
+            logger.info(
+                "reloaded %d trusted keys from %s",
+                len(keys),
+                self._folder,
+                extra={"event": "reloaded", "what": "trusted_keys"},
+            )
 
     def check(self, shipped: Payload, name: str = "") -> None:
         """Raise SignatureRefused unless a trusted key has signed the payload, and the name if one is given."""

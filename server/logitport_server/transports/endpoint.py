@@ -189,9 +189,13 @@ class _Certificates:
             self._modified = modified
             self.current = self._read()
         except StartupError as error:
-            logger.error("cannot reload the TLS files; the previous ones stay in use: %s", error)
+            logger.error(
+                "cannot reload the TLS files; the previous ones stay in use: %s",
+                error,
+                extra={"event": "reload_failed", "what": "tls"},
+            )
             return None
-        logger.info("reloaded the TLS files")
+        logger.info("reloaded the TLS files", extra={"event": "reloaded", "what": "tls"})
         return self.current
 
     def _modification_times(self) -> list[int]:

@@ -7,12 +7,13 @@ import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from logitport_proto import common_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from logitport_server.metrics import Metrics
     from logitport_server.principals import Principal
@@ -45,8 +46,21 @@ class Refusals:
         self._recent: OrderedDict[str, _Recent] = OrderedDict()
         self._lock = threading.Lock()
 
-    def record(self, principal: Principal, failures: Sequence[common_pb2.Failure], requests: int) -> None:
-        """Record a frame of this many requests, with the failures of those that were refused, if any."""
+    def record(
+        self,
+        principal: Principal,
+        failures: Sequence[common_pb2.Failure],
+        requests: int,
+        log_fields: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Record a frame of this many requests, with the failures of those that were refused, if any.
+
+        Args:
+            principal: the caller.
+            failures: the refused requests.
+            requests: how many the frame had.
+            log_fields: the fields of the session's log records.
+        """
         if not failures:
             return
         self._metrics.requests_refused(failures)
@@ -63,6 +77,14 @@ class Refusals:
             first.slot,
             common_pb2.ErrorCode.Name(first.error.code),
             first.error.message[:_MAX_REASON_LENGTH],
+            extra={
+                "event": "requests_refused",
+                "principal": principal.display_name,
+                **log_fields,
+                "requests": len(failures) + unlogged,
+                "slot": first.slot,
+                "code": common_pb2.ErrorCode.Name(first.error.code).removeprefix("ERROR_CODE_"),
+            },
         )
 
     def _take(self, principal: str, refused: int) -> int | None:

@@ -90,7 +90,13 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
             info, name = await _on_thread(self._threads, register)
         except LogitportError as error:
             kind, message = type(error).__name__, error.message[:_MAX_REASON_LENGTH]
-            logger.info("refused a registration by %s: %s: %r", principal.display_name, kind, message)
+            logger.info(
+                "refused a registration by %s: %s: %r",
+                principal.display_name,
+                kind,
+                message,
+                extra={"event": "registration_refused", "principal": principal.display_name, "error": kind},
+            )
             raise
         logger.info(
             "%s registered %s, digest %s, named %s",
@@ -98,6 +104,12 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
             info.class_name or "a processor",
             info.digest,
             name or "nothing",
+            extra={
+                "event": "processor_registered",
+                "principal": principal.display_name,
+                "processor": info.digest,
+                "processor_name": name,
+            },
         )
         return registry_pb2.RegisterResponse(processor=info)
 
@@ -112,7 +124,16 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
     async def Delete(self, request: registry_pb2.DeleteRequest, context: Context) -> registry_pb2.DeleteResponse:
         principal = current_call.get().principal
         names = await _on_thread(self._threads, partial(self._registry.delete, request.processor, principal))
-        logger.info("%s deleted %s", principal.display_name, request.processor)
+        logger.info(
+            "%s deleted %s",
+            principal.display_name,
+            request.processor,
+            extra={
+                "event": "processor_deleted",
+                "principal": principal.display_name,
+                "processor": request.processor,
+            },
+        )
         return registry_pb2.DeleteResponse(names=names)
 
     async def Unquarantine(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from logitport_server.transports.departures import Departure
     from logitport_server.transports.local_socket import LocalConnection, LocalSocketListener
 
+logger = logging.getLogger(__name__)
+
+_MAX_ENGINE_LENGTH = 100  # characters of an engine's name in the log
 _COMPUTING = ("add", "step", "logits", "get_programs")
 
 
@@ -68,6 +72,8 @@ class SessionStream:
         self._closed = False
         self._token = b""
         self._session: EngineSession | None = None
+        self._log_fields: dict[str, str] = {}
+        self._opened_at = 0.0
         self.descriptors: list[int] = []
         self._last = processing_pb2.SessionResponse()
         self._update_metrics: Callable[[], None] | None = None
@@ -181,6 +187,13 @@ class SessionStream:
     def _close_session(self) -> None:
         if self._session is not None:
             self._metrics.session_closed(self._session)
+            seconds = time.monotonic() - self._opened_at
+            logger.info(
+                "closed session %s of %s, engine %r, after %.0f s",
+                *self._log_fields.values(),
+                seconds,
+                extra={"event": "session_closed", "seconds": round(seconds, 3), **self._log_fields},
+            )
             self._session.close()
             self._session = None
         if self._departure is not None:
@@ -230,7 +243,9 @@ class SessionStream:
             common_pb2.Failure(slot=ended.slot, error=ended.error) for ended in added.ended if ended.HasField("error")
         ]
         pending = added.pending.count(1)  # they are recorded when their admission has ended
-        self._refusals.record(principal, [*added.failures, *refused], requests - pending + len(added.ended))
+        self._refusals.record(
+            principal, [*added.failures, *refused], requests - pending + len(added.ended), self._log_fields
+        )
 
     def _measured(
         self,
@@ -273,6 +288,13 @@ class SessionStream:
             opened.local_transport.CopyFrom(self._local_socket.issue_token(self))
             opened.local_transport.device_uuid = self._session.regions.device_uuid
             self._token = opened.local_transport.access_token
+        self._opened_at = time.monotonic()
+        self._log_fields = fields = {
+            "session": opened.session_id,
+            "principal": self._session.principal.display_name,
+            "engine": opening.engine[:_MAX_ENGINE_LENGTH],
+        }
+        logger.info("opened session %s of %s, engine %r", *fields.values(), extra={"event": "session_opened", **fields})
 
 
 def _duplicate_error(reply: processing_pb2.SessionResponse) -> processing_pb2.SessionResponse:

@@ -1,0 +1,89 @@
+"""The log of a running server, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from logitport import Client, EditProcessor, EditRequest, InvalidParams, Request, RowEdits
+from logitport_server import logs
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from tests.conftest import RunningServer
+
+
+class Bans(EditProcessor):
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.deny([1])
+
+
+def record(**fields: object) -> logging.LogRecord:
+    made = logging.LogRecord("logitport_server.x", logging.WARNING, "", 0, "lost %s\n%s", ("ünï", "two"), None)
+    made.__dict__.update(fields)
+    return made
+
+
+def test_json_has_one_object_a_line_with_the_fields_of_the_event() -> None:
+    line = logs.formatter("json").format(record(event="worker_lost", processor="sha256:1", rows=3))
+    assert "\n" not in line
+    found = json.loads(line)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", found.pop("time"))
+    assert found == {
+        "level": "WARNING",
+        "logger": "logitport_server.x",
+        "message": "lost ünï\ntwo",
+        "event": "worker_lost",
+        "processor": "sha256:1",
+        "rows": 3,
+    }
+
+
+def test_json_has_tracebacks_in_a_field() -> None:
+    try:
+        raise ValueError("bad")
+    except ValueError as error:
+        line = logs.formatter("json").format(record(exc_info=(ValueError, error, error.__traceback__)))
+    assert "\n" not in line
+    assert json.loads(line)["exception"].endswith("ValueError: bad")
+
+
+def test_text_has_the_message_alone() -> None:
+    line = logs.formatter("text").format(record(event="worker_lost"))
+    assert line.endswith(" WARNING logitport_server.x: lost ünï\ntwo")
+
+
+def test_a_server_logs_events_as_json(
+    serving: Callable[..., AbstractContextManager[RunningServer]],
+) -> None:
+    """Each line of stderr is an object; sessions, registrations and refusals have their fields."""
+    with serving("--log-format", "json", "--log-level", "INFO", "--enable-custom-logit-processor") as server:
+        with Client(server.target) as client:
+            digest = client.register(Bans, name="team/bans").digest
+            with client.session(vocab_size=8, engine="tëst 1") as session:
+                handle = session.add(Request([1], processors=[("team/bans", {})]))
+                session.step({handle: []}).apply(np.zeros((1, 8), np.float32))
+                with pytest.raises(InvalidParams):
+                    session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": "x"})]))
+            client.delete("team/bans")
+        wait_until(lambda: "session_closed" in server.log.read_text())
+        lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+    events: dict[str, dict[str, Any]] = {line["event"]: line for line in lines if "event" in line}
+    opened = events["session_opened"]
+    assert opened["engine"] == "tëst 1"
+    assert events["session_closed"]["session"] == opened["session"]
+    assert events["session_closed"]["seconds"] >= 0
+    assert events["requests_refused"]["session"] == opened["session"]
+    assert events["requests_refused"]["code"] == "INVALID_PARAMS"
+    assert events["processor_registered"]["processor"] == digest
+    assert events["processor_registered"]["processor_name"] == "team/bans"
+    assert events["processor_deleted"]["processor"] == "team/bans"
+    assert {line["level"] for line in lines} <= {"INFO", "WARNING"}
