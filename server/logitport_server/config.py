@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 
 from logitport.programs.cost.limits import DEFAULT_LIMIT_MS
 from logitport.variables import PREFIX
-from logitport_server import logs
+from logitport_server import addresses, logs
 from logitport_server.logs import LogFormat  # noqa: TC001 - pydantic reads the annotations
 from logitport_server.sandbox.layers import LAYER_NAMES
 
@@ -25,21 +25,6 @@ _SECONDS_OF = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 
 class StartupError(Exception):
     """The configuration does not work on this machine. The message says what to change."""
-
-
-def _address(value: str) -> str:
-    host, separator, port = value.rpartition(":")
-    if not (separator and host and port.isdecimal() and int(port) < 1 << 16):
-        raise ValueError(f"{value!r} is not HOST:PORT; write, for example, 127.0.0.1:50051")
-    return value
-
-
-def _address_or_socket(value: str) -> str:
-    if value.startswith("unix:"):
-        if not value.startswith("unix:/"):
-            raise ValueError(f"{value!r} is not unix:PATH with an absolute path; write, for example, unix:/run/lp.sock")
-        return value
-    return _address(value)
 
 
 class Rate(NamedTuple):
@@ -115,7 +100,7 @@ def check_layers(without: list[str], required: list[str]) -> None:
         raise ValueError(f"--without-layer {both[0]} and --require-layer {both[0]} contradict each other; give one")
 
 
-Address = Annotated[str, AfterValidator(_address)]
+Address = Annotated[str, AfterValidator(addresses.checked)]
 LayerName = Annotated[str, AfterValidator(_layer)]
 
 
@@ -164,10 +149,27 @@ class EnvironmentOptions(BaseSettings):
 class ServerConfig(EnvironmentOptions):
     """The options of `logitport serve`."""
 
-    listen: Annotated[str, AfterValidator(_address_or_socket)] = Field(
+    listen: Annotated[str, AfterValidator(addresses.checked_or_socket)] = Field(
         "127.0.0.1:50051", description="HOST:PORT of the gRPC service, or unix:PATH; port 0 selects a free port"
     )
     metrics_listen: Address | None = Field(None, description="HOST:PORT of the Prometheus metrics; off by default")
+    advertise: Annotated[str, AfterValidator(addresses.checked_advertised)] | None = Field(
+        None,
+        description="HOST or HOST:PORT that clients call, if it is not that of --listen: for a server that listens on "
+        "0.0.0.0, or behind NAT; it is printed, and written to --targets-file",
+    )
+    targets_file: Path | None = Field(
+        None,
+        description="write the addresses that clients call to this file when the server is ready, as JSON for "
+        "LOGITPORT_TARGET=file:PATH and Prometheus' file_sd_configs",
+    )
+    processes: int = Field(
+        1,
+        ge=1,
+        le=256,
+        description="number of servers, each a process with a port of its own: that of --listen and the next ones; "
+        "they share their registrations and --metrics-listen, and are started again when they end",
+    )
     tokens: Path | None = Field(
         None, description="file of permitted callers, by token hash or certificate; reloaded when it changes"
     )
@@ -411,6 +413,19 @@ class ServerConfig(EnvironmentOptions):
             )
         if self.store_key is not None and self.store is None:
             raise ValueError("--store-key needs --store")
+        return self
+
+    @model_validator(mode="after")
+    def _check_addresses(self) -> ServerConfig:
+        for address in (self.listen, self.advertise):
+            if address is not None:
+                addresses.nth(address, self.processes - 1)
+        if addresses.is_socket(self.listen) and self.advertise is not None:
+            raise ValueError("--advertise needs --listen HOST:PORT: only this host can reach a Unix socket")
+        if addresses.has_free_port(self.listen) and self.advertise is not None and addresses.names_port(self.advertise):
+            raise ValueError("--advertise HOST:PORT needs a port in --listen; write --advertise HOST for a free port")
+        if self.targets_file is not None and self.advertise is None and addresses.is_wildcard(self.listen):
+            raise ValueError(f"--targets-file needs --advertise HOST: clients cannot call {self.listen}")
         return self
 
     @model_validator(mode="after")

@@ -25,13 +25,16 @@ def configure(level: str, log_format: LogFormat) -> None:
 
 
 def formatter(log_format: LogFormat) -> logging.Formatter:
-    """Return the formatter of log lines. Times in JSON are UTC in the form of RFC 3339."""
+    """Return the formatter of log lines. Several servers may have one log: each line has the process.
+
+    Times in JSON are UTC in the form of RFC 3339.
+    """
     if log_format == "text":
-        return logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        return logging.Formatter("%(asctime)s %(levelname)s %(name)s[%(process)d]: %(message)s")
     from pythonjsonlogger.json import JsonFormatter  # not at the top: text does not need it
 
     return JsonFormatter(
-        ["levelname", "name", "message"],
+        ["levelname", "name", "process", "message"],
         rename_fields={"levelname": "level", "name": "logger", "exc_info": "exception"},
         timestamp="time",
         json_ensure_ascii=False,

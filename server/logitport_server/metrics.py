@@ -35,6 +35,13 @@ _PARTS = {
 }
 
 
+def listen(address: str, registry: CollectorRegistry) -> int:
+    """Serve metrics over HTTP at HOST:PORT; returns the port. Raises OSError if the address is taken."""
+    host, _, port = address.rpartition(":")
+    server, _ = start_http_server(int(port), host.strip("[]"), registry)
+    return int(server.server_port)
+
+
 class Loads(Protocol):
     """Counts of loads of shipped processors, as a loader or an executor has them."""
 
@@ -161,9 +168,7 @@ class Metrics:
 
     def listen(self, address: str) -> int:
         """Serve the metrics over HTTP at HOST:PORT; returns the port. Raises OSError if the address is taken."""
-        host, _, port = address.rpartition(":")
-        server, _ = start_http_server(int(port), host.strip("[]"), self.registry)
-        return int(server.server_port)
+        return listen(address, self.registry)
 
     def call_refused(self, error: LogitportError) -> None:
         """Count a call that was refused."""

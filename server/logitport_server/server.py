@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import grpc
@@ -43,8 +44,10 @@ from logitport_server.registry.trusted_keys import TrustedKeys
 from logitport_server.session.session import EngineSession
 from logitport_server.transports import endpoint
 from logitport_server.transports.admin import AdminService
+from logitport_server.transports.binding import binding
 from logitport_server.transports.departures import Departures
 from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
+from logitport_server.transports.readiness import Ready, report
 from logitport_server.transports.service import ProcessingService, RegistryService
 from logitport_server.transports.threads import Threads
 from logitport_server.turns import Turns
@@ -143,8 +146,8 @@ class Server:
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
 
-    async def start(self) -> str:
-        """Start to serve. Returns the address.
+    async def start(self) -> Ready:
+        """Start to serve. Returns its address, and the port of its metrics.
 
         Raises:
             StartupError: an address cannot be bound, or workers cannot be started.
@@ -162,10 +165,10 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc)
         address = endpoint.listen(self._grpc, self._config)
+        metrics_port = None
         if self._config.metrics_listen is not None:
-            with endpoint.binding("--metrics-listen", self._config.metrics_listen):
+            with binding("--metrics-listen", self._config.metrics_listen):
                 metrics_port = self._metrics.listen(self._config.metrics_listen)
-            logger.info("metrics on port %d", metrics_port)
         if self._poller is not None:
             self._executor.quarantine.track_changes()
             self._poller.start()
@@ -173,7 +176,7 @@ class Server:
         self._watching = asyncio.create_task(self._guard.watch())
         for service in ("", *_SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
-        return address
+        return Ready(address, metrics_port)
 
     def refresh(self) -> None:
         """Reload the tokens and the trusted keys if their files have changed."""
@@ -245,20 +248,28 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def run(config: ServerConfig, processors: Iterable[object] = (), first_zygote: StartedZygote | None = None) -> None:
+def run(
+    config: ServerConfig,
+    processors: Iterable[object] = (),
+    first_zygote: StartedZygote | None = None,
+    on_ready: Callable[[Ready], None] | None = None,
+) -> None:
     """Serve until SIGTERM or SIGINT. A start-up error is printed in one line, and the process exits with status 1.
 
     Args:
-        config: the options of `logitport serve`.
+        config: the options of `logitport serve`. With `processes`, see `logitport_server.processes`.
         processors: see `Server`.
         first_zygote: see `Server`.
+        on_ready: called when the server is ready. By default the address is printed, and written to `targets_file`.
     """
     config.start_logging()
     descriptors.raise_limit()
     for variable in unread({*OF_THE_SDK, *config.variables()}):
         logger.warning("%s; logitport serve --help has all options", variable)
     try:
-        running = asyncio.run(_serve(config, processors, first_zygote))
+        if config.processes > 1:
+            raise StartupError(f"processes={config.processes} needs the command: logitport serve --processes")
+        running = asyncio.run(_serve(config, processors, first_zygote, on_ready or partial(_report, config)))
     except (StartupError, LogitportError) as error:
         sys.exit(f"logitport: {error}")
     if running:
@@ -269,9 +280,20 @@ def run(config: ServerConfig, processors: Iterable[object] = (), first_zygote: S
         os._exit(0)  # a normal exit would wait for their threads
 
 
-async def _serve(config: ServerConfig, processors: Iterable[object], first_zygote: StartedZygote | None) -> int:
+def _report(config: ServerConfig, ready: Ready) -> None:
+    if ready.metrics_port is not None:
+        logger.info("metrics on port %d", ready.metrics_port)
+    report([ready.address], config.targets_file)
+
+
+async def _serve(
+    config: ServerConfig,
+    processors: Iterable[object],
+    first_zygote: StartedZygote | None,
+    on_ready: Callable[[Ready], None],
+) -> int:
     server = Server(config, processors, first_zygote)
-    address = await server.start()
+    ready = await server.start()
     collector.begin()
     sys.setswitchinterval(_SWITCH_SECONDS)
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
@@ -283,7 +305,7 @@ async def _serve(config: ServerConfig, processors: Iterable[object], first_zygot
     logger.info(
         "logitport %s on %s; shipped processors are %s; programs are %s", VERSION, server.device, shipped, programs
     )
-    print(f"logitport listening on {address}", flush=True)  # noqa: T201 - programs that start a server wait for this line
+    on_ready(ready)
     await stopping.wait()
     collecting.cancel()
     for number in _SIGNALS:

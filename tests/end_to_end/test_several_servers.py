@@ -7,6 +7,7 @@ import json
 import random
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,17 @@ import grpc
 import numpy as np
 import pytest
 
-from logitport import AsyncClient, Client, Request, ServerUnavailable, Session, Tls
+from logitport import (
+    AsyncClient,
+    Client,
+    EditProcessor,
+    EditRequest,
+    Request,
+    RowEdits,
+    ServerUnavailable,
+    Session,
+    Tls,
+)
 from logitport.integrations.common import environment
 from tests.client.programs.runtime.build import repetition_penalty
 from tests.conftest import free_address
@@ -145,6 +156,36 @@ def test_a_server_is_stopped(start_server: Callable[..., RunningServer], monkeyp
         assert sum(engine.session.reconnects for engine in engines) >= max(before)
         assert sum(sessions_of(server)[0] for server in cluster if server is not stopped) == 6
         stopped.process.send_signal(signal.SIGCONT)
+
+
+class LoadsSlowly(EditProcessor):
+    """Takes longer than a frame that is no admission may take."""
+
+    def __init__(self) -> None:
+        time.sleep(1.5)
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.force(3)
+
+
+@pytest.mark.parametrize("transport", ["grpc", "local"])
+def test_a_slow_load_is_not_lost(
+    start_server: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch, transport: Any
+) -> None:
+    """An admission has the time that the server states for it."""
+    monkeypatch.setattr("logitport.session.channel._MARGIN_SECONDS", 0.2)
+    options = ("--no-entry-points", "--enable-custom-logit-processor", "--processor-timeout-seconds", "0.2")
+    cluster = [start_server(*options) for _ in range(2)]
+    with Client(targets(cluster), timeout=200) as client:
+        session = client.session(vocab_size=VOCAB, transport=transport)
+        began = time.monotonic()
+        handle = session.add(Request([1], processors=[(LoadsSlowly, {})]))
+        assert time.monotonic() - began > 1.5, "the load was waited for"
+        logits = np.zeros((1, VOCAB), np.float32)
+        session.step({handle: []}).apply(logits)
+        assert logits.argmax() == 3
+        assert session.reconnects == 0
+        assert sorted(sessions_of(server) for server in cluster) == [[0, 0], [1, 1]]
 
 
 def test_one_address_is_wrong_from_the_start(cluster: list[RunningServer]) -> None:

@@ -17,6 +17,21 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"LOGITPORT_{name.upper()}", raising=False)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"listen": "a:65530", "processes": 7}, "would have port 65536"),
+        ({"listen": "a:1", "advertise": "b:65535", "processes": 2}, "would have port 65536"),
+        ({"listen": "unix:/a", "advertise": "b"}, "--advertise needs --listen HOST:PORT"),
+        ({"listen": "a:0", "advertise": "b:5"}, "needs a port in --listen"),
+        ({"listen": "0.0.0.0:5", "targets_file": "t.json"}, "--targets-file needs --advertise"),
+    ],
+)
+def test_addresses_that_contradict_each_other(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        ServerConfig(**options)
+
+
 def test_defaults_are_safe() -> None:
     config = ServerConfig()
     assert not config.enable_custom_logit_processor
@@ -58,6 +73,8 @@ def test_it_is_frozen() -> None:
         ("store_key", "key"),  # without a store
         ("max_step_bytes", 1023),
         ("max_step_work", 0),
+        *(("processes", value) for value in (0, 257, 1.5)),
+        *(("advertise", value) for value in ("", "0.0.0.0", "a:0", "a,b")),
         ("nonsense", 1),
     ],
 )

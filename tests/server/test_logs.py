@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ def test_json_has_one_object_a_line_with_the_fields_of_the_event() -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", found.pop("time"))
     assert found == {
         "level": "WARNING",
+        "process": os.getpid(),
         "logger": "logitport_server.x",
         "message": "lost ünï\ntwo",
         "event": "worker_lost",
@@ -58,7 +60,7 @@ def test_json_has_tracebacks_in_a_field() -> None:
 
 def test_text_has_the_message_alone() -> None:
     line = logs.formatter("text").format(record(event="worker_lost"))
-    assert line.endswith(" WARNING logitport_server.x: lost ünï\ntwo")
+    assert line.endswith(f" WARNING logitport_server.x[{os.getpid()}]: lost ünï\ntwo")
 
 
 def test_a_server_logs_events_as_json(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import sys
 
 from logitport_server.config import ServerConfig
-from logitport_server.worker.malloc import keep_large_blocks
-from logitport_server.worker.start import start_first_zygote
 
 
 class Serve(ServerConfig):
@@ -14,11 +12,10 @@ class Serve(ServerConfig):
 
     def cli_cmd(self) -> None:
         """Start up and serve."""
-        # torch's threads spin for a while when they have nothing to do, on cores that the engine could use.
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        keep_large_blocks()
-        self.start_logging()
-        first_zygote = start_first_zygote(self)
-        from logitport_server.server import run  # after the zygote has started: torch takes seconds to import
+        if self.processes > 1:
+            from logitport_server.processes.supervisor import supervise
 
-        run(self, first_zygote=first_zygote)
+            sys.exit(supervise(self))
+        from logitport_server.processes.single import serve
+
+        serve(self)

@@ -11,7 +11,7 @@ from threading import Timer
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport_server import descriptors
-from logitport_server.executors.backoff import Backoff
+from logitport_server.backoff import Backoff
 from logitport_server.executors.worker_process import WorkerGone
 from logitport_server.executors.zygote import Zygote
 from logitport_server.sandbox import SandboxError

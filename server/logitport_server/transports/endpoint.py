@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import socket
@@ -14,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from logitport_server import descriptors
+from logitport_server import addresses, descriptors
 from logitport_server.config import StartupError
 from logitport_server.principals import SCOPES
+from logitport_server.transports.binding import binding
 from logitport_server.transports.connection_limit import connection_limit
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from logitport_server.config import ServerConfig
 
 logger = logging.getLogger(__name__)
-
-_UNIX = "unix:"
 
 
 def options(config: ServerConfig) -> list[tuple[str, int]]:
@@ -60,7 +58,7 @@ def check_exposure(config: ServerConfig) -> None:
     Raises:
         StartupError: other machines could call the server without authentication.
     """
-    if not _is_local(config.listen):
+    if not addresses.is_local(config.listen):
         if not config.requires_authentication:
             raise StartupError(
                 f"--listen {config.listen} can be reached from other machines, but authentication is off: give "
@@ -78,7 +76,7 @@ def check_exposure(config: ServerConfig) -> None:
             config.listen,
             ", ".join(SCOPES),
         )
-    if config.metrics_listen is not None and not _is_local(config.metrics_listen):
+    if config.metrics_listen is not None and not addresses.is_local(config.metrics_listen):
         logger.warning(
             "--metrics-listen %s shows any client that can reach it the names and digests of all principals' "
             "processors, and how much they are used",
@@ -87,7 +85,7 @@ def check_exposure(config: ServerConfig) -> None:
 
 
 def listen(server: grpc.aio.Server, config: ServerConfig) -> str:
-    """Bind `--listen`. Returns the address that clients connect to.
+    """Bind `--listen`. Returns the address that clients call.
 
     Raises:
         StartupError: the address cannot be bound, or a TLS file is invalid.
@@ -98,33 +96,14 @@ def listen(server: grpc.aio.Server, config: ServerConfig) -> str:
             port = server.add_insecure_port(config.listen)
         else:
             port = server.add_secure_port(config.listen, credentials)
-    return config.listen if _is_unix(config.listen) else f"{config.listen.rpartition(':')[0]}:{port}"
-
-
-@contextmanager
-def binding(option: str, address: str) -> Iterator[None]:
-    """Convert errors of binding the address of this option to StartupError."""
-    try:
-        yield
-    except (RuntimeError, OSError) as error:
-        raise StartupError(
-            f"cannot listen on {address}, which is in use or not an address of this machine: {error}; "
-            f"choose another one with {option}"
-        ) from error
-
-
-def _is_unix(address: str) -> bool:
-    return address.startswith(_UNIX)
-
-
-def _is_local(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    if _is_unix(address) or host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False  # a host name may resolve to any address
+    if addresses.is_socket(config.listen):
+        return config.listen
+    bound = f"{config.listen.rpartition(':')[0]}:{port}"
+    if config.advertise is None and addresses.is_wildcard(bound):
+        logger.warning("clients on other machines cannot call %s: name the host that they call by --advertise", bound)
+    elif config.advertise is not None:
+        logger.info("listening on %s", bound)
+    return addresses.advertised(config.advertise, bound)
 
 
 @contextmanager
@@ -133,10 +112,10 @@ def _private_socket(config: ServerConfig) -> Iterator[None]:
 
     Checks that no other server listens on it. If authentication is off, only the socket's owner may connect.
     """
-    if not _is_unix(config.listen):
+    if not addresses.is_socket(config.listen):
         yield
         return
-    path = Path(config.listen.removeprefix(_UNIX))
+    path = Path(addresses.socket_path(config.listen))
     _check_free(path)
     if config.requires_authentication:
         yield

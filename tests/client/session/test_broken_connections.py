@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -149,6 +150,30 @@ def test_a_frame_without_a_reply_is_repeated_on_a_new_connection(kind: str) -> N
         session.step({handle: [2]}).apply(zeros())
         session.remove(handle)
         assert session.reconnects == 1
+
+
+@pytest.mark.usefixtures("short_margin")
+@pytest.mark.parametrize("kind", ["add", "step"])
+def test_a_frame_that_takes_long_is_not_sent_to_another_server(kind: str) -> None:
+    """The server has stated that it may take so long, for example to load a processor."""
+    sessions: list[int] = []
+
+    def answer(session: int, frame: Any) -> dict[str, Any] | None:
+        sessions.append(session)
+        if frame.HasField(kind):
+            time.sleep(4 * SHORT)
+        stated = {**STATED, f"{kind}_deadline_seconds": 1000.0}
+        return Silence(kind, stated)(1, frame)
+
+    with (
+        scripted_server(answer) as first,
+        scripted_server(answer) as second,
+        Client([f"127.0.0.1:{port}" for port in (first, second)]) as client,
+    ):
+        session = client.session(vocab_size=VOCAB, reconnect_seconds=RECONNECT_SECONDS)
+        handle = session.add(Request([1]))
+        session.step({handle: [2]}).apply(zeros())
+        assert (session.reconnects, sessions) == (0, [0, 0, 0])
 
 
 @pytest.mark.usefixtures("short_margin")

@@ -11,7 +11,6 @@ from unittest.mock import Mock
 import pytest
 
 from logitport_server.executors import zygotes as zygotes_module
-from logitport_server.executors.backoff import Backoff
 from logitport_server.executors.worker_process import WorkerGone
 from logitport_server.executors.zygotes import ZygoteKind, Zygotes
 from logitport_server.sandbox import Limits, SandboxError
@@ -23,16 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 KIND = ZygoteKind("3.11", False)
-
-
-class Clock:
-    """A clock that stands still until it is set."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class FakeTimer:
@@ -94,16 +83,6 @@ def launches(timers: list[FakeTimer]) -> Iterator[Launches]:
     launches.zygotes.close()
     for end in launches.ends:
         end.close()
-
-
-def test_only_the_first_launch_is_not_delayed() -> None:
-    clock = Clock()
-    backoff = Backoff(clock)
-    assert [backoff.next() for _ in range(8)] == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
-    clock.now = 60.0  # the last launch was delayed by 30 s, and the process lived for 30 s
-    assert backoff.next() == 30.0
-    clock.now = 60.0 + 30.0 + 60.0
-    assert backoff.next() == 0.0
 
 
 def test_a_zygote_that_ends_again_and_again_is_launched_with_delays(

@@ -1,0 +1,94 @@
+"""The metrics of several servers at one address, each with the label `server`."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
+from typing import TYPE_CHECKING
+from urllib.request import ProxyHandler, Request, build_opener
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from logitport_server.metrics import listen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Protocol
+
+    class Scraped(Protocol):
+        """A server with metrics of its own; see `ServerProcess`."""
+
+        address: str
+        metrics_port: int | None
+        restarts: int
+
+
+logger = logging.getLogger(__name__)
+
+# Less than Prometheus' default (10 s), so that a server that hangs does not hide the others.
+_TIMEOUT_SECONDS = 5.0
+_LABEL = "server"
+# Unlike the text format of Prometheus, it keeps the families as they were.
+_FORMAT = "application/openmetrics-text; version=1.0.0"
+
+
+class FleetMetrics(Collector):
+    """Collects the metrics of all servers when they are read.
+
+    Not the multiprocess mode of prometheus_client: it sums up what the servers have written to files, so it has no
+    metrics that are computed when they are read, such as the number of sessions.
+
+    Args:
+        servers: may be started again at any time.
+    """
+
+    def __init__(self, servers: Sequence[Scraped]) -> None:
+        self._servers = servers
+        self._opener = build_opener(ProxyHandler({}))
+
+    def listen(self, address: str) -> int:
+        """Serve the metrics over HTTP at HOST:PORT; returns the port. Raises OSError if the address is taken."""
+        registry = CollectorRegistry()
+        registry.register(self)
+        return listen(address, registry)
+
+    def describe(self) -> Iterable[Metric]:
+        """Return no names: they are known when the servers are read."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        up = GaugeMetricFamily(
+            "logitport_server_up", "Whether the server has answered with its metrics", labels=[_LABEL]
+        )
+        restarts = CounterMetricFamily(
+            "logitport_server_restarts", "Starts of the server after it had ended", labels=[_LABEL]
+        )
+        families: dict[str, Metric] = {}
+        with ThreadPoolExecutor(len(self._servers)) as threads:
+            for server, found in zip(self._servers, threads.map(self._read, self._servers), strict=True):
+                up.add_metric([server.address], found is not None)
+                restarts.add_metric([server.address], server.restarts)
+                for family in found or ():
+                    merged = Metric(family.name, family.documentation, family.type, family.unit)
+                    families.setdefault(family.name, merged).samples += [
+                        sample._replace(labels={**sample.labels, _LABEL: server.address}) for sample in family.samples
+                    ]
+        return (up, restarts, *families.values())
+
+    def _read(self, server: Scraped) -> list[Metric] | None:
+        """Return the metrics of a server; None if it does not answer."""
+        if server.metrics_port is None:
+            return None
+        request = Request(f"http://127.0.0.1:{server.metrics_port}/metrics", headers={"Accept": _FORMAT})
+        try:
+            with self._opener.open(request, timeout=_TIMEOUT_SECONDS) as response:
+                text = response.read().decode()
+                return list(text_string_to_metric_families(text))  # type: ignore[no-untyped-call] # not annotated
+        except (OSError, HTTPException, ValueError) as error:
+            logger.warning("the metrics of server %s cannot be read: %s", server.address, error)
+            return None

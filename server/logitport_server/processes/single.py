@@ -1,0 +1,36 @@
+"""One server in this process."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from logitport_server.worker.malloc import keep_large_blocks
+from logitport_server.worker.start import start_first_zygote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logitport_server.config import ServerConfig
+    from logitport_server.transports.readiness import Ready
+
+
+def serve(config: ServerConfig, on_ready: Callable[[Ready], None] | None = None) -> None:
+    """Prepare the process, and serve until SIGTERM or SIGINT.
+
+    Args:
+        config: the options.
+        on_ready: see `logitport_server.server.run`.
+
+    Raises:
+        StartupError: shipped processors must be refused on this machine.
+        SystemExit: the server cannot start.
+    """
+    # torch's threads spin for a while when they have nothing to do, on cores that the engine could use.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    keep_large_blocks()
+    config.start_logging()
+    first_zygote = start_first_zygote(config)
+    from logitport_server.server import run  # after the zygote has started: torch takes seconds to import
+
+    run(config, first_zygote=first_zygote, on_ready=on_ready)

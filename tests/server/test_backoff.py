@@ -1,0 +1,23 @@
+"""Delays between launches."""
+
+from __future__ import annotations
+
+from logitport_server.backoff import Backoff
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_only_the_first_launch_is_not_delayed() -> None:
+    clock = Clock()
+    backoff = Backoff(clock)
+    assert [backoff.next() for _ in range(8)] == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    clock.now = 60.0  # the last launch was delayed by 30 s, and the process lived for 30 s
+    assert backoff.next() == 30.0
+    clock.now = 60.0 + 30.0 + 60.0
+    assert backoff.next() == 0.0
