@@ -1,4 +1,7 @@
-"""Figures that the tests measure: they are printed at the end, and are properties of a JUnit report."""
+"""Fixtures: an authority, and the record of figures that tests measure.
+
+Figures are printed at the end. In a JUnit report, they are properties of their test.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.certificates import Authority
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _FIGURES = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Authority trusted by the tests."""
+    return Authority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture
