@@ -55,7 +55,6 @@ SLOW_FILES = frozenset(
         "end_to_end/test_dialects_transformers.py",
         "end_to_end/test_dialects_vllm.py",
         "end_to_end/test_dialects_vllm_v2.py",
-        "end_to_end/test_fleet.py",
         "end_to_end/test_grammar.py",
         "end_to_end/test_drain.py",
         "end_to_end/test_installed.py",

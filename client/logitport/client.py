@@ -250,6 +250,7 @@ class Client(BaseClient):
             timeout=self.timeout,
             reconnect_seconds=self.timeout if reconnect_seconds is None else reconnect_seconds,
             trust=trust,
+            answers=None if self._servers.single else choice.answers,
         )
         try:
             session = open_session()

@@ -170,6 +170,10 @@ class Servers:
         """Whether there is one address, for ever: then there is no choice, and gRPC itself retries."""
         return self._list.single
 
+    def lists_others(self, server: Server) -> bool:
+        """Whether the list has another address than that of this server."""
+        return any(address != server.address for address in self._list.addresses)
+
     def any(self, excluded: Server | None = None) -> Server:
         """Return a server for a unary call: a random one that is not set aside, if there is one.
 

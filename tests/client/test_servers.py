@@ -246,6 +246,24 @@ def test_a_session_that_lost_its_server_goes_to_another_one() -> None:
     assert {tuple(times) for _, *times in streams} == {(0.0, 5.0)}
 
 
+def test_a_session_returns_to_its_server_if_no_other_one_can_be_reached() -> None:
+    """The server that was lost may be back before the others are."""
+    cluster = Cluster(2)
+    connected: list[str] = []
+    choice = ServerChoice(cluster.servers, lambda it, *_: connected.append(it.target), Registrations(), lambda *_: None)
+    choice.connect(9.0)
+    (first,) = connected
+    cluster.lose(*(set(cluster.listed) - {first}))
+    with pytest.raises(ServerUnavailable, match="none of the servers"):
+        choice.connect(9.0)
+    assert first not in cluster.asked[-1:]
+    choice.connect(9.0)
+    assert connected == [first, first]
+    cluster.answers = dict.fromkeys(cluster.listed, Load(0, accepts_sessions=True))
+    choice.connect(9.0)
+    assert connected[2] != first, "it was lost again"
+
+
 def test_the_only_server_of_a_session_is_waited_for() -> None:
     streams = []
     servers = Servers.of(grpc, "127.0.0.1:1", Connection.prepare("", None), 1 << 20)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.certificates import Authority
     from tests.conftest import RunningServer
-    from tests.end_to_end.conftest import Authority
 
 VOCAB = 8
 

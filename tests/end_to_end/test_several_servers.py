@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-import signal
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import grpc
 import numpy as np
 import pytest
 
@@ -30,7 +25,7 @@ from logitport import (
 from logitport.integrations.common import environment
 from tests.client.programs.runtime.build import repetition_penalty
 from tests.conftest import free_address
-from tests.waiting import stop
+from tests.end_to_end.engines import VOCAB, Engine, kill, run, sessions_of, targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,95 +33,10 @@ if TYPE_CHECKING:
 
     from tests.conftest import RunningServer
 
-VOCAB = 64
-NGRAMS = ("no_repeat_ngram", {"ngram_size": 2})
-
 
 @pytest.fixture
 def cluster(start_server: Callable[..., RunningServer]) -> list[RunningServer]:
     return [start_server("--no-entry-points") for _ in range(3)]
-
-
-def targets(cluster: list[RunningServer]) -> list[str]:
-    return [server.target for server in cluster]
-
-
-def kill(server: RunningServer) -> None:
-    server.process.kill()
-    server.process.wait()
-
-
-def sessions_of(server: RunningServer) -> list[int]:
-    """The number of sessions of a server, and of their requests."""
-    from logitport_proto import processing_pb2, processing_pb2_grpc
-
-    with grpc.insecure_channel(server.target) as channel:
-        stub = processing_pb2_grpc.LogitProcessingStub(channel)
-        load = stub.GetLoad(processing_pb2.GetLoadRequest(), timeout=200)
-        return [load.sessions, load.requests]
-
-
-class Engine:
-    """A session with two requests, whose tokens are compared with the result of the processor in this process."""
-
-    def __init__(self, client: Client, seed: int) -> None:
-        self.session = client.session(vocab_size=VOCAB, dtype="float32", max_requests=4)
-        self.random = random.Random(seed)
-        prompts = [[self.random.randrange(VOCAB) for _ in range(20)] for _ in range(2)]
-        self.handles = [self.session.add(Request(prompt, processors=[NGRAMS])) for prompt in prompts]
-        self.histories = prompts
-        self.new: list[list[int]] = [[], []]
-        self.wrong = 0
-        self.steps = 0
-
-    @staticmethod
-    def denied(history: list[int]) -> set[int]:
-        """Ids that would repeat a bigram."""
-        return {after for before, after in pairwise(history) if before == history[-1]}
-
-    def step(self) -> None:
-        logits = np.zeros((2, VOCAB), np.float32)
-        self.session.step(dict(zip(self.handles, self.new, strict=True))).apply(logits)
-        for place, history in enumerate(self.histories):
-            self.wrong += set(np.flatnonzero(np.isinf(logits[place])).tolist()) != self.denied(history)
-            token = self.random.choice(np.flatnonzero(~np.isinf(logits[place])).tolist())
-            history.append(token)
-            self.new[place] = [token]
-        self.steps += 1
-
-
-def run(engines: list[Engine], steps: int, then: Callable[[], object]) -> None:
-    """Run all engines at the same time, and do something when each is in the middle of its steps."""
-    half = threading.Barrier(len(engines) + 1)
-
-    def generate(engine: Engine) -> None:
-        for number in range(steps):
-            if number == steps // 2:
-                half.wait(60)
-            engine.step()
-
-    with ThreadPoolExecutor(len(engines)) as threads:
-        running = [threads.submit(generate, engine) for engine in engines]
-        half.wait(60)
-        then()
-        for one in running:
-            one.result()
-
-
-def test_a_server_is_killed_in_the_middle(cluster: list[RunningServer]) -> None:
-    with Client(targets(cluster), timeout=200) as client:
-        engines = [Engine(client, seed) for seed in range(9)]
-        before = [sessions_of(server)[0] for server in cluster]
-        assert sum(before) == 9
-        assert max(before) <= 6
-        busiest = cluster[before.index(max(before))]
-        run(engines, 60, lambda: kill(busiest))
-        assert sum(engine.wrong for engine in engines) == 0
-        assert [engine.steps for engine in engines] == [60] * 9
-        assert sum(engine.session.reconnects for engine in engines) == max(before)
-        after = [sessions_of(server) for server in cluster if server is not busiest]
-        assert sum(sessions for sessions, _ in after) == 9
-        assert sum(requests for _, requests in after) == 18
 
 
 def test_servers_that_are_killed_one_after_another_and_come_back(
@@ -142,20 +52,6 @@ def test_servers_that_are_killed_one_after_another_and_come_back(
             run(engines, 10, lambda server=server: kill(server))
         assert sum(engine.wrong for engine in engines) == 0
         assert [engine.steps for engine in engines] == [30] * 4
-
-
-def test_a_server_is_stopped(start_server: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logitport.session.channel._MARGIN_SECONDS", 1.0)
-    cluster = [start_server("--no-entry-points", "--processor-timeout-seconds", "0.5") for _ in range(3)]
-    with Client(targets(cluster), timeout=200) as client:
-        engines = [Engine(client, seed) for seed in range(6)]
-        before = [sessions_of(server)[0] for server in cluster]
-        stopped = cluster[before.index(max(before))]
-        run(engines, 20, lambda: stop(stopped.process))
-        assert sum(engine.wrong for engine in engines) == 0
-        assert sum(engine.session.reconnects for engine in engines) >= max(before)
-        assert sum(sessions_of(server)[0] for server in cluster if server is not stopped) == 6
-        stopped.process.send_signal(signal.SIGCONT)
 
 
 class LoadsSlowly(EditProcessor):

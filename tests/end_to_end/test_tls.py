@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tests.certificates import Authority, CertificateFiles
     from tests.conftest import RunningServer
-    from tests.end_to_end.conftest import Authority, CertificateFiles
 
 VOCAB = 8
 TOKEN, OPERATOR = new_token("operator", ["admin", "apply"])

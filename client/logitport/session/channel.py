@@ -187,6 +187,12 @@ class FrameChannel:
                 except Exception as error:  # noqa: BLE001 - raised later, on the engine's thread
                     take_reply(error)
 
+    @property
+    def unanswered(self) -> tuple[Transport, int] | None:
+        """The connection, and the number of the frame whose reply it awaits; None if there is none. For any thread."""
+        transport = self._transport
+        return (transport, self._seq) if self._expected and not transport.has_ended else None
+
     def open_region(self, size_bytes: int, replaces: int) -> tuple[int, mmap.mmap] | None:
         """Open a region: its id and memory; None if the transport cannot share memory. Raises LimitExceeded."""
         if not self.shares_memory:
@@ -284,9 +290,10 @@ class FrameChannel:
 
     def _check(self, reply: processing_pb2.SessionResponse) -> None:
         kind = reply.WhichOneof("frame")
-        if reply.seq != self._seq or kind not in (self._expected, "error"):
+        expected, self._expected = self._expected, ""
+        if reply.seq != self._seq or kind not in (expected, "error"):
             raise InternalError(
-                f"the server replied to frame {reply.seq} with {kind}, but {self._expected} was expected for frame "
+                f"the server replied to frame {reply.seq} with {kind}, but {expected} was expected for frame "
                 f"{self._seq}; close the session"
             )
         if kind == "error":

@@ -46,9 +46,11 @@ class ServerChoice:
         self._registrations = registrations
         self._send = send
         self.server: Server | None = None
+        # Whether an attempt to connect to another server has failed since the last connection.
+        self._failed_elsewhere = False
 
     def connect(self, wait_seconds: float) -> Transport:
-        """Connect to a server: to another one than before, if there are several.
+        """Connect to a server. If there are several, the first attempt after a connection is to another one.
 
         Args:
             wait_seconds: how long to wait for the only server. Where there are several, an attempt does not wait.
@@ -59,10 +61,26 @@ class ServerChoice:
         if self._servers.single:
             self.server = self._servers.any()
             return self._stream(self.server, wait_seconds, math.inf)
-        if self.server is not None:
-            self._servers.failed(self.server)
-        self.server = self._servers.least_loaded(excluded=self.server)
+        # Only once: the server may be back while the others cannot be reached.
+        excluded = None if self._failed_elsewhere else self.server
+        self._failed_elsewhere = True
+        if excluded is not None:
+            self._servers.failed(excluded)
+        self.server = self._servers.least_loaded(excluded)
+        self._failed_elsewhere = False
         return self._stream(self.server, 0.0, _OPEN_SECONDS)
+
+    def answers(self) -> bool:
+        """Whether the present server answers a call within a second. True if there is no other one to go to."""
+        server = self.server
+        if server is None or not self._servers.lists_others(server):
+            return True
+        try:
+            return server.request_load()() is not None
+        except ServerUnavailable:
+            return False
+        except ValueError:  # gRPC's, for a channel that was closed meanwhile
+            return True
 
     def restore(self) -> dict[str, LogitportError]:
         """Register what the client has registered with the present server; see `Registrations.restore`."""

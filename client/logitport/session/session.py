@@ -15,6 +15,7 @@ from logitport.session.program_runs import ProgramRuns
 from logitport.session.program_trust import ProgramTrust
 from logitport.session.requests import SessionRequests
 from logitport.session.step import PendingStep
+from logitport.session.stopped_servers import StoppedServerWatch
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ class Session:
 
     Made by `Client.session`. Not safe to use from several threads. Close it, or use it in a `with` statement.
 
-    If the connection is lost, or the server does not reply within its own deadlines, the session reconnects. Every
+    If the connection is lost, or the server does not reply within its own deadlines, the session reconnects. If there
+    are several servers, it also does so when its server answers neither a frame nor other calls for 3 s. Every
     request with a state that follows from its history continues unchanged; a request with a processor that has read
     logits fails with StateLost, unless all those of its chain are programs.
 
@@ -51,6 +53,7 @@ class Session:
         local: Literal["auto", "grpc", "local"] = "auto",
         with_torch: bool = True,
         trust: ProgramTrust | None = None,
+        answers: Callable[[], bool] | None = None,
     ) -> None:
         self.vocab_size = opening.vocab_size
         self.datatype = opening.datatype
@@ -61,12 +64,13 @@ class Session:
             opening.device or "cpu" if with_torch else NUMPY,
             1 + opening.max_draft_tokens,
         )
+        self._watch = None if answers is None else StoppedServerWatch(self._channel, answers)
         self._requests = SessionRequests(self._channel, restore, reconnect_seconds, programs)
         self._program_runs = ProgramRuns()
         try:
             self._requests.with_reconnect(self._channel.check)
         except BaseException:
-            self._channel.close()
+            self._end()
             raise
         programs.prepare()
         self._transfer = LogitsTransfer(
@@ -238,6 +242,11 @@ class Session:
     def close(self) -> None:
         """End the session; the server drops its requests. May be called twice."""
         self._requests.clear()
+        self._end()
+
+    def _end(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
         self._channel.close()
 
     def __enter__(self) -> Session:

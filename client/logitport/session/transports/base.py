@@ -34,6 +34,7 @@ class Transport(ABC):
     max_message_bytes: int
     reply_limit = math.inf
     _ended: LogitportError | None = None
+    _is_lost = False
 
     @abstractmethod
     def send(self, frame: processing_pb2.SessionRequest) -> None:
@@ -73,6 +74,18 @@ class Transport(ABC):
     def close(self) -> None:
         """End the session. May be called twice."""
 
+    def lose(self) -> None:
+        """End the connection, because its server has stopped. Called on any thread, also while another one waits.
+
+        A `receive` raises ServerUnavailable, as when the server ends. So may a `send`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot be lost from outside")
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the connection was lost or closed."""
+        return self._is_lost or self._ended is not None
+
     # What the implementations share.
 
     def _end(self, error: LogitportError) -> LogitportError:
@@ -86,6 +99,12 @@ class Transport(ABC):
         return ServerUnavailable.after_connection(
             f"{self.target} did not reply to a frame within {seconds:.3g} s, although a running server would: it has "
             "stopped, or the connection was lost"
+        )
+
+    def _stopped(self) -> ServerUnavailable:
+        """Make the error for a connection that `lose` has ended."""
+        return ServerUnavailable.after_connection(
+            f"{self.target} answers neither a frame nor calls: it has stopped, or the connection was lost"
         )
 
     def _check_open(self) -> None:

@@ -134,6 +134,11 @@ class LocalTransport(Transport):
         self._ended = SessionClosed("the session is closed; open another with Client.session")
         self._release()
 
+    def lose(self) -> None:
+        self._is_lost = True
+        with suppress(OSError):  # closed meanwhile
+            self._connection.shutdown(socket.SHUT_RDWR)
+
     def _enforce(self, reply_limit: float) -> None:
         """Set the kernel's timeout of each read and write."""
         self._enforced_limit = reply_limit
@@ -166,6 +171,8 @@ class LocalTransport(Transport):
         raise BlockingIOError
 
     def _broken(self, error: OSError | ValueError) -> LogitportError:
+        if self._is_lost:
+            return self._lost(self._stopped())
         if isinstance(error, BlockingIOError) and self.reply_limit < self._timeout:
             return self._lost(self._no_reply(self.reply_limit))
         if isinstance(error, BlockingIOError):

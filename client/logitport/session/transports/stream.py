@@ -89,6 +89,8 @@ class GrpcStream(Transport):
             message = f"{self.target} ended the session; open another with Client.session"
             raise self._broken(ServerUnavailable.after_connection(message)) from None
         except grpc.RpcError as error:
+            if self._is_lost:
+                raise self._broken(self._stopped()) from None
             if not self._deadline.clear():
                 raise self._missed(timeout, limit) from None
             raise self._broken(calls.translate(error, self.target, encrypted=self._encrypted)) from None
@@ -114,6 +116,10 @@ class GrpcStream(Transport):
     def close(self) -> None:
         self._ended = SessionClosed("the session is closed; open another with Client.session")
         self._release()
+
+    def lose(self) -> None:
+        self._is_lost = True
+        self._replies.cancel()
 
     def _broken(self, error: LogitportError) -> LogitportError:
         self._end(ServerUnavailable(f"the connection to {self.target} was lost before: {error.message}"))

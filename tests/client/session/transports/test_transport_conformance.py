@@ -185,6 +185,25 @@ def test_a_server_that_has_ended(start_server: Callable[..., Any], kind: str) ->
 
 
 @every_transport
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_connection_that_is_lost_from_outside(server: Any, kind: str, waits: bool) -> None:
+    with connected(kind, server.target) as transport:
+        losing = threading.Timer(0.1 if waits else 0.0, transport.lose)
+        losing.start()
+        if not waits:
+            losing.join()
+            assert transport.has_ended
+            with suppress(ServerUnavailable):
+                transport.send(frame(2))
+        with pytest.raises(ServerUnavailable, match="answers neither a frame nor calls"):
+            transport.receive()
+        for call in uses(transport):
+            with pytest.raises(ServerUnavailable):
+                call()
+        transport.lose()
+
+
+@every_transport
 def test_threads_end_with_it(server: Any, kind: str) -> None:
     before = our_threads()
     with connected(kind, server.target) as transport:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,16 +25,20 @@ from logitport import (
     RowEdits,
     UnknownProcessor,
 )
+from tests.client.programs.runtime.build import repetition_penalty
 from tests.server.registry.stores.redis_servers import RedisServer
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.certificates import Authority
     from tests.conftest import RunningServer
-    from tests.end_to_end.conftest import Authority
 
+MAX_DELAY_SECONDS = 3.0
 SHIPPED = "--enable-custom-logit-processor"
+# Servers start faster without shipped code.
+PENALTY = repetition_penalty(4).program
 OPERATING_PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
 
 
@@ -82,6 +87,13 @@ def forced(client: Client, token_id: int) -> int:
     return int(client.apply(torch.zeros(1, 8), [request]).logits.argmax())
 
 
+def refused(client: Client) -> bool:
+    """Whether the processor is unknown to the client's server."""
+    request = Request([1], processors=[("team/forces", {"token_id": 5})])
+    failures = client.apply(torch.zeros(1, 8), [request], check=False).failures
+    return [type(failure) for failure in failures.values()] == [UnknownProcessor]
+
+
 def crash(client: Client) -> LogitportError:
     request = Request([1], processors=[("team/leaves", {})])
     return client.apply(torch.zeros(1, 8), [request], check=False).failures[0]
@@ -97,62 +109,95 @@ def fails_with(error: type[LogitportError], call: Callable[[], object]) -> bool:
     return False
 
 
-def test_two_servers_are_one_registry(start_server: Callable[..., RunningServer], options: tuple[str, ...]) -> None:
+class Delays:
+    """How long changes take to reach the other server.
+
+    Attributes:
+        longest: in seconds.
+    """
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+
+    def wait_until(self, reached: Callable[[], object]) -> None:
+        """Wait for a change that was made just now."""
+        began = time.monotonic()
+        wait_until(reached)
+        self.longest = max(self.longest, time.monotonic() - began)
+
+
+def test_two_servers_are_one_registry(
+    start_server: Callable[..., RunningServer],
+    options: tuple[str, ...],
+    figure: Callable[[str, float], None],
+    request: pytest.FixtureRequest,
+) -> None:
+    delays = Delays()
     servers = [start_server(SHIPPED, "--quarantine-after", "1", *options) for _ in range(2)]
     with ExitStack() as stack:
         one, other = connected(stack, servers)
         ref = one.register(Forces, name="team/forces")
         with pytest.raises(NameTaken):
             other.register(Leaves, name="team/forces")
-        wait_until(lambda: not fails_with(UnknownProcessor, lambda: other.processor("team/forces")))
+        delays.wait_until(lambda: not fails_with(UnknownProcessor, lambda: other.processor("team/forces")))
         assert other.processor("team/forces") == ref
         assert forced(other, 5) == 5
 
         other.register(Leaves, name="team/leaves")
-        wait_until(lambda: not fails_with(UnknownProcessor, lambda: one.processor("team/leaves")))
+        delays.wait_until(lambda: not fails_with(UnknownProcessor, lambda: one.processor("team/leaves")))
         assert not isinstance(crash(other), ProcessorQuarantined)
-        wait_until(lambda: one.processor("team/leaves").quarantined)
+        delays.wait_until(lambda: one.processor("team/leaves").quarantined)
         assert isinstance(crash(one), ProcessorQuarantined)
         one.unquarantine("team/leaves")
-        wait_until(lambda: not other.processor("team/leaves").quarantined)
+        delays.wait_until(lambda: not other.processor("team/leaves").quarantined)
         assert not isinstance(crash(other), ProcessorQuarantined)
 
         one.delete(ref.digest)
-        wait_until(lambda: fails_with(UnknownProcessor, lambda: other.processor("team/forces")))
+        delays.wait_until(lambda: refused(other))
+        assert fails_with(UnknownProcessor, lambda: other.processor("team/forces"))
+    store = request.node.callspec.params["options"]
+    figure(f"a change of the registry in a {store}: longest time until the other server has it (s)", delays.longest)
+    assert delays.longest < MAX_DELAY_SECONDS
     assert [server.stop() for server in servers] == [0, 0]
 
 
+def penalized(client: Client) -> bool:
+    """Whether the server runs the registered program `PENALTY`."""
+    request = Request([1], processors=[("team/penalty", {"penalty": 2.0})])
+    return client.apply(torch.ones(1, 8), [request]).logits[0].tolist() == [1.0, 0.5, *[1.0] * 6]
+
+
 def test_a_server_that_is_killed(start_server: Callable[..., RunningServer], options: tuple[str, ...]) -> None:
-    servers = [start_server(SHIPPED, *options) for _ in range(2)]
+    servers = [start_server(*options) for _ in range(2)]
     with ExitStack() as stack:
         one, other = connected(stack, servers)
-        one.register(Forces, name="team/forces")
+        one.register(PENALTY, name="team/penalty")
         servers[0].process.kill()
         servers[0].process.wait()
-        other.register(Forces, name="team/forces:2")
-        (again,) = connected(stack, [start_server(SHIPPED, *options)])
-        assert forced(again, 3) == 3
-        assert again.processor("team/forces:2").names == ("team/forces", "team/forces:2")
+        other.register(PENALTY, name="team/penalty:2")
+        (again,) = connected(stack, [start_server(*options)])
+        assert penalized(again)
+        assert again.processor("team/penalty:2").names == ("team/penalty", "team/penalty:2")
 
 
 def test_redis_is_killed(
     start_server: Callable[..., RunningServer], redis_server: RedisServer, redis_options: tuple[str, ...]
 ) -> None:
-    server = start_server(SHIPPED, *redis_options)
+    server = start_server(*redis_options)
     with Client(server.target, timeout=300) as client:
-        client.register(Forces, name="team/forces")
+        client.register(PENALTY, name="team/penalty")
         redis_server.kill()
         for _ in range(2):
             with pytest.raises(
                 InternalError, match=r"store cannot be used: rediss://localhost:\d+/0 cannot be reached"
             ):
-                client.register(Leaves)
-            assert forced(client, 5) == 5
+                client.register(repetition_penalty(5).program)
+            assert penalized(client)
             wait_until(lambda: "what is registered stays in use" in server.log.read_text())
         with pytest.raises(AssertionError, match=r"logitport: --store: rediss://localhost:\d+/0 cannot be reached"):
-            start_server(SHIPPED, *redis_options)
+            start_server(*redis_options)
         redis_server.start()
-        wait_until(lambda: not fails_with(InternalError, lambda: client.register(Leaves)))
-        assert forced(client, 5) == 5
+        wait_until(lambda: not fails_with(InternalError, lambda: client.register(repetition_penalty(5).program)))
+        assert penalized(client)
     assert "PASSWORD" not in server.log.read_text()
     assert server.stop() == 0

@@ -1,0 +1,34 @@
+"""A server that stops without closing its connections, as a paused container does."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from logitport import Client
+from tests.end_to_end.engines import Engine, busiest, run, sessions_of, targets
+from tests.waiting import stop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import RunningServer
+
+# The servers of tests state a deadline of a minute (tests/conftest.py), which a session must not wait for.
+MAX_STEP_SECONDS = 5.0
+
+
+def test_a_server_is_stopped(start_server: Callable[..., RunningServer], figure: Callable[[str, float], None]) -> None:
+    cluster = [start_server("--no-entry-points") for _ in range(3)]
+    with Client(targets(cluster), timeout=200) as client:
+        engines = [Engine(client, seed, "grpc" if seed % 2 else "auto") for seed in range(8)]
+        stopped = busiest(cluster)
+        moving, _ = sessions_of(stopped)
+        run(engines, 60, lambda: stop(stopped.process))
+        longest = max(engine.longest_step for engine in engines)
+        figure("one of three servers stopped: longest step of 8 engines (s)", longest)
+        assert [engine.wrong for engine in engines] == [0] * 8
+        assert sum(engine.session.reconnects for engine in engines) == moving
+        assert sum(sessions_of(server)[0] for server in cluster if server is not stopped) == 8
+        stopped.process.send_signal(signal.SIGCONT)
+        assert longest < MAX_STEP_SECONDS
