@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.conftest import RunningServer
-    from tests.end_to_end.conftest import Authority
+    from tests.certificates import Authority
 
 SHIPPED = "--enable-custom-logit-processor"
 OPERATING_PAGE = Path(__file__).parents[2] / "docs" / "operating.md"

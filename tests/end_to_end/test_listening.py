@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.conftest import RunningServer
-    from tests.end_to_end.conftest import Authority
+    from tests.certificates import Authority
 
 VOCAB = 8
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.conftest import RunningServer
-    from tests.end_to_end.conftest import Authority, CertificateFiles
+    from tests.certificates import Authority, CertificateFiles
 
 VOCAB = 8
 TOKEN, OPERATOR = new_token("operator", ["admin", "apply"])
