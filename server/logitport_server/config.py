@@ -168,6 +168,11 @@ class ServerConfig(EnvironmentOptions):
         "127.0.0.1:50051", description="HOST:PORT of the gRPC service, or unix:PATH; port 0 selects a free port"
     )
     metrics_listen: Address | None = Field(None, description="HOST:PORT of the Prometheus metrics; off by default")
+    health_listen: Address | None = Field(
+        None,
+        description="HOST:PORT of the gRPC health checks alone, without TLS, for probes that cannot use TLS, such as "
+        "those of Kubernetes; off by default",
+    )
     tokens: Path | None = Field(
         None, description="file of permitted callers, by token hash or certificate; reloaded when it changes"
     )

@@ -44,6 +44,7 @@ from logitport_server.session.session import EngineSession
 from logitport_server.transports import endpoint
 from logitport_server.transports.admin import AdminService
 from logitport_server.transports.departures import Departures
+from logitport_server.transports.health_port import HealthPort
 from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
 from logitport_server.transports.service import ProcessingService, RegistryService
 from logitport_server.transports.threads import Threads
@@ -142,6 +143,7 @@ class Server:
         )
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
+        self._health_port: HealthPort | None = None
 
     async def start(self) -> str:
         """Start to serve. Returns the address.
@@ -166,6 +168,9 @@ class Server:
             with endpoint.binding("--metrics-listen", self._config.metrics_listen):
                 metrics_port = self._metrics.listen(self._config.metrics_listen)
             logger.info("metrics on port %d", metrics_port)
+        if self._config.health_listen is not None:
+            self._health_port = HealthPort(self._config.health_listen, self._health, self._guard)
+            logger.info("health checks on port %d", self._health_port.port)
         if self._poller is not None:
             self._executor.quarantine.track_changes()
             self._poller.start()
@@ -173,6 +178,8 @@ class Server:
         self._watching = asyncio.create_task(self._guard.watch())
         for service in ("", *_SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        if self._health_port is not None:
+            await self._health_port.start()
         return address
 
     def refresh(self) -> None:
@@ -201,6 +208,8 @@ class Server:
         self._watching.cancel()
         self._processing.drain()
         await self._grpc.stop(self._config.drain_seconds)
+        if self._health_port is not None:
+            await self._health_port.stop()
         running = self._local_socket.close(deadline - time.monotonic()) if self._local_socket is not None else 0
         running += self._threads.close() + self._admission_threads.close()
         self._executor.close()
