@@ -170,6 +170,11 @@ class ServerConfig(EnvironmentOptions):
         description="number of servers, each a process with a port of its own: that of --listen and the next ones; "
         "they share their registrations and --metrics-listen, and are started again when they end",
     )
+    health_listen: Address | None = Field(
+        None,
+        description="HOST:PORT of the gRPC health checks alone, without TLS, for probes that cannot use TLS, such as "
+        "those of Kubernetes; off by default",
+    )
     tokens: Path | None = Field(
         None, description="file of permitted callers, by token hash or certificate; reloaded when it changes"
     )
@@ -426,6 +431,8 @@ class ServerConfig(EnvironmentOptions):
             raise ValueError("--advertise HOST:PORT needs a port in --listen; write --advertise HOST for a free port")
         if self.targets_file is not None and self.advertise is None and addresses.is_wildcard(self.listen):
             raise ValueError(f"--targets-file needs --advertise HOST: clients cannot call {self.listen}")
+        if self.processes > 1 and self.health_listen is not None:
+            raise ValueError("--health-listen is for one server: with --processes, check the health at each address")
         return self
 
     @model_validator(mode="after")

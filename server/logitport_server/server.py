@@ -46,6 +46,7 @@ from logitport_server.transports import endpoint
 from logitport_server.transports.admin import AdminService
 from logitport_server.transports.binding import binding
 from logitport_server.transports.departures import Departures
+from logitport_server.transports.health_port import HealthPort
 from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
 from logitport_server.transports.readiness import Ready, report
 from logitport_server.transports.service import ProcessingService, RegistryService
@@ -145,6 +146,7 @@ class Server:
         )
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
+        self._health_port: HealthPort | None = None
 
     async def start(self) -> Ready:
         """Start to serve. Returns its address, and the port of its metrics.
@@ -169,6 +171,9 @@ class Server:
         if self._config.metrics_listen is not None:
             with binding("--metrics-listen", self._config.metrics_listen):
                 metrics_port = self._metrics.listen(self._config.metrics_listen)
+        if self._config.health_listen is not None:
+            self._health_port = HealthPort(self._config.health_listen, self._health, self._guard)
+            logger.info("health checks on port %d", self._health_port.port)
         if self._poller is not None:
             self._executor.quarantine.track_changes()
             self._poller.start()
@@ -176,6 +181,8 @@ class Server:
         self._watching = asyncio.create_task(self._guard.watch())
         for service in ("", *_SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        if self._health_port is not None:
+            await self._health_port.start()
         return Ready(address, metrics_port)
 
     def refresh(self) -> None:
@@ -204,6 +211,8 @@ class Server:
         self._watching.cancel()
         self._processing.drain()
         await self._grpc.stop(self._config.drain_seconds)
+        if self._health_port is not None:
+            await self._health_port.stop()
         running = self._local_socket.close(deadline - time.monotonic()) if self._local_socket is not None else 0
         running += self._threads.close() + self._admission_threads.close()
         self._executor.close()
