@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 
+from logitport_server.transports.binding import binding
+
 if TYPE_CHECKING:
     from logitport_server.access import Guard
 
