@@ -104,7 +104,7 @@ def attack(name: str, transport: str, plan: Plan, between: Callable[[Comparison]
                         between(found)
             found.counts = attacker.call(_GRACE_SECONDS)
             found.metrics_bytes, values = attacked.server.metrics()
-            found.workers_lost = int(values.get("logitport_workers_lost", 0))
+            found.workers_lost = int(values.get("logitport_workers_lost_total", 0))
         except (HelperLost, OSError) as error:
             found.errors.append(f"{type(error).__name__}: {error}")
         found.ended = not attacked.server.runs

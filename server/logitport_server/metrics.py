@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    start_http_server,
+)
 
 from logitport.errors import to_proto
 from logitport_proto import common_pb2, processing_pb2
+from logitport_server.counts import FunctionCounter
+from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -37,6 +49,8 @@ _PARTS = {
 
 def listen(address: str, registry: CollectorRegistry) -> int:
     """Serve metrics over HTTP at HOST:PORT; returns the port. Raises OSError if the address is taken."""
+    # Without a second series for each counter, which no dashboard reads.
+    disable_created_metrics()  # type: ignore[no-untyped-call] # not annotated
     host, _, port = address.rpartition(":")
     server, _ = start_http_server(int(port), host.strip("[]"), registry)
     return int(server.server_port)
@@ -135,10 +149,14 @@ class Metrics:
         # By principal. One principal may use a label of another; it then counts for both.
         self._labels: dict[str, set[str]] = {}
         self._num_labels = 0
-        hits = Gauge("logitport_loader_hits", "Loads from the cache of classes", registry=registry)
-        hits.set_function(lambda: loads.hits)
-        misses = Gauge("logitport_loader_misses", "Loads that unpickled", registry=registry)
-        misses.set_function(lambda: loads.misses)
+        hits, misses = {"": lambda: loads.hits}, {"": lambda: loads.misses}
+        registry.register(FunctionCounter("logitport_loader_hits", "Loads from the cache of classes", hits))
+        registry.register(FunctionCounter("logitport_loader_misses", "Loads that unpickled", misses))
+        build = Gauge(
+            "logitport_build_info", "Versions; the value is 1", ["version", "python", "torch"], registry=registry
+        )
+        build.labels(VERSION, platform.python_version(), importlib.metadata.version("torch")).set(1)
+        ProcessCollector(registry=registry)
 
     def watch_workers(self, workers: Workers) -> None:
         """Add the metrics of worker processes."""
@@ -146,25 +164,28 @@ class Metrics:
             "logitport_workers", "Worker processes, one per trust domain and Python version", registry=self.registry
         )
         running.set_function(lambda: workers.running)
-        lost = Gauge("logitport_workers_lost", "Workers terminated because of a processor", registry=self.registry)
-        lost.set_function(lambda: workers.quarantine.failures)
+        lost = {"": lambda: workers.quarantine.failures}
+        self.registry.register(
+            FunctionCounter("logitport_workers_lost", "Workers terminated because of a processor", lost)
+        )
         held = Gauge("logitport_processors_quarantined", "Processors in quarantine, not called", registry=self.registry)
         held.set_function(lambda: len(workers.quarantine))
         if (gpu := workers.gpu) is not None:
-            logits = Gauge(
-                "logitport_worker_logits",
-                "Calls of workers with logits on the GPU, by the memory they were passed in: host or device",
-                ["memory"],
-                registry=self.registry,
+            self.registry.register(
+                FunctionCounter(
+                    "logitport_worker_logits",
+                    "Calls of workers with logits on the GPU, by the memory they were passed in: host or device",
+                    {memory: partial(gpu.calls.__getitem__, memory) for memory in gpu.calls},
+                    "memory",
+                )
             )
-            for memory in gpu.calls:
-                logits.labels(memory).set_function(partial(gpu.calls.__getitem__, memory))
-            refused = Gauge(
-                "logitport_worker_gpus_refused",
-                "Workers that have access to the GPU but failed to use it; their rows are passed in host memory",
-                registry=self.registry,
+            self.registry.register(
+                FunctionCounter(
+                    "logitport_worker_gpus_refused",
+                    "Workers that have access to the GPU but failed to use it; their rows are passed in host memory",
+                    {"": lambda: gpu.refusals},
+                )
             )
-            refused.set_function(lambda: gpu.refusals)
 
     def listen(self, address: str) -> int:
         """Serve the metrics over HTTP at HOST:PORT; returns the port. Raises OSError if the address is taken."""
@@ -172,12 +193,12 @@ class Metrics:
 
     def call_refused(self, error: LogitportError) -> None:
         """Count a call that was refused."""
-        self._refused.labels(common_pb2.ErrorCode.Name(to_proto(error).code)).inc()
+        self._refused.labels(_code(to_proto(error).code)).inc()
 
     def requests_refused(self, failures: Iterable[common_pb2.Failure]) -> None:
         """Count requests that a session refused to add."""
         for failure in failures:
-            self._requests_refused.labels(common_pb2.ErrorCode.Name(failure.error.code)).inc()
+            self._requests_refused.labels(_code(failure.error.code)).inc()
 
     def session_opened(self, session: EngineSession) -> None:
         """Add an open session."""
@@ -203,7 +224,7 @@ class Metrics:
             code = failure.error.code
             # The name of an unknown processor is not used: clients can send any number of such names.
             name = "" if code == common_pb2.ERROR_CODE_UNKNOWN_PROCESSOR else failure.error.processor
-            self._failed.labels(self._label(name, principal), common_pb2.ErrorCode.Name(code)).inc()
+            self._failed.labels(self._label(name, principal), _code(code)).inc()
 
     def logits_read(self, memory: str) -> None:
         """Count a step that read logits; `memory` is "inline", "host" or "device"."""
@@ -230,3 +251,8 @@ class Metrics:
         self._labels.setdefault(principal, own).add(processor)
         self._num_labels += 1
         return processor
+
+
+def _code(code: common_pb2.ErrorCode) -> str:
+    """The label of an error code, such as "INVALID_PARAMS"."""
+    return common_pb2.ErrorCode.Name(code).removeprefix("ERROR_CODE_")

@@ -78,8 +78,8 @@ def cuda_server(serving: Callable[..., Any], tokens: Path) -> Iterator[Any]:
 def worker_calls(running: RunningServer) -> dict[str, float]:
     """Count worker calls by the memory of their rows, and workers that could not use the GPU."""
     page = urllib.request.urlopen(running.metrics_url).read().decode()
-    ways = re.findall(r'logitport_worker_logits{memory="(\w+)"} (\S+)', page)
-    refused = re.findall(r"logitport_worker_gpus_refused (\S+)", page)[0]
+    ways = re.findall(r'logitport_worker_logits_total{memory="(\w+)"} (\S+)', page)
+    refused = re.findall(r"logitport_worker_gpus_refused_total (\S+)", page)[0]
     return {way: float(number) for way, number in ways} | {"refused": float(refused)}
 
 

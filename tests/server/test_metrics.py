@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import urllib.request
 from types import SimpleNamespace
 from typing import Any
@@ -105,7 +106,7 @@ def test_installed_processors_keep_their_labels() -> None:
             "alice",
         )
         assert value(metrics, "logitport_rows_applied_total", processor=name) == 1
-        code = "ERROR_CODE_PROCESSOR_FAILED"
+        code = "PROCESSOR_FAILED"
         assert value(metrics, "logitport_requests_failed_total", processor=name, code=code) == 1
 
 
@@ -133,8 +134,8 @@ def test_failures_by_processor_and_code(metrics: Metrics) -> None:
     ]
     metrics.step(processing_pb2.StepEdits(failures=failures), 0.001, "grpc", "alice")
     name = "logitport_requests_failed_total"
-    assert value(metrics, name, processor=DIGEST, code="ERROR_CODE_PROCESSOR_FAILED") == 1
-    assert value(metrics, name, processor="", code="ERROR_CODE_NEED_SYNC") == 2
+    assert value(metrics, name, processor=DIGEST, code="PROCESSOR_FAILED") == 1
+    assert value(metrics, name, processor="", code="NEED_SYNC") == 2
 
 
 def test_unknown_processor_names_create_no_time_series(metrics: Metrics) -> None:
@@ -142,8 +143,8 @@ def test_unknown_processor_names_create_no_time_series(metrics: Metrics) -> None
         unknown = failure(common_pb2.ERROR_CODE_UNKNOWN_PROCESSOR, f"made-up-{at}")
         metrics.step(processing_pb2.ApplyResponse(failures=[unknown]), 0.001, "unary", "alice")
     name = "logitport_requests_failed_total"
-    assert value(metrics, name, processor="", code="ERROR_CODE_UNKNOWN_PROCESSOR") == 20
-    assert value(metrics, name, processor="made-up-0", code="ERROR_CODE_UNKNOWN_PROCESSOR") is None
+    assert value(metrics, name, processor="", code="UNKNOWN_PROCESSOR") == 20
+    assert value(metrics, name, processor="made-up-0", code="UNKNOWN_PROCESSOR") is None
 
 
 def test_hits_and_misses_of_the_loader() -> None:
@@ -152,7 +153,7 @@ def test_hits_and_misses_of_the_loader() -> None:
     broken = payload.parse('{"callable": "' + b"cnowhere\nNobody\n.".hex() + '"}')
     with pytest.raises(LoadFailed):
         loader.load(broken)
-    assert (value(metrics, "logitport_loader_hits"), value(metrics, "logitport_loader_misses")) == (0, 1)
+    assert (value(metrics, "logitport_loader_hits_total"), value(metrics, "logitport_loader_misses_total")) == (0, 1)
 
 
 def test_transfers_of_gpu_rows_to_workers_are_counted_by_memory(metrics: Metrics) -> None:
@@ -162,9 +163,9 @@ def test_transfers_of_gpu_rows_to_workers_are_counted_by_memory(metrics: Metrics
     gpu.record_call("device")
     gpu.record_call("device")
     gpu.disable(None, SimpleNamespace(uses_gpu=True), "no driver")  # type: ignore[arg-type]
-    assert value(metrics, "logitport_worker_logits", memory="device") == 2
-    assert value(metrics, "logitport_worker_logits", memory="host") == 0
-    assert value(metrics, "logitport_worker_gpus_refused") == 1
+    assert value(metrics, "logitport_worker_logits_total", memory="device") == 2
+    assert value(metrics, "logitport_worker_logits_total", memory="host") == 0
+    assert value(metrics, "logitport_worker_gpus_refused_total") == 1
 
 
 def test_two_servers_in_one_process() -> None:
@@ -181,11 +182,15 @@ def test_over_http(server: Any, client: Any) -> None:
         *(
             "logitport_requests_failed_total",
             "logitport_step_seconds",
-            "logitport_loader_hits",
-            "logitport_loader_misses",
+            "logitport_loader_hits_total",
+            "logitport_loader_misses_total",
             "logitport_workers",
-            "logitport_workers_lost",
+            "logitport_workers_lost_total",
             "logitport_processors_quarantined",
         ),
     ):
-        assert f"# TYPE {name} " in text or f"# TYPE {name.removesuffix('_total')} " in text
+        kind = "counter" if name.endswith("_total") else ""
+        assert f"# TYPE {name} {kind}" in text
+    assert "_created" not in text
+    assert re.search(r'^logitport_build_info{python="3[.\d]+",torch="[^"]+",version="[^"]+"} 1.0$', text, re.MULTILINE)
+    assert "\nprocess_resident_memory_bytes " in text

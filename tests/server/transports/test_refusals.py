@@ -41,7 +41,7 @@ def refused(message: str = "no such processor", slot: int = 0) -> common_pb2.Fai
 
 
 def count(metrics: Metrics, code: str) -> float | None:
-    return metrics.registry.get_sample_value("logitport_requests_refused_total", {"code": f"ERROR_CODE_{code}"})
+    return metrics.registry.get_sample_value("logitport_requests_refused_total", {"code": code})
 
 
 def test_a_frame_is_one_line(metrics: Metrics, clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
