@@ -13,8 +13,6 @@ from prometheus_client import (
     Gauge,
     Histogram,
     ProcessCollector,
-    disable_created_metrics,
-    start_http_server,
 )
 
 from logitport.errors import to_proto
@@ -45,15 +43,6 @@ _PARTS = {
     processing_pb2.StepLogitsEdited: "logits",
     processing_pb2.ApplyResponse: "apply",
 }
-
-
-def listen(address: str, registry: CollectorRegistry) -> int:
-    """Serve metrics over HTTP at HOST:PORT; returns the port. Raises OSError if the address is taken."""
-    # Without a second series for each counter, which no dashboard reads.
-    disable_created_metrics()  # type: ignore[no-untyped-call] # not annotated
-    host, _, port = address.rpartition(":")
-    server, _ = start_http_server(int(port), host.strip("[]"), registry)
-    return int(server.server_port)
 
 
 class Loads(Protocol):
@@ -186,10 +175,6 @@ class Metrics:
                     {"": lambda: gpu.refusals},
                 )
             )
-
-    def listen(self, address: str) -> int:
-        """Serve the metrics over HTTP at HOST:PORT; returns the port. Raises OSError if the address is taken."""
-        return listen(address, self.registry)
 
     def call_refused(self, error: LogitportError) -> None:
         """Count a call that was refused."""

@@ -29,7 +29,7 @@ from logitport_proto import (
     registry_pb2,
     registry_pb2_grpc,
 )
-from logitport_server import collector, descriptors
+from logitport_server import collector, descriptors, status_pages
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
 from logitport_server.config import StartupError
 from logitport_server.executors import ProcessExecutor
@@ -42,6 +42,7 @@ from logitport_server.registry.registry import Registry
 from logitport_server.registry.stores.opening import open_store
 from logitport_server.registry.trusted_keys import TrustedKeys
 from logitport_server.session.session import EngineSession
+from logitport_server.status_pages import Heartbeat
 from logitport_server.transports import endpoint
 from logitport_server.transports.admin import AdminService
 from logitport_server.transports.binding import binding
@@ -147,6 +148,8 @@ class Server:
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
         self._health_port: HealthPort | None = None
+        self._heartbeat = Heartbeat(self._metrics.registry)
+        self._is_ready = False
 
     async def start(self) -> Ready:
         """Start to serve. Returns its address, and the port of its metrics.
@@ -170,7 +173,12 @@ class Server:
         metrics_port = None
         if self._config.metrics_listen is not None:
             with binding("--metrics-listen", self._config.metrics_listen):
-                metrics_port = self._metrics.listen(self._config.metrics_listen)
+                metrics_port = status_pages.listen(
+                    self._config.metrics_listen,
+                    self._metrics.registry,
+                    is_alive=self._heartbeat.is_alive,
+                    is_ready=lambda: self._is_ready and not self._departures.is_draining,
+                )
         if self._config.health_listen is not None:
             self._health_port = HealthPort(self._config.health_listen, self._health, self._guard)
             logger.info("health checks on port %d", self._health_port.port)
@@ -179,10 +187,12 @@ class Server:
             self._poller.start()
         await self._grpc.start()
         self._watching = asyncio.create_task(self._guard.watch())
+        self._beating = asyncio.create_task(self._heartbeat.beat())
         for service in ("", *_SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         if self._health_port is not None:
             await self._health_port.start()
+        self._is_ready = True
         return Ready(address, metrics_port)
 
     def refresh(self) -> None:
@@ -209,6 +219,7 @@ class Server:
             await asyncio.sleep(_POLL_SECONDS)
         deadline = time.monotonic() + self._config.drain_seconds
         self._watching.cancel()
+        self._beating.cancel()
         self._processing.drain()
         await self._grpc.stop(self._config.drain_seconds)
         if self._health_port is not None:

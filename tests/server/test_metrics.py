@@ -33,18 +33,6 @@ def failure(code: Any, processor: str) -> common_pb2.Failure:
     return common_pb2.Failure(error=common_pb2.Error(code=code, processor=processor))
 
 
-def test_listening_on_ipv6(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
-    address: list[Any] = []
-
-    def start(*arguments: Any) -> Any:
-        address.extend(arguments[:2])
-        return SimpleNamespace(server_port=9), None
-
-    monkeypatch.setattr("logitport_server.metrics.start_http_server", start)
-    assert metrics.listen("[::1]:0") == 9
-    assert address == [0, "::1"]
-
-
 def test_sessions_and_the_requests_that_they_hold(metrics: Metrics, open_engine: Any) -> None:
     engines = [open_engine(8), open_engine(8)]
     for engine in engines:

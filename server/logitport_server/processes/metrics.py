@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from logitport_server.metrics import listen
+from logitport_server.status_pages import listen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -55,7 +55,20 @@ class FleetMetrics(Collector):
         """Serve the metrics over HTTP at HOST:PORT; returns the port. Raises OSError if the address is taken."""
         registry = CollectorRegistry()
         registry.register(self)
-        return listen(address, registry)
+        return listen(address, registry, is_alive=lambda: True, is_ready=self._is_any_ready)
+
+    def _is_any_ready(self) -> bool:
+        with ThreadPoolExecutor(len(self._servers)) as threads:
+            return any(threads.map(self._is_ready, self._servers))
+
+    def _is_ready(self, server: Scraped) -> bool:
+        if server.metrics_port is None:
+            return False
+        try:
+            with self._opener.open(f"http://127.0.0.1:{server.metrics_port}/readyz", timeout=_TIMEOUT_SECONDS):
+                return True
+        except (OSError, HTTPException):  # also an answer 503
+            return False
 
     def describe(self) -> Iterable[Metric]:
         """Return no names: they are known when the servers are read."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from logitport_server.metrics import Metrics
 from logitport_server.processes import metrics as module
 from logitport_server.processes.metrics import FleetMetrics
 from logitport_server.registry.loader import Loader
+from logitport_server.status_pages import listen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,13 +30,13 @@ class OneServer:
     restarts: int = 0
 
 
-def served(steps: int) -> int:
-    """Serve the metrics of a server that has made steps; returns the port."""
+def served(steps: int, *, is_ready: bool = True) -> int:
+    """Serve the pages of a server that has made steps; returns the port."""
     metrics = Metrics(Loader(1))
     reply = processing_pb2.StepEdits(applied=[common_pb2.RowsApplied(processor="dry", rows=3)])
     for _ in range(steps):
         metrics.step(reply, 0.001, "grpc", "someone")
-    return metrics.listen("127.0.0.1:0")
+    return listen("127.0.0.1:0", metrics.registry, is_alive=lambda: True, is_ready=lambda: is_ready)
 
 
 @pytest.fixture
@@ -97,3 +99,16 @@ def test_it_can_be_registered_beside_others() -> None:
     registry: Any = CollectorRegistry()
     for _ in range(2):
         registry.register(FleetMetrics([]))
+
+
+@pytest.mark.parametrize(("ready", "status"), [([False, True], 200), ([False, False], 503)])
+def test_a_fleet_is_ready_if_one_of_its_servers_is(ready: list[bool], status: int) -> None:
+    servers = [OneServer(f"a:{at}", served(0, is_ready=one)) for at, one in enumerate(ready)]
+    port = FleetMetrics([OneServer("a:9", None), *servers]).listen("127.0.0.1:0")
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz") as response:
+            found = response.status
+    except urllib.error.HTTPError as error:
+        with error:
+            found = error.code
+    assert found == status

@@ -1,0 +1,93 @@
+"""The HTTP pages of `--metrics-listen`: /metrics, /healthz and /readyz."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from prometheus_client import Histogram, disable_created_metrics, make_wsgi_app, start_http_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+    from prometheus_client import CollectorRegistry
+
+_BEAT_SECONDS = 0.25
+# A step of installed processors may occupy the event loop for a while. Longer than this, the loop hangs.
+_MAX_SILENCE_SECONDS = 30.0
+# Seconds. Below one millisecond, the loop is idle.
+_LAG_BUCKETS = (1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class Heartbeat:
+    """Measures how late the event loop runs what is due, and knows whether it runs at all.
+
+    Args:
+        registry: gets the histogram `logitport_event_loop_lag_seconds`.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._last = time.monotonic()
+        self._lag = Histogram(
+            "logitport_event_loop_lag_seconds",
+            "Seconds by which the event loop runs late what is due, sampled four times a second",
+            buckets=_LAG_BUCKETS,
+            registry=registry,
+        )
+
+    async def beat(self) -> None:
+        """Measure until cancelled."""
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(_BEAT_SECONDS)
+            self._last = time.monotonic()
+            self._lag.observe(max(0.0, self._last - began - _BEAT_SECONDS))
+
+    def is_alive(self) -> bool:
+        """Whether the event loop has run within the last 30 s. Called on any thread."""
+        return time.monotonic() - self._last < _MAX_SILENCE_SECONDS
+
+
+def listen(
+    address: str, registry: CollectorRegistry, *, is_alive: Callable[[], bool], is_ready: Callable[[], bool]
+) -> int:
+    """Serve the pages over HTTP.
+
+    Args:
+        address: HOST:PORT; port 0 selects a free port.
+        registry: what /metrics shows, as does the page /.
+        is_alive: whether /healthz answers 200, not 503.
+        is_ready: whether /readyz answers 200, not 503.
+
+    Returns:
+        The port.
+
+    Raises:
+        OSError: the address is taken.
+    """
+    # Without a second series for each counter, which no dashboard reads.
+    disable_created_metrics()  # type: ignore[no-untyped-call] # not annotated
+    metrics = make_wsgi_app(registry)
+    checks = {"/healthz": is_alive, "/readyz": is_ready}
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "/")
+        if path in ("/", "/metrics"):
+            page: Iterable[bytes] = metrics(environ, start_response)
+            return page
+        check = checks.get(path)
+        if check is None:
+            status, text = "404 Not Found", f"no page here; there are /metrics, {', '.join(checks)}"
+        elif check():
+            status, text = "200 OK", "ok"
+        else:
+            status, text = "503 Service Unavailable", "not alive" if check is is_alive else "not ready"
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store")])
+        return [text.encode() + b"\n"]
+
+    host, _, port = address.rpartition(":")
+    server, _thread = start_http_server(int(port), host.strip("[]"), registry)
+    server.set_app(answer)
+    return int(server.server_port)

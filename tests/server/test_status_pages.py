@@ -1,0 +1,99 @@
+"""The pages /metrics, /healthz and /readyz."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import urllib.error
+import urllib.request
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from logitport import Client
+from logitport_server import status_pages
+from logitport_server.status_pages import Heartbeat, listen
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    import pytest
+
+    from tests.conftest import RunningServer
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_checks_answer_as_their_functions() -> None:
+    state = SimpleNamespace(alive=True, ready=False)
+    registry = CollectorRegistry()
+    Gauge("answer", "Of everything", registry=registry).set(42)
+    port = listen("127.0.0.1:0", registry, is_alive=lambda: state.alive, is_ready=lambda: state.ready)
+    assert get(port, "/healthz") == (200, "ok\n")
+    assert get(port, "/readyz") == (503, "not ready\n")
+    state.alive, state.ready = False, True
+    assert get(port, "/healthz") == (503, "not alive\n")
+    assert get(port, "/readyz") == (200, "ok\n")
+    for path in ("/metrics", "/"):
+        status, text = get(port, path)
+        assert status == 200
+        assert "answer 42.0" in text
+    assert get(port, "/debug") == (404, "no page here; there are /metrics, /healthz, /readyz\n")
+
+
+def test_listening_on_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    address: list[Any] = []
+
+    def start(*arguments: Any) -> Any:
+        address.extend(arguments[:2])
+        return SimpleNamespace(server_port=9, set_app=lambda _: None), None
+
+    monkeypatch.setattr(status_pages, "start_http_server", start)
+    assert listen("[::1]:0", CollectorRegistry(), is_alive=lambda: True, is_ready=lambda: True) == 9
+    assert address == [0, "::1"]
+
+
+def test_a_heartbeat_measures_how_late_the_loop_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_pages, "_BEAT_SECONDS", 0.01)
+    registry = CollectorRegistry()
+    heartbeat = Heartbeat(registry)
+
+    async def block() -> None:
+        beating = asyncio.create_task(heartbeat.beat())
+        await asyncio.sleep(0)
+        time.sleep(0.2)  # noqa: ASYNC251 - the beat is due meanwhile
+        await asyncio.sleep(0.05)
+        beating.cancel()
+
+    asyncio.run(block())
+    assert (registry.get_sample_value("logitport_event_loop_lag_seconds_sum") or 0) >= 0.18
+    assert heartbeat.is_alive()
+
+
+def test_a_loop_that_does_not_run_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_pages, "_MAX_SILENCE_SECONDS", 0.0)
+    assert not Heartbeat(CollectorRegistry()).is_alive()
+
+
+def test_a_server_that_drains_is_alive_and_not_ready(
+    serving: Callable[..., AbstractContextManager[RunningServer]],
+) -> None:
+    with serving("--metrics-listen", "127.0.0.1:0", "--move-seconds", "60") as server:
+        port = int(server.metrics_url.rpartition(":")[2].partition("/")[0])
+        assert get(port, "/healthz") == get(port, "/readyz") == (200, "ok\n")
+        wait_until(lambda: "logitport_event_loop_lag_seconds_count 0.0" not in get(port, "/metrics")[1])
+        with Client(server.target) as client, client.session(vocab_size=8):
+            server.process.terminate()
+            wait_until(lambda: get(port, "/readyz") == (503, "not ready\n"))
+            assert get(port, "/healthz") == (200, "ok\n")
+        assert server.process.wait(60) == 0
