@@ -123,8 +123,8 @@ $(VENV)/.bench: $(VENV)/.installed
 $(VENV)/.fleet: $(VENV)/.installed
 	$(BIN)/pip install -q -c constraints.txt -e '.[fleet-test]'
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends haproxy nginx-light redis-server; } >/dev/null || \
-		echo "HAProxy, nginx or Redis could not be installed: their tests will be skipped" >&2; fi
+		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends haproxy nginx-light prometheus redis-server; } >/dev/null || \
+		echo "HAProxy, nginx, Prometheus or Redis could not be installed: their tests will be skipped" >&2; fi
 	touch $@
 
 # The oldest grpcio and protobuf that logitport supports: what they generate runs on all later ones.

@@ -119,6 +119,10 @@ class Metrics:
         self._requests_refused = Counter(
             "logitport_requests_refused", "Requests that sessions refused to add, by error", ["code"], registry=registry
         )
+        # A counter that appears with its first event has no rate for it: Prometheus needs the value before.
+        for code in common_pb2.ErrorCode.values():
+            self._refused.labels(_code(code))
+            self._requests_refused.labels(_code(code))
         # Children are kept, because looking one up by its labels takes longer than counting.
         self._steps_by = {transport: self._steps.labels(transport) for transport in ("unary", "grpc", "local")}
         self._seconds_by = {

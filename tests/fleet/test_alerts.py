@@ -1,0 +1,184 @@
+"""The alerts of deploy/prometheus: each fires for its reason and no other, and finds its series on a real server."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+import pytest
+import yaml
+
+from logitport import Client, LogitportError, Request
+from tests.conftest import free_address
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from tests.conftest import RunningServer
+
+RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "alerts.yaml"
+ALERTS = {rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]}
+
+pytestmark = pytest.mark.skipif(
+    None in (shutil.which("promtool"), shutil.which("prometheus")),
+    reason="needs Prometheus (apt-get install prometheus)",
+)
+
+LABELS = 'job="logitport",instance="a:1"'
+
+
+def histogram(name: str, seconds: float, labels: str = "") -> dict[str, str]:
+    """Series of a histogram in which ten observations a minute take longer than all buckets below `seconds`."""
+    bounds = (0.001, 0.1, 0.25, 0.5, 1.0)
+    buckets = {
+        f'{name}_bucket{{{LABELS}{labels},le="{bound}"}}': "0+10x60" if bound >= seconds else "0+0x60"
+        for bound in bounds
+    }
+    return {**buckets, f'{name}_bucket{{{LABELS}{labels},le="+Inf"}}': "0+10x60"}
+
+
+def healthy() -> dict[str, str]:
+    """Series of a server without problems, one value a minute for an hour."""
+    return {
+        f"up{{{LABELS}}}": "1+0x60",
+        **histogram("logitport_event_loop_lag_seconds", 0.001),
+        **histogram("logitport_step_seconds", 0.001, ',part="edits"'),
+        f'logitport_requests_failed_total{{{LABELS},processor="dry",code="STATE_LOST"}}': "0+1x60",
+        f'logitport_requests_refused_total{{{LABELS},code="INVALID_PARAMS"}}': "0+1x60",
+        f'logitport_calls_refused_total{{{LABELS},code="NOT_AUTHENTICATED"}}': "0+1x60",
+        f"logitport_workers_lost_total{{{LABELS}}}": "0+0x29 1+0x30",
+        f"logitport_processors_quarantined{{{LABELS}}}": "0+0x60",
+        f"logitport_requests_pending{{{LABELS}}}": "10+0x60",
+        f"logitport_worker_gpus_refused_total{{{LABELS}}}": "0+0x60",
+    }
+
+
+REASONS: dict[str, dict[str, str]] = {
+    "LogitportDown": {f"up{{{LABELS}}}": "0+0x60"},
+    "LogitportEventLoopLate": histogram("logitport_event_loop_lag_seconds", 0.5),
+    "LogitportStepsSlow": histogram("logitport_step_seconds", 0.5, ',part="edits"'),
+    "LogitportRequestsFail": {
+        f'logitport_requests_failed_total{{{LABELS},processor="dry",code="STATE_LOST"}}': "0+60x60"
+    },
+    "LogitportRequestsRefused": {f'logitport_requests_refused_total{{{LABELS},code="INVALID_PARAMS"}}': "0+60x60"},
+    "LogitportCallersRefused": {f'logitport_calls_refused_total{{{LABELS},code="NOT_AUTHENTICATED"}}': "0+60x60"},
+    "LogitportWorkersLost": {f"logitport_workers_lost_total{{{LABELS}}}": "0+1x60"},
+    "LogitportProcessorQuarantined": {f"logitport_processors_quarantined{{{LABELS}}}": "1+0x60"},
+    "LogitportAdmissionsPending": {f"logitport_requests_pending{{{LABELS}}}": "100+0x60"},
+    "LogitportGpuRefused": {f"logitport_worker_gpus_refused_total{{{LABELS}}}": "0+0x29 1+0x30"},
+}
+
+
+def test_each_alert_has_a_reason_here() -> None:
+    assert REASONS.keys() == ALERTS.keys()
+
+
+@pytest.mark.parametrize("reason", [*REASONS, "nothing"])
+def test_an_alert_fires_for_its_reason_and_no_other(reason: str, tmp_path: Path) -> None:
+    """`promtool test rules` compares the number of firing alerts after 40 minutes."""
+    series = {**healthy(), **REASONS.get(reason, {})}
+    if reason == "LogitportDown":  # a server that is down has no other series
+        series = REASONS[reason]
+    firing = [
+        {
+            "expr": f'count(ALERTS{{alertname="{alert}",alertstate="firing"}}) or vector(0)',
+            "eval_time": "40m",
+            "exp_samples": [{"labels": "{}", "value": int(alert == reason)}],
+        }
+        for alert in ALERTS
+    ]
+    test = {
+        "rule_files": [str(RULES)],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in series.items()],
+                "promql_expr_test": firing,
+            }
+        ],
+    }
+    path = tmp_path / "test.yaml"
+    path.write_text(yaml.safe_dump(test))
+    found = subprocess.run(["promtool", "test", "rules", str(path)], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+@pytest.fixture
+def prometheus(
+    serving: Callable[..., AbstractContextManager[RunningServer]], tmp_path: Path
+) -> Iterator[Callable[[str], list[Any]]]:
+    """A Prometheus that scrapes a busy server. Returns a function that makes a query."""
+    with serving("--metrics-listen", "127.0.0.1:0", "--enable-custom-logit-processor") as server:
+        scrape = {
+            "job_name": "logitport",
+            "scrape_interval": "200ms",
+            "static_configs": [{"targets": [server.metrics_url.split("/")[2]]}],
+        }
+        config = {"scrape_configs": [scrape], "rule_files": [str(RULES)]}
+        (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+        address = free_address()
+        log = tmp_path / "prometheus.log"
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                [
+                    "prometheus",
+                    f"--config.file={tmp_path / 'prometheus.yml'}",
+                    f"--storage.tsdb.path={tmp_path / 'data'}",
+                    f"--web.listen-address={address}",
+                ],
+                stderr=output,
+            )
+        try:
+
+            def query(expression: str) -> list[Any]:
+                parameters = urllib.parse.urlencode({"query": expression})
+                with urllib.request.urlopen(f"http://{address}/api/v1/query?{parameters}", timeout=60) as response:
+                    answer = orjson.loads(response.read())
+                assert answer["status"] == "success"
+                result: list[Any] = answer["data"]["result"]
+                return result
+
+            def is_up() -> bool:
+                try:
+                    return bool(query('up{job="logitport"} == 1'))
+                except OSError:
+                    return False
+
+            wait_until(is_up, log.read_text)
+            use(server)
+            time.sleep(1.0)  # several scrapes: a rate needs two values
+            yield query
+        finally:
+            process.kill()
+            process.wait()
+
+
+def use(server: RunningServer) -> None:
+    """Make steps, and a request that is refused."""
+    with Client(server.target) as client, client.session(vocab_size=64) as session:
+        handle = session.add(Request([1], processors=[("min_tokens", {"min_tokens": 2, "stop_token_ids": [3]})]))
+        for token_id in range(5):
+            session.step({handle: [token_id]}).apply(np.zeros((1, 64), np.float32), check=False)
+        with pytest.raises(LogitportError):
+            session.add(Request([1], processors=[("nothing", {})]))
+
+
+def test_the_selectors_find_series_on_a_real_server(prometheus: Callable[[str], list[Any]]) -> None:
+    """Without their thresholds, all expressions have a value; but for failures, which this server does not have."""
+    for name, alert in ALERTS.items():
+        expression, _, _threshold = alert["expr"].rpartition(">")
+        expression = expression or alert["expr"].rpartition("==")[0]
+        absent = name in ("LogitportRequestsFail", "LogitportGpuRefused")  # series of failures, and of GPUs
+        assert bool(prometheus(expression)) is not absent, name
+    for name in ALERTS:
+        assert prometheus(f'ALERTS{{alertname="{name}",alertstate="firing"}}') == [], name
