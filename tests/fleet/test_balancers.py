@@ -252,6 +252,7 @@ def test_a_server_that_had_sessions_drains(balanced: Balanced) -> None:
         server.process.terminate()
 
     survive(balanced, drain)
+    assert balanced.cluster.servers[0].process.wait(200) == 0
 
 
 def test_sessions_of_idle_engines_stay(balanced: Balanced) -> None:
