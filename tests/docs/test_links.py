@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PATH = re.compile(r"`((?:client|server|proto|builtin_processors|tests|examples|benchmarks|docs)/[\w./-]*[\w/])")
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "deploy" / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+PATH = re.compile(r"`((?:client|server|proto|builtin_processors|tests|examples|benchmarks|deploy|docs)/[\w./-]*[\w/])")
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 

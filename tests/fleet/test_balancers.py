@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-import random
 import signal
 import subprocess
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import grpc
-import numpy as np
 import pytest
 
-from logitport import Client, Request, ServerUnavailable
+from logitport import Client, ServerUnavailable
 from logitport_proto import processing_pb2, processing_pb2_grpc
-from tests.certificates import Authority
 from tests.conftest import COMMAND, free_address, run_server
+from tests.end_to_end.engines import VOCAB, Engine, kill
 from tests.fleet.balancers import BALANCERS, SERVER_NAME, run_balancer, server_options
 from tests.waiting import stop, wait_until
 
@@ -29,91 +25,54 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from typing_extensions import Self
+
+    from tests.certificates import Authority
     from tests.conftest import RunningServer
 
-logger = logging.getLogger(__name__)
-
-VOCAB = 512
 ENGINES = 6
 STEPS = 20
-FORWARD_PASS_SECONDS = 0.005
-NGRAMS = ("no_repeat_ngram", {"ngram_size": 2})
+FORWARD_PASS_SECONDS = 0.02
 MAX_GAP_SECONDS = 5.0
 # Longer than the time after which nginx ends a session without pings, and than that of three pings of Envoy.
 IDLE_SECONDS = 8.0
 
 
-class Engine:
-    """A session with two requests, whose edits are compared with the result of the processor in this process.
+class Generating:
+    """Engines that make steps while the context lasts."""
 
-    Attributes:
-        steps: number of steps.
-        wrong: number of rows with other edits than those of the whole history.
-        longest: duration of the longest step, in seconds.
-        error: the error that has ended the steps.
-    """
-
-    def __init__(self, client: Client, seed: int) -> None:
+    def __init__(self, client: Client) -> None:
         # Not the local transport: on this machine, it would bypass the balancer.
-        self.session = client.session(vocab_size=VOCAB, dtype="float32", transport="grpc")
-        self._random = random.Random(seed)
-        self._histories = [[self._random.randrange(VOCAB) for _ in range(20)] for _ in range(2)]
-        self._handles = [self.session.add(Request(prompt, processors=[NGRAMS])) for prompt in self._histories]
-        self._new: list[list[int]] = [[], []]
-        self.steps = self.wrong = 0
-        self.longest = 0.0
-        self.error: Exception | None = None
+        self.engines = [Engine(client, seed, "grpc") for seed in range(ENGINES)]
+        self._ending = threading.Event()
+        self._threads = ThreadPoolExecutor(ENGINES)
+        self._running: list[Future[None]] = []
 
-    def generate(self, done: threading.Event) -> None:
-        """Make steps until the event is set, or an error."""
-        try:
-            while not done.wait(FORWARD_PASS_SECONDS):
-                self.step()
-        except Exception as error:  # noqa: BLE001 - raised by `make_steps`
-            self.error = error
+    def __enter__(self) -> Self:
+        self._running = [self._threads.submit(self._generate, engine) for engine in self.engines]
+        return self
 
-    def step(self) -> None:
-        logits = np.zeros((2, VOCAB), np.float32)
-        began = time.monotonic()
-        self.session.step(dict(zip(self._handles, self._new, strict=True))).apply(logits)
-        self.longest = max(self.longest, time.monotonic() - began)
-        for place, history in enumerate(self._histories):
-            denied = {after for before, after in pairwise(history) if before == history[-1]}
-            self.wrong += set(np.flatnonzero(np.isinf(logits[place])).tolist()) != denied
-            token = self._random.choice(np.flatnonzero(~np.isinf(logits[place])).tolist())
-            history.append(token)
-            self._new[place] = [token]
-        self.steps += 1
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._threads.shutdown()
+        for engine in self.engines:
+            engine.session.close()
 
+    def go_on(self) -> None:
+        """Wait until all engines have made some more steps. Raises the error of one that has ended."""
+        enough = [engine.steps + STEPS for engine in self.engines]
 
-@contextmanager
-def generating(client: Client) -> Iterator[list[Engine]]:
-    """Run engines while the context lasts. All have made some steps at its beginning."""
-    engines = [Engine(client, seed) for seed in range(ENGINES)]
-    done = threading.Event()
-    with ThreadPoolExecutor(ENGINES) as threads:
-        for engine in engines:
-            threads.submit(engine.generate, done)
-        try:
-            make_steps(engines)
-            yield engines
-        finally:
-            done.set()
-    for engine in engines:
-        engine.session.close()
+        def made() -> bool:
+            for running in self._running:
+                if running.done():
+                    running.result()
+            return all(engine.steps >= steps for engine, steps in zip(self.engines, enough, strict=True))
 
+        wait_until(made)
 
-def make_steps(engines: list[Engine]) -> None:
-    """Wait until all engines have made some more steps."""
-    enough = [engine.steps + STEPS for engine in engines]
-
-    def made() -> bool:
-        for engine in engines:
-            if engine.error is not None:
-                raise engine.error
-        return all(engine.steps >= steps for engine, steps in zip(engines, enough, strict=True))
-
-    wait_until(made)
+    def _generate(self, engine: Engine) -> None:
+        while not self._ending.wait(FORWARD_PASS_SECONDS):
+            engine.step()
 
 
 class Cluster:
@@ -164,17 +123,12 @@ class Balanced:
     Attributes:
         target: the address of the balancer.
         cluster: the servers.
-        checks_health: whether it calls the servers' health checks.
+        name: of the balancer.
     """
 
     target: str
     cluster: Cluster
-    checks_health: bool
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
+    name: str
 
 
 @pytest.fixture(scope="module")
@@ -201,38 +155,41 @@ def balanced(
     cluster.repair()
     addresses = [server.target for server in cluster.servers]
     with run_balancer(request.param, tmp_path, addresses, authority) as target:
-        yield Balanced(target, cluster, checks_health=request.param != "nginx")
+        yield Balanced(target, cluster, request.param)
 
 
-def survive(balanced: Balanced, disturb: Callable[[RunningServer], object]) -> None:
-    """Disturb a server that has sessions. They must continue on the other one, with the right edits."""
-    with Client(balanced.target) as client, generating(client) as engines:
-        had = balanced.cluster.sessions()
-        assert sum(had) == ENGINES
-        assert min(had) > 0
-        disturb(balanced.cluster.servers[0])
-        make_steps(engines)
-        assert balanced.cluster.sessions(slice(1, None)) == [ENGINES]
-        assert sum(engine.session.reconnects for engine in engines) >= had[0]
-        assert sum(engine.wrong for engine in engines) == 0
-        longest = max(engine.longest for engine in engines)
-        logger.info("longest gap: %.2f s", longest)
-        assert longest < MAX_GAP_SECONDS
+@pytest.fixture
+def survive(balanced: Balanced, figure: Callable[[str, float], None]) -> Callable[..., None]:
+    """Disturbs a server that has sessions. They must continue on the other one, with the right edits."""
+
+    def disturb_one(what: str, disturb: Callable[[RunningServer], object]) -> None:
+        with Client(balanced.target) as client, Generating(client) as generating:
+            generating.go_on()
+            engines = generating.engines
+            had = balanced.cluster.sessions()
+            assert sum(had) == ENGINES
+            assert min(had) > 0
+            disturb(balanced.cluster.servers[0])
+            generating.go_on()
+            assert balanced.cluster.sessions(slice(1, None)) == [ENGINES]
+            assert sum(engine.session.reconnects for engine in engines) >= had[0]
+            assert [engine.wrong for engine in engines] == [0] * ENGINES
+            longest = max(engine.longest_step for engine in engines)
+            figure(f"longest step behind {balanced.name}, a server {what} (s)", longest)
+            assert longest < MAX_GAP_SECONDS
+
+    return disturb_one
 
 
-def test_a_server_that_had_sessions_is_killed(balanced: Balanced) -> None:
-    def kill(server: RunningServer) -> None:
-        server.process.kill()
-        server.process.wait()
-
-    survive(balanced, kill)
+def test_a_server_that_had_sessions_is_killed(survive: Callable[..., None]) -> None:
+    survive("killed", kill)
 
 
-def test_a_server_that_had_sessions_hangs(balanced: Balanced) -> None:
-    survive(balanced, lambda server: stop(server.process))
+def test_a_server_that_had_sessions_hangs(survive: Callable[..., None]) -> None:
+    survive("stopped", lambda server: stop(server.process))
 
 
-def test_a_server_that_had_sessions_drains(balanced: Balanced) -> None:
+def test_a_server_that_had_sessions_drains(balanced: Balanced, survive: Callable[..., None]) -> None:
     """Health checks notice that it drains: it would refuse new sessions. nginx has no health checks."""
 
     def opens_sessions() -> bool:
@@ -245,19 +202,20 @@ def test_a_server_that_had_sessions_drains(balanced: Balanced) -> None:
         return True
 
     def drain(server: RunningServer) -> None:
-        if balanced.checks_health:
+        if balanced.name != "nginx":
             command = [COMMAND, "drain", server.target, "--timeout-seconds", "0"]
             subprocess.run(command, capture_output=True, timeout=200, check=False)
             wait_until(opens_sessions)
         server.process.terminate()
 
-    survive(balanced, drain)
+    survive("drained", drain)
+    assert balanced.cluster.servers[0].process.wait(200) == 0
 
 
 def test_sessions_of_idle_engines_stay(balanced: Balanced) -> None:
     """Keepalive pings are neither too rare for nginx, nor too frequent for the servers behind Envoy."""
     with Client(balanced.target) as client:
-        engines = [Engine(client, seed) for seed in range(2)]
+        engines = [Engine(client, seed, "grpc") for seed in range(2)]
         for engine in engines:
             engine.step()
         time.sleep(IDLE_SECONDS)

@@ -1,6 +1,6 @@
 """Detection of a server that has stopped without closing its connections, where others could take its sessions.
 
-Not gRPC's keepalive: a server refuses pings more often than every 5 s, and proxies answer them.
+Not gRPC's keepalive: a server refuses pings more often than every second, and proxies answer them.
 """
 
 from __future__ import annotations

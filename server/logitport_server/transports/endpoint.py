@@ -47,8 +47,8 @@ def options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.http2.ping_timeout_ms", milliseconds),  # limits the same wait; the default is a minute
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        # Minimum interval of clients' pings. gRPC closes the connection of a client that pings more often. A balancer
-        # has to ping every two seconds to notice within an engine's patience that a server hangs.
+        # Minimum interval of clients' pings. gRPC closes the connection of a client that pings more often. Envoy pings
+        # every two seconds (deploy/envoy.yaml): an engine must not wait longer than 5 s for a server that hangs.
         ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ]
 
