@@ -79,7 +79,7 @@ def up(options: FleetOptions, timeout_seconds: float, announce: Callable[[str], 
             if report.state == "failed":
                 raise StartupError(
                     f"server {index} at {report.address} does not start: {_reason(report.error)}\n"
-                    "It is started again with growing delays. To change options, end the fleet with `logitport ray down`"
+                    "It is started again with growing delays. To change options, end the fleet: `logitport ray down`"
                 )
         if time.monotonic() > deadline:
             raise StartupError(
