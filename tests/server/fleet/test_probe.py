@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from logitport import Client, Request
+from logitport import Client, Request, Tls
 from logitport_server.fleet.probe import Probe, ServerLoad, parse_load
 from tests.conftest import free_address
+from tests.end_to_end.conftest import Authority
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from tests.conftest import RunningServer
 
 
@@ -33,6 +37,27 @@ def test_a_server_with_a_session(server: RunningServer, client: Client) -> None:
         assert after.steps >= before.steps + 5
         assert after.step_seconds > before.step_seconds
     finally:
+        probe.close()
+
+
+@pytest.mark.slow
+def test_a_server_that_requires_certificates_and_tokens(
+    start_server: Callable[..., RunningServer], tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    files, own = authority.issue("servers.example"), authority.issue("fleet")
+    tokens = tmp_path / "tokens"
+    tokens.touch()
+    options = {"--tls-cert": files.cert, "--tls-key": files.key, "--tls-client-ca": authority.ca, "--tokens": tokens}
+    server = start_server(*(str(part) for option in options.items() for part in option))
+    for tls, expected in (
+        (Tls(authority.ca, own.cert, own.key, "servers.example"), True),
+        (Tls(authority.ca, own.cert, own.key), False),
+        (Tls(authority.ca, server_name="servers.example"), False),
+        (None, False),
+    ):
+        probe = Probe(server.target, free_address(), tls)
+        assert probe.is_serving() == expected
         probe.close()
 
 
