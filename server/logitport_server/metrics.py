@@ -242,6 +242,6 @@ class Metrics:
         return processor
 
 
-def _code(code: common_pb2.ErrorCode) -> str:
+def _code(code: int) -> str:
     """The label of an error code, such as "INVALID_PARAMS"."""
-    return common_pb2.ErrorCode.Name(code).removeprefix("ERROR_CODE_")
+    return common_pb2.ErrorCode.Name(common_pb2.ErrorCode.ValueType(code)).removeprefix("ERROR_CODE_")

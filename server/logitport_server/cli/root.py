@@ -22,11 +22,13 @@ class Command(NamedTuple):
         module: the module below `logitport_server.cli` that defines it.
         model: name of the class with the command's options as its fields.
         description: one line for `logitport --help`.
+        passes_on: a subcommand, and its field that gets the arguments after "--": options of another command.
     """
 
     module: str
     model: str
     description: str
+    passes_on: tuple[str, str] | None = None
 
     def load(self) -> type[BaseModel]:
         """Import the class of the command's options."""
@@ -44,6 +46,7 @@ COMMANDS = {
     "keygen": Command("keygen", "Keygen", "create a key pair for signing payloads"),
     "sign": Command("sign", "Sign", "sign a payload"),
     "inspect": Command("inspect", "Inspect", "show what a payload would do, without running it"),
+    "ray": Command("ray", "Ray", "run a fleet of servers on Ray", passes_on=("up", "serve_options")),
     "token": Command("token", "Token", "create a token for a caller"),
 }
 
@@ -66,7 +69,7 @@ def run(arguments: list[str] | None = None) -> None:
         model = command.load()
     except ModuleNotFoundError as error:
         sys.exit(f"logitport: {error.name} is not installed; the command needs: pip install 'logitport[server]'")
-    run_command(name, command.description, model, options)
+    run_command(name, command.description, model, options, passes_on=command.passes_on)
 
 
 def _parser() -> argparse.ArgumentParser:

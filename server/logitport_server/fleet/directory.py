@@ -1,0 +1,138 @@
+"""The list of addresses over HTTP, in the form of Prometheus' http_sd_configs, for clients and for Prometheus."""
+
+from __future__ import annotations
+
+import json
+import logging
+import ssl
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import AF_INET6
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from logitport_server.fleet.supervisor import Report
+
+logger = logging.getLogger(__name__)
+
+PATH = "/targets"
+METRICS_LABEL = "__meta_logitport_metrics_address"
+_TIMEOUT_SECONDS = 10.0
+_MAX_CONNECTIONS = 64
+
+
+def document(reports: Iterable[Report]) -> bytes:
+    """Return the list of the servers that are ready, or b"" if there is none."""
+    groups = [
+        {"targets": [report.address], "labels": {METRICS_LABEL: report.metrics_address}}
+        for report in reports
+        if report.state == "ready"
+    ]
+    return json.dumps(groups).encode() if groups else b""
+
+
+class Directory:
+    """Serves the list that was published last, from memory.
+
+    Without a server, it answers with status 503: clients and Prometheus then keep the list that they have.
+
+    Args:
+        host: the address to listen on.
+        port: the port; 0 selects a free one.
+        certificate: PEM files of the certificate chain and its key, for https; None for http.
+
+    Raises:
+        OSError: the address is taken, or a file cannot be read.
+    """
+
+    def __init__(self, host: str, port: int, certificate: tuple[Path, Path] | None = None) -> None:
+        self._certificate = certificate
+        self._server = _Server(host, port, certificate)
+        threading.Thread(target=self._server.serve_forever, name="logitport-directory", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """The port."""
+        return int(self._server.server_address[1])
+
+    def publish(self, text: bytes) -> None:
+        """Replace the list by the result of `document`."""
+        self._server.text = text
+
+    def refresh_certificate(self) -> None:
+        """Read the certificate again, if there is one. Keeps the last one if that fails."""
+        if self._server.tls is None or self._certificate is None:
+            return
+        try:
+            self._server.tls.load_cert_chain(*self._certificate)
+        except OSError as error:
+            logger.error("cannot reload the certificate of the list; the previous one stays in use: %s", error)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = _MAX_CONNECTIONS
+
+    def __init__(self, host: str, port: int, certificate: tuple[Path, Path] | None) -> None:
+        self.text = b""
+        self.tls: ssl.SSLContext | None = None
+        if certificate is not None:
+            self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self.tls.load_cert_chain(*certificate)
+        self._places = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        if ":" in host:
+            self.address_family = AF_INET6
+        super().__init__((host.strip("[]"), port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        request.settimeout(_TIMEOUT_SECONDS)
+        if self.tls is None:
+            super().finish_request(request, client_address)
+        else:  # the handshake happens here, on the connection's own thread
+            with self.tls.wrap_socket(request, server_side=True) as encrypted:
+                super().finish_request(encrypted, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class fixes the name
+        logger.debug("a connection of %s to the list has failed", client_address, exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _TIMEOUT_SECONDS
+
+    def do_GET(self) -> None:
+        """Answer with the list."""
+        if self.path != PATH:
+            self.send_error(HTTPStatus.NOT_FOUND, f"the list is at {PATH}")
+        elif not (text := self.server.text):
+            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "no server is ready")
+        else:
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class fixes the name
+        """Do not log each request."""

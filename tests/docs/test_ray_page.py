@@ -1,0 +1,70 @@
+"""docs/ray.md matches the code."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logitport import targets
+from logitport_server.cli import ray
+from logitport_server.cli.root import run
+from logitport_server.config import ServerConfig
+from logitport_server.fleet import directory, options, scaling, supervisor
+from logitport_server.fleet.authentication import VARIABLE
+
+PAGE = (Path(__file__).parents[2] / "docs" / "ray.md").read_text()
+OF_RAY = {"head"}
+COMMANDS = re.findall(r"^(logitport ray (?:.*\\\n)*.*)$", PAGE, re.MULTILINE)
+
+
+def field_of(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
+
+
+@pytest.mark.parametrize("option", sorted(set(re.findall(r"--([a-z][a-z-]+)", PAGE))))
+def test_every_option_is_one(option: str) -> None:
+    known = {name for model in (ray.Up, ray.Status, ray.Down, ServerConfig) for name in model.model_fields}
+    assert field_of(option) in known | OF_RAY | {"generate"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_valid(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Any] = []
+    for model in (ray.Up, ray.Status, ray.Down):
+        monkeypatch.setattr(model, "cli_cmd", ran.append)
+    monkeypatch.setenv("LOGITPORT_STORE", "redis://:password@redis.example/0")
+    run(shlex.split(command.replace("\\\n", ""))[1:])
+    (given,) = ran
+    if isinstance(given, ray.Up):
+        assert given.serve_options
+        options.parse_serve_options(given.serve_options)
+
+
+def test_commands_were_found() -> None:
+    assert len(COMMANDS) == 4
+
+
+@pytest.mark.parametrize(("option", "default"), re.findall(r"`--([a-z-]+)` \(([\d.]+)\)", PAGE))
+def test_its_default_is_the_default(option: str, default: str) -> None:
+    assert ray.Up.model_fields[field_of(option)].default == float(default)
+
+
+def test_names_and_numbers() -> None:
+    assert f"[{directory.METRICS_LABEL}]" in PAGE
+    assert f":{options.FleetOptions().list_port}{directory.PATH}" in PAGE
+    assert f"export {VARIABLE}=token" in PAGE
+    assert f"delays of up to {supervisor._MAX_DELAY_SECONDS:g} s" in PAGE
+    assert f"below {100 * scaling._SLACK:g} %" in PAGE
+    assert scaling._SETTLE_SECONDS == 60
+    assert options.FleetOptions().addresses(0, "h") == ("h:20051", "127.0.0.1:21051")
+
+
+def test_the_example_of_a_client() -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    opened: list[str] = []
+    exec(block, {"Client": opened.append})
+    assert targets.source_of(opened[0]).changes
