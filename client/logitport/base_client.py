@@ -31,8 +31,8 @@ _Result = TypeVar("_Result")
 # Calls that another server may receive after one server may have received them already.
 _IDEMPOTENT = ("Get", "List", "Apply")
 
-# How long a call that has failed at one server is sent to others. It is longer than gRPC's pause before it connects to a
-# server that is back: in a rolling restart, the next server may end during that pause.
+# How long a call that has failed at one server is sent to others. It is longer than gRPC's pause before it connects
+# again: in a rolling restart, a server may be back for less than that pause when the next one ends.
 _ELSEWHERE_SECONDS = 3.0
 _FIRST_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 0.02, 0.5
 
