@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc.aio
+from tenacity import AsyncRetrying
 
 from logitport import calls
 from logitport.base_client import BaseClient
@@ -104,9 +105,17 @@ class AsyncClient(BaseClient):
         except LogitportError as error:
             if not self._may_go_elsewhere(call, error):
                 raise
-            await asyncio.to_thread(self._servers.refresh)
-            reply = await self._send(self._servers.any(excluded=server), call)
+            reply = await self._send_elsewhere(server, call)
         return call.decode(reply)
+
+    async def _send_elsewhere(self, failed: Server, call: Call[Any]) -> Any:
+        async def attempt() -> Any:
+            nonlocal failed
+            await asyncio.to_thread(self._servers.refresh)
+            failed = self._servers.any(excluded=failed)
+            return await self._send(failed, call)
+
+        return await AsyncRetrying(**self._retries(call))(attempt)
 
     async def _send(self, server: Server, call: Call[Any]) -> Any:
         with self._translated_errors(server, call.advice):

@@ -8,10 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import grpc
+from tenacity import retry_if_exception, stop_after_delay, wait_random_exponential
 
 from logitport import calls
 from logitport.connection import Connection
-from logitport.errors import DeadlineExceeded, LogitportError, PayloadNotAllowed, ServerUnavailable
+from logitport.errors import DeadlineExceeded, PayloadNotAllowed, ServerUnavailable
 from logitport.request import ProcessorRef
 from logitport.servers import Servers
 from logitport_proto import registry_pb2
@@ -29,6 +30,11 @@ _Result = TypeVar("_Result")
 
 # Calls that another server may receive after one server may have received them already.
 _IDEMPOTENT = ("Get", "List", "Apply")
+
+# How long a call that has failed at one server is sent to others. It is longer than gRPC's pause before it connects
+# again: in a rolling restart, a server may be back for less than that pause when the next one ends.
+_ELSEWHERE_SECONDS = 3.0
+_FIRST_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 0.02, 0.5
 
 
 @dataclass(frozen=True)
@@ -108,10 +114,19 @@ class BaseClient:
             raise calls.client_closed(self.target)
         return self._servers.any()
 
-    def _may_go_elsewhere(self, call: Call[Any], error: LogitportError) -> bool:
+    def _retries(self, call: Call[Any]) -> dict[str, Any]:
+        """Return tenacity's arguments for a call that has failed at one server."""
+        return {
+            "retry": retry_if_exception(lambda error: self._may_go_elsewhere(call, error)),
+            "wait": wait_random_exponential(multiplier=_FIRST_BACKOFF_SECONDS, max=_MAX_BACKOFF_SECONDS),
+            "stop": stop_after_delay(min(_ELSEWHERE_SECONDS, self.timeout)),
+            "reraise": True,
+        }
+
+    def _may_go_elsewhere(self, call: Call[Any], error: BaseException) -> bool:
         """Whether a call that has failed with this error may be sent to another server."""
         return (
-            not self._servers.single
+            not (self._servers.single or self._closed)
             and isinstance(error, ServerUnavailable)
             and (call.method in _IDEMPOTENT or not error.was_connected)
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakSet
 
 import grpc
+from tenacity import Retrying
 
 from logitport import calls
 from logitport.base_client import BaseClient, Call
@@ -40,7 +41,7 @@ class Client(BaseClient):
 
     With several servers, a session is on the less loaded of two random ones, and moves to another one if it loses its
     server. Other calls go to any server that has not just failed; one that may be made twice (`processor`,
-    `processors`, `apply`), or that was not sent, is tried on a second one.
+    `processors`, `apply`), or that was not sent, is tried on others for up to 3 s.
 
     Args:
         target: one address (HOST:PORT, unix:PATH, or another name that gRPC understands); several, as a sequence or
@@ -294,9 +295,17 @@ class Client(BaseClient):
         except LogitportError as error:
             if not self._may_go_elsewhere(call, error):
                 raise
-            self._servers.refresh()
-            reply = self._send(self._servers.any(excluded=server), call)
+            reply = self._send_elsewhere(server, call)
         return call.decode(reply)
+
+    def _send_elsewhere(self, failed: Server, call: Call[Any]) -> Any:
+        def attempt() -> Any:
+            nonlocal failed
+            self._servers.refresh()
+            failed = self._servers.any(excluded=failed)
+            return self._send(failed, call)
+
+        return Retrying(**self._retries(call))(attempt)
 
     def _send(self, server: Server, call: Call[Any]) -> Any:
         with self._translated_errors(server, call.advice):

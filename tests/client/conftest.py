@@ -46,6 +46,10 @@ class Script(Transport):
     def close(self) -> None:
         self.closed = True
 
+    @property
+    def has_ended(self) -> bool:
+        return self.closed
+
     @staticmethod
     def correct(frame: Frame) -> Answer:
         kind = frame.WhichOneof("frame")

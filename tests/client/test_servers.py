@@ -18,6 +18,7 @@ from logitport.servers import Load, Server, Servers
 from logitport.session.registrations import Registrations
 from logitport.session.server_choice import ServerChoice
 from logitport.targets import AddressList, source_of
+from tests.client.conftest import Script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,6 +81,12 @@ class Cluster:
 
     def server(self, target: str) -> Server:
         return next(it for it in iter(self.servers.any, None) if it.target == target)
+
+
+def ended_stream() -> Script:
+    script = Script()
+    script.close()
+    return script
 
 
 def test_calls_go_to_all_servers_alike() -> None:
@@ -234,6 +241,7 @@ def test_a_session_that_lost_its_server_goes_to_another_one() -> None:
 
     def stream(server: Server, wait_seconds: float, open_seconds: float) -> Any:
         streams.append((server.target, wait_seconds, open_seconds))
+        return ended_stream()
 
     choice = ServerChoice(cluster.servers, stream, Registrations(), lambda *_: None)
     with pytest.raises(ServerUnavailable, match="has no server"):
@@ -246,11 +254,81 @@ def test_a_session_that_lost_its_server_goes_to_another_one() -> None:
     assert {tuple(times) for _, *times in streams} == {(0.0, 5.0)}
 
 
+def test_a_server_is_not_set_aside_because_a_session_moves() -> None:
+    """It works, and is perhaps the least loaded one soon."""
+    cluster = Cluster(3)
+    streams: list[Script] = []
+
+    def stream(*_: Any) -> Any:
+        streams.append(Script())
+        return streams[-1]
+
+    choice = ServerChoice(cluster.servers, stream, Registrations(), lambda *_: None)
+    choice.connect(0.0)
+    for moves in range(10):
+        before = choice.server
+        choice.connect(0.0)
+        assert choice.server is before
+        streams[-2].close()
+        choice.restore()
+        assert choice.server is not before
+        assert {cluster.any() for _ in range(50)} == set(cluster.listed), f"after {moves} moves"
+    before = choice.server
+    streams[-1].close()
+    choice.connect(0.0)
+    assert before is not None
+    assert {cluster.any() for _ in range(50)} == set(cluster.listed) - {before.target}
+
+
+def test_the_server_of_a_session_that_could_not_move() -> None:
+    """Its server is checked, and excluded when it is lost; not the one that has refused the session."""
+    cluster = Cluster(2)
+    streams: list[Script] = []
+
+    def stream(*_: Any) -> Any:
+        streams.append(Script())
+        return streams[-1]
+
+    choice = ServerChoice(cluster.servers, stream, Registrations(), lambda *_: None)
+    choice.connect(0.0)
+    present = choice.server
+    for _ in range(3):
+        choice.connect(0.0)
+        streams[-1].close()
+        assert choice.server is present
+    assert present is not None
+    cluster.answers[present.target] = None
+    assert not choice.answers()
+    streams[0].close()
+    choice.connect(0.0)
+    assert choice.server is not present
+
+
+def test_a_server_is_checked_only_if_there_is_another_one() -> None:
+    cluster = Cluster(2)
+    choice = ServerChoice(cluster.servers, lambda *_: Script(), Registrations(), lambda *_: None)  # type: ignore[arg-type, return-value]
+    assert choice.answers(), "there is no connection"
+    choice.connect(0.0)
+    assert choice.answers()
+    assert choice.server is not None
+    cluster.lose(choice.server.target)
+    assert not choice.answers()
+    cluster.clock.now += 4
+    cluster.listed = [choice.server.target]
+    cluster.servers.refresh()
+    assert choice.answers()
+
+
 def test_a_session_returns_to_its_server_if_no_other_one_can_be_reached() -> None:
     """The server that was lost may be back before the others are."""
     cluster = Cluster(2)
     connected: list[str] = []
-    choice = ServerChoice(cluster.servers, lambda it, *_: connected.append(it.target), Registrations(), lambda *_: None)
+
+    def stream(server: Server, *_: float) -> Any:
+        connected.append(server.target)
+        return ended_stream()
+
+    choice = ServerChoice(cluster.servers, stream, Registrations(), lambda *_: None)
     choice.connect(9.0)
     (first,) = connected
     cluster.lose(*(set(cluster.listed) - {first}))
@@ -267,7 +345,12 @@ def test_a_session_returns_to_its_server_if_no_other_one_can_be_reached() -> Non
 def test_the_only_server_of_a_session_is_waited_for() -> None:
     streams = []
     servers = Servers.of(grpc, "127.0.0.1:1", Connection.prepare("", None), 1 << 20)
-    choice = ServerChoice(servers, lambda *stream: streams.append(stream), Registrations(), lambda *_: None)
+
+    def stream(*arguments: Any) -> Any:
+        streams.append(arguments)
+        return ended_stream()
+
+    choice = ServerChoice(servers, stream, Registrations(), lambda *_: None)
     for seconds in (0.0, 9.0):
         choice.connect(seconds)
     assert [(server.target, *times) for server, *times in streams] == [

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
@@ -16,7 +17,7 @@ from logitport import Request
 from logitport_proto import processing_pb2, processing_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from logitport import Client, Handle, StepResult
     from tests.conftest import RunningServer
@@ -88,6 +89,25 @@ def run(engines: Sequence[Engine], steps: int, then: Callable[[], object]) -> No
         running = [threads.submit(generate, engine) for engine in engines]
         half.wait(_WAIT_SECONDS)
         then()
+        for one in running:
+            one.result()
+
+
+@contextmanager
+def generating(engines: Sequence[Engine], pause_seconds: float) -> Iterator[None]:
+    """Run all engines while the context lasts, with a pause after each step. Raises the first error of an engine."""
+    ending = threading.Event()
+
+    def generate(engine: Engine) -> None:
+        while not ending.wait(pause_seconds):
+            engine.step()
+
+    with ThreadPoolExecutor(len(engines)) as threads:
+        running = [threads.submit(generate, engine) for engine in engines]
+        try:
+            yield
+        finally:
+            ending.set()
         for one in running:
             one.result()
 

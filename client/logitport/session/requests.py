@@ -206,7 +206,7 @@ class SessionRequests:
             self._recover(max(0.0, deadline - time.monotonic()))
             return call()
 
-        # tenacity is a dependency for this one call. Not a loop of our own: that is a retry policy to maintain.
+        # tenacity, and not a loop of our own: that is a retry policy to maintain.
         # Not gRPC's retry policy: it repeats one RPC, and an attempt is several (connect, register, replay, call).
         retrying = Retrying(
             retry=retry_if_exception(lambda error: isinstance(error, ServerUnavailable) or error is self._no_room),

@@ -29,9 +29,6 @@ class ServerChoice:
         stream: makes the stream to a server; the arguments are those of `GrpcStream` of the same names.
         registrations: what the client has registered.
         send: sends a message to a method of a server's registry. Raises LogitportError.
-
-    Attributes:
-        server: the server of the last connection; None before the first one.
     """
 
     def __init__(
@@ -45,9 +42,17 @@ class ServerChoice:
         self._stream = stream
         self._registrations = registrations
         self._send = send
-        self.server: Server | None = None
+        # There are two from the beginning of a move to its success, or to the next attempt. The first one is present,
+        # or was the last one.
+        self._connections: list[tuple[Server, Transport]] = []
         # Whether an attempt to connect to another server has failed since the last connection.
         self._failed_elsewhere = False
+
+    @property
+    def server(self) -> Server | None:
+        """The server of the present connection, or else of the last one; None before the first one."""
+        connections = self._open_connections() or self._connections
+        return connections[0][0] if connections else None
 
     def connect(self, wait_seconds: float) -> Transport:
         """Connect to a server. If there are several, the first attempt after a connection is to another one.
@@ -59,16 +64,16 @@ class ServerChoice:
             ServerUnavailable: none of several servers can be reached.
         """
         if self._servers.single:
-            self.server = self._servers.any()
-            return self._stream(self.server, wait_seconds, math.inf)
+            return self._connect(self._servers.any(), wait_seconds, math.inf)
         # Only once: the server may be back while the others cannot be reached.
         excluded = None if self._failed_elsewhere else self.server
         self._failed_elsewhere = True
-        if excluded is not None:
+        moves = bool(self._open_connections())
+        if excluded is not None and not moves:
             self._servers.failed(excluded)
-        self.server = self._servers.least_loaded(excluded)
+        server = self._servers.least_loaded(excluded)
         self._failed_elsewhere = False
-        return self._stream(self.server, 0.0, _OPEN_SECONDS)
+        return self._connect(server, 0.0, _OPEN_SECONDS)
 
     def answers(self) -> bool:
         """Whether the present server answers a call within a second. True if there is no other one to go to."""
@@ -83,8 +88,20 @@ class ServerChoice:
             return True
 
     def restore(self) -> dict[str, LogitportError]:
-        """Register what the client has registered with the present server; see `Registrations.restore`."""
+        """Register what the client has registered with the present server; see `Registrations.restore`.
+
+        Called for each connection that is used.
+        """
+        self._connections = self._open_connections() or self._connections
         server = self.server
         if server is None:
             raise ServerUnavailable(f"the session with {self._servers.text} has no server")
         return self._registrations.restore(lambda method, message: self._send(server, method, message))
+
+    def _connect(self, server: Server, wait_seconds: float, open_seconds: float) -> Transport:
+        transport = self._stream(server, wait_seconds, open_seconds)
+        self._connections = [*self._open_connections(), (server, transport)]
+        return transport
+
+    def _open_connections(self) -> list[tuple[Server, Transport]]:
+        return [(server, transport) for server, transport in self._connections if not transport.has_ended]

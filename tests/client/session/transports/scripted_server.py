@@ -35,12 +35,23 @@ class _Sessions(processing_pb2_grpc.LogitProcessingServicer):
             yield processing_pb2.SessionResponse(seq=frame.seq, **reply)
 
 
+class _Interceptor(grpc.ServerInterceptor):  # type: ignore[misc]
+    def __init__(self, on_call: Callable[[grpc.HandlerCallDetails], object]) -> None:
+        self._on_call = on_call
+
+    def intercept_service(self, continuation: Any, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        self._on_call(handler_call_details)
+        return continuation(handler_call_details)
+
+
 @contextmanager
-def scripted_server(answer: Answer) -> Iterator[int]:
-    """Run the server while the context lasts; the context is its port on loopback."""
+def scripted_server(
+    answer: Answer, on_call: Callable[[grpc.HandlerCallDetails], object] = lambda _: None
+) -> Iterator[int]:
+    """Run the server while the context lasts; the context is its port on loopback. `on_call` gets each call."""
     sessions = _Sessions(answer)
     with ThreadPoolExecutor(8) as threads:
-        server = grpc.server(threads)
+        server = grpc.server(threads, interceptors=[_Interceptor(on_call)])
         processing_pb2_grpc.add_LogitProcessingServicer_to_server(sessions, server)  # type: ignore[no-untyped-call]
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()

@@ -1,0 +1,123 @@
+"""Calls without a session, where there are several servers and some cannot be reached."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from logitport import AsyncClient, Client, LogitportError, ServerUnavailable
+from logitport_proto import registry_pb2, registry_pb2_grpc
+from tests.conftest import free_address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Registry(registry_pb2_grpc.ProcessorRegistryServicer):
+    """Has no processors. Aborts its first calls with a status, after it has received them."""
+
+    def __init__(self, *aborts: grpc.StatusCode) -> None:
+        self._aborts = list(aborts)
+        self.calls: list[str] = []
+
+    def List(self, request: Any, context: grpc.ServicerContext) -> registry_pb2.ListResponse:  # noqa: N802
+        self._called("List", context)
+        return registry_pb2.ListResponse()
+
+    def Delete(self, request: Any, context: grpc.ServicerContext) -> registry_pb2.DeleteResponse:  # noqa: N802
+        self._called("Delete", context)
+        return registry_pb2.DeleteResponse()
+
+    def _called(self, method: str, context: grpc.ServicerContext) -> None:
+        self.calls.append(method)
+        if self._aborts:
+            context.abort(self._aborts.pop(0), "the stream was lost")
+
+
+@contextmanager
+def serving(address: str, registry: Registry) -> Iterator[None]:
+    with ThreadPoolExecutor(2) as threads:
+        server = grpc.server(threads)
+        registry_pb2_grpc.add_ProcessorRegistryServicer_to_server(registry, server)  # type: ignore[no-untyped-call]
+        assert server.add_insecure_port(address)
+        server.start()
+        try:
+            yield
+        finally:
+            server.stop(None).wait()
+
+
+def call_sync(targets: list[str], method: str, *arguments: str) -> Any:
+    with Client(targets) as client:
+        return getattr(client, method)(*arguments)
+
+
+def call_async(targets: list[str], method: str, *arguments: str) -> Any:
+    async def call() -> Any:
+        async with AsyncClient(targets) as client:
+            return await getattr(client, method)(*arguments)
+
+    return asyncio.run(call())
+
+
+@pytest.fixture(params=[call_sync, call_async], ids=["Client", "AsyncClient"])
+def call(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("method", [("processors",), ("delete", "team/x")])
+def test_one_of_many_servers_can_be_reached(call: Callable[..., Any], method: tuple[str, ...]) -> None:
+    good = free_address()
+    with serving(good, Registry()):
+        assert not call([good, *(free_address() for _ in range(5))], *method)
+
+
+def test_a_server_comes_back_while_the_other_one_goes(call: Callable[..., Any]) -> None:
+    """As in a rolling restart. gRPC waits before it connects again, and calls fail meanwhile."""
+    targets = [free_address(), free_address()]
+    ended = threading.Event()
+
+    def come_back() -> None:
+        time.sleep(0.5)
+        with serving(targets[1], Registry()):
+            ended.wait(60)
+
+    coming = threading.Thread(target=come_back)
+    coming.start()
+    try:
+        assert call(targets, "processors") == []
+    finally:
+        ended.set()
+        coming.join()
+
+
+def test_no_server_can_be_reached(call: Callable[..., Any]) -> None:
+    with pytest.raises(ServerUnavailable, match="no connection to"):
+        call([free_address(), free_address()], "processors")
+
+
+def test_a_call_that_must_not_be_made_twice(call: Callable[..., Any]) -> None:
+    """The server may have received it before the connection was lost."""
+    targets = [free_address(), free_address()]
+    registries = [Registry(grpc.StatusCode.UNAVAILABLE) for _ in targets]
+    with serving(targets[0], registries[0]), serving(targets[1], registries[1]):
+        with pytest.raises(ServerUnavailable):
+            call(targets, "delete", "team/x")
+        assert sum(len(registry.calls) for registry in registries) == 1
+        call(targets, "processors")
+
+
+def test_an_error_of_the_server_is_not_repeated(call: Callable[..., Any]) -> None:
+    targets = [free_address(), free_address()]
+    registry = Registry(grpc.StatusCode.UNIMPLEMENTED)
+    with serving(targets[0], registry), serving(targets[1], registry):
+        with pytest.raises(LogitportError, match="UNIMPLEMENTED"):
+            call(targets, "processors")
+        assert registry.calls == ["List"]

@@ -1,0 +1,73 @@
+"""A rolling restart of all servers while engines and other callers use them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from logitport import Client, Request
+from logitport.session.channel import FrameChannel
+from tests.conftest import free_address
+from tests.end_to_end.engines import Engine, generating, sessions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    from tests.conftest import RunningServer
+
+ENGINES = 8
+FORWARD_PASS_SECONDS = 0.01
+# A step takes milliseconds, also while its session moves. The machine may be busy with the start of a server.
+MAX_STEP_SECONDS = 10.0
+
+
+def test_it_costs_no_request(
+    start_server: Callable[..., RunningServer],
+    figure: Callable[[str, float], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start(target: str) -> RunningServer:
+        return start_server("--no-entry-points", "--listen", target, "--move-seconds", "200")
+
+    lost: list[Any] = []
+    monkeypatch.setattr(FrameChannel, "reopen", lambda self, _: lost.append(self))
+    targets = [free_address() for _ in range(3)]
+    cluster = [start(target) for target in targets]
+    ended = threading.Event()
+    with Client(targets, timeout=200) as client, ThreadPoolExecutor(1) as threads:
+        engines = [Engine(client, seed) for seed in range(ENGINES)]
+        applied = threads.submit(apply_until, ended, targets)
+        moved = 0
+        try:
+            with generating(engines, FORWARD_PASS_SECONDS):
+                for place, target in enumerate(targets):
+                    moved += sessions_of(cluster[place])[0]
+                    cluster[place].process.send_signal(signal.SIGTERM)
+                    assert cluster[place].process.wait(200) == 0
+                    cluster[place] = start(target)
+        finally:
+            ended.set()
+        assert applied.result() > 0
+        longest = max(engine.longest_step for engine in engines)
+        figure("rolling restart of three servers: longest step of 8 engines (s)", longest)
+        assert lost == []
+        assert [engine.wrong for engine in engines] == [0] * ENGINES
+        assert sum(engine.session.reconnects for engine in engines) == moved >= ENGINES
+        assert longest < MAX_STEP_SECONDS
+
+
+def apply_until(ended: threading.Event, targets: list[str]) -> int:
+    """Make calls without a session until the event is set. Returns their number."""
+    calls = 0
+    request = Request(processors=[("disallowed_tokens", {"token_ids": [3]})])
+    with Client(targets, timeout=200) as client:
+        while not ended.wait(FORWARD_PASS_SECONDS):
+            assert np.isinf(client.apply(np.zeros((1, 8), np.float32), [request]).logits[0, 3])
+            calls += 1
+    return calls
