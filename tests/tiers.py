@@ -37,6 +37,10 @@ SLOW_FILES = frozenset(
         "examples/test_programs.py",
         # A compiler for each case.
         "client/programs/fused/test_drawn_programs.py",
+        # A worker, and a hundred examples of each law for each case.
+        "client/testing/test_planted_defects.py",
+        # A pytest with a server for each case.
+        "client/testing/test_pytest_plugin.py",
         # A process for each case.
         "client/payload/test_dumps_dialects.py",
         # Models and generated text.

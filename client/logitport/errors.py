@@ -34,6 +34,8 @@
     ├── ServerUnavailable              no connection, or it was lost
     ├── DeadlineExceeded               no answer in time
     ├── InternalError                  a defect of the server
+    ├── NotInstalled (ImportError)     a package of an extra is missing (raised only by the client)
+    ├── LawBroken (AssertionError)     a processor breaks a law of `logitport.testing` (raised only by the client)
     └── RequestsFailed                 some requests of a step failed; holds the error of each
 
 An error is sent as `logitport.v1.Error`. The table at the end is the only place that maps exceptions to codes and
@@ -213,6 +215,24 @@ class DeadlineExceeded(LogitportError):
 
 class InternalError(LogitportError):
     """A defect of the server."""
+
+
+class NotInstalled(LogitportError, ImportError):
+    """A package that an extra of logitport would have installed is missing. Raised by the client."""
+
+
+class LawBroken(LogitportError, AssertionError):
+    """A processor breaks a law of `logitport.testing`. Raised by `logitport.testing.check`.
+
+    Attributes:
+        law: name of the law, one of `logitport.testing.LAWS`.
+        example: the smallest example that was found, as a dict; empty if the law needs none.
+    """
+
+    def __init__(self, message: str, *, law: str = "", example: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.law = law
+        self.example = dict(example or {})
 
 
 class RequestsFailed(LogitportError):

@@ -141,7 +141,7 @@ class Request:
                 setattr(message, name, getattr(self, name))
             except (TypeError, ValueError) as error:
                 raise InvalidArgument(f"{name} is {getattr(self, name)!r}; pass text ({error})") from error
-        for processor, params in self._checked_processors():
+        for processor, params in self.checked_processors():
             message.processors.append(
                 common_pb2.ProcessorCall(
                     processor=name_processor(processor), params=_json_object(params, f"parameters of {processor!r}")
@@ -149,7 +149,8 @@ class Request:
             )
         return message
 
-    def _checked_processors(self) -> list[tuple[ProcessorLike, Mapping[str, Any]]]:
+    def checked_processors(self) -> list[tuple[ProcessorLike, Mapping[str, Any]]]:
+        """Return the (processor, parameters) pairs. Raises InvalidArgument if they are none."""
         try:
             return [(processor, params) for processor, params in self.processors]
         except (TypeError, ValueError) as error:

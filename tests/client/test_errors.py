@@ -53,6 +53,8 @@ def test_only_errors_that_are_never_sent_lack_a_code() -> None:
             "ServerUnavailable",
             "DeadlineExceeded",
             "RequestsFailed",
+            "NotInstalled",
+            "LawBroken",
         ),  # raised by the client
     }
 

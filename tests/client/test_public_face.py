@@ -13,8 +13,9 @@ import logitport
 PUBLIC = """
     AccessError ApplyResult AsyncClient Bool Client CustomLogitProcessor DeadlineExceeded DuplicateRequest EditKind
     EditProcessor EditRequest Edits Float Handle History InDialect Int InternalError InvalidArgument InvalidLogits
-    InvalidName InvalidParams InvalidProgram InvalidTokenId LimitExceeded LoadFailed LogitportError MalformedPayload
-    NameTaken NeedSync NotAuthenticated NotCapturable NotPermitted PayloadError PayloadNotAllowed PayloadNotPortable
+    InvalidName InvalidParams InvalidProgram InvalidTokenId LawBroken LimitExceeded LoadFailed LogitportError
+    MalformedPayload NameTaken NeedSync NotAuthenticated NotCapturable NotInstalled NotPermitted
+    PayloadError PayloadNotAllowed PayloadNotPortable
     PendingRequest PendingStep ProcessorFailed ProcessorQuarantined ProcessorRef ProcessorTimedOut PythonMismatch
     RegistryError Request RequestsFailed RowEdits ServerUnavailable Session SessionClosed SessionError
     SignatureRefused StateLost StepResult TensorHistory TensorProcessor Tls TokenIds UnknownProcessor

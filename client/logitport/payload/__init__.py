@@ -7,6 +7,7 @@ under the key "program" instead of "callable".
 The functions, in the order in which a payload passes through them:
 
     dumps         processor -> string      encode, pickler, reductions, portability
+    root_of       processor -> object     encode                            what dumps serializes of it
     refer         class -> string          encode                            only the class's name
     seal_program  program -> string        envelope
     parse         string -> Payload        envelope, pickle_reader           nothing is unpickled
@@ -18,7 +19,7 @@ The functions, in the order in which a payload passes through them:
 """
 
 from logitport.payload.decode import instantiate, loads
-from logitport.payload.encode import dumps, refer
+from logitport.payload.encode import dumps, refer, root_of
 from logitport.payload.envelope import PROGRAM, Payload, display_name_of, holds_program, parse, seal_program
 from logitport.payload.interpreter import check_python
 from logitport.payload.signature import Signature
@@ -36,6 +37,7 @@ __all__ = [
     "loads",
     "parse",
     "refer",
+    "root_of",
     "seal_program",
     "sign",
     "display_name_of",

@@ -32,7 +32,7 @@ def dumps(processor: object) -> str:
         PayloadNotPortable: it is not a processor, or something that it uses cannot be serialized; the message says
             what, where, and what to do.
     """
-    root, dialect = _root(processor)
+    root, dialect = root_of(processor)
     author = dialects.author_of(root)
     name = author.__qualname__
     file = io.BytesIO()
@@ -70,8 +70,8 @@ def refer(cls: type) -> str:
     return json.dumps({"callable": pickle.dumps(cls, protocol=4).hex()})
 
 
-def _root(processor: object) -> tuple[object, str]:
-    """Return the object to pickle, and its dialect: the class, in dialects of classes; else the processor itself.
+def root_of(processor: object) -> tuple[object, str]:
+    """Return what is serialized of a processor, and its dialect: in dialects of classes the class, else the processor.
 
     Raises:
         PayloadNotPortable: it is not a processor, or an instance or partial with state, which the class alone lacks.

@@ -21,12 +21,15 @@ from logitport_server.session.outcome import StepOutcome
 from logitport_server.turns import Released, pause
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import TypeAlias
 
     from logitport.core.edits import RowEdits
     from logitport_server.dialects.base import EditsResult
     from logitport_server.session.active_request import ActiveRequest
     from logitport_server.session.step_time import StepTime
+
+    Observe: TypeAlias = Callable[[Sequence[Group]], None]
 
 # A call of a processor of this process has at most this many rows, so that other principals do not wait for more.
 _MAX_ROWS_PER_CALL = 256
@@ -39,6 +42,7 @@ def run(
     logits: torch.Tensor | None,
     outcome: StepOutcome,
     time: StepTime,
+    observe: Observe | None = None,
 ) -> None:
     """Run the chain of every row, and record the results in the outcome.
 
@@ -49,6 +53,7 @@ def run(
         logits: float[rows, vocab_size], edited in place; None if no chain reads logits.
         outcome: collects edits, failures and counts.
         time: the time that shipped code may take.
+        observe: called after the calls of one place of the chains, with their groups. It may read logits and outcome.
     """
     originals = _copy_skippable_rows(rows, logits)
     for groups in in_order(rows, drafts, outcome):
@@ -58,6 +63,8 @@ def run(
         if logits is not None:
             with Released():
                 _fail_nan_rows(groups, logits, outcome)
+        if observe is not None:
+            observe(groups)
     for row in rows if originals else ():
         if logits is not None and row.request.failure is not None and row.index in originals:
             logits[row.index].copy_(originals[row.index])

@@ -1,0 +1,132 @@
+"""Tests whether a processor obeys the laws on which a server relies."""
+
+from __future__ import annotations
+
+import atexit
+import json
+from contextlib import ExitStack
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from logitport import dialects
+from logitport.errors import InvalidArgument, LawBroken, NotInstalled, ProcessorFailed
+from logitport.testing.runner import load_backend
+
+try:
+    from logitport.testing.examples import Examples, Logits, Run, integers_in
+except ImportError as error:
+    raise NotInstalled(f"check needs hypothesis ({error}): pip install 'logitport[server,testing]'") from error
+
+from logitport.testing import laws as of_processors
+from logitport.testing.playing import Subject, play
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from logitport.request import ProcessorLike
+    from logitport.testing.laws import Broken, Law
+    from logitport.testing.runner import Place, Runner
+
+LAWS = tuple(law.name for law in of_processors.LAWS)
+
+_MIN_VOCAB_SIZE = 64
+# A larger number in the parameters is not taken for an id.
+_MAX_ID = 1 << 18
+
+
+def check(
+    processor: ProcessorLike,
+    params: Sequence[Mapping[str, Any]] = ({},),
+    *,
+    vocab_size: int | None = None,
+    laws: Iterable[str] = LAWS,
+    max_examples: int = 50,
+    seed: int = 0,
+    tolerance: float = 1e-4,
+    tokenizer_id: str = "",
+    eos_token_ids: Sequence[int] = (),
+    sampling_params: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> None:
+    """Search for examples that break a law; the same arguments try the same examples.
+
+    Each example runs with new instances of the processor, through the server's own code.
+
+    Args:
+        processor: a class, an instance, a function, a built-in's name, a program or a serialized string: what
+            `Request.processors` takes, of any dialect.
+        params: parameters that the processor accepts. More of them find more.
+        vocab_size: width of the logits; by default more than all ids in `params`, and 64 or more.
+        laws: names of the laws to test, some of `LAWS`. The law "worker" starts a sandboxed process once.
+        max_examples: number of examples of each law.
+        seed: of the examples.
+        tolerance: how far two logits may differ that should be equal, absolutely and relatively: sums of several rows
+            may be rounded in another order.
+        tokenizer_id: the engine's name for its tokenizer.
+        eos_token_ids: the engine's ids that end a sequence.
+        sampling_params: the engine's parameters of each request.
+        options: options of `logitport serve` by name.
+
+    Raises:
+        LawBroken: a law does not hold; the first of `LAWS`. The message has the smallest example.
+        InvalidArgument: an argument cannot be used, or the processor refuses parameters of `params`.
+        ServerUnavailable: this machine cannot run workers; leave out the law "worker".
+        NotInstalled: the server, or hypothesis, is not installed.
+    """
+    chosen = _chosen(laws)
+    given = [dict(one) for one in params]
+    if not given or max_examples < 1:
+        raise InvalidArgument("pass at least one dict of parameters ({} for none), and max_examples of 1 or more")
+    width = vocab_size or max([_MIN_VOCAB_SIZE, *(1 + number for number in integers_in(given) if number < _MAX_ID)])
+    subject = Subject(processor, tokenizer_id, tuple(eos_token_ids), dict(sampling_params or {}))
+    backend = load_backend()
+    with ExitStack() as stack:
+        here = stack.enter_context(backend.open_runner("here", options))
+        for number, one in enumerate(given):
+            _check_accepted(subject, here, one, f"params[{number}]", width)
+
+        def open_runner(place: Place) -> Runner:
+            return _worker_runner(json.dumps(options)) if place == "worker" else backend.open_runner(place, options)
+
+        trial = of_processors.Trial(
+            subject, Examples(given, width), width, here, open_runner, max_examples, seed, tolerance
+        )
+        for law in chosen:
+            broken = law.search(trial)
+            if broken is not None:
+                raise LawBroken(_message(processor, law, broken), law=law.name, example=broken.example)
+
+
+@cache
+def _worker_runner(options: str) -> Runner:
+    """The runner of workers for these options, in JSON: one for all checks of this process."""
+    runner = load_backend().open_runner("worker", json.loads(options))
+    atexit.register(runner.close)
+    return runner
+
+
+def _chosen(names: Iterable[str]) -> list[Law]:
+    wanted = [names] if isinstance(names, str) else list(names)
+    if unknown := sorted({*wanted} - {*LAWS}):
+        raise InvalidArgument(f"there is no law {unknown[0]!r}; the laws are {', '.join(LAWS)}")
+    return [law for law in of_processors.LAWS if law.name in wanted]
+
+
+def _check_accepted(subject: Subject, here: Runner, params: Mapping[str, Any], where: str, width: int) -> None:
+    """Raise InvalidArgument if the processor refuses the parameters."""
+    first = play(subject, here, Run(params, (), (), 0, at_once=False, logits=Logits(width)))[0]
+    if not first.admitted and isinstance(first.error, InvalidArgument):
+        raise InvalidArgument(
+            f"{where} is refused at vocab_size={width}: {first.error}; list parameters that the processor accepts, and "
+            "pass a vocab_size with all ids that it uses"
+        ) from first.error
+    if not first.admitted and first.error is not None and not isinstance(first.error, ProcessorFailed):
+        raise first.error  # there is no such processor, or it cannot be loaded
+
+
+def _message(processor: Any, law: Law, broken: Broken) -> str:
+    name = processor if isinstance(processor, str) else getattr(dialects.author_of(processor), "__qualname__", "")
+    lines = [f"{name[:100]} breaks the law {law.name!r}: {law.statement}"]
+    lines += [f"  {key}: {value!r}" for key, value in broken.example.items()]
+    lines.append(f"  problem: {broken.problem}")
+    return "\n".join(lines)

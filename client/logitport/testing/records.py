@@ -1,0 +1,188 @@
+"""The result of `simulate`: plain dataclasses with numpy arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from logitport.core.row_edits import Edit
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """A row of logits, summarized.
+
+    Attributes:
+        top_ids: the ids with the highest logits, best first, int32[top_k or less]; none with -inf.
+        top_logits: their logits, float32[len(top_ids)].
+        top_probabilities: their probabilities, float64[len(top_ids)].
+        entropy: of the whole row, in nats.
+        allowed: number of ids with a logit above -inf.
+    """
+
+    top_ids: NDArray[np.int32]
+    top_logits: NDArray[np.float32]
+    top_probabilities: NDArray[np.float64]
+    entropy: float
+    allowed: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to JSON data."""
+        return {
+            "top_ids": self.top_ids.tolist(),
+            "top_logits": self.top_logits.tolist(),
+            "top_probabilities": self.top_probabilities.tolist(),
+            "entropy": self.entropy,
+            "allowed": self.allowed,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class ProcessorRecord:
+    """The effect of one processor in one step, by the logits before and after it.
+
+    Attributes:
+        processor: its name.
+        place: its place in the chain.
+        called: whether it was called. It is not after a failure, and not if the request is greedy and it never changes
+            the best id.
+        reads_logits: whether it takes logits.
+        denied: ids whose logit it has set to -inf, int32[n]; empty if one id is `forced`.
+        restored: ids that had -inf before and have another logit now, int32[n]; empty if one id is `forced`.
+        biased: ids with another finite logit now, int32[n]; empty if one id is `forced`.
+        bias: what was added to each of `biased`, float32[n].
+        forced: the only id that it has left; None if it left more ids, or if it had only one before.
+        moved: probability mass that changed places, 0 to 1 (total variation distance).
+        before: the row before it.
+        after: the row after it.
+        edits: its edits in their order, (kind, ids, values); () if it reads logits.
+    """
+
+    processor: str
+    place: int
+    called: bool
+    reads_logits: bool
+    denied: NDArray[np.int32]
+    restored: NDArray[np.int32]
+    biased: NDArray[np.int32]
+    bias: NDArray[np.float32]
+    forced: int | None
+    moved: float
+    before: Summary
+    after: Summary
+    edits: tuple[Edit, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        """Whether any logit is another one."""
+        return self.forced is not None or bool(self.denied.size or self.restored.size or self.biased.size)
+
+    def to_json(self, max_ids: int | None = 100) -> dict[str, Any]:
+        """Convert to JSON data. Lists of ids end after `max_ids`; their lengths are in `counts`. None keeps all ids."""
+        lists = {name: getattr(self, name) for name in ("denied", "restored", "biased", "bias")}
+        return {
+            "processor": self.processor,
+            "place": self.place,
+            "called": self.called,
+            "reads_logits": self.reads_logits,
+            **{name: values[:max_ids].tolist() for name, values in lists.items()},
+            "counts": {name: len(values) for name, values in lists.items() if name != "bias"},
+            "forced": self.forced,
+            "moved": self.moved,
+            "before": self.before.to_json(),
+            "after": self.after.to_json(),
+            "edits": [
+                {
+                    "kind": kind.name,
+                    "ids": ids[:max_ids].tolist(),
+                    "values": None if values is None else values[:max_ids].tolist(),
+                    "count": len(ids),
+                }
+                for kind, ids, values in self.edits
+            ],
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class StepRecord:
+    """One step.
+
+    Attributes:
+        index: number of the step, from 0.
+        token_id: the id that was chosen; None if none could be.
+        probability: its probability after the chain; 0.0 if no id was chosen.
+        raw: the row of the model.
+        final: the row after the chain.
+        processors: the effect of each processor, in the order of the chain.
+        error: why the request's processors had no effect in this step; "" if they had. Only with on_error="skip".
+        raw_logits: float32[vocab_size]; None without `keep_logits`.
+        final_logits: float32[vocab_size]; None without `keep_logits`.
+    """
+
+    index: int
+    token_id: int | None
+    probability: float
+    raw: Summary
+    final: Summary
+    processors: tuple[ProcessorRecord, ...]
+    error: str = ""
+    raw_logits: NDArray[np.float32] | None = None
+    final_logits: NDArray[np.float32] | None = None
+
+    def to_json(self, max_ids: int | None = 100) -> dict[str, Any]:
+        """Convert to JSON data, without whole rows; `max_ids` as in `ProcessorRecord.to_json`."""
+        return {
+            "index": self.index,
+            "token_id": self.token_id,
+            "probability": self.probability,
+            "raw": self.raw.to_json(),
+            "final": self.final.to_json(),
+            "processors": [record.to_json(max_ids) for record in self.processors],
+            "error": self.error,
+        }
+
+
+# Why a simulation ended: all steps are done; an id that ends a sequence was chosen; the chain allowed no id.
+Ending = Literal["length", "eos", "nothing_allowed"]
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """A chain on one request, step by step.
+
+    Attributes:
+        prompt_token_ids: the prompt.
+        output_token_ids: the ids that were chosen.
+        steps: one record for each step.
+        ended: why it ended.
+        vocab_size: width of the logits; 0 without steps.
+        chain: (name, parameters) of each processor.
+    """
+
+    prompt_token_ids: tuple[int, ...]
+    output_token_ids: tuple[int, ...]
+    steps: tuple[StepRecord, ...]
+    ended: Ending
+    vocab_size: int
+    chain: tuple[tuple[str, Mapping[str, Any]], ...]
+
+    def to_json(self, max_ids: int | None = 100) -> dict[str, Any]:
+        """Convert to JSON data: dicts, lists, numbers, text and None.
+
+        Args:
+            max_ids: length at which lists of ids are cut; their true length is in `counts`. None keeps all ids.
+        """
+        return {
+            "prompt_token_ids": list(self.prompt_token_ids),
+            "output_token_ids": list(self.output_token_ids),
+            "steps": [step.to_json(max_ids) for step in self.steps],
+            "ended": self.ended,
+            "vocab_size": self.vocab_size,
+            "chain": [{"processor": name, "params": dict(params)} for name, params in self.chain],
+        }

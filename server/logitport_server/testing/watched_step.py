@@ -1,0 +1,121 @@
+"""One step of which the effect of each processor is kept. Watching does not change its results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from logitport.core.edits import RowEdits
+from logitport.ops import apply_edits
+from logitport.testing.runner import PlaceResult, RowResult
+from logitport_server.dialects.base import by_row
+from logitport_server.session.grouping import Row, Rows
+from logitport_server.session.outcome import StepOutcome
+from logitport_server.session.step import run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import torch
+    from numpy.typing import NDArray
+
+    from logitport.core.row_edits import Edit
+    from logitport_server.dialects.base import EditsResult
+    from logitport_server.session.active_request import ActiveRequest
+    from logitport_server.session.grouping import Group
+    from logitport_server.session.step_time import StepTime
+
+
+class WatchedStep:
+    """Runs the two parts of a step, in the order of a session.
+
+    Args:
+        logits: float32[rows, vocab_size], not changed.
+    """
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        self._logits = logits
+        # By row: the final logits, and the effects by place.
+        self._final: dict[int, NDArray[np.float32]] = {}
+        self._places: dict[int, dict[int, PlaceResult]] = {}
+
+    def run_logits_free(self, rows: Rows, outcome: StepOutcome, time: StepTime) -> None:
+        """Run the chains that read no logits, and apply their packed edits, as an engine does."""
+        ends: list[tuple[int, int]] = []  # of each place: the number of calls that have succeeded by its end
+
+        def observe(groups: Sequence[Group]) -> None:
+            ends.extend((group.place, len(outcome.succeeded)) for group in groups[:1])
+
+        run(rows, {}, self._logits.shape[1], None, outcome, time, observe)
+        final = self._logits.clone()
+        apply_edits(outcome.pack(self._logits.shape[1]), final)
+        # The session applies the edits of all places at once. Here those up to each place are applied at once, so that
+        # the last place ends with the same bits.
+        begin = 0
+        for place, end in ends:
+            logits = self._logits.clone()
+            before = StepOutcome(outcome.succeeded[:end], outcome.failures)
+            apply_edits(before.pack(self._logits.shape[1]), logits)
+            for index, edits in _edits_of(outcome.succeeded[begin:end]):
+                self._note(index, place, logits[index], edits)
+            begin = end
+        self._keep(rows, final)
+
+    def run_logits_reading(self, rows: Rows, outcome: StepOutcome, time: StepTime) -> None:
+        """Run the other chains on their logits, in place, as a server does."""
+        if not rows:
+            return
+        index_of = [row.index for row in rows]
+        logits = self._logits[index_of]  # a copy
+        begin = len(outcome.succeeded)
+
+        def observe(groups: Sequence[Group]) -> None:
+            nonlocal begin
+            edits = dict(_edits_of(outcome.succeeded[begin:]))
+            begin = len(outcome.succeeded)
+            for group in groups:
+                for row in group.rows:
+                    if row.request.failure is None:
+                        self._note(index_of[row.index], group.place, logits[row.index], edits.get(row.index, ()))
+
+        renumbered = Rows((Row(place, row.request) for place, row in enumerate(rows)), greedy=rows.greedy)
+        run(renumbered, {}, logits.shape[1], logits, outcome, time, observe)
+        for place, row in enumerate(rows):
+            self._final[row.index] = _copied(logits[place])
+
+    def result(self, index: int, request: ActiveRequest) -> RowResult:
+        """The result of a row. The row of a failed request is as it was."""
+        places = self._places.get(index, {})
+        if request.failure is not None:
+            return RowResult(_copied(self._logits[index]), _by_place(places, request), request.failure)
+        return RowResult(self._final[index], _by_place(places, request))
+
+    def _note(self, index: int, place: int, logits: torch.Tensor, edits: tuple[Edit, ...]) -> None:
+        self._places.setdefault(index, {})[place] = PlaceResult(_copied(logits), edits)
+
+    def _keep(self, rows: Rows, final: torch.Tensor) -> None:
+        self._final.update((row.index, _copied(final[row.index])) for row in rows)
+
+
+def _by_place(places: dict[int, PlaceResult], request: ActiveRequest) -> tuple[PlaceResult | None, ...]:
+    return tuple(places.get(place) for place in range(len(request.chain)))
+
+
+def _edits_of(calls: Iterable[tuple[Group, EditsResult]]) -> Iterable[tuple[int, tuple[Edit, ...]]]:
+    """The edits of each row of these calls whose request has not failed, by the row's index; () for a reader."""
+    for group, result in calls:
+        by_index = list(by_row(result, len(group.rows))) or [RowEdits()] * len(group.rows)
+        for row, edits in zip(group.rows, by_index, strict=True):
+            if row.request.failure is None:
+                yield row.index, tuple(_frozen(edit) for edit in edits)
+
+
+def _frozen(edit: Edit) -> Edit:
+    """A copy: arrays of ids belong to the processor."""
+    kind, ids, values = edit
+    return kind, np.array(ids), None if values is None else np.array(values)
+
+
+def _copied(row: torch.Tensor) -> NDArray[Any]:
+    return np.array(row.numpy())

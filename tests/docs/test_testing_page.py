@@ -1,0 +1,73 @@
+"""docs/testing.md: its examples run, and print what the page shows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport.testing import LAWS, ProcessorRecord
+from logitport.testing.laws import LAWS as OF_PROCESSORS
+
+if TYPE_CHECKING:
+    from logitport.testing.runner import RunningServer
+
+PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
+# Classes of this page are pickled: the module must not be one that an installed package has.
+GLOBALS = {"__name__": "testing_page"}
+
+
+def section(title: str) -> str:
+    return PAGE[PAGE.index(f"## {title}\n") :].partition("\n## ")[0]
+
+
+def blocks(title: str, language: str = "python") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", section(title), re.DOTALL)
+
+
+def first_cells(title: str) -> list[str]:
+    rows = [line for line in section(title).splitlines() if line.startswith("|")][2:]
+    return [row.split("|")[1] for row in rows]
+
+
+def test_the_simulation(capsys: pytest.CaptureFixture[str]) -> None:
+    made: dict[str, Any] = dict(GLOBALS)
+    (block,) = blocks("See what a chain does")
+    exec(block, made)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 15
+    assert "NeverTwiceInARow" in lines[3]
+
+
+def test_the_attributes_exist() -> None:
+    named = [name for cell in first_cells("See what a chain does") for name in re.findall(r"`(\w+)`", cell)]
+    assert len(named) == 10
+    assert set(named) <= set(ProcessorRecord.__dataclass_fields__)
+
+
+@pytest.mark.slow
+def test_the_search_for_defects(capsys: pytest.CaptureFixture[str]) -> None:
+    made: dict[str, Any] = dict(GLOBALS)
+    for block in (*blocks("See what a chain does"), *blocks("Search for defects")):
+        capsys.readouterr()
+        exec(block, made)
+    assert capsys.readouterr().out == blocks("Search for defects", "text")[0]
+
+
+def test_the_laws() -> None:
+    assert tuple(re.findall(r"`(\w+)`", "".join(first_cells("Search for defects")))) == LAWS
+    page = section("Search for defects").replace("`", "").lower()
+    for law in OF_PROCESSORS:
+        assert law.statement.rstrip(".").replace("`", "").lower() in page, law.name
+
+
+@pytest.mark.slow
+def test_the_fixture(logitport_server: RunningServer) -> None:
+    made: dict[str, Any] = dict(GLOBALS)
+    test, options = blocks("A real server in pytest")
+    exec(test, made)
+    made["test_ids_are_denied"](logitport_server)
+    exec(options, made)
+    assert "logitport_server_options" in made
