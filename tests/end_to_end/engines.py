@@ -112,6 +112,12 @@ def generating(engines: Sequence[Engine], pause_seconds: float) -> Iterator[None
             one.result()
 
 
+def start_together(start_server: Callable[..., RunningServer], options: Sequence[Sequence[str]]) -> list[RunningServer]:
+    """Start a server with each of these options, all at the same time: each takes seconds of CPU."""
+    with ThreadPoolExecutor(len(options)) as threads:
+        return list(threads.map(lambda of_one: start_server(*of_one), options))
+
+
 def targets(cluster: Sequence[RunningServer]) -> list[str]:
     return [server.target for server in cluster]
 

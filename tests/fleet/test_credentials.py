@@ -10,7 +10,7 @@ from logitport import NotAuthenticated, ServerUnavailable
 from logitport.connection import TOKEN_VARIABLE
 from logitport.integrations.common import environment
 from logitport_server.access import new_token
-from tests.end_to_end.engines import Engine, kill
+from tests.end_to_end.engines import Engine, kill, start_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ def test_an_engine_moves_with_its_token_and_the_name_of_the_servers(
     tokens.write_text(grant.line)
     files = authority.issue(NAME)
     options = ("--tokens", str(tokens), "--tls-cert", str(files.cert), "--tls-key", str(files.key))
-    cluster = [start_server("--no-entry-points", *options) for _ in range(2)]
+    cluster = start_together(start_server, [("--no-entry-points", *options)] * 2)
     monkeypatch.setenv(environment.TARGET, ",".join(server.target for server in cluster))
     monkeypatch.setenv(environment.CA, str(authority.ca))
     monkeypatch.setenv(TOKEN_VARIABLE, token)

@@ -6,7 +6,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from logitport import Client
-from tests.end_to_end.engines import Engine, busiest, run, sessions_of, targets
+from tests.end_to_end.engines import Engine, busiest, run, sessions_of, start_together, targets
 from tests.waiting import stop
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ MAX_STEP_SECONDS = 5.0
 
 
 def test_a_server_is_stopped(start_server: Callable[..., RunningServer], figure: Callable[[str, float], None]) -> None:
-    cluster = [start_server("--no-entry-points") for _ in range(3)]
+    cluster = start_together(start_server, [("--no-entry-points",)] * 3)
     with Client(targets(cluster), timeout=200) as client:
         engines = [Engine(client, seed, "grpc" if seed % 2 else "auto") for seed in range(8)]
         stopped = busiest(cluster)

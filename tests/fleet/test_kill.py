@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logitport import Client, CustomLogitProcessor, Request, StateLost
-from tests.end_to_end.engines import VOCAB, Engine, busiest, kill, run, sessions_of, targets
+from tests.end_to_end.engines import VOCAB, Engine, busiest, kill, run, sessions_of, start_together, targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ class CountingEngine(Engine):
 
 
 def test_a_server_is_killed(start_server: Callable[..., RunningServer], figure: Callable[[str, float], None]) -> None:
-    cluster = [start_server("--no-entry-points", "--enable-custom-logit-processor") for _ in range(3)]
+    cluster = start_together(start_server, [("--no-entry-points", "--enable-custom-logit-processor")] * 3)
     with Client(targets(cluster), timeout=200) as client:
         engines = [CountingEngine(client, seed) for seed in range(ENGINES)]
         killed = busiest(cluster)

@@ -26,6 +26,7 @@ from logitport import (
     UnknownProcessor,
 )
 from tests.client.programs.runtime.build import repetition_penalty
+from tests.end_to_end.engines import start_together
 from tests.server.registry.stores.redis_servers import RedisServer
 from tests.waiting import wait_until
 
@@ -133,7 +134,7 @@ def test_two_servers_are_one_registry(
     request: pytest.FixtureRequest,
 ) -> None:
     delays = Delays()
-    servers = [start_server(SHIPPED, "--quarantine-after", "1", *options) for _ in range(2)]
+    servers = start_together(start_server, [(SHIPPED, "--quarantine-after", "1", *options)] * 2)
     with ExitStack() as stack:
         one, other = connected(stack, servers)
         ref = one.register(Forces, name="team/forces")
@@ -168,7 +169,7 @@ def penalized(client: Client) -> bool:
 
 
 def test_a_server_that_is_killed(start_server: Callable[..., RunningServer], options: tuple[str, ...]) -> None:
-    servers = [start_server(*options) for _ in range(2)]
+    servers = start_together(start_server, [options] * 2)
     with ExitStack() as stack:
         one, other = connected(stack, servers)
         one.register(PENALTY, name="team/penalty")

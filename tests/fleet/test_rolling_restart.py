@@ -12,7 +12,7 @@ import numpy as np
 from logitport import Client, Request
 from logitport.session.channel import FrameChannel
 from tests.conftest import free_address
-from tests.end_to_end.engines import Engine, generating, sessions_of
+from tests.end_to_end.engines import Engine, generating, sessions_of, start_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,13 +32,11 @@ def test_it_costs_no_request(
     figure: Callable[[str, float], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def start(target: str) -> RunningServer:
-        return start_server("--no-entry-points", "--listen", target, "--move-seconds", "200")
-
     lost: list[Any] = []
     monkeypatch.setattr(FrameChannel, "reopen", lambda self, _: lost.append(self))
     targets = [free_address() for _ in range(3)]
-    cluster = [start(target) for target in targets]
+    options = [("--no-entry-points", "--listen", target, "--move-seconds", "200") for target in targets]
+    cluster = start_together(start_server, options)
     ended = threading.Event()
     with Client(targets, timeout=200) as client, ThreadPoolExecutor(1) as threads:
         engines = [Engine(client, seed) for seed in range(ENGINES)]
@@ -46,11 +44,11 @@ def test_it_costs_no_request(
         moved = 0
         try:
             with generating(engines, FORWARD_PASS_SECONDS):
-                for place, target in enumerate(targets):
+                for place in range(3):
                     moved += sessions_of(cluster[place])[0]
                     cluster[place].process.send_signal(signal.SIGTERM)
                     assert cluster[place].process.wait(200) == 0
-                    cluster[place] = start(target)
+                    cluster[place] = start_server(*options[place])
         finally:
             ended.set()
         assert applied.result() > 0

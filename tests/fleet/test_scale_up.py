@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from logitport import Client
-from tests.end_to_end.engines import Engine, generating, sessions_of, targets
+from tests.end_to_end.engines import Engine, generating, sessions_of, start_together, targets
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ def test_two_servers_become_four(
     start_server: Callable[..., RunningServer], figure: Callable[[str, float], None], tmp_path: Path
 ) -> None:
     path = tmp_path / "servers.json"
-    cluster = [start_server("--no-entry-points", "--max-session-age", str(SESSION_AGE_SECONDS)) for _ in range(4)]
+    options = ("--no-entry-points", "--max-session-age", str(SESSION_AGE_SECONDS))
+    cluster = start_together(start_server, [options] * 4)
     write(path, cluster[:2])
     with ExitStack() as stack:
         clients = [stack.enter_context(Client(f"file:{path}", timeout=200)) for _ in range(ENGINES)]
