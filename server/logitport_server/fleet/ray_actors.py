@@ -23,6 +23,7 @@ from logitport_server.fleet.authentication import require_token_mode
 from logitport_server.fleet.controller import Controller, FleetStatus
 from logitport_server.fleet.directory import PATH, Directory
 from logitport_server.fleet.options import join, parse_serve_options
+from logitport_server.fleet.priority import leave_background
 from logitport_server.fleet.probe import Probe
 from logitport_server.fleet.scaling import FleetLoad
 from logitport_server.fleet.supervisor import (
@@ -58,7 +59,7 @@ class ServerActor:
     """Supervises one server on its node. The server ends with it."""
 
     def __init__(self, options: FleetOptions, index: int) -> None:
-        _start_logging()
+        _prepare_process()
         address, metrics_address = options.addresses(index, ray.util.get_node_ip_address())
         self._supervisor: Supervisor | None = None
         self._report = Report(address, metrics_address)
@@ -92,7 +93,7 @@ class ControllerActor:
     """Runs the controller, and serves the list."""
 
     def __init__(self, options: FleetOptions) -> None:
-        _start_logging()
+        _prepare_process()
         self._options = options
         self._host = options.host or ray.util.get_node_ip_address()
         self._controller: Controller | None = None
@@ -254,5 +255,6 @@ def drain_seconds(config: ServerConfig) -> float:
     return config.move_seconds + config.drain_seconds + _MARGIN_SECONDS
 
 
-def _start_logging() -> None:
+def _prepare_process() -> None:
+    leave_background()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
