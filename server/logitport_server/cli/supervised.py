@@ -14,7 +14,6 @@ from logitport_server.cli.main import main
 from logitport_server.fleet.priority import leave_background
 from logitport_server.sandbox.linux import die_with_parent
 
-
 if __name__ == "__main__":
     parent = int(sys.argv.pop(1))
     # Not SIGTERM: a server that moves its sessions first, or that is stopped, would keep its port from its successor.

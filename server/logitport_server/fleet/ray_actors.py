@@ -17,7 +17,6 @@ import ray
 import ray.util
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayError
 
-from logitport.errors import LogitportError
 from logitport_server.config import StartupError
 from logitport_server.fleet.authentication import require_token_mode
 from logitport_server.fleet.controller import Controller, FleetStatus
@@ -60,19 +59,18 @@ class ServerActor:
 
     def __init__(self, options: FleetOptions, index: int) -> None:
         _prepare_process()
-        address, metrics_address = options.addresses(index, ray.util.get_node_ip_address())
+        addresses = options.addresses(index, ray.util.get_node_ip_address())
         self._supervisor: Supervisor | None = None
-        self._report = Report(address, metrics_address)
+        self._report = Report(addresses.clients, addresses.metrics)
         try:
             config = parse_serve_options(options.serve_options)
-            probe = Probe(address, metrics_address, options.health_tls(config))
-        except (StartupError, LogitportError) as error:
+        except StartupError as error:
             # An actor whose constructor fails is not started again, and does not show the reason.
             self._report = replace(self._report, state="failed", error=str(error))
             return
         self._supervisor = Supervisor(
-            child_command(address, metrics_address, options.serve_options),
-            probe,
+            child_command(addresses, options.serve_options),
+            Probe(addresses.health, addresses.metrics),
             self._report,
             child_environment(os.environ, environment_at_start()),
             Patience(unhealthy=options.unhealthy_seconds, drain=drain_seconds(config)),
