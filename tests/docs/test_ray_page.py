@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from logitport import targets
+from logitport_server import backoff
 from logitport_server.cli import ray
 from logitport_server.cli.root import run
 from logitport_server.config import ServerConfig
-from logitport_server.fleet import directory, options, scaling, supervisor
+from logitport_server.fleet import directory, options, scaling
 from logitport_server.fleet.authentication import VARIABLE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "ray.md").read_text()
@@ -57,10 +58,10 @@ def test_names_and_numbers() -> None:
     assert f"[{directory.METRICS_LABEL}]" in PAGE
     assert f":{options.FleetOptions().list_port}{directory.PATH}" in PAGE
     assert f"export {VARIABLE}=token" in PAGE
-    assert f"delays of up to {supervisor._MAX_DELAY_SECONDS:g} s" in PAGE
+    assert f"delays of up to {backoff._MAX_SECONDS:g} s" in PAGE
     assert f"below {100 * scaling._SLACK:g} %" in PAGE
     assert scaling._SETTLE_SECONDS == 60
-    assert options.FleetOptions().addresses(0, "h") == ("h:20051", "127.0.0.1:21051")
+    assert options.FleetOptions().addresses(0, "h") == ("h:20051", "127.0.0.1:21051", "127.0.0.1:22051")
 
 
 def test_the_example_of_a_client() -> None:

@@ -22,11 +22,11 @@ import pytest
 
 from logitport import Client
 from tests.conftest import COMMAND, environment, free_address
-from tests.end_to_end.test_several_servers import VOCAB, Engine
+from tests.end_to_end.engines import VOCAB, Engine
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -184,7 +184,8 @@ class Fleet:
 @pytest.fixture(scope="session")
 def fleet(cluster: Cluster) -> Iterator[Fleet]:
     port = int(free_address().rpartition(":")[2])
-    options = ["--list-port", str(port), "--port-base", str(port + 1), "--metrics-port-base", str(port + 501)]
+    options = ["--list-port", str(port), "--port-base", str(port + 1), "--metrics-port-base", str(port + 101)]
+    options += ["--health-port-base", str(port + 201)]
     options += ["--sessions-per-server", "4", "--scale-down-seconds", "1"]
     options += ["--", "--no-entry-points", "--device", "cpu", "--max-session-age", "5"]
     fleet = Fleet(cluster, options, f"http://127.0.0.1:{port}/targets", port + 1)
@@ -196,8 +197,13 @@ def fleet(cluster: Cluster) -> Iterator[Fleet]:
     cluster.run("down", "--now")
 
 
+def longest_step(engines: list[Engine]) -> float:
+    """Seconds of the longest step of all engines."""
+    return max(engine.longest_step for engine in engines)
+
+
 @contextmanager
-def generating(fleet: Fleet) -> Iterator[None]:
+def generating(fleet: Fleet) -> Iterator[list[Engine]]:
     """Run engines meanwhile, and some steps longer. They have the list alone, and must get the right tokens."""
     stopping = threading.Event()
     errors: list[BaseException] = []
@@ -220,7 +226,7 @@ def generating(fleet: Fleet) -> Iterator[None]:
             thread.start()
         try:
             wait_until(lambda: errors or all(engine.steps > _MORE_STEPS for engine in engines))
-            yield
+            yield engines
         finally:
             stopping.set()
             for thread in threads:
@@ -229,39 +235,42 @@ def generating(fleet: Fleet) -> Iterator[None]:
         assert sum(engine.wrong for engine in engines) == 0
 
 
-def test_the_actor_of_a_server_is_killed(fleet: Fleet) -> None:
+def test_the_actor_of_a_server_is_killed(fleet: Fleet, figure: Callable[[str, float], None]) -> None:
     fleet.wait_for(2)
     server, actor = fleet.processes(0)
-    with generating(fleet):
+    with generating(fleet) as engines:
         os.kill(actor, signal.SIGKILL)
         wait_until(lambda: not Path(f"/proc/{server}").exists())
         wait_until(lambda: fleet.listed() == fleet.addresses(2)[1:])
         fleet.wait_for(2)
+    figure("actor of one of two servers killed: longest step of 4 engines (s)", longest_step(engines))
     after = fleet.processes(0)
     assert after[0] not in (0, server)
     assert after[1] not in (0, actor)
 
 
-def test_a_server_is_killed(fleet: Fleet) -> None:
+def test_a_server_is_killed(fleet: Fleet, figure: Callable[[str, float], None]) -> None:
     fleet.wait_for(2)
     server, actor = fleet.processes(1)
-    with generating(fleet):
+    with generating(fleet) as engines:
         os.kill(server, signal.SIGKILL)
         wait_until(lambda: fleet.listed() == fleet.addresses(1))
         fleet.wait_for(2)
+    figure("one of two servers on Ray killed: longest step of 4 engines (s)", longest_step(engines))
     after = fleet.processes(1)
     assert after[0] not in (0, server)
     assert after[1] == actor
 
 
-def test_the_controller_is_killed(fleet: Fleet) -> None:
+def test_the_controller_is_killed(fleet: Fleet, figure: Callable[[str, float], None]) -> None:
     fleet.wait_for(2)
     before = [fleet.processes(index) for index in range(2)]
     controller = fleet.controller()
-    with generating(fleet):
+    with generating(fleet) as engines:
         os.kill(controller, signal.SIGKILL)
         wait_until(lambda: fleet.controller() not in (0, controller))
         fleet.wait_for(2)
+    figure("controller on Ray killed: longest step of 4 engines (s)", longest_step(engines))
     assert [fleet.processes(index) for index in range(2)] == before
 
 

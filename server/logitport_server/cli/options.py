@@ -52,16 +52,16 @@ def run_command(
         passes_on: a subcommand, and its field that gets the arguments after "--".
     """
     words = {name, *takewhile(lambda option: not option.startswith("-"), options)}  # of subcommands, too
-    given: dict[str, Any] = {}
+    initial: dict[str, Any] = {}
     if passes_on is not None and "--" in options and options[0] == passes_on[0]:
         place = options.index("--")
         # Not as positional arguments: pydantic would split them at commas, and parse their quotes.
-        given = {name: {passes_on[0]: {passes_on[1]: options[place + 1 :]}}}
+        initial = {name: {passes_on[0]: {passes_on[1]: options[place + 1 :]}}}
         options = options[:place]
     field: Any = (CliSubCommand[model], Field(description=description))  # type: ignore[valid-type, misc] # known at run time
     root = create_model("Logitport", __base__=_Root, **{name: field})
     try:
-        CliApp.run(root, cli_args=[name, *options], **given)
+        CliApp.run(root, cli_args=[name, *options], **initial)
     except (LogitportError, StartupError) as error:
         sys.exit(f"logitport: {error}")
     except ValidationError as error:

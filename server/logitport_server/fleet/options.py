@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003 - pydantic reads the annotations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import CliApp, CliPositionalArg, SettingsConfigDict, SettingsError
 
-from logitport.connection import Tls
+from logitport_server.addresses import is_wildcard
 from logitport_server.config import ServerConfig, StartupError
 
 if TYPE_CHECKING:
@@ -17,7 +16,22 @@ if TYPE_CHECKING:
 _MAX_PORT = (1 << 16) - 1
 _MAX_SERVERS = 1000
 # The fleet gives each server addresses of its own.
-_OF_THE_FLEET = ("--listen", "--metrics-listen")
+_OF_THE_FLEET = ("--listen", "--advertise", "--metrics-listen", "--health-listen", "--targets-file", "--processes")
+_LOOPBACK = "127.0.0.1"
+
+
+class ServerAddresses(NamedTuple):
+    """Where one server listens.
+
+    Attributes:
+        clients: HOST:PORT of its gRPC service.
+        metrics: HOST:PORT of its metrics.
+        health: HOST:PORT of its health checks, without TLS.
+    """
+
+    clients: str
+    metrics: str
+    health: str
 
 
 class FleetOptions(BaseModel):
@@ -54,18 +68,18 @@ class FleetOptions(BaseModel):
     metrics_port_base: int = Field(
         21051, ge=1, le=_MAX_PORT, description="port of the first server's metrics; the others have the next ports"
     )
+    health_port_base: int = Field(
+        22051,
+        ge=1,
+        le=_MAX_PORT,
+        description="port of the first server's health checks, on loopback; the others have the next ports",
+    )
     expose_metrics: bool = Field(
         False, description="serve metrics on the servers' address instead of loopback, for a Prometheus elsewhere"
     )
     gpus_per_server: float = Field(
         0.0, ge=0, description="GPUs that Ray reserves for each server; Ray hides the GPUs of servers without one"
     )
-    tls_ca: Path | None = Field(
-        None, description="PEM certificates of the authorities for the servers' certificate, for health checks"
-    )
-    tls_cert: Path | None = Field(None, description="PEM client certificate for health checks, if servers require one")
-    tls_key: Path | None = Field(None, description="PEM private key of the client certificate")
-    tls_server_name: str = Field("", description="name in the servers' certificate, if it is not their host")
     namespace: str = Field("logitport", min_length=1, description="Ray namespace of the fleet")
     serve_options: CliPositionalArg[list[str]] = Field(
         default=[], description="options of `logitport serve` for all servers, after --"
@@ -81,22 +95,19 @@ class FleetOptions(BaseModel):
         """Maximum number of servers."""
         return self.servers if self.max is None else self.max
 
-    def addresses(self, index: int, node: str) -> tuple[str, str]:
-        """Return HOST:PORT of a server and of its metrics.
+    def addresses(self, index: int, node: str) -> ServerAddresses:
+        """Return the addresses of a server.
 
         Args:
             index: number of the server, 0 or more. A server that is replaced keeps it.
             node: address of the node on which the server runs.
         """
         host = self.host or node
-        metrics_host = host if self.expose_metrics else "127.0.0.1"
-        return join(host, self.port_base + index), join(metrics_host, self.metrics_port_base + index)
-
-    def health_tls(self, config: ServerConfig) -> Tls | None:
-        """Return the settings of health checks of a server with this configuration; None without encryption."""
-        if config.tls_cert is None:
-            return None
-        return Tls(ca=self.tls_ca, cert=self.tls_cert, key=self.tls_key, server_name=self.tls_server_name)
+        return ServerAddresses(
+            join(host, self.port_base + index),
+            join(host if self.expose_metrics else _LOOPBACK, self.metrics_port_base + index),
+            join(_LOOPBACK, self.health_port_base + index),
+        )
 
     def differs_in_size_only(self, other: FleetOptions) -> bool:
         """Whether a running fleet with the other options can continue with these."""
@@ -108,7 +119,7 @@ class FleetOptions(BaseModel):
     @field_validator("host")
     @classmethod
     def _check_host(cls, host: str | None) -> str | None:
-        if host in ("0.0.0.0", "::", "[::]"):  # noqa: S104 - it is refused
+        if host is not None and is_wildcard(join(host, 1)):
             raise ValueError(f"clients cannot connect to {host}; leave --host out, or give an address of the nodes")
         return host
 
@@ -122,21 +133,17 @@ class FleetOptions(BaseModel):
 
     @model_validator(mode="after")
     def _check_ports(self) -> FleetOptions:
-        last = {
-            option: base + self.max_servers - 1
-            for option, base in (("--port-base", self.port_base), ("--metrics-port-base", self.metrics_port_base))
+        bases = {
+            "--port-base": self.port_base,
+            "--metrics-port-base": self.metrics_port_base,
+            "--health-port-base": self.health_port_base,
         }
-        for option, port in last.items():
-            if port > _MAX_PORT:
-                raise ValueError(f"{option}: the last of {self.max_servers} servers would have port {port}; lower it")
-        ranges = {
-            "--list-port": range(self.list_port, self.list_port + 1),
-            "--port-base": range(self.port_base, last["--port-base"] + 1),
-            "--metrics-port-base": range(self.metrics_port_base, last["--metrics-port-base"] + 1),
-        }
-        taken: dict[int, str] = {}
-        for option, ports in ranges.items():
-            for port in ports:
+        taken = {self.list_port: "--list-port"}
+        for option, base in bases.items():
+            last = base + self.max_servers - 1
+            if last > _MAX_PORT:
+                raise ValueError(f"{option}: the last of {self.max_servers} servers would have port {last}; lower it")
+            for port in range(base, last + 1):
                 if port in taken:
                     raise ValueError(f"{taken[port]} and {option} both use port {port} with {self.max_servers} servers")
                 taken[port] = option
@@ -147,8 +154,8 @@ class FleetOptions(BaseModel):
         for option in self.serve_options:
             if option.partition("=")[0] in _OF_THE_FLEET:
                 raise ValueError(
-                    f"{option.partition('=')[0]} after --: the fleet chooses the addresses of its servers; use --host, "
-                    "--port-base and --metrics-port-base"
+                    f"{option.partition('=')[0]} after --: the fleet chooses the addresses of its servers; see --host, "
+                    "--port-base, --servers and the list"
                 )
         return self
 

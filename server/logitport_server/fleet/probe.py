@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -12,9 +11,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from logitport import calls
 from logitport.connection import Connection
-
-if TYPE_CHECKING:
-    from logitport.connection import Tls
 
 _TIMEOUT_SECONDS = 3.0
 
@@ -38,15 +34,14 @@ class Probe:
     """Checks one server. Needs no token: health checks and metrics require none.
 
     Args:
-        address: HOST:PORT of the server.
+        health_address: HOST:PORT of the server's health checks, without TLS.
         metrics_address: HOST:PORT of its metrics.
-        tls: settings of the health checks; None without encryption.
     """
 
-    def __init__(self, address: str, metrics_address: str, tls: Tls | None) -> None:
+    def __init__(self, health_address: str, metrics_address: str) -> None:
         self._metrics_address = metrics_address
-        connection = Connection.prepare("", tls)
-        self._channel = connection.channel(grpc, address, calls.DEFAULT_MAX_MESSAGE_BYTES, retries=False)
+        connection = Connection.prepare("", None)
+        self._channel = connection.channel(grpc, health_address, calls.DEFAULT_MAX_MESSAGE_BYTES, retries=False)
         self._health = health_pb2_grpc.HealthStub(self._channel)
 
     def is_serving(self) -> bool:

@@ -17,12 +17,12 @@ import ray
 import ray.util
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayError
 
-from logitport.errors import LogitportError
 from logitport_server.config import StartupError
 from logitport_server.fleet.authentication import require_token_mode
 from logitport_server.fleet.controller import Controller, FleetStatus
 from logitport_server.fleet.directory import PATH, Directory
 from logitport_server.fleet.options import join, parse_serve_options
+from logitport_server.fleet.priority import leave_background
 from logitport_server.fleet.probe import Probe
 from logitport_server.fleet.scaling import FleetLoad
 from logitport_server.fleet.supervisor import (
@@ -58,20 +58,19 @@ class ServerActor:
     """Supervises one server on its node. The server ends with it."""
 
     def __init__(self, options: FleetOptions, index: int) -> None:
-        _start_logging()
-        address, metrics_address = options.addresses(index, ray.util.get_node_ip_address())
+        _prepare_process()
+        addresses = options.addresses(index, ray.util.get_node_ip_address())
         self._supervisor: Supervisor | None = None
-        self._report = Report(address, metrics_address)
+        self._report = Report(addresses.clients, addresses.metrics)
         try:
             config = parse_serve_options(options.serve_options)
-            probe = Probe(address, metrics_address, options.health_tls(config))
-        except (StartupError, LogitportError) as error:
+        except StartupError as error:
             # An actor whose constructor fails is not started again, and does not show the reason.
             self._report = replace(self._report, state="failed", error=str(error))
             return
         self._supervisor = Supervisor(
-            child_command(address, metrics_address, options.serve_options),
-            probe,
+            child_command(addresses, options.serve_options),
+            Probe(addresses.health, addresses.metrics),
             self._report,
             child_environment(os.environ, environment_at_start()),
             Patience(unhealthy=options.unhealthy_seconds, drain=drain_seconds(config)),
@@ -92,7 +91,7 @@ class ControllerActor:
     """Runs the controller, and serves the list."""
 
     def __init__(self, options: FleetOptions) -> None:
-        _start_logging()
+        _prepare_process()
         self._options = options
         self._host = options.host or ray.util.get_node_ip_address()
         self._controller: Controller | None = None
@@ -254,5 +253,6 @@ def drain_seconds(config: ServerConfig) -> float:
     return config.move_seconds + config.drain_seconds + _MARGIN_SECONDS
 
 
-def _start_logging() -> None:
+def _prepare_process() -> None:
+    leave_background()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

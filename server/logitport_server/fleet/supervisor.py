@@ -13,17 +13,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from logitport_server.backoff import Backoff
 from logitport_server.fleet.probe import ServerLoad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from logitport_server.fleet.options import ServerAddresses
 
 State = Literal["starting", "ready", "unhealthy", "draining", "ended", "failed"]
 
 _READY_LINE = "logitport listening on "
 _POLL_SECONDS = 0.2
 _CHECK_SECONDS = 1.0
-_MIN_DELAY_SECONDS, _MAX_DELAY_SECONDS = 0.5, 30.0
 _KEPT_LINES = 20
 # Ray limits the threads of an actor's libraries to its CPUs, which are none, and redirects breakpoints to itself.
 _SET_BY_RAY = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT")
@@ -112,18 +114,17 @@ class Supervisor:
 
     def run(self) -> None:
         """Supervise the server until it was drained."""
-        delay = _MIN_DELAY_SECONDS
+        backoff = Backoff()
+        backoff.next()
         while not self._leaving.is_set():
-            was_ready = self._run_process()
-            if self._leaving.is_set():
+            self._run_process()
+            if self._leaving.wait(backoff.next()):
                 break
-            delay = _MIN_DELAY_SECONDS if was_ready else min(2 * delay, _MAX_DELAY_SECONDS)
-            self._leaving.wait(delay)
             self.report = replace(self.report, restarts=self.report.restarts + 1)
         self.report = replace(self.report, state="ended", pid=0, load=ServerLoad())
 
-    def _run_process(self) -> bool:
-        """Start a process, and return when it has ended. Returns whether it was ready."""
+    def _run_process(self) -> None:
+        """Start a process, and return when it has ended."""
         process = subprocess.Popen(  # noqa: S603 - the command is our own
             self._command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(self._environment)
         )
@@ -138,7 +139,6 @@ class Supervisor:
         if self.report.state != "draining":
             state: State = "unhealthy" if was_ready else "failed"
             self.report = replace(self.report, state=state, pid=0, load=ServerLoad(), error=output.last_lines)
-        return was_ready
 
     def _watch(self, process: subprocess.Popen[str], output: _Output) -> bool:
         """Check a process until it has ended, or has to be killed. Returns whether it was ready."""
@@ -217,9 +217,9 @@ class _Output:
                     self.is_listening.set()
 
 
-def child_command(address: str, metrics_address: str, options: Sequence[str]) -> list[str]:
+def child_command(addresses: ServerAddresses, options: Sequence[str]) -> list[str]:
     """Return the command of a server that ends with this process."""
-    own = ["--listen", address, "--metrics-listen", metrics_address]
+    own = ["--listen", addresses.clients, "--metrics-listen", addresses.metrics, "--health-listen", addresses.health]
     module = "logitport_server.cli.supervised"
     return [sys.executable, "-m", module, str(os.getpid()), "serve", *options, *own]
 

@@ -15,7 +15,7 @@ from logitport import ServerUnavailable
 from logitport.targets import AddressList, source_of
 from logitport_server.fleet.directory import METRICS_LABEL, PATH, Directory, document
 from logitport_server.fleet.supervisor import Report
-from tests.end_to_end.conftest import Authority
+from tests.certificates import Authority
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from logitport import Client, Request, Tls
+from logitport import Client, Request
 from logitport_server.fleet.probe import Probe, ServerLoad, parse_load
+from tests.certificates import Authority
 from tests.conftest import free_address
-from tests.end_to_end.conftest import Authority
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def test_a_server_with_a_session(server: RunningServer, client: Client) -> None:
     metrics = re.sub(r"http://(.*)/metrics", r"\1", server.metrics_url)
-    probe = Probe(server.target, metrics, None)
+    probe = Probe(server.target, metrics)
     try:
         assert probe.is_serving()
         before = probe.load()
@@ -45,24 +45,19 @@ def test_a_server_that_requires_certificates_and_tokens(
     start_server: Callable[..., RunningServer], tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path)
-    files, own = authority.issue("servers.example"), authority.issue("fleet")
-    tokens = tmp_path / "tokens"
+    files, tokens, health = authority.issue_server(), tmp_path / "tokens", free_address()
     tokens.touch()
     options = {"--tls-cert": files.cert, "--tls-key": files.key, "--tls-client-ca": authority.ca, "--tokens": tokens}
-    server = start_server(*(str(part) for option in options.items() for part in option))
-    for tls, expected in (
-        (Tls(authority.ca, own.cert, own.key, "servers.example"), True),
-        (Tls(authority.ca, own.cert, own.key), False),
-        (Tls(authority.ca, server_name="servers.example"), False),
-        (None, False),
-    ):
-        probe = Probe(server.target, free_address(), tls)
-        assert probe.is_serving() == expected
-        probe.close()
+    server = start_server("--health-listen", health, *(str(part) for option in options.items() for part in option))
+    probe = Probe(health, free_address())
+    assert probe.is_serving()
+    server.stop()
+    assert not probe.is_serving()
+    probe.close()
 
 
 def test_no_server() -> None:
-    probe = Probe(free_address(), free_address(), None)
+    probe = Probe(free_address(), free_address())
     assert not probe.is_serving()
     assert probe.load() is None
     probe.close()

@@ -69,8 +69,9 @@ class Supervised:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_POLL_SECONDS", "_CHECK_SECONDS", "_MIN_DELAY_SECONDS", "_MAX_DELAY_SECONDS"):
+    for name in ("_POLL_SECONDS", "_CHECK_SECONDS"):
         monkeypatch.setattr(module, name, 0.02)
+    monkeypatch.setattr("logitport_server.backoff._MAX_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -157,13 +158,14 @@ def test_a_process_that_does_not_drain_is_killed(supervise: Callable[..., Superv
 def test_the_server_ends_with_its_supervisor() -> None:
     program = (
         "import os, subprocess, sys, time\n"
+        "from logitport_server.fleet.options import ServerAddresses\n"
         "from logitport_server.fleet.supervisor import child_command\n"
-        "child = subprocess.Popen(child_command(sys.argv[1], sys.argv[2], ['--no-entry-points']),\n"
+        "child = subprocess.Popen(child_command(ServerAddresses(*sys.argv[1:]), ['--no-entry-points']),\n"
         "                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(600)\n"
     )
-    command = [sys.executable, "-c", program, free_address(), free_address()]
+    command = [sys.executable, "-c", program, *(free_address() for _ in range(3))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
