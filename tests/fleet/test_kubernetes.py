@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 yaml = pytest.importorskip("yaml")
 
-FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "deploy" / "kubernetes"
 COMPONENTS = sorted(folder.name for folder in (FOLDER / "components").iterdir())
 VARIANTS = ["base", *COMPONENTS, "example"]
 # The first version of which the manifests use no feature that is off by default, and the last one that is known.
@@ -228,7 +229,7 @@ def test_the_server_runs_in_such_a_container(tmp_path: Path) -> None:
             text = text.replace(old, new)
         return text
 
-    binds = ["--bind", temporary, "/tmp"]
+    binds = ["--bind", temporary, "/tmp", "--ro-bind", str(ROOT), str(ROOT)]  # the project may be below /tmp
     for it in container["volumeMounts"]:
         if it["mountPath"] in folders:
             folder = str(folders[it["mountPath"]])
