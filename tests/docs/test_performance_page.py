@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import publish, report
+from benchmarks.fleet import publish as fleet
 from benchmarks.hostile import publish as hostile
 
 ROOT = Path(__file__).parents[2]
@@ -14,12 +15,17 @@ PAGE = (ROOT / "docs" / "performance.md").read_text()
 README = (ROOT / "README.md").read_text()
 
 
-@pytest.mark.parametrize(("page", "names"), [(PAGE, {"bench", "bench-cases", "hostile"}), (README, {"bench-step"})])
+@pytest.mark.parametrize(
+    ("page", "names"), [(PAGE, {"bench", "bench-cases", "fleet", "hostile"}), (README, {"bench-step"})]
+)
 def test_each_page_has_its_part_of_the_latest_results(page: str, names: set[str]) -> None:
     results = ROOT / "benchmarks" / "results"
     texts = publish.texts(report.load_latest(results)) | hostile.texts(results / "hostile")
+    texts |= fleet.texts(results / "fleet")
     shown = dict(re.findall(r"<!-- ([\w-]+):begin -->\n(.*?)<!-- \1:end -->", page, re.DOTALL))
-    assert shown == {name: texts[name] for name in names}, "run `make bench-publish` or `make hostile-publish`"
+    assert shown == {name: texts[name] for name in names}, (
+        "run `make bench-publish`, `hostile-publish` or `bench-fleet-publish`"
+    )
 
 
 def test_the_picture_is_committed() -> None:

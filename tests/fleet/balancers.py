@@ -85,10 +85,14 @@ def server_options(name: str, authority: Authority) -> tuple[str, ...]:
     return ("--keepalive-seconds", "1", "--tls-cert", str(files.cert), "--tls-key", str(files.key))
 
 
+def find_program(name: str) -> str | None:
+    """Path of a program, beside the interpreter or on the path; None if it is not installed."""
+    return shutil.which(name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"], "/usr/sbin"]))
+
+
 def _program(name: str) -> str:
-    """Path of a program, beside the interpreter or on the path. Skips the test where it is not installed."""
-    folders = [str(Path(sys.executable).parent), os.environ["PATH"], "/usr/sbin"]
-    return shutil.which(name, path=os.pathsep.join(folders)) or pytest.skip(f"{name} is not installed")
+    """Path of a program. Skips the test where it is not installed."""
+    return find_program(name) or pytest.skip(f"{name} is not installed")
 
 
 def _replaced(text: str, replacements: dict[str, str]) -> str:

@@ -45,10 +45,11 @@ def test_the_options_of_a_command_need_no_torch(command: str) -> None:
 def test_serve_starts_the_zygote_before_it_imports_torch() -> None:
     code = """
 import sys
-from logitport_server.cli import root, serve
+from logitport_server.cli import root
+from logitport_server.processes import single
 def start(config):
     sys.exit(f"torch imported: {'torch' in sys.modules}")
-serve.start_first_zygote = start
+single.start_first_zygote = start
 root.run(["serve"])
 """
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=200)

@@ -1,0 +1,39 @@
+"""The parts of `make bench-fleet` with small batches. The assertions do not depend on the speed of the machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from benchmarks.fleet import balanced, more_servers, publish, replay
+from benchmarks.machine import describe
+from benchmarks.report import Report, load_latest, save
+from benchmarks.workloads import Workload
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(balanced, "_ROWS", (3,))
+    for module, name, value in (
+        *((part, "_STEPS", 2) for part in (balanced, more_servers)),
+        *((part, "_WORKLOAD", Workload(rows=3, history=64)) for part in (more_servers, replay)),
+        (more_servers, "_SERVERS", (2,)),
+        (replay, "_LOSSES", 2),
+    ):
+        monkeypatch.setattr(module, name, value)
+
+
+def test_every_part_measures_and_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(balanced, "find_program", lambda name: None)
+    found = Report(describe(), "2026-11-22 12:00")
+    for part in (balanced.steps, replay.replay, more_servers.more_servers):
+        found.add(part.__name__, part(), 1.0, 0.1)
+    save(found, tmp_path / "results" / "machine-2026-11-22.json")
+    assert load_latest(tmp_path / "results") == found
+    assert {row.contestant for row in found.rows} == {"one target", "a list of targets"}
+    assert all(line.measured.value > 0 for line in found.bar)
+    text = publish.texts(tmp_path / "results")["fleet"]
+    assert all(line.case in text for line in found.bar)
