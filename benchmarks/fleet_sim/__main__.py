@@ -1,7 +1,7 @@
 """The command: `python -m benchmarks.fleet_sim measure`, `check`, `simulate` and `publish`.
 
-`measure` saves the costs of this machine; `check` measures only the checks again, and adds them to the latest saved costs.
-`simulate` simulates fleets with the latest saved costs and saves the results. `publish` writes the latest results into
+`measure` saves the costs of this machine. `check` measures only the checks again, for the latest saved costs.
+`simulate` simulates fleets with the latest saved costs, and saves the results. `publish` writes the latest results into
 docs/scaling.md, and draws its picture.
 """
 
@@ -23,17 +23,18 @@ def main(arguments: list[str]) -> None:
         measured = measure.measure()
         costs.save(measured, costs.RESULTS / f"{costs.MEASURED}-{describe().slug}-{measured.started[:10]}.json")
     elif command == "check":
-        from benchmarks.fleet_sim import measure
+        from benchmarks.fleet_sim import checks
 
         path = costs.latest(costs.MEASURED)
-        measured = costs.load(path)
-        costs.save(replace(measured, levels=measure.levels(), storms=measure.storms()), path)
+        measured, storms = costs.load(path), checks.storms()
+        again = checks.with_shares(measured.costs, storms[0])
+        costs.save(replace(measured, costs=again, levels=checks.levels(), storms=storms), path)
     elif command == "simulate":
-        from benchmarks.fleet_sim import publish, scenarios
+        from benchmarks.fleet_sim import results, scenarios
 
         path = costs.latest(costs.MEASURED)
-        simulated = publish.Simulated(path.name, **scenarios.simulate(costs.load(path)))
-        publish.save(simulated, path.with_name(path.name.replace(costs.MEASURED, costs.SIMULATED)))
+        simulated = results.Simulated(path.name, **scenarios.simulate(costs.load(path)))
+        results.save(simulated, path.with_name(path.name.replace(costs.MEASURED, costs.SIMULATED)))
     elif command == "publish":
         from benchmarks.fleet_sim import publish
 

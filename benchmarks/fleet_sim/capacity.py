@@ -3,28 +3,52 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from logitport.targets import _MIN_AGE_SECONDS, MAX_DOCUMENT_BYTES
+from logitport.targets import MAX_DOCUMENT_BYTES
 from logitport_server.config import ServerConfig
 from logitport_server.registry.poller import INTERVAL_SECONDS as POLL_SECONDS
 
 if TYPE_CHECKING:
     from benchmarks.fleet_sim.costs import Costs
-    from benchmarks.fleet_sim.model import EngineKind
 
 # Share of a core that steps may use: with all servers, and after the loss of one or of a tenth.
 TARGET, AFTER_LOSS = 0.6, 0.8
 # Bytes of one address in a document, such as "10.0.0.1:50051" with its quotes and comma, rounded up.
 _ADDRESS_BYTES = 26
+MAX_ADDRESSES = MAX_DOCUMENT_BYTES // _ADDRESS_BYTES
 # An A record that refers to the name of the question, and the header with the question: RFC 1035, 3.2.1 and 4.1.
 _RECORD_BYTES, _HEADER_BYTES = 16, 60
-# What fits an answer over UDP without fragments, the default of resolvers since the DNS Flag Day 2020; and any answer.
-UDP_BYTES, DNS_BYTES = 1232, 65_535
-LIST_BYTES = MAX_DOCUMENT_BYTES
-LIST_AGE_SECONDS = _MIN_AGE_SECONDS
+# What fits an answer over UDP without fragments, the default of resolvers since the DNS Flag Day 2020.
+UDP_BYTES = 1232
+MAX_RECORDS = (UDP_BYTES - _HEADER_BYTES) // _RECORD_BYTES
 MAX_CONNECTIONS: int = ServerConfig.model_fields["max_connections"].get_default()
 KEEPALIVE_SECONDS: float = ServerConfig.model_fields["keepalive_seconds"].get_default()
+
+# The session age of the table of directories, and the engines of its lists.
+_SESSION_AGE = 3600.0
+_LISTS = (100, 1000, 10_000, 100_000)
+
+
+@dataclass(frozen=True)
+class EngineKind:
+    """An engine's batch.
+
+    Attributes:
+        rows: requests, of one row each.
+        history: ids of each request.
+        steps_a_second: of an engine that does not wait for edits.
+    """
+
+    rows: int = 64
+    history: int = 4096
+    steps_a_second: float = 25.0
+
+
+# The engines of the simulation, and those with long histories.
+KIND = EngineKind()
+LONG = EngineKind(history=32_768)
 
 
 def engine_cores(costs: Costs, kind: EngineKind) -> float:
@@ -76,8 +100,12 @@ class Directory(NamedTuple):
     polls: float
 
 
-def directory(costs: Costs, kind: EngineKind, engines: int, session_age: float) -> Directory:
-    """Compute the load of one list that serves this many engines."""
+def directories(costs: Costs, kind: EngineKind = KIND) -> list[Directory]:
+    """Compute the load of lists of several sizes."""
+    return [_directory(costs, kind, engines) for engines in _LISTS]
+
+
+def _directory(costs: Costs, kind: EngineKind, engines: int) -> Directory:
     servers = servers_needed(costs, kind, engines)
     lost = math.ceil(engines / servers)
     return Directory(
@@ -85,8 +113,8 @@ def directory(costs: Costs, kind: EngineKind, engines: int, session_age: float) 
         servers,
         servers * _ADDRESS_BYTES,
         _HEADER_BYTES + servers * _RECORD_BYTES,
-        engines / session_age,
-        2 * engines / session_age / servers,
+        engines / _SESSION_AGE,
+        2 * engines / _SESSION_AGE / servers,
         lost,
         2 * lost / (servers - 1),
         servers / POLL_SECONDS,

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     import simpy
 
-    from benchmarks.fleet_sim.model import Fleet, Node
+    from benchmarks.fleet_sim.model import Fleet
+    from benchmarks.fleet_sim.node import Node
 
 # All engines are one principal, as with one token for all of them.
 MAX_SESSIONS: int = min(

@@ -41,10 +41,11 @@ class Costs:
         step_alone, row_step_alone: the same for a single engine that steps without pauses.
         step_local, row_step_local: the same for a single engine over the local transport.
         open: opening a session, with its connection.
-        replay_request: admission of a request, without its ids.
+        replay_request: admission of a request, without its ids, with its share of the opening and the first step.
         replay_id: each id of its history.
         replay_id_client: each id, in the engine that sends it.
-        steps_share: share of a core that steps get while replays are computed on it.
+        steps_share, replays_share: shares of a core that steps and replays get while there are both; switching between
+            them takes the rest.
         get_load: one GetLoad, in the server.
         get_load_client: one GetLoad, in the client.
         keepalive: one ping of an idle connection, in the server.
@@ -66,6 +67,7 @@ class Costs:
     replay_id: float
     replay_id_client: float
     steps_share: float
+    replays_share: float
     get_load: float
     get_load_client: float
     keepalive: float
@@ -140,7 +142,7 @@ class Measured:
         steps: the costs of steps, each as it was measured.
         check_rows, check_steps_a_second: engines of `levels`.
         levels: a server with more and more engines.
-        storms: replays beside steps; the first one gives `Costs.steps_share`, the others check it.
+        storms: replays beside steps; the first one gives the shares of a core, the others check them.
     """
 
     machine: str

@@ -12,18 +12,14 @@ import os
 import random
 import sys
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import grpc.aio
-import numpy as np
 
 from benchmarks.workloads import Workload
 from logitport import Request
 from logitport.session.frames import Handle, add_frames, step_frame
 from logitport_proto.processing_pb2 import OpenSession, SessionRequest, SessionResponse
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _METHOD = "/logitport.v1.LogitProcessing/Session"
 _SEED = 5
@@ -41,7 +37,7 @@ class Load(NamedTuple):
         history: ids of each request before the first step.
         steps_a_second: of each engine; 0 for the next step as soon as the reply has arrived.
         seconds: how long.
-        storm: number of further sessions that are opened at half of that time, all at once, and then send as the others.
+        storm: number of further sessions that are opened at half of that time, all at once, and then step, too.
         core: the processor core of the process.
     """
 

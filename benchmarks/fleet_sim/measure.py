@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import http.server
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
 import numpy as np
 
 from benchmarks.contestants import Service
-from benchmarks.fleet_sim.costs import Costs, Level, Measured, StepCost, Storm, fit
-from benchmarks.fleet_sim.load import Latencies, Load
+from benchmarks.fleet_sim import checks
+from benchmarks.fleet_sim.costs import Costs, Measured, StepCost, fit
+from benchmarks.fleet_sim.load import Load
+from benchmarks.fleet_sim.pinned import LOAD_CORE, pinned, quartile, report, under_load
 from benchmarks.kinds import BAN, NGRAM, THINKING
 from benchmarks.machine import Bystanders, describe
-from benchmarks.measure import LOWER_QUARTILE, ROUNDS
+from benchmarks.measure import ROUNDS
 from benchmarks.servers import connected, logitport_server
 from benchmarks.workloads import Workload
 from logitport import Request
@@ -35,17 +33,11 @@ if TYPE_CHECKING:
     from benchmarks.contestants import Transport
     from benchmarks.servers import Server
 
-_SERVER_CORE, _LOAD_CORE = 0, 1
 _ROWS = (8, 64, 256)
 # Engines and their rate for each number of rows: the server is then about half busy.
 _HALF_BUSY = {8: (40, 30.0), 64: (16, 30.0), 256: (8, 20.0)}
 _HISTORIES = (1024, 8192, 32_768)
 _REPLAYING = 4
-# A server of many engines, with a size of step and a rate that gave none of the costs.
-_CHECK_ROWS, _CHECK_STEPS = 32, 40.0
-_LEVELS = (4, 8, 16, 24, 32, 36, 40, 44, 48, 52, 56, 60)
-_LEVEL_SECONDS = 4.0
-_STORMS = ((24, 8, 32_768), (12, 8, 32_768), (24, 4, 16_384))
 _CALLS = 500
 _SESSIONS = 100
 
@@ -54,7 +46,7 @@ def measure() -> Measured:
     """Measure everything, in about ten minutes."""
     started, bystanders = time.strftime("%Y-%m-%d %H:%M"), Bystanders()
     steps = [*_steps_of_many(), *_steps_of_one("grpc"), *_steps_of_one("local")]
-    checked, stormed = levels(), storms()
+    checked, stormed = checks.levels(), checks.storms()
     by_load = {
         load: fit([(step.rows, step.seconds) for step in steps if step.load == load])
         for load in dict.fromkeys(step.load for step in steps)
@@ -72,8 +64,7 @@ def measure() -> Measured:
         request,
         of_id,
         _replay_of_client(),
-        # The part of the storm in which the processor served steps: their number, times the time of each.
-        stormed[0].steps * (many[0] + many[1] * 64),
+        *(0.0, 0.0),  # the shares follow from the storms
         get_load,
         get_load_client,
         _keepalive(),
@@ -84,73 +75,29 @@ def measure() -> Measured:
         _start(),
     )
     return Measured(
-        describe().described, started, bystanders.share(), costs, steps, _CHECK_ROWS, _CHECK_STEPS, checked, stormed
+        machine=describe().described,
+        started=started,
+        others=bystanders.share(),
+        costs=checks.with_shares(costs, stormed[0]),
+        steps=steps,
+        check_rows=checks.CHECK_ROWS,
+        check_steps_a_second=checks.CHECK_STEPS,
+        levels=checked,
+        storms=stormed,
     )
-
-
-def _quartile(values: list[float]) -> float:
-    return float(np.quantile(values, LOWER_QUARTILE))
-
-
-def _report(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def pin(server: Server, core: int) -> None:
-    """Run all threads of a server on one core."""
-    for thread in Path(f"/proc/{server.pid}/task").iterdir():
-        os.sched_setaffinity(int(thread.name), {core})
-
-
-def under_load(server: Server, load: Load) -> tuple[Latencies, float, float, float]:
-    """Run a load. Returns what it received, seconds, processor seconds of the server, and those of others on its core."""
-    command = [sys.executable, "-m", "benchmarks.fleet_sim.load"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-
-        def send(line: str) -> None:
-            assert process.stdin is not None
-            process.stdin.write(line + "\n")
-            process.stdin.flush()
-
-        send(json.dumps(load._asdict()))
-        assert process.stdout.readline() == "open\n"
-        before = server.cpu_seconds, _busy(_SERVER_CORE), time.perf_counter()
-        send("")
-        assert process.stdout.readline() == "done\n"
-        after = server.cpu_seconds, _busy(_SERVER_CORE), time.perf_counter()
-        send("")
-        latencies = Latencies(**json.loads(process.stdout.read()))
-    used, busy, seconds = (late - early for early, late in zip(before, after, strict=True))
-    return latencies, seconds, used, max(0.0, busy - used)
-
-
-def _busy(core: int) -> float:
-    """Processor time of all processes on one core since the machine's start."""
-    (line,) = [line for line in Path("/proc/stat").read_text().splitlines() if line.startswith(f"cpu{core} ")]
-    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, line.split()[1:9])
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-
-
-@contextmanager
-def _pinned(*options: str) -> Iterator[Server]:
-    with logitport_server(*options) as server:
-        pin(server, _SERVER_CORE)
-        yield server
 
 
 def _steps_of_many() -> Iterator[StepCost]:
     """Steps of many engines, which keep the server half busy."""
     for rows, (engines, steps) in _HALF_BUSY.items():
         spent = []
-        with _pinned() as server:
+        with pinned() as server:
             for _ in range(ROUNDS):
-                load = Load(server.target, engines, rows, 4096, steps, 3.0, core=_LOAD_CORE)
+                load = Load(server.target, engines, rows, 4096, steps, 3.0, core=LOAD_CORE)
                 latencies, _, used, _ = under_load(server, load)
                 spent.append(used / latencies.sent)
-        _report(f"many engines, gRPC, {rows} rows: {spent}")
-        yield StepCost("many engines, gRPC", rows, _quartile(spent), min(spent), max(spent))
+        report(f"many engines, gRPC, {rows} rows: {spent}")
+        yield StepCost("many engines, gRPC", rows, quartile(spent), min(spent), max(spent))
 
 
 def _steps_of_one(transport: Transport) -> Iterator[StepCost]:
@@ -166,81 +113,22 @@ def _steps_of_one(transport: Transport) -> Iterator[StepCost]:
                 spent.append((server.cpu_seconds - before) / len(sampled))
             service.close()
         name = "gRPC" if transport == "grpc" else transport
-        _report(f"one engine, {name}, {rows} rows: {spent}")
-        yield StepCost(f"one engine, {name}", rows, _quartile(spent), min(spent), max(spent))
-
-
-def levels() -> list[Level]:
-    """A server with more and more engines; of three rounds the one with the least use by other processes."""
-    found = []
-    with _pinned() as server:
-        for engines in _LEVELS:
-            rounds = []
-            for _ in range(3):
-                load = Load(server.target, engines, _CHECK_ROWS, 4096, _CHECK_STEPS, _LEVEL_SECONDS, core=_LOAD_CORE)
-                latencies, seconds, used, others = under_load(server, load)
-                p50, p99 = np.percentile(latencies.steps, (50, 99))
-                achieved = latencies.sent / (engines * _CHECK_STEPS * (_LEVEL_SECONDS - 0.5 / _CHECK_STEPS))
-                rounds.append(
-                    Level(
-                        engines,
-                        used / seconds,
-                        others / seconds,
-                        used / latencies.sent,
-                        achieved,
-                        float(p50),
-                        float(p99),
-                    )
-                )
-            found.append(min(rounds, key=lambda level: level.others))
-            _report(str(found[-1]))
-            if found[-1].achieved < 0.8:
-                break
-    return found
-
-
-def storms() -> list[Storm]:
-    """Replays beside steps."""
-    return [_storm(*storm) for storm in _STORMS]
-
-
-def _storm(engines: int, replaying: int, history: int) -> Storm:
-    """Replays beside steps of 64 rows; of three rounds the one with the least use by other processes."""
-    rounds = []
-    seconds = 6.0
-    with _pinned() as server:
-        for _ in range(3):
-            load = Load(server.target, engines, 64, history, 25.0, seconds, replaying, _LOAD_CORE)
-            latencies, _, _, others = under_load(server, load)
-            begun, took = np.array(latencies.begun), np.array(latencies.steps)
-            begins, lasts = seconds / 2, max(latencies.replays)
-            during = (begun > begins) & (begun + took < begins + lasts)
-            found = Storm(
-                engines,
-                replaying,
-                history,
-                float(np.median(took[begun + took < begins])),
-                float(np.median(took[during])),
-                lasts,
-                float(during.sum() / lasts),
-            )
-            rounds.append((others, found))
-    _report(str(min(rounds)))
-    return min(rounds)[1]
+        report(f"one engine, {name}, {rows} rows: {spent}")
+        yield StepCost(f"one engine, {name}", rows, quartile(spent), min(spent), max(spent))
 
 
 def _replays() -> tuple[float, float]:
     """Processor seconds of the server to admit a request, and for each id of its history."""
     points = []
-    with _pinned() as server:
+    with pinned() as server:
         for history in _HISTORIES:
             spent = []
             for _ in range(ROUNDS):
-                load = Load(server.target, 0, 64, history, 1.0, 2.0, _REPLAYING, _LOAD_CORE)
+                load = Load(server.target, 0, 64, history, 1.0, 2.0, _REPLAYING, LOAD_CORE)
                 latencies, _, used, _ = under_load(server, load)
                 spent.append(used / 64 / len(latencies.replays))
-            _report(f"replays of {history} ids, a request: {spent}")
-            points.append((history, _quartile(spent)))
+            report(f"replays of {history} ids, a request: {spent}")
+            points.append((history, quartile(spent)))
     return fit(points)
 
 
@@ -254,13 +142,16 @@ def _replay_of_client() -> float:
         for add in add_frames(handles):
             processing_pb2.SessionRequest(add=add).SerializeToString()
         spent.append((time.thread_time() - before) / (workload.rows * workload.history))
-    return _quartile(spent)
+    return quartile(spent)
 
 
 def _get_load() -> tuple[float, float]:
     """Processor seconds of one GetLoad: of the server, of the client."""
     of_server, of_client = [], []
-    with _pinned() as server, grpc.insecure_channel(server.target) as channel:
+    with (
+        pinned("--device", "cpu", "--max-call-rate", "1000000/second") as server,
+        grpc.insecure_channel(server.target) as channel,
+    ):
         stub = processing_pb2_grpc.LogitProcessingStub(channel)
         for _ in range(ROUNDS):
             before = server.cpu_seconds, time.process_time()
@@ -268,7 +159,7 @@ def _get_load() -> tuple[float, float]:
                 stub.GetLoad(processing_pb2.GetLoadRequest())
             of_server.append((server.cpu_seconds - before[0]) / _CALLS)
             of_client.append((time.process_time() - before[1]) / _CALLS)
-    return _quartile(of_server), _quartile(of_client)
+    return quartile(of_server), quartile(of_client)
 
 
 def _sessions() -> tuple[float, float]:
@@ -283,7 +174,7 @@ def _sessions() -> tuple[float, float]:
             with _idle_sessions(server, _SESSIONS):
                 spent.append((server.cpu_seconds - before[0]) / _SESSIONS)
                 kept.append((server.resident_bytes - before[1]) / _SESSIONS)
-    return float(np.median(kept)), _quartile(spent)
+    return float(np.median(kept)), quartile(spent)
 
 
 def _keepalive() -> float:
@@ -291,15 +182,15 @@ def _keepalive() -> float:
     shares = []
     options = ("--device", "cpu", "--max-sessions", "1024", "--max-sessions-per-principal", "1024")
     for pings in (1, 3600):
-        with logitport_server(*options, "--keepalive-seconds", str(pings)) as server:
-            with _idle_sessions(server, _SESSIONS):
+        keepalive = ("--keepalive-seconds", str(pings))
+        with logitport_server(*options, *keepalive) as server, _idle_sessions(server, _SESSIONS):
+            time.sleep(2.0)
+            rounds = []
+            for _ in range(ROUNDS):
+                before = server.cpu_seconds
                 time.sleep(2.0)
-                rounds = []
-                for _ in range(ROUNDS):
-                    before = server.cpu_seconds
-                    time.sleep(2.0)
-                    rounds.append((server.cpu_seconds - before) / 2.0 / _SESSIONS)
-                shares.append(_quartile(rounds))
+                rounds.append((server.cpu_seconds - before) / 2.0 / _SESSIONS)
+            shares.append(quartile(rounds))
     return max(0.0, shares[0] - shares[1])
 
 
@@ -371,7 +262,7 @@ def _read_addresses() -> float:
             read()
             spent.append(time.thread_time() - before)
         listener.shutdown()
-    return _quartile(spent)
+    return quartile(spent)
 
 
 def _start() -> float:
@@ -381,4 +272,4 @@ def _start() -> float:
         began = time.perf_counter()
         with logitport_server():
             spent.append(time.perf_counter() - began)
-    return _quartile(spent)
+    return quartile(spent)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from benchmarks.fleet_sim.costs import Measured
-    from benchmarks.fleet_sim.publish import Simulated
+    from benchmarks.fleet_sim.results import Simulated
 
 
 def draw(measured: Measured, simulated: Simulated, path: Path) -> None:

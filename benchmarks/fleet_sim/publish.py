@@ -2,63 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from benchmarks.fleet_sim import capacity, costs
-from benchmarks.fleet_sim.scenarios import CELL, KIND, LONG, Age, Choice, Loss, Steady, directories
+from benchmarks.fleet_sim.capacity import KIND, LONG, EngineKind
+from benchmarks.fleet_sim.results import Simulated, load
 from benchmarks.publish import markdown, write
 from benchmarks.report import duration
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from benchmarks.fleet_sim.model import EngineKind
-
 PICTURE = "docs/scaling.png"
 _ROWS, _RATES = (1, 8, 64, 256), (10.0, 25.0, 50.0, 100.0)
 _DEGREES_OF_USE = (0.6, 1.0)
-
-
-class Simulated(NamedTuple):
-    """One run of the simulation.
-
-    Attributes:
-        measured: name of the file with the costs.
-        steady, losses, choices, ages, levels, storms: the results.
-    """
-
-    measured: str
-    steady: list[Steady]
-    losses: list[Loss]
-    choices: list[Choice]
-    ages: list[Age]
-    levels: list[costs.Level]
-    storms: list[costs.Storm]
-
-
-def save(simulated: Simulated, path: Path) -> None:
-    """Save as JSON, with one line for each row."""
-    document = {
-        name: value if isinstance(value, str) else [row._asdict() for row in value]
-        for name, value in simulated._asdict().items()
-    }
-    costs.save_lines(document, path)
-
-
-def load(folder: Path = costs.RESULTS) -> tuple[costs.Measured, Simulated]:
-    """Load the latest results, and the costs from which they were simulated."""
-    document = json.loads(costs.latest(costs.SIMULATED, folder).read_text())
-    kinds = {
-        "steady": Steady,
-        "losses": Loss,
-        "choices": Choice,
-        "ages": Age,
-        "levels": costs.Level,
-        "storms": costs.Storm,
-    }
-    lists = {name: [kind(**row) for row in document[name]] for name, kind in kinds.items()}
-    return costs.load(folder / document["measured"]), Simulated(document["measured"], **lists)
 
 
 def publish(root: Path) -> None:
@@ -115,7 +72,10 @@ def _costs(measured: costs.Measured) -> str:
         ("opening a session, with its connection", _time(it.open)),
         ("replay of a request", f"{_time(it.replay_request)} + {_time(it.replay_id * 1000)} for each 1,000 ids"),
         ("replay in the engine", f"{_time(it.replay_id_client * 1000)} for each 1,000 ids"),
-        ("share of a core that steps get beside replays", _percent(it.steps_share)),
+        (
+            "shares of a core of steps and replays, while there are both",
+            f"{_percent(it.steps_share)}, {_percent(it.replays_share)}",
+        ),
         ("`GetLoad`, in the server and in the client", f"{_time(it.get_load)}, {_time(it.get_load_client)}"),
         ("keepalive ping of an idle connection", _time(it.keepalive)),
         ("memory of a session without requests", _bytes(it.session_bytes)),
@@ -132,15 +92,11 @@ def _costs(measured: costs.Measured) -> str:
 
 def _formula(it: costs.Costs) -> str:
     return (
-        "```\n"
-        f"engines of a core = utilization / (S × ({it.step * 1e6:.0f} µs + {it.row_step * 1e6:.1f} µs × R))\n"
-        "```\n"
+        f"```\nengines of a core = utilization / (S * ({it.step * 1e6:.0f} µs + {it.row_step * 1e6:.1f} µs * R))\n```\n"
     )
 
 
 def _capacity(it: costs.Costs) -> str:
-    from benchmarks.fleet_sim.model import EngineKind
-
     def cell(rows: int, rate: float) -> str:
         low, high = (
             capacity.engines_of_a_core(it, EngineKind(rows=rows, steps_a_second=rate), use) for use in _DEGREES_OF_USE
@@ -152,8 +108,6 @@ def _capacity(it: costs.Costs) -> str:
 
 
 def _kind_of_check(measured: costs.Measured) -> EngineKind:
-    from benchmarks.fleet_sim.model import EngineKind
-
     return EngineKind(rows=measured.check_rows, steps_a_second=measured.check_steps_a_second)
 
 
@@ -201,7 +155,7 @@ IN_TIME = 0.95
 def _storms(measured: costs.Measured, simulated: Simulated) -> str:
     rows = (
         (
-            f"{real.engines} engines step, {real.replaying} replay 64 × {_ids(real.history)} ids",
+            f"{real.engines} engines step, {real.replaying} replay 64 histories of {_ids(real.history)} ids",
             _time(real.before),
             f"{_time(real.during)}, {_time(model.during)}",
             f"{_time(real.seconds)}, {_time(model.seconds)}",
@@ -213,7 +167,9 @@ def _storms(measured: costs.Measured, simulated: Simulated) -> str:
 
 
 def _fleets(simulated: Simulated) -> str:
-    one = {loss.engines: loss for loss in simulated.losses if loss.case == "one server" and loss.history == KIND.history}
+    one = {
+        loss.engines: loss for loss in simulated.losses if loss.case == "one server" and loss.history == KIND.history
+    }
     rows = (
         (
             _ids(each.engines),
@@ -273,7 +229,7 @@ def _ages(simulated: Simulated) -> str:
 
 
 def _directory(it: costs.Costs) -> str:
-    lists = directories(it)
+    lists = capacity.directories(it)
     rows = (
         ("servers", *(_ids(each.servers) for each in lists)),
         ("document", *(_bytes(each.document_bytes) for each in lists)),
@@ -296,7 +252,10 @@ def _directory(it: costs.Costs) -> str:
 def _memory(it: costs.Costs) -> str:
     engines = capacity.engines_of_a_core(it, KIND, capacity.AFTER_LOSS)
     rows = (
-        (f"{engines:.0f} engines of 64 requests with {_ids(kind.history)} ids", _bytes(capacity.memory(it, kind, engines)))
+        (
+            f"{engines:.0f} engines of 64 requests with {_ids(kind.history)} ids",
+            _bytes(capacity.memory(it, kind, engines)),
+        )
         for kind in (KIND, LONG)
     )
-    return markdown((f"one server of a cell of {_ids(CELL)}, after a loss", "memory beside its own"), rows)
+    return markdown(("one server of a cell of 1,000, after a loss", "memory beside its own"), rows)

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmarks.fleet_sim import capacity
+from benchmarks.fleet_sim.capacity import KIND, LONG, EngineKind
 from benchmarks.fleet_sim.choice import BySessions, Chooser, InOrder, OneAtRandom
 from benchmarks.fleet_sim.costs import Level, Measured, Storm
-from benchmarks.fleet_sim.model import EngineKind, Fleet, Network
+from benchmarks.fleet_sim.model import Fleet, Network
+from benchmarks.fleet_sim.results import Age, Choice, Loss, Steady
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.fleet_sim.costs import Costs
-    from benchmarks.fleet_sim.model import Node
+    from benchmarks.fleet_sim.node import Node
 
 SEED = 1
-KIND = EngineKind()
-LONG = EngineKind(history=32_768)
 SIZES = (100, 1000, 10_000)
 CELL = 1000
-_SESSION_AGE = 3600.0
-_SIZES_OF_LISTS = (100, CELL, 10_000, 100_000)
 # When the steady state is observed, and when servers are lost.
 _STEADY, _LOSS = 3.0, 5.0
 _CHOICES = {
@@ -35,96 +33,6 @@ _CHOICES = {
     "the one of two with fewer sessions": BySessions,
 }
 _NO_NETWORK = Network(round_trip=0.0)
-
-
-class Steady(NamedTuple):
-    """A fleet without losses.
-
-    Attributes:
-        engines, servers: their numbers.
-        offered: the utilization by the formula.
-        busy: mean utilization of the servers.
-        busiest: utilization of the busiest one.
-        fullest: sessions of the fullest server, divided by their mean.
-        p50, p99: seconds of a step.
-    """
-
-    engines: int
-    servers: int
-    offered: float
-    busy: float
-    busiest: float
-    fullest: float
-    p50: float
-    p99: float
-
-
-class Loss(NamedTuple):
-    """What follows the loss of servers.
-
-    Attributes:
-        case: what is lost.
-        engines, servers, history: the fleet.
-        lost: number of lost servers.
-        moved: number of engines that replay.
-        most: replays of one server.
-        wait: median seconds that such an engine waits.
-        longest: the longest of them.
-        others_p99: seconds of the steps of other engines during the storm, 99th percentile; 0 if there is none.
-        busiest: utilization of the busiest server, once the storm is over.
-        fullest: sessions of the fullest server, divided by the mean of those that are left.
-        load_calls: GetLoad calls.
-        reads: reads of the document of addresses.
-        given_up: engines that found no server in time.
-    """
-
-    case: str
-    engines: int
-    servers: int
-    history: int
-    lost: int
-    moved: int
-    most: int
-    wait: float
-    longest: float
-    others_p99: float
-    busiest: float
-    fullest: float
-    load_calls: int
-    reads: int
-    given_up: int
-
-
-class Choice(NamedTuple):
-    """A way to choose a server.
-
-    Attributes:
-        choice: the way.
-        start: sessions of the fullest server, divided by the mean, after the start.
-        loss: the same after the loss of a server.
-        wait: seconds that the slowest engine of that server waits.
-        restart: the fullest server after all servers were lost and have started again.
-    """
-
-    choice: str
-    start: float
-    loss: float
-    wait: float
-    restart: float
-
-
-class Age(NamedTuple):
-    """Servers that were added.
-
-    Attributes:
-        ages: seconds since then, in session ages.
-        fullest: sessions of the fullest server, divided by the mean.
-        emptiest: those of the emptiest one.
-    """
-
-    ages: float
-    fullest: float
-    emptiest: float
 
 
 def steady(costs: Costs, engines: int, kind: EngineKind = KIND, seed: int = SEED) -> Steady:
@@ -138,7 +46,14 @@ def steady(costs: Costs, engines: int, kind: EngineKind = KIND, seed: int = SEED
     p50, p99 = np.percentile(_steps(fleet, _STEADY, _LOSS), (50, 99))
     offered = engines * capacity.engine_cores(costs, kind) / servers
     return Steady(
-        engines, servers, offered, share.mean().item(), share.max().item(), _fullest(fleet.nodes), float(p50), float(p99)
+        engines,
+        servers,
+        offered,
+        share.mean().item(),
+        share.max().item(),
+        _fullest(fleet.nodes),
+        float(p50),
+        float(p99),
     )
 
 
@@ -217,7 +132,9 @@ def losses(costs: Costs) -> list[Loss]:
 def choice(costs: Costs, name: str, engines: int = CELL) -> Choice:
     """Simulate one way to choose."""
     chooser = _CHOICES[name]
-    fleet = Fleet(costs, capacity.servers_needed(costs, KIND, engines), engines, chooser=chooser, steps=False, seed=SEED)
+    fleet = Fleet(
+        costs, capacity.servers_needed(costs, KIND, engines), engines, chooser=chooser, steps=False, seed=SEED
+    )
     fleet.run(_STEADY)
     started = _fullest(fleet.nodes)
     _, one = loss(costs, name, engines, LONG, chooser=chooser)
@@ -288,11 +205,6 @@ def storms(measured: Measured) -> list[Storm]:
     return found
 
 
-def directories(costs: Costs) -> list[capacity.Directory]:
-    """The load of lists of several sizes."""
-    return [capacity.directory(costs, KIND, engines, _SESSION_AGE) for engines in _SIZES_OF_LISTS]
-
-
 def simulate(measured: Measured) -> dict[str, list[tuple[object, ...]]]:
     """Simulate everything, in about three minutes. Returns the results, each list by its name."""
     costs = measured.costs
@@ -318,4 +230,4 @@ def _steps(fleet: Fleet, begin: float, end: float) -> np.ndarray[tuple[int], np.
 
 def _fullest(nodes: Sequence[Node]) -> float:
     sessions = [node.sessions for node in nodes]
-    return max(sessions) / np.mean(sessions).item()
+    return max(sessions) / max(np.mean(sessions).item(), 1.0)

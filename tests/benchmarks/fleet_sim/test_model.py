@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import simpy
 from benchmarks.fleet_sim import capacity
+from benchmarks.fleet_sim.capacity import KIND
 from benchmarks.fleet_sim.choice import MAX_SESSIONS, InOrder, OneAtRandom, backoff
 from benchmarks.fleet_sim.costs import Costs
-from benchmarks.fleet_sim.model import _HUNG_SECONDS, EngineKind, Fleet, Node
+from benchmarks.fleet_sim.model import Fleet
+from benchmarks.fleet_sim.node import HUNG_SECONDS, Node
 from benchmarks.fleet_sim.scenarios import loss, steady
 
 COSTS = Costs(
@@ -25,6 +27,7 @@ COSTS = Costs(
     replay_id=6e-8,
     replay_id_client=1e-7,
     steps_share=0.25,
+    replays_share=0.5,
     get_load=1e-4,
     get_load_client=2e-4,
     keepalive=1e-5,
@@ -34,7 +37,6 @@ COSTS = Costs(
     read_addresses=1e-3,
     start=2.0,
 )
-KIND = EngineKind()
 
 
 def test_sessions_are_conserved() -> None:
@@ -64,7 +66,7 @@ def test_no_server_has_more_than_one_and_a_half_times_the_mean() -> None:
 
 @pytest.mark.parametrize("utilization", [0.3, 0.6, 0.8])
 def test_a_queue_of_random_arrivals_waits_as_the_formula_says(utilization: float) -> None:
-    """M/D/1: the mean wait is work × utilization / (2 × (1 - utilization)). Pollaczek and Khinchine, 1930."""
+    """M/D/1: the mean wait is work * utilization / (2 * (1 - utilization)). Pollaczek and Khinchine, 1930."""
     env, rng, work = simpy.Environment(), random.Random(3), 1e-3
     node = Node(env, COSTS)
     taken = []
@@ -86,7 +88,7 @@ def test_a_queue_of_random_arrivals_waits_as_the_formula_says(utilization: float
     assert node.busy / 60.0 == pytest.approx(utilization, rel=0.03)
 
 
-def test_replays_share_what_steps_leave() -> None:
+def test_steps_and_replays_get_their_shares() -> None:
     env = simpy.Environment()
     node = Node(env, COSTS)
     ends: dict[str, float] = {}
@@ -97,12 +99,12 @@ def test_replays_share_what_steps_leave() -> None:
     record("long replay", node.replay(2.0))
     record("short replay", node.replay(1.0))
     env.run(1.0)  # each has got 0.5
-    record("step", node.serve(0.25))  # a quarter of the core: 1 s, in which the replays get 0.75 together
+    record("step", node.serve(0.25))  # a quarter of the core: 1 s, in which the replays get 0.5 together
     env.run(10.0)
     assert ends["step"] == pytest.approx(2.0)
-    assert ends["short replay"] == pytest.approx(2.25)
-    assert ends["long replay"] == pytest.approx(3.25)
-    assert node.busy == pytest.approx(3.25)
+    assert ends["short replay"] == pytest.approx(2.5)
+    assert ends["long replay"] == pytest.approx(3.5)
+    assert node.busy == pytest.approx(3.5)
 
 
 def test_engines_of_a_killed_server_continue_on_others() -> None:
@@ -121,7 +123,7 @@ def test_engines_of_a_killed_server_continue_on_others() -> None:
 def test_a_server_that_hangs_is_noticed_by_the_limit_of_its_replies() -> None:
     _, found = loss(COSTS, "", 60, hung=True)
     assert found.moved > 0
-    assert _HUNG_SECONDS < found.wait < _HUNG_SECONDS + 3
+    assert HUNG_SECONDS < found.wait < HUNG_SECONDS + 3
     assert found.given_up == 0
 
 
@@ -182,7 +184,7 @@ def test_pauses_between_attempts_grow_to_a_bound() -> None:
 
 
 def test_equal_seeds_give_equal_results() -> None:
-    assert loss(COSTS, "", 100) [1] == loss(COSTS, "", 100)[1]
+    assert loss(COSTS, "", 100)[1] == loss(COSTS, "", 100)[1]
     assert loss(COSTS, "", 100)[1] != loss(COSTS, "", 100, seed=2)[1]
 
 
