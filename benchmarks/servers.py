@@ -35,6 +35,11 @@ class Server:
         self._process.wait()
 
     @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    @property
     def cpu_seconds(self) -> float:
         """Processor time of all its threads, in user and kernel mode."""
         # Linux's CPUCLOCK_SCHED of a process, as clock_getcpuclockid(3) makes it; /proc/PID/stat counts in 10 ms.

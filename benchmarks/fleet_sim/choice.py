@@ -1,0 +1,145 @@
+"""The choice of a server: the client's own code, which calls simulated servers. Two others to compare it with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from logitport.errors import ServerUnavailable
+from logitport.integrations.common.environment import _RECONNECT_SECONDS
+from logitport.servers import _LOAD_SECONDS, Load, Server, Servers
+from logitport.session.requests import _FIRST_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS
+from logitport.session.server_choice import _OPEN_SECONDS, ServerChoice
+from logitport.targets import Address, AddressList, Source
+from logitport_server.config import ServerConfig
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Generator, Sequence
+
+    import simpy
+
+    from benchmarks.fleet_sim.model import Fleet
+    from benchmarks.fleet_sim.node import Node
+
+# All engines are one principal, as with one token for all of them.
+MAX_SESSIONS: int = min(
+    ServerConfig.model_fields["max_sessions"].get_default(),
+    ServerConfig.model_fields["max_sessions_per_principal"].get_default(),
+)
+
+
+def backoff(attempt: int, rng: random.Random) -> float:
+    """Seconds between an attempt and the next one, as tenacity's `wait_random_exponential`; `attempt` begins with 1."""
+    return rng.uniform(0.0, min(_FIRST_BACKOFF_SECONDS * 2.0 ** (attempt - 1), _MAX_BACKOFF_SECONDS))
+
+
+class Chooser:
+    """The servers of one engine's client.
+
+    Attributes:
+        waited: seconds that the last choice has waited for servers that do not answer.
+        reconnect_seconds: how long an engine looks for a server, with a hook's default.
+    """
+
+    servers: type[Servers] = Servers
+    counts_requests = True
+    reconnect_seconds = _RECONNECT_SECONDS
+
+    def __init__(self, fleet: Fleet, rng: random.Random) -> None:
+        self._fleet = fleet
+        self.waited = 0.0
+        clock: Callable[[], float] = lambda: fleet.env.now  # noqa: E731
+        addresses = AddressList(Source("the fleet", self._read), lambda _: None, clock)
+        chosen = self.servers(addresses, self._connect, clock=clock, rng=rng)
+        unused = cast("Any", None)  # the simulated server has no stream, and registrations are not simulated
+        self._choice = ServerChoice(chosen, lambda server, *_: cast("Any", server), unused, unused)
+
+    def choose(self) -> Node:
+        """Return a server for a session: another one than before, if possible. Raises ServerUnavailable."""
+        self.waited = 0.0
+        return cast("SimulatedServer", self._choice.connect(0.0)).node
+
+    def within_limit(self, opened: simpy.Event) -> Generator[simpy.Event, Any, bool]:
+        """Wait for the reply to the first frame. Returns whether it arrived in time."""
+        limit = self._fleet.env.timeout(_OPEN_SECONDS)
+        yield opened | limit
+        return opened.triggered and bool(opened.value)
+
+    def _read(self) -> Sequence[Address]:
+        self._fleet.reads += 1
+        return _addresses(self._fleet.listed)
+
+    def _connect(self, address: Address) -> Server:
+        return cast("Server", SimulatedServer(self._fleet, self, address))
+
+
+class SimulatedServer:
+    """What `Servers` calls of a `logitport.servers.Server`."""
+
+    def __init__(self, fleet: Fleet, chooser: Chooser, address: Address) -> None:
+        self._fleet = fleet
+        self._chooser = chooser
+        self.address = address
+        self.target = address.target
+        self.channel = None
+        self.node = fleet.nodes[int(address.target)]
+
+    def request_load(self) -> Callable[[], Load | None]:
+        """Return a function with the answer; see `logitport.servers.Server.request_load`."""
+        self._fleet.load_calls += 1
+        node = self.node
+        if node.is_running:
+            node.serve(self._fleet.costs.get_load)
+
+        def answer() -> Load | None:
+            if node.is_dead:
+                raise ServerUnavailable(f"server {self.target} is lost")
+            if node.is_hung:
+                self._chooser.waited += _LOAD_SECONDS
+                return None
+            requests = node.requests if self._chooser.counts_requests else 0
+            return Load(node.sessions + requests, node.accepts)
+
+        return answer
+
+
+class _OneAtRandom(Servers):
+    def least_loaded(self, excluded: Server | None = None) -> Server:
+        return self.any(excluded)
+
+
+class OneAtRandom(Chooser):
+    """A random server, whatever its load."""
+
+    servers = _OneAtRandom
+
+
+class _InOrder(Servers):
+    def least_loaded(self, excluded: Server | None = None) -> Server:
+        listed = self._list.addresses
+        place = 0 if excluded is None else listed.index(excluded.address) + 1
+        if excluded is None:
+            place = self._rng.randrange(len(listed))
+        return self._server(listed[place % len(listed)])
+
+
+class InOrder(Chooser):
+    """At first a random server, then the next one of the list."""
+
+    servers = _InOrder
+
+
+class BySessions(Chooser):
+    """The one of two random servers with fewer sessions, however many requests they hold."""
+
+    counts_requests = False
+
+
+_lists: dict[int, tuple[Address, ...]] = {}
+
+
+def _addresses(count: int) -> tuple[Address, ...]:
+    """The addresses 0, 1, ... as in a document. Equal lists share memory: each engine holds one."""
+    if count not in _lists:
+        _lists[count] = tuple(Address(str(number)) for number in range(count))
+    return _lists[count]
