@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from logitport.targets import MAX_DOCUMENT_BYTES
 from logitport_server.config import ServerConfig
+from logitport_server.fleet.directory import document
 from logitport_server.registry.poller import INTERVAL_SECONDS as POLL_SECONDS
 
 if TYPE_CHECKING:
     from benchmarks.fleet_sim.costs import Costs
+    from logitport_server.fleet.supervisor import Report
 
 # Share of a core that steps may use: with all servers, and after the loss of one or of a tenth.
 TARGET, AFTER_LOSS = 0.6, 0.8
-# Bytes of one address in a document, such as "10.0.0.1:50051" with its quotes and comma, rounded up.
-_ADDRESS_BYTES = 26
-MAX_ADDRESSES = MAX_DOCUMENT_BYTES // _ADDRESS_BYTES
 # An A record that refers to the name of the question, and the header with the question: RFC 1035, 3.2.1 and 4.1.
 _RECORD_BYTES, _HEADER_BYTES = 16, 60
 # What fits an answer over UDP without fragments, the default of resolvers since the DNS Flag Day 2020.
@@ -49,6 +49,20 @@ class EngineKind:
 # The engines of the simulation, and those with long histories.
 KIND = EngineKind()
 LONG = EngineKind(history=32_768)
+
+
+def list_of(servers: int) -> bytes:
+    """Return the list that a fleet on Ray serves for this many servers."""
+    hosts = [f"10.0.{number // 250}.{number % 250 + 1}" for number in range(servers)]
+    return document(
+        cast("Report", SimpleNamespace(address=f"{host}:50051", metrics_address=f"{host}:9090", state="ready"))
+        for host in hosts
+    )
+
+
+def max_addresses() -> int:
+    """Return the number of addresses that fit the longest list that clients read."""
+    return 1000 * MAX_DOCUMENT_BYTES // len(list_of(1000))
 
 
 def engine_cores(costs: Costs, kind: EngineKind) -> float:
@@ -111,7 +125,7 @@ def _directory(costs: Costs, kind: EngineKind, engines: int) -> Directory:
     return Directory(
         engines,
         servers,
-        servers * _ADDRESS_BYTES,
+        len(list_of(servers)),
         _HEADER_BYTES + servers * _RECORD_BYTES,
         engines / _SESSION_AGE,
         2 * engines / _SESSION_AGE / servers,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from benchmarks.fleet_sim.model import Fleet
     from benchmarks.fleet_sim.node import Node
+    from logitport.errors import LogitportError
 
 # All engines are one principal, as with one token for all of them.
 MAX_SESSIONS: int = min(
@@ -31,6 +32,19 @@ MAX_SESSIONS: int = min(
 def backoff(attempt: int, rng: random.Random) -> float:
     """Seconds between an attempt and the next one, as tenacity's `wait_random_exponential`; `attempt` begins with 1."""
     return rng.uniform(0.0, min(_FIRST_BACKOFF_SECONDS * 2.0 ** (attempt - 1), _MAX_BACKOFF_SECONDS))
+
+
+class _Connection:
+    """What `ServerChoice` reads of a transport."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.has_ended = False
+
+
+class _NoRegistrations:
+    def restore(self, _: object) -> dict[str, LogitportError]:
+        return {}
 
 
 class Chooser:
@@ -48,16 +62,35 @@ class Chooser:
     def __init__(self, fleet: Fleet, rng: random.Random) -> None:
         self._fleet = fleet
         self.waited = 0.0
+        self._present: _Connection | None = None
+        self._next: _Connection | None = None
         clock: Callable[[], float] = lambda: fleet.env.now  # noqa: E731
         addresses = AddressList(Source("the fleet", self._read), lambda _: None, clock)
         chosen = self.servers(addresses, self._connect, clock=clock, rng=rng)
-        unused = cast("Any", None)  # the simulated server has no stream, and registrations are not simulated
-        self._choice = ServerChoice(chosen, lambda server, *_: cast("Any", server), unused, unused)
+
+        def stream(server: Server, *_: float) -> Any:
+            return _Connection(cast("SimulatedServer", server).node)
+
+        self._choice = ServerChoice(chosen, stream, cast("Any", _NoRegistrations()), lambda *_: None)
 
     def choose(self) -> Node:
         """Return a server for a session: another one than before, if possible. Raises ServerUnavailable."""
         self.waited = 0.0
-        return cast("SimulatedServer", self._choice.connect(0.0)).node
+        if self._next is not None:  # the last attempt has failed
+            self._next.has_ended = True
+        self._next = cast("_Connection", self._choice.connect(0.0))
+        return self._next.node
+
+    def use(self) -> None:
+        """Use the session on the server that was chosen last, and end the present one."""
+        self.lose()
+        self._present, self._next = self._next, None
+        self._choice.restore()
+
+    def lose(self) -> None:
+        """Record that the present connection has ended."""
+        if self._present is not None:
+            self._present.has_ended = True
 
     def within_limit(self, opened: simpy.Event) -> Generator[simpy.Event, Any, bool]:
         """Wait for the reply to the first frame. Returns whether it arrived in time."""

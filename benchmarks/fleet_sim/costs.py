@@ -52,7 +52,7 @@ class Costs:
         session_bytes: memory of a session without requests.
         request_bytes: memory of a request, without its ids.
         id_bytes: memory of each id of its history.
-        read_addresses: reading a document of 1,000 addresses over HTTP, in the client.
+        read_directory, read_addresses: reading a list of 1,000 addresses over HTTP, in the directory and in the client.
         start: from the start of a server to its first reply, in seconds of the clock.
     """
 
@@ -74,6 +74,7 @@ class Costs:
     session_bytes: float
     request_bytes: float
     id_bytes: float
+    read_directory: float
     read_addresses: float
     start: float
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
-import json
 import threading
 import time
 from contextlib import contextmanager
@@ -13,7 +11,7 @@ import grpc
 import numpy as np
 
 from benchmarks.contestants import Service
-from benchmarks.fleet_sim import checks
+from benchmarks.fleet_sim import capacity, checks
 from benchmarks.fleet_sim.costs import Costs, Measured, StepCost, fit
 from benchmarks.fleet_sim.load import Load
 from benchmarks.fleet_sim.pinned import LOAD_CORE, pinned, quartile, report, under_load
@@ -26,9 +24,10 @@ from logitport import Request
 from logitport.session.frames import Handle, add_frames
 from logitport.targets import source_of
 from logitport_proto import processing_pb2, processing_pb2_grpc
+from logitport_server.fleet.directory import PATH, Directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from benchmarks.contestants import Transport
     from benchmarks.servers import Server
@@ -71,7 +70,7 @@ def measure() -> Measured:
         session_bytes,
         request_bytes,
         id_bytes,
-        _read_addresses(),
+        *_read_addresses(),
         _start(),
     )
     return Measured(
@@ -238,31 +237,20 @@ def _memory() -> tuple[float, float]:
     return max(0.0, points[0] - each * 1024), each
 
 
-def _read_addresses() -> float:
-    """The client's processor seconds to read a document of 1,000 addresses over HTTP."""
-    targets = [f"10.0.{number // 250}.{number % 250}:50051" for number in range(1000)]
-    document = json.dumps([{"targets": targets}]).encode()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(document)))
-            self.end_headers()
-            self.wfile.write(document)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listener:
-        threading.Thread(target=listener.serve_forever, daemon=True).start()
-        read: Callable[[], object] = source_of(f"http://127.0.0.1:{listener.server_port}/servers.json").read
-        spent = []
-        for _ in range(4 * ROUNDS):
-            before = time.thread_time()
-            read()
-            spent.append(time.thread_time() - before)
-        listener.shutdown()
-    return quartile(spent)
+def _read_addresses() -> tuple[float, float]:
+    """Processor seconds to read a list of 1,000 addresses: of the directory, of the client."""
+    directory = Directory("127.0.0.1", 0)
+    directory.publish(capacity.list_of(1000))
+    read = source_of(f"http://127.0.0.1:{directory.port}{PATH}").read
+    of_directory, of_client = [], []
+    for _ in range(4 * ROUNDS):
+        before = time.process_time(), time.thread_time()
+        read()
+        client = time.thread_time() - before[1]
+        of_client.append(client)
+        of_directory.append(time.process_time() - before[0] - client)
+    directory.close()
+    return quartile(of_directory), quartile(of_client)
 
 
 def _start() -> float:

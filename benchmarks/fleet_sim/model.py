@@ -171,6 +171,7 @@ class Engine:
                 return True
 
     def _leave(self) -> None:
+        self._chooser.lose()
         node, self.node = self.node, None
         if node is not None and node.is_running:
             node.sessions -= 1
@@ -182,9 +183,9 @@ class Engine:
         self._next_move = self._env.now + _BETWEEN_MOVES_SECONDS
         present = self.node
         if (yield from self._connect()):
-            moved, self.node = self.node, present
-            self._leave()
-            self.node = moved
+            assert present is not None
+            present.sessions -= 1
+            present.requests -= self._fleet.kind.rows
 
     def _reconnect(self) -> Generator[simpy.Event, Any, bool]:
         """Connect, again and again with pauses. Returns False if no server was found in time."""
@@ -221,5 +222,6 @@ class Engine:
                 return False
         node.requests += kind.rows
         self.node = node
+        self._chooser.use()
         fleet.opened.append(env.now)
         return True

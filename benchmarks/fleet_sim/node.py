@@ -8,19 +8,16 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from benchmarks.fleet_sim.choice import MAX_SESSIONS
-from logitport.session.channel import _MARGIN_SECONDS
-from logitport_server.config import ServerConfig
-from logitport_server.session.step_time import longest_wait
+from logitport.servers import _LOAD_SECONDS
+from logitport.session.stopped_servers import _CHECKS, _INTERVAL_SECONDS, _QUIET_SECONDS
 
 if TYPE_CHECKING:
     import simpy
 
     from benchmarks.fleet_sim.costs import Costs
 
-# Seconds after which an engine takes a server that does not reply for lost, with default options.
-HUNG_SECONDS = (
-    longest_wait(float(ServerConfig.model_fields["processor_timeout_seconds"].get_default())) + _MARGIN_SECONDS
-)
+# Seconds after which an engine leaves a server that has stopped, at most: `logitport.session.stopped_servers`.
+HUNG_SECONDS = _QUIET_SECONDS + _CHECKS * (_LOAD_SECONDS + _INTERVAL_SECONDS)
 
 
 class Node:

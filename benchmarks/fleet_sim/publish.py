@@ -80,7 +80,10 @@ def _costs(measured: costs.Measured) -> str:
         ("keepalive ping of an idle connection", _time(it.keepalive)),
         ("memory of a session without requests", _bytes(it.session_bytes)),
         ("memory of a request", f"{_bytes(it.request_bytes)} + {_bytes(it.id_bytes * 1000)} for each 1,000 ids"),
-        ("reading a document of 1,000 addresses, in the client", _time(it.read_addresses)),
+        (
+            "reading a list of 1,000 addresses: the directory, the client",
+            f"{_time(it.read_directory)}, {_time(it.read_addresses)}",
+        ),
         ("start of a server, by the clock", _time(it.start)),
     )
     where = (
