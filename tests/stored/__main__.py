@@ -1,57 +1,71 @@
-"""Write the stored and sent formats of this version to a folder: `python -m tests.stored tests/stored/VERSION`."""
+"""Write the stored and sent formats of this version to a folder: `python -m tests.stored tests/stored/VERSION`.
+
+Names of parts after the folder write these parts alone, to a folder that has others.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
+import os
+import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logitport import Client, InDialect, payload
+import grpc
+
+from logitport import Client, InDialect, RequestsFailed, payload
 from logitport.integrations.sglang import RemoteLogitProcessor
 from logitport.payload.signing import read_private_key
 from tests.conftest import COMMAND, run_server
 from tests.engine_stubs import importable_stubs
-from tests.stored import processors
+from tests.stored import calls, local_recorder, processors, programs
 from tests.stored.decoding import OPENING, PYTHON, converse, describe, rows_of
-from tests.stored.frames import faulty_frames
+from tests.stored.frames import faulty_frames, faulty_regions
 from tests.stored.recorder import exchange, recording
+from tests.stored.redis_database import read_hashes, redis_database
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from tests.stored.decoding import Chain
 
 _CENTURY_SECONDS = 100 * 365 * 24 * 3600
+# A quarantine is stored in the background.
+_QUARANTINE_STORED_SECONDS = 5
 _SHIPPING = "--enable-custom-logit-processor"
 # Parameters of the registered classes.
 _PARAMS = {
     "AllEdits": {"bias": 1.5},
     "Budget": {"thinking_budget": 1},
+    "AddsConstants": {"by": 2.0},
     "FewerRepeats": {"ngram_size": 2},
     "Tilt": {"by": 0.5},
 }
 
 
-def write(folder: Path) -> None:
-    """Write every fixture. The folder must not exist."""
-    folder.mkdir(parents=True)
-    with run_server(_SHIPPING, "--no-local-transport") as server:
-        with Client(server.target) as client:
-            _write_payloads(folder / "payloads", client)
-        _write_sessions(folder / "sessions", server.target)
-    _write_signed(folder / "signed")
-    _write_registry(folder / "registry")
-    (folder / "sglang-engine.json").write_text(RemoteLogitProcessor.to_str() + "\n")
+def write(folder: Path, parts: Iterable[str] = ()) -> None:
+    """Write the fixtures of these parts, by default of all. None of them may exist."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in parts or PARTS:
+        PARTS[part](folder / part)
 
 
-def _write_payloads(folder: Path, client: Client) -> None:
+@contextmanager
+def _client() -> Iterator[Client]:
+    with run_server(_SHIPPING, "--no-local-transport") as server, Client(server.target) as client:
+        yield client
+
+
+def _write_payloads(folder: Path) -> None:
     folder.mkdir()
-    with importable_stubs():
+    with _client() as client, importable_stubs():
         for name, processor, params, extra_args, by_name in payloads():
             serialized = processor if isinstance(processor, str) else payload.dumps(processor)
             sampling_params = {"extra_args": extra_args} if extra_args else {}
@@ -63,6 +77,14 @@ def _write_payloads(folder: Path, client: Client) -> None:
                 "serialized": serialized,
             }
             _write_json(folder / f"{name}.json", case)
+
+
+def _write_programs(folder: Path) -> None:
+    folder.mkdir()
+    with _client() as client:
+        for name, serialized, params in programs.programs():
+            rows = rows_of(client, [(serialized, params)])
+            _write_json(folder / f"{name}.json", {"params": params, "rows": rows, "serialized": serialized})
 
 
 def payloads() -> Iterator[tuple[str, Any, dict[str, Any], dict[str, Any], bool]]:
@@ -102,6 +124,14 @@ def payloads() -> Iterator[tuple[str, Any, dict[str, Any], dict[str, Any], bool]
 
 
 def _write_signed(folder: Path) -> None:
+    _write_signed_payload(folder, processors.Tilt.to_str(), PYTHON)
+
+
+def _write_signed_program(folder: Path) -> None:
+    _write_signed_payload(folder, programs.adds_constants(), "")
+
+
+def _write_signed_payload(folder: Path, unsigned: str, python: str) -> None:
     """Write a payload, signed for a name and a century, and the public key. The private key is not kept."""
     folder.mkdir()
     with tempfile.TemporaryDirectory() as keys:
@@ -109,32 +139,50 @@ def _write_signed(folder: Path) -> None:
         subprocess.run([COMMAND, "keygen", str(key)], check=True, capture_output=True)
         shutil.copy(key.with_suffix(".pub"), folder)
         private = read_private_key(key)
-    tilt = processors.Tilt.to_str()
-    serialized = payload.sign(tilt, private, name="team/tilt", seconds=_CENTURY_SECONDS)
+    serialized = payload.sign(unsigned, private, name="team/tilt", seconds=_CENTURY_SECONDS)
     with run_server(_SHIPPING, "--trusted-keys", str(folder)) as server, Client(server.target) as client:
         rows = rows_of(client, [(serialized, {"by": 0.5})])
-    case = {"python": PYTHON, "name": "team/tilt", "params": {"by": 0.5}, "rows": rows, "serialized": serialized}
+    case = {"python": python, "name": "team/tilt", "params": {"by": 0.5}, "rows": rows, "serialized": serialized}
     _write_json(folder / "payload.json", case)
 
 
-def _write_registry(folder: Path) -> None:
-    """Write a store that two principals used, the file of their tokens, and each principal's view of the store."""
+def _write_folder_registry(folder: Path) -> None:
+    """Write the folder of `--store`, with `--store-key`."""
+    _write_key(folder)
+    _write_registry(folder, str(folder / "store"), "--store-key", str(folder / "store.key"))
+    (folder / "store" / "lock").unlink()
+    assert [path.name for path in (folder / "store").iterdir()] == ["registry.db"]
+
+
+def _write_redis_registry(folder: Path) -> None:
+    """Write the content of a Redis database, as JSON."""
+    _write_key(folder)
+    with redis_database() as (url, database):
+        _write_registry(folder, url, "--store-key", str(folder / "store.key"))
+        _write_json(folder / "redis.json", read_hashes(database))
+
+
+def _write_key(folder: Path) -> None:
     folder.mkdir()
-    store, tokens = folder / "store", folder / "tokens"
+    (folder / "store.key").write_text(secrets.token_hex(32) + "\n")
+
+
+def _write_registry(folder: Path, store: str, *options: str) -> None:
+    """Fill a store by two principals. Write the file of their tokens, and each principal's view of the store."""
+    tokens = folder / "tokens"
     shown = {name: _add_token(name, tokens) for name in ("alice", "bob")}
-    options = (_SHIPPING, "--tokens", str(tokens), "--store")
-    with run_server(*options, str(store)) as server:
+    options = (_SHIPPING, "--tokens", str(tokens), "--store", store, "--quarantine-after", "1", *options)
+    with run_server(*options) as server:
         with Client(server.target, token=shown["alice"]) as alice, Client(server.target, token=shown["bob"]) as bob:
             deleted = _fill(alice, bob)
+        time.sleep(_QUARANTINE_STORED_SECONDS)
         server.stop()
-    (store / "lock").unlink()
-    with tempfile.TemporaryDirectory() as scratch:
-        copy = shutil.copytree(store, Path(scratch, "store"))
-        with run_server(*options, str(copy)) as server:
-            for name, token in shown.items():
-                with Client(server.target, token=token) as client:
-                    seen = {"python": PYTHON, "token": token, "deleted": deleted, "processors": _described(client)}
-                _write_json(folder / f"{name}.json", seen)
+    with run_server(*options) as server:
+        for name, token in shown.items():
+            with Client(server.target, token=token) as client:
+                seen = {"python": PYTHON, "token": token, "deleted": deleted, "processors": _described(client)}
+            _write_json(folder / f"{name}.json", seen)
+        server.stop()
 
 
 def _add_token(name: str, tokens: Path) -> str:
@@ -159,6 +207,10 @@ def _fill(alice: Client, bob: Client) -> list[str]:
     bob.delete(digest)
     bob.register(processors.halve_seen, name="bob/deleted-name")
     bob.delete("bob/deleted-name")
+    bob.register(programs.adds_constants(), name="bob/program", shared=True)
+    bob.register(processors.Exits, name="bob/exits")
+    with suppress(RequestsFailed):
+        rows_of(bob, [("bob/exits", {})])
     return [digest, "bob/deleted-digest", "bob/deleted-name"]
 
 
@@ -168,44 +220,96 @@ def _described(client: Client) -> list[dict[str, Any]]:
     for ref in client.processors():
         if not ref.builtin:
             params = _PARAMS.get(ref.class_name, {})
-            rows = rows_of(client, [(ref.digest, params)])
-            described.append({"described": describe(ref), "params": params, "rows": rows})
+            rows = [] if ref.quarantined else rows_of(client, [(ref.digest, params)])
+            described.append(
+                {"described": describe(ref), "quarantined": bool(ref.quarantined), "params": params, "rows": rows}
+            )
     return described
 
 
-def _write_sessions(folder: Path, target: str) -> None:
-    folder.mkdir()
+def _chains() -> Iterator[tuple[str, str, dict[str, Chain]]]:
+    """Yield (file, Python version, chains) of each recorded session."""
     deny = ("disallowed_tokens", {"token_ids": [1, 2]})
     budget = {"thinking_budget": 1, "thinking_start_ids": [5], "thinking_end_ids": [6]}
-    builtins: dict[str, Chain] = {
-        "a": [deny],
-        "b": [("no_repeat_ngram", {"ngram_size": 1})],
-        "c": [("thinking_budget", budget), deny],
-    }
-    shipped: dict[str, Chain] = {
-        "a": [(processors.Tilt, {"by": 0.5}), deny],
-        "b?": [(processors.FailsAt, {"at": 1})],
-        "c": [(processors.FailsAt, {"at": 3}), (processors.halve_seen, {})],
-    }
-    for name, python, chains in (("builtins", "", builtins), ("shipped", PYTHON, shipped)):
-        frames: list[tuple[bytes, bytes]] = []
-        with recording(target, frames) as address, Client(address) as client, client.session(**OPENING) as session:
-            seen = converse(session, chains)
-        plain = {
-            request_id: [
-                (processor if isinstance(processor, str) else payload.dumps(processor), params)
-                for processor, params in chain
-            ]
-            for request_id, chain in chains.items()
-        }
-        _write_json(folder / f"{name}.json", {"python": python, "chains": plain, "seen": seen, "frames": _hex(frames)})
-    requests = [frame.SerializeToString(deterministic=True) for frame in faulty_frames()]
-    faults = list(zip(requests, exchange(target, requests), strict=True))
-    _write_json(folder / "faults.json", {"python": "", "frames": _hex(faults)})
+    temperature = ("temperature", {"temperature": 0.5})
+    yield (
+        "builtins",
+        "",
+        {"a": [deny], "b": [("no_repeat_ngram", {"ngram_size": 1})], "c": [("thinking_budget", budget), deny]},
+    )
+    yield (
+        "shipped",
+        PYTHON,
+        {
+            "a": [(processors.Tilt, {"by": 0.5}), deny],
+            "b?": [(processors.FailsAt, {"at": 1})],
+            "c": [(processors.FailsAt, {"at": 3}), (processors.halve_seen, {})],
+        },
+    )
+    yield (
+        "programs",
+        "",
+        {"a": [temperature, deny], "b": [deny, (programs.adds_constants(), {})], "c": [temperature]},
+    )
 
 
-def _hex(frames: list[tuple[bytes, bytes]]) -> list[list[str]]:
-    return [[request.hex(), reply.hex()] for request, reply in frames]
+def _write_sessions(folder: Path) -> None:
+    folder.mkdir()
+    with run_server(_SHIPPING, "--no-local-transport") as server:
+        for name, python, chains in _chains():
+            frames: list[tuple[bytes, bytes]] = []
+            with recording(server.target, frames) as address:
+                seen = _recorded(address, chains, "grpc")
+            _write_session(folder / f"{name}.json", python, chains, seen, _hex(frames))
+        requests = [frame.SerializeToString(deterministic=True) for frame in faulty_frames()]
+        faults = list(zip(requests, exchange(server.target, requests), strict=True))
+        _write_json(folder / "faults.json", {"python": "", "frames": _hex(faults)})
+
+
+def _write_local_sessions(folder: Path) -> None:
+    folder.mkdir()
+    with run_server(_SHIPPING) as server:
+        for name, python, chains in _chains():
+            exchanges: list[local_recorder.Exchange] = []
+            with local_recorder.recording(server.target, exchanges) as address:
+                seen = _recorded(address, chains, "local")
+            _write_session(folder / f"{name}.json", python, chains, seen, _hex(exchanges))
+        requests = [frame.SerializeToString(deterministic=True) for frame in [*faulty_frames(), *faulty_regions()]]
+        faults = local_recorder.exchange(server.target, ((request, b"") for request in requests))
+        _write_json(folder / "faults.json", {"python": "", "frames": _hex(faults)})
+
+
+def _recorded(address: str, chains: dict[str, Chain], transport: str) -> list[dict[str, Any]]:
+    options = OPENING | {"transport": transport}
+    with Client(address) as client, client.session(**options) as session:
+        return converse(session, chains)
+
+
+def _write_session(
+    path: Path, python: str, chains: dict[str, Chain], seen: list[dict[str, Any]], frames: list[list[str]]
+) -> None:
+    plain = {
+        request_id: [
+            (processor if isinstance(processor, str) else payload.dumps(processor), params)
+            for processor, params in chain
+        ]
+        for request_id, chain in chains.items()
+    }
+    _write_json(path, {"python": python, "chains": plain, "seen": seen, "frames": frames})
+
+
+def _write_calls(folder: Path) -> None:
+    folder.mkdir()
+    made = []
+    with run_server(_SHIPPING) as server, grpc.insecure_channel(server.target) as channel:
+        for method, message in calls.requests(processors.Tilt.to_str(), programs.adds_constants()):
+            request = message.SerializeToString(deterministic=True)
+            made.append({"method": method, "request": request.hex(), **calls.ask(channel, method, request)})
+    _write_json(folder / "calls.json", {"python": PYTHON, "calls": made})
+
+
+def _hex(frames: Iterable[Iterable[bytes]]) -> list[list[str]]:
+    return [[part.hex() for part in frame] for frame in frames]
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
@@ -219,5 +323,24 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
+def _write_sglang(path: Path) -> None:
+    path.write_text(RemoteLogitProcessor.to_str() + "\n")
+
+
+# By the name of the folder or file.
+PARTS: dict[str, Callable[[Path], None]] = {
+    "payloads": _write_payloads,
+    "programs": _write_programs,
+    "sessions": _write_sessions,
+    "sessions-local": _write_local_sessions,
+    "calls": _write_calls,
+    "signed": _write_signed,
+    "signed-program": _write_signed_program,
+    "registry-folder": _write_folder_registry,
+    "registry-redis": _write_redis_registry,
+    "sglang-engine.json": _write_sglang,
+}
+
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    os.environ["LOGITPORT_LIFT"] = "off"  # classes are stored as code
+    write(Path(sys.argv[1]), sys.argv[2:])

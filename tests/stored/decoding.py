@@ -45,10 +45,12 @@ def describe(ref: ProcessorRef) -> dict[str, Any]:
     return fields | {"names": list(ref.names)}
 
 
-def rows_of(client: Client, chain: Chain, sampling_params: Mapping[str, Any] | None = None) -> list[list[float]]:
-    """Return the row of each of STEPS for a request with this chain."""
+def rows_of(
+    client: Client, chain: Chain, sampling_params: Mapping[str, Any] | None = None, **options: Any
+) -> list[list[float]]:
+    """Return the row of each of STEPS for a request with this chain, in a session with these options."""
     rows = []
-    with client.session(vocab_size=VOCAB) as session:
+    with client.session(vocab_size=VOCAB, **options) as session:
         handle = session.add(Request(PROMPT, processors=chain, sampling_params=sampling_params or {}))
         for new in STEPS:
             logits = sample_logits(1)

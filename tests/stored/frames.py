@@ -27,7 +27,7 @@ def faulty_frames() -> list[processing_pb2.SessionRequest]:
         {"add": _add(_request(builtin="no_such_builtin"))},
         {"add": _add(_request(name="team/unbound"))},
         {"add": _add(_request(name="No Name"))},
-        {"add": _add(_request(serialized="{}"))},
+        {"add": _add(_request(payload="{}"))},
         {"add": _add(_request())},
         {"add": _add(_request(), generation=1)},
         {"step": _step([])},
@@ -54,6 +54,36 @@ def faulty_frames() -> list[processing_pb2.SessionRequest]:
     skipping = processing_pb2.SessionRequest(seq=len(frames) + 2, step=_step([]))
     empty = processing_pb2.SessionRequest(seq=len(frames) + 1)
     return [*numbered, numbered[-1], skipping, empty]
+
+
+def faulty_regions() -> list[processing_pb2.SessionRequest]:
+    """Return frames about shared memory, which follow `faulty_frames` on a local transport."""
+    reading = _request(params=b'{"temperature": 0.5}', builtin="temperature")
+    frames: list[dict[str, Any]] = [
+        {"open_region": processing_pb2.OpenRegion(size_bytes=0)},
+        {"open_region": processing_pb2.OpenRegion(size_bytes=1 << 50)},
+        {"remove": processing_pb2.RemoveRequests(slots=_int32(0), generations=_int32(6))},
+        {"add": _add(reading, generation=7)},
+        {"step": _step([], generation=7)},
+        {"logits": _logits(9, 0)},
+        {"logits": _logits(1, 1 << 40)},
+        {"logits": _logits(1, 4096 - 4)},
+        {"logits": _logits(1, 0)},
+        {"logits": _logits(1, 0)},
+        {"open_region": processing_pb2.OpenRegion(size_bytes=8192, replaces=1)},
+        {"step": _step([], generation=7)},
+        {"logits": _logits(2, 4096)},
+        {"close_region": processing_pb2.CloseRegion(region_id=2)},
+        {"close_region": processing_pb2.CloseRegion(region_id=2)},
+    ]
+    # After the last frame of the others that was accepted.
+    first = max(frame.seq for frame in faulty_frames())
+    return [processing_pb2.SessionRequest(seq=seq, **frame) for seq, frame in enumerate(frames, first)]
+
+
+def _logits(region_id: int, byte_offset: int) -> processing_pb2.StepLogits:
+    region = common_pb2.Region(region_id=region_id, byte_offset=byte_offset)
+    return processing_pb2.StepLogits(logits=common_pb2.Tensor(datatype="FP32", shape=[1, VOCAB], region=region))
 
 
 def _request(*more: int, params: bytes = b'{"token_ids": [3]}', **processor: str) -> common_pb2.Request:

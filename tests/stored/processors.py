@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import torch
@@ -91,6 +92,13 @@ class FailsAt(EditProcessor):
     def edit_batch(self, requests: Sequence[EditRequest], edits: Sequence[RowEdits]) -> None:
         for request, row_edits in zip(requests, edits, strict=True):
             self.edit(request, row_edits)
+
+
+class Exits(EditProcessor):
+    """Ends its process, so that it is quarantined."""
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        os._exit(3)
 
 
 def halve_seen(input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:

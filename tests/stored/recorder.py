@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 SESSION = "/logitport.v1.LogitProcessing/Session"
-_TIMEOUT_SECONDS = 200.0
+TIMEOUT_SECONDS = 200.0
 
 
 @contextmanager
@@ -33,14 +33,14 @@ def recording(target: str, frames: list[tuple[bytes, bytes]]) -> Iterator[str]:
                 frames.append((sent[-1], reply))
                 yield reply
 
-        with _serving(relay) as address:
+        with serving(relay) as address:
             yield address
 
 
 @contextmanager
 def replaying(replies: Iterable[bytes]) -> Iterator[str]:
     """Yield the address of a server that answers any frames of a session with these replies."""
-    with _serving(lambda requests: (reply for _, reply in zip(requests, replies, strict=False))) as address:
+    with serving(lambda requests: (reply for _, reply in zip(requests, replies, strict=False))) as address:
         yield address
 
 
@@ -48,7 +48,7 @@ def exchange(target: str, requests: Iterable[bytes]) -> list[bytes]:
     """Send frames to a server, each after the reply to the previous one. Returns the replies."""
     frames: SimpleQueue[bytes | None] = SimpleQueue()
     with grpc.insecure_channel(target) as channel:
-        stream = channel.stream_stream(SESSION)(iter(frames.get, None), timeout=_TIMEOUT_SECONDS)
+        stream = channel.stream_stream(SESSION)(iter(frames.get, None), timeout=TIMEOUT_SECONDS)
         replies = []
         for request in requests:
             frames.put(request)
@@ -59,7 +59,7 @@ def exchange(target: str, requests: Iterable[bytes]) -> list[bytes]:
 
 
 @contextmanager
-def _serving(answer: Callable[[Iterator[bytes]], Iterator[bytes]]) -> Iterator[str]:
+def serving(answer: Callable[[Iterator[bytes]], Iterator[bytes]]) -> Iterator[str]:
     class Handler(grpc.GenericRpcHandler):
         def service(self, details: Any) -> Any:
             if details.method == SESSION:

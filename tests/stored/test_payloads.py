@@ -70,18 +70,25 @@ def test_the_string_for_sglangs_engine_is_unchanged(version: Path) -> None:
     assert RemoteLogitProcessor.to_str() == stored
 
 
-@pytest.mark.parametrize("version", VERSIONS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize(
+    "folder",
+    [
+        pytest.param(folder, id=f"{version.name}-{folder.name}")
+        for version in VERSIONS
+        for folder in sorted(version.glob("signed*"))
+    ],
+)
 def test_a_stored_signature_is_still_valid(
     start_server: Callable[..., RunningServer],
     connect: Callable[..., Client],
     tmp_path: Path,
-    version: Path,
+    folder: Path,
 ) -> None:
-    case = json.loads((version / "signed" / "payload.json").read_text())
+    case = json.loads((folder / "payload.json").read_text())
     skip_other_python(case)
     keys = tmp_path / "keys"
     keys.mkdir()
-    shutil.copy(version / "signed" / "team.pub", keys)
+    shutil.copy(folder / "team.pub", keys)
     client = connect(start_server("--enable-custom-logit-processor", "--trusted-keys", str(keys)))
     assert client.register(case["serialized"], name=case["name"]).names == (case["name"],)
     for processor in (case["serialized"], case["name"]):

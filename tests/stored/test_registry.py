@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport import Client, UnknownProcessor
+from logitport import Client, ProcessorQuarantined, UnknownProcessor
 from tests.stored.decoding import describe, rows_of
 from tests.stored.reading import VERSIONS, skip_other_python
+from tests.stored.redis_database import redis_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,10 +23,18 @@ if TYPE_CHECKING:
 PRINCIPALS = ("alice", "bob")
 
 
-@pytest.fixture(scope="module", params=VERSIONS, ids=lambda folder: folder.name)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(folder, id=f"{version.name}-{folder.name}")
+        for version in VERSIONS
+        for folder in sorted(version.glob("registry*"))
+    ],
+)
 def registry(request: pytest.FixtureRequest) -> Path:
-    """The folder of one version."""
-    return request.param / "registry"
+    """The folder of one store of one version."""
+    folder: Path = request.param
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -33,15 +43,21 @@ def opened(
 ) -> Iterator[RunningServer]:
     """A server on a copy of the store."""
     folder: Path = tmp_path_factory.mktemp("registry")
-    store, tokens = folder / "store", folder / "tokens"
-    shutil.copytree(registry / "store", store)
-    shutil.copy(registry / "tokens", tokens)
+    shutil.copytree(registry, folder, dirs_exist_ok=True)
+    store = folder / "store"
     # A checkout has the umask's permissions. A server refuses a store to which other users have access.
-    for path in (store, *store.rglob("*")):
+    for path in (store, *store.rglob("*")) if store.exists() else ():
         path.chmod(0o700 if path.is_dir() else 0o600)
-    options = ("--enable-custom-logit-processor", "--store", str(store), "--tokens", str(tokens))
-    with serving(*options) as running:
-        yield running
+    options = ["--enable-custom-logit-processor", "--tokens", str(folder / "tokens")]
+    if (folder / "store.key").exists():
+        options += ["--store-key", str(folder / "store.key")]
+    with ExitStack() as stack:
+        if (folder / "redis.json").exists():
+            database = redis_database(json.loads((folder / "redis.json").read_text()))
+            options += ["--store", stack.enter_context(database)[0]]
+        else:
+            options += ["--store", str(store)]
+        yield stack.enter_context(serving(*options))
 
 
 @pytest.fixture(params=PRINCIPALS)
@@ -70,6 +86,10 @@ def test_every_digest_and_name_resolves_and_returns_the_same_rows(principal: Cli
         digest, names = recorded["described"]["digest"], recorded["described"]["names"]
         for name in (digest, *names):
             assert principal.processor(name).digest == digest
+            if recorded.get("quarantined"):
+                with pytest.raises(ProcessorQuarantined):
+                    rows_of(principal, [(name, recorded["params"])])
+                continue
             assert rows_of(principal, [(name, recorded["params"])]) == recorded["rows"]
 
 
@@ -79,8 +99,16 @@ def test_deletions_persist(principal: Client, seen: dict[str, Any]) -> None:
             principal.processor(name)
 
 
+def test_quarantines_persist(principal: Client, seen: dict[str, Any]) -> None:
+    quarantined = {ref.digest for ref in principal.processors() if ref.quarantined}
+    assert quarantined == {
+        recorded["described"]["digest"] for recorded in seen["processors"] if recorded.get("quarantined")
+    }
+
+
 def test_the_store_has_no_damaged_file(opened: RunningServer) -> None:
-    assert "ERROR" not in opened.log.read_text()
+    log = opened.log.read_text()
+    assert " ERROR " not in log
 
 
 def _by_key(described: dict[str, Any]) -> tuple[str, str]:

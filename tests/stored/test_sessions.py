@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 
 from logitport import Client
 from logitport_proto import processing_pb2
+from tests.stored import local_recorder
 from tests.stored.decoding import OPENING, converse
 from tests.stored.reading import each, skip_other_python
 from tests.stored.recorder import exchange, replaying
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tests.conftest import RunningServer
 
 _SDK_SESSIONS = [case for case in each("sessions/*.json") if "seen" in case.values[0]]
+_LOCAL_SDK_SESSIONS = [case for case in each("sessions-local/*.json") if "seen" in case.values[0]]
 
 
 @pytest.mark.parametrize("case", each("sessions/*.json"))
@@ -42,6 +44,38 @@ def test_the_sdk_gets_the_same_results_from_the_current_server(client: Client, c
     skip_other_python(case)
     with client.session(**OPENING) as session:
         assert converse(session, case["chains"]) == case["seen"]
+
+
+@pytest.mark.parametrize("case", each("sessions-local/*.json"))
+def test_recorded_frames_of_the_local_transport_get_equal_replies(server: RunningServer, case: dict[str, Any]) -> None:
+    skip_other_python(case)
+    recorded = _exchanges(case)
+    current = local_recorder.exchange(server.target, ((one.request, one.before) for one in recorded))
+    for one, before in zip(current, recorded, strict=True):
+        frame = processing_pb2.SessionRequest.FromString(one.request)
+        assert comparable(one.reply) == comparable(before.reply), frame
+        assert one.after == before.after, frame
+
+
+@pytest.mark.parametrize("case", _LOCAL_SDK_SESSIONS)
+def test_the_sdk_decodes_recorded_replies_of_the_local_transport_the_same(case: dict[str, Any]) -> None:
+    with (
+        local_recorder.replaying(_exchanges(case)) as target,
+        Client(target) as client,
+        client.session(**OPENING | {"transport": "local"}) as session,
+    ):
+        assert converse(session, case["chains"]) == case["seen"]
+
+
+@pytest.mark.parametrize("case", _LOCAL_SDK_SESSIONS)
+def test_the_sdk_gets_the_same_results_by_the_local_transport(client: Client, case: dict[str, Any]) -> None:
+    skip_other_python(case)
+    with client.session(**OPENING | {"transport": "local"}) as session:
+        assert converse(session, case["chains"]) == case["seen"]
+
+
+def _exchanges(case: dict[str, Any]) -> list[local_recorder.Exchange]:
+    return [local_recorder.Exchange(*map(bytes.fromhex, frame)) for frame in case["frames"]]
 
 
 def comparable(reply: bytes) -> processing_pb2.SessionResponse:

@@ -14,6 +14,7 @@ from logitport_server.sandbox import namespaces as namespaces_module
 from logitport_server.sandbox.bubblewrap import Bubblewrap
 from logitport_server.sandbox.landlock import Landlock
 from logitport_server.sandbox.namespaces import Namespaces
+from logitport_server.sandbox.plan import Plan
 from logitport_server.sandbox.seccomp import Seccomp, compile_filter
 from logitport_server.sandbox.system_calls import AUDIT_ARCHITECTURES
 
@@ -42,6 +43,23 @@ def test_bubblewrap_does_not_work(monkeypatch, tmp_path):
     reason = Bubblewrap().missing()
     assert "Unknown option --size" in reason
     assert "needs bubblewrap 0.6" in reason
+
+
+def test_bubblewrap_may_not_set_a_host_name(monkeypatch, tmp_path):
+    """As in containers that forbid sethostname(2) to users other than root."""
+    bwrap = tmp_path / "bwrap"
+    bwrap.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('bwrap: no name' * ('--hostname' in sys.argv) or 0)\n")
+    bwrap.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert Bubblewrap().missing() is None
+    assert "--hostname" not in Bubblewrap().wrap(["true"], Plan(frozenset(), (), (), b""))
+
+
+def test_bubblewrap_hides_the_name_of_the_host():
+    if Bubblewrap().missing() is not None:
+        pytest.skip("bubblewrap does not work here")
+    wrapped = Bubblewrap().wrap(["true"], Plan(frozenset(), (), (), b""))
+    assert wrapped[wrapped.index("--hostname") + 1] == "logitport"
 
 
 @pytest.mark.parametrize(
