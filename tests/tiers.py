@@ -84,6 +84,8 @@ SLOW_FILES = frozenset(
         "client/session/test_broken_connections.py",
         "faults/test_faults.py",
         "soak/test_soak.py",
+        # An environment for each extra.
+        "packaging/test_distributions.py",
         # A server for each kind of store, and all fixtures of a version.
         "stored/test_registry.py",
         "stored/test_writer.py",

@@ -28,6 +28,7 @@ from tests.engine_stubs import importable_stubs
 from tests.stored import calls, local_recorder, processors, programs
 from tests.stored.decoding import OPENING, PYTHON, converse, describe, rows_of
 from tests.stored.frames import faulty_frames, faulty_regions
+from tests.stored.interface import interface
 from tests.stored.recorder import exchange, recording
 from tests.stored.redis_database import read_hashes, redis_database
 
@@ -327,6 +328,11 @@ def _write_sglang(path: Path) -> None:
     path.write_text(RemoteLogitProcessor.to_str() + "\n")
 
 
+def _write_interface(path: Path) -> None:
+    with run_server(_SHIPPING, "--metrics-listen", "127.0.0.1:0") as server:
+        _write_json(path, interface(server))
+
+
 # By the name of the folder or file.
 PARTS: dict[str, Callable[[Path], None]] = {
     "payloads": _write_payloads,
@@ -338,6 +344,7 @@ PARTS: dict[str, Callable[[Path], None]] = {
     "signed-program": _write_signed_program,
     "registry-folder": _write_folder_registry,
     "registry-redis": _write_redis_registry,
+    "interface.json": _write_interface,
     "sglang-engine.json": _write_sglang,
 }
 

@@ -1,0 +1,154 @@
+"""What `make dist` builds: its content, and its installation with each extra."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from email.parser import Parser
+from email.policy import default
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.packaging.conftest import ROOT
+
+if TYPE_CHECKING:
+    from email.message import EmailMessage
+    from pathlib import Path
+
+    from tests.packaging.conftest import Distributions
+
+PACKAGES = ("logitport", "logitport_builtins", "logitport_proto", "logitport_server")
+# What each extra for users lets a program do. Those with large packages are only looked up.
+USES = {
+    "": "import logitport; logitport.Client('127.0.0.1:1').close(); logitport.payload",
+    "signing": "from logitport.payload.signing import read_private_key",
+    "redis": "import redis",
+    "vllm": "import logitport.integrations.vllm.request_spec",
+    "llama-cpp": "import logitport.integrations.llama_cpp",
+    "grammar": "from llguidance import LLMatcher; import logitport_builtins.grammar.masks",
+}
+WITH_TORCH = {
+    "server": "import logitport_server.server; from logitport_builtins.programs.files import BUILTIN_PROGRAMS; "
+    "assert all(BUILTIN_PROGRAMS.values())",
+    "transformers": "import torch; import logitport.integrations.common.padding",  # the hook imports transformers
+    "sglang": "import logitport.integrations.sglang",
+    "testing": "import logitport.testing",  # needs `server`, too
+}
+RESOLVED = ("cuda", "ray")
+# The Makefile installs them.
+OF_DEVELOPERS = ("bench", "demo", "fleet-test", "fuzz", "test")
+
+
+def metadata(distributions: Distributions) -> EmailMessage:
+    with zipfile.ZipFile(distributions.wheel) as wheel:
+        (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+        return Parser(policy=default).parsestr(wheel.read(name).decode())  # type: ignore[return-value]
+
+
+class Environment:
+    """A bare virtual environment."""
+
+    def __init__(self, folder: Path) -> None:
+        venv.create(folder, with_pip=True, symlinks=True)
+        self._python = str(folder / "bin" / "python")
+        self._folder = folder
+
+    def install(self, *requirements: str) -> str:
+        return self._run(self._python, "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), *requirements)
+
+    def python(self, code: str) -> str:
+        return self._run(self._python, "-I", "-W", "error", "-c", code)
+
+    def command(self, *arguments: str) -> str:
+        return self._run(str(self._folder / "bin" / "logitport"), *arguments)
+
+    def _run(self, *command: str) -> str:
+        done = subprocess.run(command, cwd=self._folder, capture_output=True, text=True, timeout=250, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+def test_the_wheel_is_complete(distributions: Distributions) -> None:
+    with zipfile.ZipFile(distributions.wheel) as wheel:
+        names = {*wheel.namelist()}
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    expected = {
+        path.partition("/")[2]
+        for path in tracked.split("\0")
+        if re.match(r"(?:client|server|builtin_processors|proto)/logitport(?:_\w+)?/", path)
+    }
+    assert {f"{name}/py.typed" for name in PACKAGES} <= expected
+    assert {path for path in expected if not path.endswith(".proto")} <= names
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {*PACKAGES}
+
+
+def test_the_sdist_builds_the_wheel_again(distributions: Distributions, tmp_path: Path) -> None:
+    with tarfile.open(distributions.sdist) as sdist:
+        top = {name.split("/")[1] for name in sdist.getnames() if "/" in name}
+    assert {"CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "proto", "client", "server"} <= top
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(distributions.sdist)]
+    subprocess.run(command, check=True, capture_output=True, timeout=200)
+    (again,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(again) as one, zipfile.ZipFile(distributions.wheel) as other:
+        assert {info.filename: info.CRC for info in one.infolist()} == {
+            info.filename: info.CRC for info in other.infolist()
+        }
+
+
+def test_the_version_is_in_one_place(distributions: Distributions) -> None:
+    (version,) = re.findall(r'^version = "(.*?)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert metadata(distributions)["Version"] == version
+    assert f"-{version}-" in distributions.wheel.name
+    for package in PACKAGES:
+        for folder in ROOT.glob(f"*/{package}"):
+            for file in folder.rglob("*.py"):
+                assert f'"{version}"' not in file.read_text(), file
+
+
+def test_every_extra_is_tested(distributions: Distributions) -> None:
+    assert {*metadata(distributions).get_all("Provides-Extra")} == {
+        *(*USES, *WITH_TORCH, *RESOLVED, *OF_DEVELOPERS)
+    } - {""}
+
+
+@pytest.mark.parametrize("extra", USES)
+def test_an_extra_without_torch(distributions: Distributions, tmp_path: Path, extra: str) -> None:
+    environment = Environment(tmp_path / "venv")
+    environment.install(f"{distributions.wheel}[{extra}]" if extra else str(distributions.wheel))
+    environment.python(USES[extra])
+    environment.python("import importlib.util; assert importlib.util.find_spec('torch') is None")
+    version = environment.python("import logitport; print(logitport.__version__)").strip()
+    assert version == metadata(distributions)["Version"]
+
+
+def test_the_extras_with_torch(distributions: Distributions, tmp_path: Path) -> None:
+    """torch comes first and alone: with other packages, pip could choose another build."""
+    environment = Environment(tmp_path / "venv")
+    environment.install("torch")
+    for extra, code in WITH_TORCH.items():
+        environment.install(f"{distributions.wheel}[{extra}]")
+        environment.python(code)
+    assert environment.command("--version").split()[-1] == metadata(distributions)["Version"]
+    assert "--enable-custom-logit-processor" in environment.command("serve", "--help")
+
+
+@pytest.mark.parametrize("extra", RESOLVED)
+def test_the_requirements_of_an_extra_exist(distributions: Distributions, tmp_path: Path, extra: str) -> None:
+    """Only the named packages: theirs take gigabytes."""
+    marked = [
+        requirement.partition(";")[0].strip()
+        for requirement in metadata(distributions).get_all("Requires-Dist")
+        if re.search(rf"extra == ['\"]{extra}['\"]", requirement)
+    ]
+    assert marked
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--no-deps", "--ignore-installed"]
+    command += ["--report", str(report), "-c", str(ROOT / "constraints.txt")]
+    subprocess.run([*command, *marked], check=True, capture_output=True, timeout=250)
+    assert len(json.loads(report.read_text())["install"]) == len(marked)

@@ -1,0 +1,38 @@
+"""Names that operators, programs and dashboards use: a later version keeps them."""
+
+from __future__ import annotations
+
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+import logitport
+from logitport import Client
+from logitport.variables import OF_THE_SDK
+from logitport_proto import common_pb2
+from logitport_server.cli.root import COMMANDS
+
+if TYPE_CHECKING:
+    from tests.conftest import RunningServer
+
+
+def interface(server: RunningServer) -> dict[str, Any]:
+    """Return the present names. The server was started with --metrics-listen."""
+    with Client(server.target) as client:
+        builtins = sorted(name for ref in client.processors() if ref.builtin for name in ref.names)
+    return {
+        "names": sorted(logitport.__all__),
+        "builtins": builtins,
+        "error codes": sorted(common_pb2.ErrorCode.keys()),
+        "variables of the SDK": sorted(OF_THE_SDK),
+        "metrics": _metrics(server.metrics_url),
+        **{f"options of {name}": sorted(command.load().model_fields) for name, command in COMMANDS.items()},
+    }
+
+
+def _metrics(url: str) -> list[str]:
+    """Return "name kind" of each metric."""
+    with urllib.request.urlopen(url, timeout=60) as page:
+        families = text_string_to_metric_families(page.read().decode())
+    return sorted(f"{one.name} {one.type}" for one in families if one.name.startswith("logitport_"))
