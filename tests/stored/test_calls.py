@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.conftest import RunningServer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", each("calls/*.json"))
 def test_recorded_calls_get_equal_replies(start_server: Callable[..., RunningServer], case: dict[str, Any]) -> None:
     skip_other_python(case)

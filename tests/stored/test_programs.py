@@ -38,6 +38,7 @@ def test_a_stored_program_returns_the_same_rows(client: Client, case: dict[str, 
     np.testing.assert_allclose(rows, case["rows"], **TOLERANCE)
 
 
+@pytest.mark.slow
 def test_the_writer_still_creates_these_programs() -> None:
     assert {name for name, *_ in programs()} >= {file.stem for file in (VERSIONS[-1] / "programs").iterdir()}
     assert json.loads((VERSIONS[-1] / "programs" / "constants.json").read_text())["rows"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.stored.__main__ import PARTS, write
 from tests.stored.reading import VERSIONS
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 _NO_LONGER_WRITTEN = {"registry"}
 
 
+@pytest.mark.timeout(900)
 def test_every_part_is_written(tmp_path: Path) -> None:
     write(tmp_path / "next")
     assert {path.name for path in (tmp_path / "next").iterdir()} == set(PARTS)
