@@ -144,7 +144,12 @@ class Dialect(ABC):
         caller: Hashable = None,  # noqa: ARG002
     ) -> None:
         """Call the processor's own `validate_params`, if it has one. Raises as `_check_params`."""
-        self._check_params(getattr(self.processor, "validate_params", None), params)
+        self._check_params(self._own_check(), params)
+
+    def _own_check(self) -> Callable[[Any], object] | None:
+        """Return the processor's check of a request's parameters; None if it has none."""
+        check: Callable[[Any], object] | None = getattr(self.processor, "validate_params", None)
+        return check
 
     def _check_params(self, check: Callable[[Any], object] | None, params: Any) -> None:
         """Call the processor's check of a request's parameters, if there is one.

@@ -93,13 +93,8 @@ class ProgramDialect(Dialect):
                 self._deferred = weakref.ref(deferred)
             return deferred
 
-    def validate(
-        self,
-        params: dict[str, Any],
-        sampling_params: dict[str, Any],  # noqa: ARG002
-        caller: Hashable = None,  # noqa: ARG002
-    ) -> None:
-        self._check_params(partial(check_params, self.verified.program.parameters), params)
+    def _own_check(self) -> Callable[[Any], object]:
+        return partial(check_params, self.verified.program.parameters)
 
     def check_width(self, vocab_size: int) -> None:
         """Check that the program can run on logits of this width. Raises InvalidProgram, LimitExceeded."""

@@ -19,7 +19,7 @@ from logitport_server.dialects.snapshot import Snapshot
 from logitport_server.dialects.transformers.stateless import is_stateless
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable
 
     from logitport_server.dialects.base import RequestContext
 
@@ -38,13 +38,9 @@ class InstanceDialect(Dialect):
         self.processor = processor
         self._instances = Instances(processor, name)
 
-    def validate(
-        self,
-        params: dict[str, Any],
-        sampling_params: dict[str, Any],  # noqa: ARG002
-        caller: Hashable = None,  # noqa: ARG002
-    ) -> None:
-        self._check_params(getattr(author_of(self.processor), "validate_params", None), params)
+    def _own_check(self) -> Callable[[Any], object] | None:
+        check: Callable[[Any], object] | None = getattr(author_of(self.processor), "validate_params", None)
+        return check
 
     def rebuild(self, state: Any) -> None:
         self.rewind(state)
