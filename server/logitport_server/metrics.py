@@ -121,8 +121,8 @@ class Metrics:
         )
         # A counter that appears with its first event has no rate for it: Prometheus needs the value before.
         for code in common_pb2.ErrorCode.values():
-            self._refused.labels(_code(code))
-            self._requests_refused.labels(_code(code))
+            self._refused.labels(code_label(code))
+            self._requests_refused.labels(code_label(code))
         # Children are kept, because looking one up by its labels takes longer than counting.
         self._steps_by = {transport: self._steps.labels(transport) for transport in ("unary", "grpc", "local")}
         self._seconds_by = {
@@ -182,12 +182,12 @@ class Metrics:
 
     def call_refused(self, error: LogitportError) -> None:
         """Count a call that was refused."""
-        self._refused.labels(_code(to_proto(error).code)).inc()
+        self._refused.labels(code_label(to_proto(error).code)).inc()
 
     def requests_refused(self, failures: Iterable[common_pb2.Failure]) -> None:
         """Count requests that a session refused to add."""
         for failure in failures:
-            self._requests_refused.labels(_code(failure.error.code)).inc()
+            self._requests_refused.labels(code_label(failure.error.code)).inc()
 
     def session_opened(self, session: EngineSession) -> None:
         """Add an open session."""
@@ -213,7 +213,7 @@ class Metrics:
             code = failure.error.code
             # The name of an unknown processor is not used: clients can send any number of such names.
             name = "" if code == common_pb2.ERROR_CODE_UNKNOWN_PROCESSOR else failure.error.processor
-            self._failed.labels(self._label(name, principal), _code(code)).inc()
+            self._failed.labels(self._label(name, principal), code_label(code)).inc()
 
     def logits_read(self, memory: str) -> None:
         """Count a step that read logits; `memory` is "inline", "host" or "device"."""
@@ -242,6 +242,6 @@ class Metrics:
         return processor
 
 
-def _code(code: int) -> str:
+def code_label(code: int) -> str:
     """The label of an error code, such as "INVALID_PARAMS"."""
     return common_pb2.ErrorCode.Name(common_pb2.ErrorCode.ValueType(code)).removeprefix("ERROR_CODE_")

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from logitport_proto import common_pb2
+from logitport_server.metrics import code_label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,7 +84,7 @@ class Refusals:
                 **log_fields,
                 "requests": len(failures) + unlogged,
                 "slot": first.slot,
-                "code": common_pb2.ErrorCode.Name(first.error.code).removeprefix("ERROR_CODE_"),
+                "code": code_label(first.error.code),
             },
         )
 
