@@ -254,16 +254,21 @@ def test_a_session_that_lost_its_server_goes_to_another_one() -> None:
     assert {tuple(times) for _, *times in streams} == {(0.0, 5.0)}
 
 
-def test_a_server_is_not_set_aside_because_a_session_moves() -> None:
-    """It works, and is perhaps the least loaded one soon."""
-    cluster = Cluster(3)
+def recorded_choice(cluster: Cluster) -> tuple[ServerChoice, list[Script]]:
+    """The choice of a session, and the list to which its connections are added."""
     streams: list[Script] = []
 
     def stream(*_: Any) -> Any:
         streams.append(Script())
         return streams[-1]
 
-    choice = ServerChoice(cluster.servers, stream, Registrations(), lambda *_: None)
+    return ServerChoice(cluster.servers, stream, Registrations(), lambda *_: None), streams
+
+
+def test_a_server_is_not_set_aside_because_a_session_moves() -> None:
+    """It works, and is perhaps the least loaded one soon."""
+    cluster = Cluster(3)
+    choice, streams = recorded_choice(cluster)
     choice.connect(0.0)
     for moves in range(10):
         before = choice.server
@@ -283,13 +288,7 @@ def test_a_server_is_not_set_aside_because_a_session_moves() -> None:
 def test_the_server_of_a_session_that_could_not_move() -> None:
     """Its server is checked, and excluded when it is lost; not the one that has refused the session."""
     cluster = Cluster(2)
-    streams: list[Script] = []
-
-    def stream(*_: Any) -> Any:
-        streams.append(Script())
-        return streams[-1]
-
-    choice = ServerChoice(cluster.servers, stream, Registrations(), lambda *_: None)
+    choice, streams = recorded_choice(cluster)
     choice.connect(0.0)
     present = choice.server
     for _ in range(3):
