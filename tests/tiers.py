@@ -74,6 +74,7 @@ SLOW_FILES = frozenset(
         "end_to_end/test_missing_layers.py",
         "end_to_end/test_nothing_is_lost.py",
         "end_to_end/test_processes.py",
+        "end_to_end/test_processor_metrics.py",
         "end_to_end/test_reconnect.py",
         "end_to_end/test_serve.py",
         "end_to_end/test_several_servers.py",

@@ -104,6 +104,9 @@ class Server:
         self.gpu = gpu_for_workers(config, self.device, authenticator.grants)
         self._executor = choose_executor(config, self.gpu, first_zygote)
         self._executor.program_milliseconds = config.program_milliseconds
+        self._metrics = Metrics(self._executor, known)
+        if isinstance(self._executor, ProcessExecutor):
+            self._metrics.watch_workers(self._executor)
         self._store, seal = open_store(config)
         self._turns = Turns()
         self._trusted_keys = TrustedKeys(config.trusted_keys) if config.trusted_keys is not None else None
@@ -123,11 +126,9 @@ class Server:
             seal=seal,
             turn_of=self._turns.aside,
             installed=known,
+            on_removed=self._metrics.processors.forget,
         )
         self._poller = Poller(self._registry.poll) if config.store is not None else None
-        self._metrics = Metrics(self._executor, known)
-        if isinstance(self._executor, ProcessExecutor):
-            self._metrics.watch_workers(self._executor)
         quotas = Quotas(config)
         self._guard = Guard(authenticator, quotas, config.stall_seconds, self._metrics)
         self._local_socket = open_local_socket(config) if config.local_transport and LOCAL_TRANSPORT_AVAILABLE else None

@@ -58,6 +58,7 @@ def test_every_scope_is_listed() -> None:
 
 def test_every_metric_is_one() -> None:
     source = Path(__file__).parents[2] / "server" / Path(ServerConfig.__module__.replace(".", "/")).parent
-    code = "".join((source / file).read_text() for file in ("metrics.py", "processes/metrics.py", "status_pages.py"))
+    files = [*source.glob("metrics/*.py"), source / "processes" / "metrics.py", source / "status_pages.py"]
+    code = "".join(file.read_text() for file in files)
     for name in re.findall(r"`(logitport_\w+)", PAGE.replace("`logitport_server.", "")):
         assert f'"{name.removesuffix("_total")}"' in code, name

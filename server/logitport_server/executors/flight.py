@@ -53,6 +53,7 @@ class RemoteCall:
         failed: errors of single rows, by their index in the call; the other rows were served.
         error: why the call failed; `NotStarted` if it may be repeated.
         splittable: whether calls with fewer rows may succeed where this call has failed.
+        seconds: how long the server has waited for the reply; None if the call has not begun.
     """
 
     def __init__(self, dialect: InWorker, states: Sequence[Any], logits: torch.Tensor | None) -> None:
@@ -63,6 +64,7 @@ class RemoteCall:
         self.failed: dict[int, BaseException] = {}
         self.error: BaseException | None = None
         self.splittable = True
+        self.seconds: float | None = None
 
     def succeed(self, result: Any) -> None:
         """End the call with a result."""

@@ -138,7 +138,8 @@ class RemoteDialect(Dialect):
             columns = [struct.pack(f"<{len(events)}i", *events)]
             expected = messages.EditReply if shared is None else messages.ProcessReply
             on_reply = partial(self._finish, call, shared)
-            self.worker.post(self.source, message, columns, expected, on_reply, partial(self._fail, call), descriptors)
+            on_error = partial(self._fail_in_worker, call)
+            self.worker.post(self.source, message, columns, expected, on_reply, on_error, descriptors)
         except BaseException as error:  # noqa: BLE001 - the caller finds it in the call
             for state in call.states:  # their events may be lost
                 state.loaded = None
@@ -301,6 +302,7 @@ class RemoteDialect(Dialect):
         columns: Sequence[memoryview],
     ) -> None:
         """End a call with its reply. Raises what `Worker.post` describes."""
+        call.seconds = self.worker.reply_seconds
         for row, error in reply.failed.items():
             if row >= len(call.states):
                 raise ValueError(f"row {row} of {len(call.states)} failed")
@@ -316,6 +318,10 @@ class RemoteDialect(Dialect):
             if not call.failed and isinstance(call.states, States):
                 self._sent_states = ref(call.states)
             call.succeed(result)
+
+    def _fail_in_worker(self, call: RemoteCall, error: BaseException) -> None:
+        call.seconds = self.worker.reply_seconds
+        self._fail(call, error)
 
     def _fail(self, call: RemoteCall, error: BaseException) -> None:
         self._sent_states = _no_states

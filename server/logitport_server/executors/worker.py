@@ -88,6 +88,8 @@ class Worker(ProcessHolder):
 
     Attributes:
         states: by its number, the request of each state that processors have here.
+        reply_seconds: how long the server has waited for the reply that is being handled, or for the one that has not
+            come; None while calls fail that had not begun.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class Worker(ProcessHolder):
         self.deadlines = deadlines
         self.quarantine = quarantine
         self.states: dict[int, RequestContext] = {}
+        self.reply_seconds: float | None = None
         self._posted: deque[_Posted] = deque()
 
     @property
@@ -255,6 +258,7 @@ class Worker(ProcessHolder):
         if self._posted:
             calls, self._posted = self._posted, deque()
             self._fail(WorkerGone("was ended: its call was abandoned"))
+            self.reply_seconds = None
             for call in calls:
                 call.on_error(NotStarted())
 
@@ -269,7 +273,8 @@ class Worker(ProcessHolder):
 
     def _handle(self, reply: messages.Reply, columns: Sequence[memoryview]) -> None:
         """Pass a reply to the call that it answers."""
-        posted, seconds = self._posted[0], self._restart_clock()
+        posted = self._posted[0]
+        seconds = self.reply_seconds = self._restart_clock()
         try:
             if isinstance(reply, messages.ErrorReply):
                 posted.on_error(self.processor_error(posted.source, reply.error))
@@ -309,7 +314,9 @@ class Worker(ProcessHolder):
         if not calls:
             return
         oldest = calls.popleft()
+        self.reply_seconds = waited
         oldest.on_error(self._failure(oldest, gone, seconds, waited))
+        self.reply_seconds = None
         for call in calls:
             call.on_error(NotStarted())
 

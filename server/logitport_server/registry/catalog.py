@@ -50,6 +50,7 @@ class Catalog:
         accept: checks and parses a payload. Raises LogitportError.
         quarantine: follows the quarantines in the store.
         turn_of: makes a context that is held while a payload of this principal is parsed.
+        on_removed: called with the display name of a processor whose last registration is gone.
 
     Raises:
         InternalError: the store cannot be read.
@@ -62,6 +63,7 @@ class Catalog:
         accept: Callable[[str], Payload],
         quarantine: Quarantine,
         turn_of: Callable[[str], AbstractContextManager[object]] = nullcontext,
+        on_removed: Callable[[str], object] = lambda _: None,
     ) -> None:
         self.view = View()
         self._store = store
@@ -69,6 +71,7 @@ class Catalog:
         self._accept = accept
         self._quarantine = quarantine
         self._turn_of = turn_of
+        self._on_removed = on_removed
         # Held while the store is read or written. Steps and look-ups use the view, so they never wait for it.
         self._changing = threading.Lock()
         self._version: str | None = None
@@ -188,9 +191,12 @@ class Catalog:
 
     def _show(self) -> None:
         items = [held.item for held in self._held.values()]
+        before = self.view
         self.view = View(
             (item for item in items if isinstance(item, Entry)), (item for item in items if isinstance(item, Binding))
         )
+        for display_name in before.display_names - self.view.display_names:
+            self._on_removed(display_name)
 
     def _read(self, keys: Sequence[str], deadline: float) -> Iterator[tuple[str, Held]]:
         for start in range(0, len(keys), _BATCH):

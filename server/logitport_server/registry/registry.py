@@ -55,6 +55,9 @@ class Registry:
 
     If servers share a store, they share registrations, names and quarantines. A server follows the others by `poll`.
 
+    Args:
+        on_removed: called with the display name of a processor whose last registration is gone, on any server.
+
     Raises:
         InvalidProgram, LimitExceeded: an installed program breaks a rule.
         InternalError: the store cannot be read.
@@ -72,6 +75,7 @@ class Registry:
         seal: Seal | None = None,
         turn_of: Callable[[str], AbstractContextManager[object]] = nullcontext,
         installed: Mapping[str, Any] = BUILTINS,
+        on_removed: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._policy = policy
         # `quarantine or ...` would replace an empty quarantine: its length of 0 makes it false.
@@ -83,7 +87,9 @@ class Registry:
         self._installed_programs = {
             name: verify(processor) for name, processor in installed.items() if isinstance(processor, Program)
         }
-        self._catalog = Catalog(store or MemoryStore(), seal or Seal(), self._accept, self._quarantine, turn_of)
+        self._catalog = Catalog(
+            store or MemoryStore(), seal or Seal(), self._accept, self._quarantine, turn_of, on_removed
+        )
 
     @property
     def has_only_builtins(self) -> bool:

@@ -77,6 +77,11 @@ class View:
     def __iter__(self) -> Iterator[Entry]:
         return (entry for owners in self._by_digest.values() for entry in owners.values())
 
+    @property
+    def display_names(self) -> set[str]:
+        """The display names of all processors."""
+        return {entry.payload.display_name for entry in self}
+
     def named(self, name: str) -> Entry | None:
         """Return the registration that the name is bound to, if any."""
         return self._by_name.get(name)

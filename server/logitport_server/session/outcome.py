@@ -38,10 +38,12 @@ class StepOutcome:
     Attributes:
         succeeded: the groups with successful calls, in order, with the edits of their rows (none if logits-reading).
         failures: the requests that failed in this step, by slot.
+        seconds: how long the step has taken in each processor, by display name, also where its calls failed.
     """
 
     succeeded: list[tuple[Group, EditsResult]] = field(default_factory=list)
     failures: dict[int, Failed] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
     _edits: dict[int, RowEdits] | None = field(default=None, init=False)
 
     def fail(self, request: ActiveRequest, error: LogitportError) -> None:
@@ -49,6 +51,10 @@ class StepOutcome:
         request.fail(error)
         self.failures[request.slot] = Failed(error, request.skip)
         self._edits = None
+
+    def spend(self, processor: str, seconds: float) -> None:
+        """Add the time of a call to that of its processor."""
+        self.seconds[processor] = self.seconds.get(processor, 0.0) + seconds
 
     @property
     def applied(self) -> Counter[str]:

@@ -42,7 +42,7 @@ from logitport_server.shared_memory.regions import Regions, write_back
 from logitport_server.turns import Released
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import torch
 
@@ -85,6 +85,7 @@ class EngineSession:
     Attributes:
         principal: the caller that opened it.
         reply_deadlines: the deadlines to state to the engine.
+        processor_seconds: how long the last step, or part of a step, has taken in each processor, by display name.
     """
 
     def __init__(
@@ -144,6 +145,7 @@ class EngineSession:
         # Of the last step: the rows that wait for their logits, the number of all its rows, and its drafts.
         self._pending: tuple[Rows, int, dict[ActiveRequest, Sequence[int]]] = (Rows(), 0, {})
         self._step_time = StepTime(limits.processor_timeout_seconds)
+        self.processor_seconds: Mapping[str, float] = {}
         self.reply_deadlines = ReplyDeadlines.of(limits, only_builtins=registry.has_only_builtins)
 
     def __len__(self) -> int:
@@ -230,7 +232,7 @@ class EngineSession:
         batch = self._batch_for(frame)
         columns = StepColumns.read(frame, batch.layout, self.vocab_size, self._limits.max_tokens_per_request)
         self._check_new_ids(columns, batch)
-        outcome = StepOutcome()
+        outcome = self._begin_outcome()
         drafts = batch.synchronize(columns, outcome)
         self._step_time = StepTime(self._limits.processor_timeout_seconds)
         self._run_chains(batch.logits_free, drafts, self.vocab_size, None, outcome, self._step_time)
@@ -264,7 +266,7 @@ class EngineSession:
                 received = self._decode(frame.logits, step_rows if whole_step else len(pending))
                 logits = received.to(self._device, non_blocking=True)  # blocks nevertheless if the memory is not pinned
             self._pending = (Rows(), 0, {})
-            outcome = StepOutcome()
+            outcome = self._begin_outcome()
             region = self.regions.region(frame.logits)
             if region is not None and logits is received:
                 self._lending.step(region, pending)
@@ -288,7 +290,7 @@ class EngineSession:
         """Process `num_rows` rows of logits: those of slot 0, then those of slot 1, ...; a slot may be empty."""
         with Released():
             logits = self._decode(tensor, num_rows).to(self._device)
-        outcome = StepOutcome()
+        outcome = self._begin_outcome()
         requests = ((index, self._requests.get(index // rows_per_request)) for index in range(num_rows))
         greedy = all(request.greedy for request in self._requests.values())
         rows = Rows((Row(index, request) for index, request in requests if request is not None), greedy=greedy)
@@ -296,6 +298,11 @@ class EngineSession:
         with Released():
             tensors.write(reply.logits, logits)
         write_outcome(reply, outcome, outcome.all_denied(self.vocab_size))
+
+    def _begin_outcome(self) -> StepOutcome:
+        outcome = StepOutcome()
+        self.processor_seconds = outcome.seconds
+        return outcome
 
     def _decode(self, tensor: common_pb2.Tensor, rows: int) -> torch.Tensor:
         """The logits of a message; a view if they are in a region.

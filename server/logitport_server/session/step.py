@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from time import monotonic
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -77,6 +77,29 @@ class RunChains(PipelineStage):
     __call__ = staticmethod(run)
 
 
+class _Timed:
+    """A context manager that adds its time to that of the group's processor. Not that of programs of the engine.
+
+    Attributes:
+        seconds: how long it took, after its end.
+    """
+
+    __slots__ = ("_began", "_group", "_outcome", "seconds")
+
+    def __init__(self, group: Group, outcome: StepOutcome) -> None:
+        self._group = group
+        self._outcome = outcome
+
+    def __enter__(self) -> _Timed:
+        self._began = perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = perf_counter() - self._began
+        if self._group.dialect.engine_program is None:
+            self._outcome.spend(self._group.dialect.name, self.seconds)
+
+
 def _call_all(
     groups: Sequence[Group], vocab_size: int, logits: torch.Tensor | None, outcome: StepOutcome, time: StepTime
 ) -> list[Group]:
@@ -116,30 +139,29 @@ def _call(
             if group.dialect.row_safe and time.is_exhausted:
                 _fail_not_called([group], outcome)
                 return []
-            result: Any = _process(group, logits, time)
+            result: Any = _process(group, logits, outcome, time)
             failed = group.dialect.failed
         else:
-            result, failed = _edit(group)
+            result, failed = _edit(group, outcome)
         _apply(group, result, failed, vocab_size, logits, outcome)
     except BaseException as error:  # noqa: BLE001 - a processor may raise, or return, anything
         return _split_or_fail(group, error, outcome, time)
     return []
 
 
-def _process(group: Group, logits: torch.Tensor, time: StepTime) -> Any:
+def _process(group: Group, logits: torch.Tensor, outcome: StepOutcome, time: StepTime) -> Any:
     """Call a logits-reading processor of this process. The time of programs is limited, as that of shipped code."""
     is_program = group.dialect.row_safe
     if is_program:
         group.dialect.seconds = time.for_calls()
-    with Released(), torch.no_grad():
-        began = monotonic()
+    with Released(), torch.no_grad(), _Timed(group, outcome) as timed:
         result = group.dialect.process(group.states, _select(group, logits))
     if is_program:
-        time.spend(monotonic() - began)
+        time.spend(timed.seconds)
     return result
 
 
-def _edit(group: Group) -> tuple[EditsResult, Mapping[int, BaseException]]:
+def _edit(group: Group, outcome: StepOutcome) -> tuple[EditsResult, Mapping[int, BaseException]]:
     """Call a logits-free processor of this process, in parts if it is fast and has many rows.
 
     Returns:
@@ -148,15 +170,17 @@ def _edit(group: Group) -> tuple[EditsResult, Mapping[int, BaseException]]:
     dialect, states = group.dialect, group.states
     if dialect.shipped or dialect.takes_long:
         # It may wait, or run for long; then other principals must not wait for its turn to end.
-        with Released():
+        with Released(), _Timed(group, outcome):
             return dialect.edit(states), dialect.failed
     if len(states) <= _MAX_ROWS_PER_CALL or dialect.takes_drafts:  # `drafts` belong to the rows of the whole call
-        return dialect.edit(states), dialect.failed
+        with _Timed(group, outcome):
+            return dialect.edit(states), dialect.failed
     edits: list[RowEdits] = []
     failed: dict[int, BaseException] = {}
     for begin in range(0, len(states), _MAX_ROWS_PER_CALL):
         part = States(states[begin : begin + _MAX_ROWS_PER_CALL])
-        edits += by_row(dialect.edit(part), len(part))
+        with _Timed(group, outcome):
+            edits += by_row(dialect.edit(part), len(part))
         failed |= {begin + index: error for index, error in dialect.failed.items()}
         pause()
     return edits, failed
@@ -171,6 +195,8 @@ def _conclude(
     time: StepTime,
 ) -> list[Group]:
     """Record the result of a call in a worker. Returns the groups to call again."""
+    if call.seconds is not None:
+        outcome.spend(group.dialect.name, call.seconds)
     if isinstance(call.error, NotStarted):
         rest = _without_failed(group, call.failed, outcome)
         if not time.is_up:

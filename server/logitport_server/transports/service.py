@@ -181,7 +181,11 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
     ) -> bytes:
         started = time.perf_counter()
         principal = current_call.get().principal
-        open_session = partial(self._open_session, principal=principal)
+        sessions: list[EngineSession] = []
+
+        def open_session(opening: processing_pb2.OpenSession) -> EngineSession:
+            sessions.append(self._open_session(opening, principal))
+            return sessions[0]
 
         def work() -> bytes:
             """Return the reply only: while gRPC sends it, the message with its copy of the logits is not needed."""
@@ -189,7 +193,8 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
             with self._turns.of(principal.name):
                 response = apply(message, open_session)
                 reply = response.SerializeToString()
-            self._metrics.step(response, time.perf_counter() - started, "unary", principal.name)
+            seconds, by_processor = time.perf_counter() - started, sessions[0].processor_seconds
+            self._metrics.step(response, seconds, "unary", principal.name, by_processor)
             return reply
 
         return await _on_thread(self._threads, work)

@@ -215,11 +215,11 @@ class SessionStream:
         if kind == "step":
             session.step(frame.step, reply.edits)
             reply.edits.should_move = self._departure is not None and self._departure.should_move
-            self._measured(reply.edits, time.perf_counter() - started, transport, session.principal.name)
+            self._measured(reply.edits, time.perf_counter() - started, transport, session)
         elif kind == "logits":
             session.edit_logits(frame.logits, reply.logits)
             memory = session.regions.memory(frame.logits.logits)
-            self._measured(reply.logits, time.perf_counter() - started, transport, session.principal.name, memory)
+            self._measured(reply.logits, time.perf_counter() - started, transport, session, memory)
         elif kind == "add":
             session.add(frame.add, reply.added)
             self._record_refusals(session.principal, reply.added, len(frame.add.requests))
@@ -252,11 +252,13 @@ class SessionStream:
         reply: processing_pb2.StepEdits | processing_pb2.StepLogitsEdited,
         seconds: float,
         transport: str,
-        principal: str,
+        session: EngineSession,
         memory: str = "",
     ) -> None:
+        principal, processor_seconds = session.principal.name, session.processor_seconds
+
         def update() -> None:
-            self._metrics.step(reply, seconds, transport, principal)
+            self._metrics.step(reply, seconds, transport, principal, processor_seconds)
             if memory:
                 self._metrics.logits_read(memory)
 

@@ -1,10 +1,11 @@
-"""Metrics of a server, for Prometheus."""
+"""The metrics of one server."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import platform
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import (
@@ -17,11 +18,13 @@ from prometheus_client import (
 
 from logitport.errors import to_proto
 from logitport_proto import common_pb2, processing_pb2
-from logitport_server.counts import FunctionCounter
+from logitport_server.metrics.codes import code_label
+from logitport_server.metrics.function_counter import FunctionCounter
+from logitport_server.metrics.processors import ProcessorMetrics
 from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from logitport.errors import LogitportError
     from logitport_server.executors import Gpu
@@ -32,11 +35,6 @@ if TYPE_CHECKING:
 
 # Seconds. The range covers everything from a fast logits-free step to a batch of logits sent inline.
 _BUCKETS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5)
-
-# Labels of processors that are not installed: of one principal, and of all. They bound the number of time series.
-_MAX_OWN_LABELS = 64
-_MAX_LABELS = 1024
-_OTHERS = "(others)"
 
 _PARTS = {
     processing_pb2.StepEdits: "edits",
@@ -82,6 +80,7 @@ class Metrics:
 
     Attributes:
         registry: the collector registry; each server has its own.
+        processors: the metrics by processor.
     """
 
     def __init__(self, loads: Loads, installed: Collection[str] = ()) -> None:
@@ -96,13 +95,8 @@ class Metrics:
         )
         pending.set_function(lambda: sum(session.pending for session in tuple(self._sessions)))
         self._steps = Counter("logitport_steps", "Steps answered, by transport", ["transport"], registry=registry)
-        self._applied = Counter("logitport_rows_applied", "Rows by processor", ["processor"], registry=registry)
-        self._failed = Counter(
-            "logitport_requests_failed",
-            "Requests that failed in a step, by processor and error",
-            ["processor", "code"],
-            registry=registry,
-        )
+        self.processors = ProcessorMetrics(installed)
+        registry.register(self.processors)
         self._seconds = Histogram(
             "logitport_step_seconds",
             "Seconds to compute a step, by part: edits, logits, or apply (a call of Apply)",
@@ -137,11 +131,6 @@ class Metrics:
             registry=registry,
         )
         self._read_in = {memory: self._read.labels(memory) for memory in ("inline", "host", "device")}
-        self._counters: dict[tuple[str, str], Counter] = {}
-        self._installed = frozenset(installed)
-        # By principal. One principal may use a label of another; it then counts for both.
-        self._labels: dict[str, set[str]] = {}
-        self._num_labels = 0
         hits, misses = {"": lambda: loads.hits}, {"": lambda: loads.misses}
         registry.register(FunctionCounter("logitport_loader_hits", "Loads from the cache of classes", hits))
         registry.register(FunctionCounter("logitport_loader_misses", "Loads that unpickled", misses))
@@ -202,46 +191,28 @@ class Metrics:
         sessions = tuple(self._sessions)
         return len(sessions), sum(map(len, sessions))
 
-    def step(self, reply: StepReply, seconds: float, transport: str, principal: str) -> None:
-        """Record a step of this principal, or the part of it that processes logits, from its reply."""
+    def step(
+        self,
+        reply: StepReply,
+        seconds: float,
+        transport: str,
+        principal: str,
+        processor_seconds: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        """Record a step, or the part of it that processes logits.
+
+        Args:
+            reply: its reply.
+            seconds: how long it took.
+            transport: how its frame arrived: "unary", "grpc" or "local".
+            principal: name of the calling principal.
+            processor_seconds: how long it took in each processor, by display name.
+        """
         if type(reply) is not processing_pb2.StepLogitsEdited:
             self._steps_by[transport].inc()
         self._seconds_by[transport, type(reply)].observe(seconds)
-        for applied in reply.applied:
-            self._applied_to(applied.display_name or applied.processor, principal).inc(applied.rows)
-        for failure in reply.failures:
-            code = failure.error.code
-            # The name of an unknown processor is not used: clients can send any number of such names.
-            name = "" if code == common_pb2.ERROR_CODE_UNKNOWN_PROCESSOR else failure.error.processor
-            self._failed.labels(self._label(name, principal), code_label(code)).inc()
+        self.processors.step(principal, reply.applied, reply.failures, processor_seconds)
 
     def logits_read(self, memory: str) -> None:
         """Count a step that read logits; `memory` is "inline", "host" or "device"."""
         self._read_in[memory].inc()
-
-    def _applied_to(self, processor: str, principal: str) -> Counter:
-        counter = self._counters.get((principal, processor))
-        if counter is None:
-            label = self._label(processor, principal)
-            counter = self._applied.labels(label)
-            if label != _OTHERS and len(self._counters) < _MAX_LABELS:
-                self._counters[principal, processor] = counter
-        return counter
-
-    def _label(self, processor: str, principal: str) -> str:
-        """The processor's label; `_OTHERS` if it is not installed, and the principal or all have too many labels."""
-        if not processor or processor in self._installed:
-            return processor
-        own = self._labels.get(principal, set())
-        if processor in own:
-            return processor
-        if len(own) >= _MAX_OWN_LABELS or self._num_labels >= _MAX_LABELS:
-            return _OTHERS
-        self._labels.setdefault(principal, own).add(processor)
-        self._num_labels += 1
-        return processor
-
-
-def code_label(code: int) -> str:
-    """The label of an error code, such as "INVALID_PARAMS"."""
-    return common_pb2.ErrorCode.Name(common_pb2.ErrorCode.ValueType(code)).removeprefix("ERROR_CODE_")
