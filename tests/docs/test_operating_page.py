@@ -57,7 +57,7 @@ def test_every_scope_is_listed() -> None:
 
 
 def test_every_metric_is_one() -> None:
-    source = Path(__file__).parents[2] / "server" / Path(ServerConfig.__module__.replace(".", "/")).parent
+    source = Path(__file__).parents[2] / "server" / "logitport_server"
     files = [*source.glob("metrics/*.py"), source / "processes" / "metrics.py", source / "status_pages.py"]
     code = "".join(file.read_text() for file in files)
     for name in re.findall(r"`(logitport_\w+)", PAGE.replace("`logitport_server.", "")):

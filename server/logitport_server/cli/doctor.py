@@ -6,11 +6,10 @@ import platform
 import sys
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, model_validator
 from rich.console import Console
 from rich.table import Column, Table
 
-from logitport_server.config import REQUIRE_LAYER, WITHOUT_LAYER, LayerName, check_layers
+from logitport_server.config.sandbox import Layers
 from logitport_server.sandbox import LAYERS, SandboxError
 from logitport_server.sandbox.assessment import assess
 from logitport_server.sandbox.gpu import device_nodes
@@ -19,19 +18,11 @@ if TYPE_CHECKING:
     from logitport_server.sandbox.assessment import Assessment
 
 
-class Doctor(BaseModel):
+class Doctor(Layers):
     """Show which sandbox layers this machine has, and make every attempt inside real workers.
 
     Exits with status 1 where `logitport serve` would refuse shipped processors with the same options.
     """
-
-    without_layer: list[LayerName] = WITHOUT_LAYER
-    require_layer: list[LayerName] = REQUIRE_LAYER
-
-    @model_validator(mode="after")
-    def _layers_agree(self) -> Doctor:
-        check_layers(self.without_layer, self.require_layer)
-        return self
 
     def cli_cmd(self) -> None:
         """Print the machine, the layers and the attempts."""

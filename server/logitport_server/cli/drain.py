@@ -12,6 +12,7 @@ from logitport import calls
 from logitport.connection import Connection
 from logitport_proto import admin_pb2, admin_pb2_grpc
 from logitport_server.cli.remote import RemoteCommand
+from logitport_server.config.units import Seconds
 
 _POLL_SECONDS = 0.2
 
@@ -22,7 +23,7 @@ class Drain(RemoteCommand):
     The server goes on until it is stopped. The token is read from LOGITPORT_TOKEN; it needs the scope "admin".
     """
 
-    timeout_seconds: float = Field(60.0, ge=0, description="how long to wait for the sessions, in seconds")
+    timeout_seconds: Seconds = Field(60.0, ge=0, description="how long to wait for the sessions")
 
     def cli_cmd(self) -> None:
         """Drain the server. The exit status is 1 if sessions that can move are still there at the end."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import signal
 import time
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
@@ -18,6 +18,8 @@ from logitport.programs.program import Program
 from logitport.programs.verifier import verify
 from logitport_server.cli import program_text
 from logitport_server.cli.payload_file import read_payload_or_program
+from logitport_server.config.units import OrOff, Seconds
+from logitport_server.config.values import Folder
 from logitport_server.registry.inspection import inspect_pickle
 from logitport_server.registry.trusted_keys import TrustedKeys
 
@@ -34,14 +36,14 @@ class Inspect(BaseModel):
     payload: CliPositionalArg[str] = Field(
         description="file of a payload, or of the canonical bytes of a program; - for stdin"
     )
-    trusted_keys: Path | None = Field(None, description="folder of public keys (*.pub) to check the signature with")
-    cpu_seconds: int = Field(20, ge=1, description="CPU time limit of the analysis, in seconds")
+    trusted_keys: OrOff[Folder] = Field(None, description="folder of public keys (*.pub) to check the signature with")
+    cpu_seconds: Seconds = Field(20.0, ge=1, le=3600, description="CPU time limit of the analysis")
 
     def cli_cmd(self) -> None:
         """Print the report."""
         keys = TrustedKeys(self.trusted_keys) if self.trusted_keys is not None else None
         serialized = read_payload_or_program(self.payload)
-        _limit(self.cpu_seconds)
+        _limit(math.ceil(self.cpu_seconds))
         shipped = payload.parse(serialized)
         if shipped.is_program:
             _report_program(shipped, keys)

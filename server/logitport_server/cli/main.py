@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 
 from logitport_server.cli.root import run
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line. SIGINT and a closed pipe end the process by their signals, without a traceback."""
     # Without this, gRPC prints lines of its own next to our errors. Operators can still set the variable.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    run()
+    try:
+        try:
+            run()
+        finally:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        _end_by(signal.SIGINT)
+    except BrokenPipeError:
+        _end_by(signal.SIGPIPE)
+
+
+def _end_by(number: signal.Signals) -> None:
+    """End this process by the signal: a shell stops a script if a command ends by SIGINT, not if it exits with 130."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Column, Table
 
-from logitport_server.config import CUSTOM_OPS, EnvironmentOptions
+from logitport_server.config.processors import OpsOptions
+from logitport_server.config.sources import EnvironmentOptions
 
 
-class Ops(EnvironmentOptions):
+class Ops(OpsOptions, EnvironmentOptions):
     """List the implementations of every op by platform, whether this machine has the platform, and the reason."""
-
-    custom_ops: list[str] = CUSTOM_OPS
 
     def cli_cmd(self) -> None:
         """Print the table."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, Field
 from pydantic_settings import CliApp, CliSubCommand
@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from logitport_server.config import StartupError
+from logitport_server.config.option import Metavar
+from logitport_server.config.units import Seconds
 from logitport_server.fleet.authentication import require_token_mode
 from logitport_server.fleet.options import FleetOptions, parse_serve_options
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 _ADDRESS = Field("", description="HOST:PORT of the Ray cluster; RAY_ADDRESS, or the cluster of this machine if not set")
 _NAMESPACE = Field("logitport", min_length=1, description="Ray namespace of the fleet")
 
+ClusterAddress = Annotated[str, Metavar("ADDRESS")]
+
 
 class Up(FleetOptions):
     """Start a fleet of servers on a Ray cluster, or change the size of the one that runs. The fleet goes on afterwards.
@@ -30,8 +34,8 @@ class Up(FleetOptions):
     apply, too.
     """
 
-    address: str = _ADDRESS
-    timeout_seconds: float = Field(300.0, gt=0, description="how long to wait for the servers, in seconds")
+    address: ClusterAddress = _ADDRESS
+    timeout_seconds: Seconds = Field(300.0, gt=0, description="how long to wait for the servers")
 
     def cli_cmd(self) -> None:
         """Start the fleet, and print the URL of its list at once, and its servers when they are ready."""
@@ -44,7 +48,7 @@ class Up(FleetOptions):
 class Status(BaseModel):
     """Show the servers of a fleet."""
 
-    address: str = _ADDRESS
+    address: ClusterAddress = _ADDRESS
     namespace: str = _NAMESPACE
 
     def cli_cmd(self) -> None:
@@ -57,7 +61,7 @@ class Status(BaseModel):
 class Down(BaseModel):
     """End a fleet: its servers finish their steps, as after SIGTERM, and their sessions end."""
 
-    address: str = _ADDRESS
+    address: ClusterAddress = _ADDRESS
     namespace: str = _NAMESPACE
     now: bool = Field(False, description="kill the servers, instead of letting them finish")
 

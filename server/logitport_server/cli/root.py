@@ -11,6 +11,8 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
+from logitport_server.cli.parser import Parser
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
@@ -37,18 +39,29 @@ class Command(NamedTuple):
         return model
 
 
-COMMANDS = {
-    "serve": Command("serve", "Serve", "run the service"),
-    "doctor": Command("doctor", "Doctor", "show which sandbox layers this machine has, and test them"),
-    "ops": Command("ops", "Ops", "list the ops that apply edits, and their implementations"),
-    "drain": Command("drain", "Drain", "move the sessions of a server to other servers"),
-    "unquarantine": Command("unquarantine", "Unquarantine", "lift the quarantine of a processor"),
-    "keygen": Command("keygen", "Keygen", "create a key pair for signing payloads"),
-    "sign": Command("sign", "Sign", "sign a payload"),
-    "inspect": Command("inspect", "Inspect", "show what a payload would do, without running it"),
-    "ray": Command("ray", "Ray", "run a fleet of servers on Ray", passes_on=("up", "serve_options")),
-    "token": Command("token", "Token", "create a token for a caller"),
+# By purpose, in the order of the help.
+GROUPS = {
+    "Servers": {
+        "serve": Command("serve", "Serve", "run the service"),
+        "ray": Command("ray", "Ray", "run a fleet of servers on Ray", passes_on=("up", "serve_options")),
+    },
+    "Running servers": {
+        "drain": Command("drain", "Drain", "move the sessions of a server to other servers"),
+        "unquarantine": Command("unquarantine", "Unquarantine", "lift the quarantine of a processor"),
+    },
+    "Access and signatures": {
+        "token": Command("token", "Token", "create a token for a caller"),
+        "keygen": Command("keygen", "Keygen", "create a key pair for signing payloads"),
+        "sign": Command("sign", "Sign", "sign a payload"),
+        "inspect": Command("inspect", "Inspect", "show what a payload would do, without running it"),
+    },
+    "Tools": {
+        "doctor": Command("doctor", "Doctor", "show which sandbox layers this machine has, and test them"),
+        "ops": Command("ops", "Ops", "list the ops that apply edits, and their implementations"),
+        "completion": Command("completion", "Completion", "print a script that completes commands in a shell"),
+    },
 }
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
 
 def run(arguments: list[str] | None = None) -> None:
@@ -58,7 +71,7 @@ def run(arguments: list[str] | None = None) -> None:
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or arguments[0] not in COMMANDS:
-        parser = _parser()
+        parser = _Parser()
         parser.parse_args(arguments or ["--help"])
         parser.error("the first argument must be a command")
     name, *options = arguments
@@ -69,23 +82,37 @@ def run(arguments: list[str] | None = None) -> None:
         model = command.load()
     except ModuleNotFoundError as error:
         sys.exit(f"logitport: {error.name} is not installed; the command needs: pip install 'logitport[server]'")
-    run_command(name, command.description, model, options, passes_on=command.passes_on)
+    run_command(name, model, options, passes_on=command.passes_on)
 
 
-def _parser() -> argparse.ArgumentParser:
-    """Return a parser for arguments that do not begin with a command; it prints their output, or an error."""
-    parser = argparse.ArgumentParser(
-        prog="logitport",
-        usage="logitport [-h] [--version] COMMAND ...",
-        description="A logit-processor service.",
-        epilog="`logitport COMMAND --help` shows the options of a command.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action=_PrintVersion, help="print the version")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
-    for name, command in COMMANDS.items():
-        commands.add_parser(name, help=command.description, add_help=False)
-    return parser
+class _Parser(Parser):
+    """A parser for arguments that do not begin with a command. It prints their output, or an error."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            prog="logitport",
+            usage="logitport [--version] COMMAND ...",
+            description="A logit-processor service.\n\n`logitport COMMAND --help` shows the options of a command.",
+        )
+        self.add_argument("--version", action=_PrintVersion, help="print the version")
+        commands = self.add_subparsers(help=argparse.SUPPRESS, parser_class=Parser)
+        for name in COMMANDS:
+            commands.add_parser(name, add_help=False)
+
+    def format_help(self) -> str:
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, (), ())
+        formatter.add_text(self.description)
+        for heading, group in GROUPS.items():
+            formatter.start_section(heading)
+            for name, command in group.items():
+                formatter.add_argument(argparse.Action([], name, help=command.description))
+            formatter.end_section()
+        formatter.start_section("options")
+        formatter.add_arguments([action for action in self._actions if action.option_strings])
+        formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
 
 
 class _PrintVersion(argparse.Action):

@@ -3,15 +3,39 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
+from pydantic import Field
+
+from logitport_server.cli.options import given_flags
 from logitport_server.config import ServerConfig
+from logitport_server.config.option import FlagOnly
+from logitport_server.config.printing import to_toml
+from logitport_server.config.server_config import ConfigFile
+from logitport_server.config.sources import origins
 
 
-class Serve(ServerConfig):
-    """Run the service until SIGTERM or SIGINT."""
+class PrintConfig(ConfigFile):
+    """What is printed instead of serving."""
+
+    print_config: Annotated[bool, FlagOnly()] = Field(
+        False, description="print all options with their values and where these come from, as a file for --config; exit"
+    )
+
+
+class Serve(ServerConfig, PrintConfig):
+    """Run the service until SIGTERM or SIGINT.
+
+    Each option can also be set as LOGITPORT_<NAME> in the environment, for example LOGITPORT_METRICS_LISTEN, and in the
+    TOML file of --config, for example metrics-listen = "127.0.0.1:9090". Flags have precedence over the environment,
+    and the environment over the file. The value off turns an option off that is off by default.
+    """
 
     def cli_cmd(self) -> None:
-        """Start up and serve."""
+        """Start up and serve, or print the configuration."""
+        if self.print_config:
+            print(to_toml(self, origins(type(self), given_flags())), end="")  # noqa: T201
+            return
         if self.processes > 1:
             from logitport_server.processes.supervisor import supervise
 

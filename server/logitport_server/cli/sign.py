@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
-from typing import Annotated
 
 from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
@@ -12,6 +10,8 @@ from pydantic_settings import CliPositionalArg
 from logitport import payload
 from logitport.payload.signing import DEFAULT_SECONDS, read_private_key
 from logitport_server.cli.payload_file import read_payload
+from logitport_server.config.units import Period
+from logitport_server.config.values import File
 
 
 class Sign(BaseModel):
@@ -20,13 +20,15 @@ class Sign(BaseModel):
     payload: CliPositionalArg[str] = Field(
         description="file of a payload, the result of CustomLogitProcessor.to_str(), or of a program; - for stdin"
     )
-    key: Path = Field(description="file of the private key, from `logitport keygen`")
+    key: File = Field(description="file of the private key, from `logitport keygen`")
     name: str = Field(
         "",
         description="name that the payload may be registered under; without it, no name is allowed",
     )
-    expires: Annotated[timedelta, Field(gt=timedelta(0))] = Field(
-        timedelta(seconds=DEFAULT_SECONDS), description="how long the signature is valid, for example 30d"
+    expires: Period = Field(
+        timedelta(seconds=DEFAULT_SECONDS),
+        gt=timedelta(0),
+        description="how long the signature is valid, for example 30d",
     )
 
     def cli_cmd(self) -> None:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
 from logitport_server.access.tokens import PrincipalName, Scope, new_token
+from logitport_server.config.units import OrOff, Period
 from logitport_server.principals import CUDA
 
 _CUDA = (
@@ -28,10 +29,12 @@ class Token(BaseModel):
     scope: Annotated[list[Scope], Field(min_length=1)] = Field(
         description="what the token permits: apply (call processors), register (ship code), admin (manage the "
         "processors of other principals), cuda (run shipped code with access to the server's GPU; it cannot "
-        "be fully isolated); may be given more than once"
+        "be fully isolated)"
     )
-    expires: Annotated[timedelta, Field(gt=timedelta(0))] | None = Field(
-        None, description="how long the token is valid, for example 90d; without it, the token does not expire"
+    expires: OrOff[Period] = Field(
+        None,
+        gt=timedelta(0),
+        description="how long the token is valid, for example 90d; without it, the token does not expire",
     )
 
     def cli_cmd(self) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import CliApp, CliPositionalArg, SettingsConfigDict, SettingsError
 
 from logitport_server.addresses import is_wildcard
 from logitport_server.config import ServerConfig, StartupError
+from logitport_server.config.option import Metavar
+from logitport_server.config.units import Milliseconds, Seconds
+from logitport_server.config.values import Port
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,30 +48,30 @@ class FleetOptions(BaseModel):
     sessions_per_server: int = Field(
         32, ge=1, description="servers are added when the mean number of their sessions is above this"
     )
-    step_milliseconds: float = Field(
+    step_milliseconds: Milliseconds = Field(
         10.0,
         gt=0,
-        description="servers are added when the mean time in which they compute a step is above this, in milliseconds",
+        description="servers are added when the mean time in which they compute a step is above this",
     )
-    scale_down_seconds: float = Field(
-        120.0, ge=0, description="how long the load must fit into fewer servers before one is removed, in seconds"
+    scale_down_seconds: Seconds = Field(
+        120.0, ge=0, description="how long the load must fit into fewer servers before one is removed"
     )
-    unhealthy_seconds: float = Field(
-        15.0, gt=0, description="a server that answers no health check for this long is replaced, in seconds"
+    unhealthy_seconds: Seconds = Field(
+        15.0, gt=0, description="a server that answers no health check for this long is replaced"
     )
-    host: str | None = Field(
+    host: Annotated[str, Metavar("HOST")] | None = Field(
         None, min_length=1, description="address on which servers and the list listen; the node's address if not set"
     )
     # Below the kernel's ephemeral ports, from which a connection could take the port of a server that restarts, and
     # above those that Ray gives its workers.
-    list_port: int = Field(20050, ge=1, le=_MAX_PORT, description="port of the list of addresses")
-    port_base: int = Field(
+    list_port: Port = Field(20050, ge=1, le=_MAX_PORT, description="port of the list of addresses")
+    port_base: Port = Field(
         20051, ge=1, le=_MAX_PORT, description="port of the first server; the others have the next ports"
     )
-    metrics_port_base: int = Field(
+    metrics_port_base: Port = Field(
         21051, ge=1, le=_MAX_PORT, description="port of the first server's metrics; the others have the next ports"
     )
-    health_port_base: int = Field(
+    health_port_base: Port = Field(
         22051,
         ge=1,
         le=_MAX_PORT,

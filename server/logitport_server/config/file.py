@@ -1,0 +1,48 @@
+"""Reads the configuration file."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+from logitport_server.config.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+def read_config(path: Path, keys: Mapping[str, str]) -> dict[str, Any]:
+    """Read a TOML file of options.
+
+    Args:
+        path: of the file.
+        keys: fields by the keys that may be in the file: names of flags, without the dashes before them.
+
+    Returns:
+        The values by field; pydantic validates them.
+
+    Raises:
+        UsageError: the file cannot be read, is not TOML, or has an unknown key.
+    """
+    import tomlkit  # not at the top: only a configuration file needs it
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        document = tomlkit.parse(path.read_bytes()).unwrap()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read the configuration file {path}: {reason}") from None
+    except TOMLKitError as error:
+        raise UsageError(f"{path} is not TOML: {error}") from None
+    for key, value in document.items():
+        if key not in keys:
+            raise UsageError(f"{path}: {_unknown(key, value, keys)}")
+    return {keys[key]: value for key, value in document.items()}
+
+
+def _unknown(key: str, value: object, keys: Mapping[str, str]) -> str:
+    if isinstance(value, dict):
+        return f"[{key}] is a table; write all options at the top, without tables"
+    near = difflib.get_close_matches(key.replace("_", "-"), keys, 1)
+    return f"unknown key {key!r}" + (f"; did you mean {near[0]}?" if near else "")

@@ -1,0 +1,67 @@
+"""Which processors exist, and where they run."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field, model_validator
+
+from logitport.programs.cost.limits import DEFAULT_LIMIT_MS
+from logitport_server.config.option import Metavar, OptionGroup
+from logitport_server.config.units import Milliseconds
+from logitport_server.config.values import Device, NamedTokenizer, ProcessorPath, check_unique_names
+
+
+class OpsOptions(OptionGroup):
+    """Which implementations of ops run."""
+
+    heading: ClassVar[str] = "Processors"
+
+    custom_ops: list[Annotated[str, Metavar("OP")]] = Field(
+        default=[],
+        description='ops that use the kernels of their platform: "all" or "none" first, then exceptions as "+op" or '
+        '"-op", for example none,+apply_edits',
+    )
+
+
+class Processors(OpsOptions):
+    """Installed and shipped processors, and programs."""
+
+    device: Device = Field("auto", description="where processors that read logits run: auto, cpu, cuda or cuda:INDEX")
+    logits_processors: list[ProcessorPath] = Field(
+        default=[],
+        description="module.path:Class of an installed processor; requests name it by the same text; it is "
+        "trusted and runs in the server's own process",
+    )
+    entry_points: bool = Field(
+        True, description="load the processors of installed packages (entry-point group logitport.processors)"
+    )
+    vllm_entry_points: bool = Field(
+        False,
+        description="load the processors that packages provide for vLLM (entry-point group vllm.logits_processors)",
+    )
+    enable_custom_logit_processor: bool = Field(
+        False, description="accept shipped processors; this runs code that clients send"
+    )
+    programs: bool = Field(
+        True,
+        description="accept programs: processors that read logits, as data that is verified, which runs no code of "
+        "clients; with tokens, registering them needs the scope register",
+    )
+    program_milliseconds: Milliseconds = Field(
+        DEFAULT_LIMIT_MS,
+        gt=0,
+        le=1e6,
+        description="longest time of one core that a program may take for one row, in the worst case that is computed "
+        "for this machine",
+    )
+    tokenizer: list[NamedTokenizer] = Field(
+        default=[],
+        description="NAME=PATH of a tokenizer.json for grammars, or of its folder; sessions select it by tokenizer_id, "
+        "requests by a parameter; if there is only one, it is the default",
+    )
+
+    @model_validator(mode="after")
+    def _check_tokenizers(self) -> Processors:
+        check_unique_names("--tokenizer", self.tokenizer)
+        return self

@@ -1,0 +1,79 @@
+"""Where and how shipped processors run."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from logitport_server.config.option import OptionGroup
+from logitport_server.config.units import Seconds, Size
+from logitport_server.config.values import LayerName, WorkerPython, check_unique_names
+from logitport_server.sandbox.layers import LAYER_NAMES
+
+
+class Layers(OptionGroup):
+    """Layers of the sandbox."""
+
+    heading: ClassVar[str] = "Sandbox of shipped processors"
+
+    without_layer: list[LayerName] = Field(
+        default=[], description=f"layer of the sandbox to leave out ({', '.join(LAYER_NAMES)})"
+    )
+    require_layer: list[LayerName] = Field(
+        default=[],
+        description="a layer of the sandbox without which shipped processors are refused, although the other layers "
+        "stop every attempt",
+    )
+
+    @model_validator(mode="after")
+    def _check_layers(self) -> Layers:
+        if both := sorted({*self.without_layer} & {*self.require_layer}):
+            raise ValueError(f"--without-layer {both[0]} and --require-layer {both[0]} contradict each other; give one")
+        return self
+
+
+class Sandbox(Layers):
+    """Workers of shipped processors."""
+
+    isolation: Literal["process", "none"] = Field(
+        "process",
+        description="where shipped processors run: process (one sandboxed process for each author) or none (in the "
+        "server's own process: only for code that you would run yourself)",
+    )
+    worker_python: list[WorkerPython] = Field(
+        default=[],
+        description="VERSION=PATH of another Python, for processors shipped from that version, for example "
+        "3.12=/opt/python3.12/bin/python; it needs logitport, and torch for processors that read logits",
+    )
+    max_workers: int = Field(
+        64,
+        ge=1,
+        description="maximum number of worker processes, one for each author or tenant with processors in use; "
+        "when all are in use, each calling principal has an equal share",
+    )
+    worker_memory_bytes: Size = Field(2 << 30, ge=64 << 20, description="maximum memory of one worker")
+    worker_threads: int = Field(32, ge=4, description="maximum number of threads and processes of one worker")
+    processor_timeout_seconds: Seconds = Field(
+        2.0, gt=0, le=3600, description="deadline of all calls of shipped processors, and of programs, in one step"
+    )
+    load_timeout_seconds: Seconds = Field(
+        10.0,
+        gt=0,
+        le=3600,
+        description="timeout of loading a shipped processor and of starting a request with it",
+    )
+    quarantine_after: int = Field(
+        3,
+        ge=1,
+        description="a shipped processor is quarantined for its caller when failures that end its worker, and slow "
+        "calls, have taken this many times --processor-timeout-seconds within ten minutes",
+    )
+    loader_cache_size: int = Field(
+        128, ge=1, description="maximum number of cached processor classes with --isolation none"
+    )
+
+    @model_validator(mode="after")
+    def _check_pythons(self) -> Sandbox:
+        check_unique_names("--worker-python", self.worker_python)
+        return self

@@ -1,0 +1,106 @@
+"""Types of options with a unit, such as 30s and 2GiB, and of options that can be off."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic import BeforeValidator, ByteSize, TypeAdapter, ValidationError
+
+from logitport_server.config.option import Metavar, Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pydantic.fields import FieldInfo
+
+OFF = "off"
+# pydantic's own text for a timedelta has days and ISO 8601 alone.
+_MILLISECONDS_OF = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+_UNITS = "|".join(_MILLISECONDS_OF)
+_DURATION = re.compile(rf"(?:\d+(?:\.\d+)?(?:{_UNITS}))+")
+_DURATION_PART = re.compile(rf"([\d.]+)({_UNITS})")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_BYTES_OF = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10}
+_byte_size = TypeAdapter(ByteSize)
+
+_T = TypeVar("_T")
+
+
+def format_duration(number: float, unit: str) -> str:
+    """Return a duration with a unit, for example "30s".
+
+    Args:
+        number: the duration.
+        unit: its unit, "s" or "ms".
+    """
+    milliseconds = number * _MILLISECONDS_OF[unit]
+    if milliseconds < _MILLISECONDS_OF["s"]:
+        return f"{milliseconds:g}ms" if milliseconds else "0s"
+    for name, factor in _MILLISECONDS_OF.items():
+        if factor >= _MILLISECONDS_OF["s"] and milliseconds % factor == 0:
+            return f"{milliseconds / factor:.0f}{name}"
+    return f"{milliseconds / _MILLISECONDS_OF['s']:g}s"
+
+
+def format_size(number: int) -> str:
+    """Return a number of bytes with a unit, for example "2GiB", or without one if none divides it."""
+    for name, factor in _BYTES_OF.items():
+        if number and number % factor == 0:
+            return f"{number // factor}{name}"
+    return str(number)
+
+
+def off_as_none(value: Any) -> Any:
+    """Return None for "off", and other values unchanged."""
+    return None if value == OFF else value
+
+
+def accepts_off(field: FieldInfo) -> bool:
+    """Whether "off" is a value of the field."""
+    return any(isinstance(each, BeforeValidator) and each.func is off_as_none for each in field.metadata)
+
+
+def _duration_in(unit: str) -> Callable[[Any], Any]:
+    """Return a function that converts text with units to a number of this unit. Other values are returned unchanged."""
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, str) or _NUMBER.fullmatch(value.strip()):
+            return value
+        return _milliseconds(value) / _MILLISECONDS_OF[unit]
+
+    return convert
+
+
+def _period(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if _NUMBER.fullmatch(value.strip()):
+        return timedelta(seconds=float(value))
+    return timedelta(milliseconds=_milliseconds(value))
+
+
+def _milliseconds(text: str) -> float:
+    if not _DURATION.fullmatch(text.strip()):
+        raise ValueError(f"{text!r} is not a duration; write, for example, 500ms, 30s, 2m, 1h or 1h30m")
+    return sum(float(number) * _MILLISECONDS_OF[unit] for number, unit in _DURATION_PART.findall(text))
+
+
+def _bytes(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return int(_byte_size.validate_python(value.strip()))
+    except ValidationError:
+        raise ValueError(f"{value!r} is not a size; write, for example, 4096, 512MiB or 2GiB") from None
+
+
+# In the unit that the option's name has. A number without a unit is in it, too.
+Seconds = Annotated[float, Metavar("DURATION"), Unit("s"), BeforeValidator(_duration_in("s"))]
+Milliseconds = Annotated[float, Metavar("DURATION"), Unit("ms"), BeforeValidator(_duration_in("ms"))]
+Size = Annotated[int, Metavar("SIZE"), Unit("B"), BeforeValidator(_bytes)]
+# A number without a unit is in seconds.
+Period = Annotated[timedelta, Metavar("DURATION"), BeforeValidator(_period)]
+# An option that is None by default, and that "off" sets to None.
+OrOff = Annotated[_T | None, BeforeValidator(off_as_none)]

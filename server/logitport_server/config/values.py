@@ -1,0 +1,123 @@
+"""Types of options with a form of their own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from pydantic import AfterValidator
+
+from logitport_server import addresses
+from logitport_server.config.option import Metavar
+from logitport_server.sandbox.layers import LAYER_NAMES
+
+_SECONDS_OF = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+# Stands for a password where the configuration is printed.
+HIDDEN = "***"
+_PASSWORD_IN_QUERY = re.compile(r"([?&]password=)[^&]*")
+
+
+class Rate(NamedTuple):
+    """A number of calls per period.
+
+    Attributes:
+        calls: 1 or more.
+        seconds: the period.
+    """
+
+    calls: int
+    seconds: int
+
+    @classmethod
+    def parse(cls, text: str) -> Rate:
+        """Parse text such as "1000/second" or "10 per 5 minutes". Raises ValueError."""
+        match = re.fullmatch(r"(\d{1,9})(?:/| per )(?:(\d{1,9}) )?(second|minute|hour|day)s?", text.strip().lower())
+        if match is None or int(match[1]) < 1 or int(match[2] or 1) < 1:
+            raise ValueError(f"{text!r} is not a rate; write, for example, 1000/second or 5000/minute")
+        return cls(int(match[1]), int(match[2] or 1) * _SECONDS_OF[match[3]])
+
+
+def hide_password(url: str) -> str:
+    """Return the URL with `HIDDEN` instead of passwords: before the host, or in the query."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    credentials, at, host = rest.rpartition("@")
+    user, colon, _ = credentials.partition(":")
+    shown = f"{user}{colon}{HIDDEN}" if colon else credentials
+    rest = _PASSWORD_IN_QUERY.sub(lambda match: match[1] + HIDDEN, host)
+    return f"{scheme}{separator}{shown}{at}{rest}"
+
+
+def check_unique_names(option: str, values: list[str]) -> None:
+    """Raise ValueError if two values NAME=... have the same name."""
+    names = [value.partition("=")[0] for value in values]
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{option} {duplicates[0]}=... is given twice; give each name once")
+
+
+def _rate(value: str) -> str:
+    Rate.parse(value)
+    return value
+
+
+def _device(value: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
+        raise ValueError(f"{value!r} is not a device; write auto, cpu, cuda or cuda:INDEX")
+    return value
+
+
+def _worker_python(value: str) -> str:
+    version, separator, path = value.partition("=")
+    if not (separator and re.fullmatch(r"3\.\d+", version) and path.startswith("/")):
+        raise ValueError(f"{value!r} is not VERSION=PATH; write, for example, 3.12=/usr/bin/python3.12")
+    return value
+
+
+def _tokenizer(value: str) -> str:
+    name, separator, path = value.partition("=")
+    if not (separator and name and path):
+        raise ValueError(f"{value!r} is not NAME=PATH; write, for example, qwen3=/models/Qwen3-8B/tokenizer.json")
+    return value
+
+
+def _processor_path(value: str) -> str:
+    module, _, name = value.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+        raise ValueError(f"{value!r} is not module.path:Class; write, for example, our_team.processors:BanFrench")
+    return value
+
+
+def _store(value: str) -> str:
+    scheme, separator, rest = value.partition("://")
+    if separator and scheme not in ("redis", "rediss"):  # without the rest, which may have a password
+        raise ValueError(f"{scheme}:// is no store; write a folder, redis://HOST:PORT/DATABASE or rediss://...")
+    if separator and not rest.rpartition("@")[2].strip("/"):
+        raise ValueError(f"{scheme}:// has no host; write, for example, redis://127.0.0.1:6379/0")
+    if separator and HIDDEN in rest:
+        raise ValueError(
+            f"the password is {HIDDEN}, which --print-config writes instead of it; set the URL in LOGITPORT_STORE"
+        )
+    return value
+
+
+def _layer(value: str) -> str:
+    if value not in LAYER_NAMES:
+        raise ValueError(f"{value!r} is not a layer of the sandbox; write one of {', '.join(LAYER_NAMES)}")
+    return value
+
+
+File = Annotated[Path, Metavar("FILE")]
+Folder = Annotated[Path, Metavar("DIR")]
+Port = Annotated[int, Metavar("PORT")]
+Address = Annotated[str, Metavar("ADDRESS"), AfterValidator(addresses.checked)]
+AddressOrSocket = Annotated[str, Metavar("ADDRESS"), AfterValidator(addresses.checked_or_socket)]
+AdvertisedAddress = Annotated[str, Metavar("ADDRESS"), AfterValidator(addresses.checked_advertised)]
+Device = Annotated[str, Metavar("DEVICE"), AfterValidator(_device)]
+ProcessorPath = Annotated[str, Metavar("MODULE:CLASS"), AfterValidator(_processor_path)]
+NamedTokenizer = Annotated[str, Metavar("NAME=FILE"), AfterValidator(_tokenizer)]
+WorkerPython = Annotated[str, Metavar("VERSION=FILE"), AfterValidator(_worker_python)]
+CallRate = Annotated[str, Metavar("RATE"), AfterValidator(_rate)]
+Store = Annotated[str, Metavar("DIR|URL"), AfterValidator(_store)]
+LayerName = Annotated[str, Metavar("LAYER"), AfterValidator(_layer)]
