@@ -99,6 +99,10 @@ def test_the_status_of_a_server(operated: ServerAdmin, engine: Client) -> None:
         assert worker.process_id > 1
         # A step is counted after its reply was sent.
         wait_until(lambda: operated.status().steps == before.steps + 2)
+        (times,) = [one for one in operated.status().processor_times if one.processor == ref.display_name]
+        assert len(times.counts) == len(times.bounds_seconds) + 1
+        assert (times.counts[-1], times.rows) == (2, 2)
+        assert 0 < times.total_seconds < after.uptime_seconds
     engine.delete(ref.digest)
     wait_until(lambda: [one.state for one in operated.status().workers] == ["idle"])
 
