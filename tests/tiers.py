@@ -54,6 +54,7 @@ SLOW_FILES = frozenset(
         "server/dialects/transformers/test_own.py",
         "server/dialects/vllm/test_v2_model.py",
         # Servers with options of their own, and engines that come and go.
+        "end_to_end/test_admin.py",
         "end_to_end/test_background_admission.py",
         "end_to_end/test_cuda_in_place.py",
         "end_to_end/test_cuda_scope.py",

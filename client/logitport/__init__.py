@@ -28,6 +28,7 @@ from logitport.errors import (
     NotCapturable,
     NotInstalled,
     NotPermitted,
+    NotSupported,
     PayloadError,
     PayloadNotAllowed,
     PayloadNotPortable,
@@ -51,6 +52,7 @@ from logitport.session.frames import Handle
 from logitport.session.pending_request import PendingRequest
 
 if TYPE_CHECKING:
+    from logitport.admin import AdminClient
     from logitport.aio import AsyncClient
     from logitport.calls import ApplyResult
     from logitport.client import Client
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccessError",
+    "AdminClient",
     "ApplyResult",
     "AsyncClient",
     "Bool",
@@ -97,6 +100,7 @@ __all__ = [
     "NotCapturable",
     "NotInstalled",
     "NotPermitted",
+    "NotSupported",
     "PayloadError",
     "PayloadNotAllowed",
     "PayloadNotPortable",
@@ -128,6 +132,7 @@ __all__ = [
 
 # Imported at first use: gRPC, which processors and their workers do not need, and programs, which few processors need.
 _LAZY = {
+    "AdminClient": "logitport.admin",
     "ApplyResult": "logitport.calls",
     "AsyncClient": "logitport.aio",
     "Bool": "logitport.programs.declarations",

@@ -15,7 +15,7 @@ from logitport.connection import Connection
 from logitport.errors import DeadlineExceeded, PayloadNotAllowed, ServerUnavailable
 from logitport.request import ProcessorRef
 from logitport.servers import Servers
-from logitport_proto import registry_pb2
+from logitport_proto import admin_pb2, registry_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -45,7 +45,7 @@ class Call(Generic[_Result]):
         advice: follows the message of an error that shipped code is not allowed.
     """
 
-    service: Literal["registry", "processing"]
+    service: Literal["admin", "registry", "processing"]
     method: str
     message: Any
     decode: Callable[[Any], _Result]
@@ -99,8 +99,8 @@ class BaseClient:
         return Call("registry", "Delete", message, lambda reply: tuple(reply.names))
 
     def _unquarantine(self, name: str) -> Call[ProcessorRef]:
-        message = calls.message(registry_pb2.UnquarantineRequest, processor=name)
-        return Call("registry", "Unquarantine", message, _ref)
+        message = calls.message(admin_pb2.UnquarantineRequest, processor=name)
+        return Call("admin", "Unquarantine", message, _ref)
 
     def _apply(
         self, logits: Any, requests: Sequence[Request], num_tokens_in_batch: int, *, check: bool

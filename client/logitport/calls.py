@@ -22,6 +22,7 @@ from logitport.errors import (
     LimitExceeded,
     LogitportError,
     MalformedPayload,
+    NotSupported,
     RequestsFailed,
     ServerUnavailable,
     from_proto,
@@ -249,6 +250,11 @@ def translate(error: grpc.RpcError, target: str, *, encrypted: bool) -> Logitpor
         return unavailable
     if status is grpc.StatusCode.CANCELLED:
         return ServerUnavailable.after_connection(f"the connection to {target} was lost: {details}")
+    if status is grpc.StatusCode.UNIMPLEMENTED:
+        return NotSupported(
+            f"{target} does not support this call ({status.name}: {details}): it runs an earlier version of logitport, "
+            "or is another service; upgrade it, or correct the address"
+        )
     return LogitportError(f"{target}: {status.name}: {details}")
 
 

@@ -30,6 +30,7 @@ _SERVICE_CONFIG = json.dumps(
                 "name": [
                     {"service": "logitport.v1.ProcessorRegistry"},
                     {"service": "logitport.v1.LogitProcessing", "method": "Apply"},
+                    {"service": "logitport.v1.Admin", "method": "Unquarantine"},
                 ],
                 "retryPolicy": {
                     "maxAttempts": 4,

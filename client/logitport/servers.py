@@ -14,7 +14,7 @@ import grpc
 from logitport import calls
 from logitport.errors import ServerUnavailable
 from logitport.targets import AddressList, source_of
-from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2_grpc
+from logitport_proto import admin_pb2_grpc, processing_pb2, processing_pb2_grpc, registry_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -52,13 +52,14 @@ class Server:
     Attributes:
         address: where it is.
         target: its address, for messages.
-        registry, processing: stubs of its services.
+        admin, registry, processing: stubs of its services.
     """
 
     def __init__(self, address: Address, channel: Any, connection: Connection) -> None:
         self.address = address
         self.target = address.target
         self.channel = channel
+        self.admin = admin_pb2_grpc.AdminStub(channel)
         self.registry = registry_pb2_grpc.ProcessorRegistryStub(channel)
         self.processing = processing_pb2_grpc.LogitProcessingStub(channel)
         self._connection = connection
@@ -181,6 +182,14 @@ class Servers:
             ServerUnavailable: the client is closed.
         """
         return next(self._candidates(excluded))[0]
+
+    def all(self) -> list[Server]:
+        """Return all servers that the list names now, in its order.
+
+        Raises:
+            ServerUnavailable: the client is closed.
+        """
+        return [self._server(address) for address in self._list.addresses]
 
     def least_loaded(self, excluded: Server | None = None) -> Server:
         """Return a server for a session: the less loaded of two random ones that answer.

@@ -12,9 +12,10 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from logitport_proto import registry_pb2 as logitport_dot_v1_dot_registry__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18logitport/v1/admin.proto\x12\x0clogitport.v1\"\x0e\n\x0c\x44rainRequest\";\n\rDrainResponse\x12\x10\n\x08sessions\x18\x01 \x01(\x05\x12\x18\n\x10movable_sessions\x18\x02 \x01(\x05\x32I\n\x05\x41\x64min\x12@\n\x05\x44rain\x12\x1a.logitport.v1.DrainRequest\x1a\x1b.logitport.v1.DrainResponseB9\n\x0clogitport.v1P\x01Z\x18logitport/v1;logitportv1\xaa\x02\x0cLogitport.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18logitport/v1/admin.proto\x12\x0clogitport.v1\x1a\x1blogitport/v1/registry.proto\"\x12\n\x10GetStatusRequest\"\x8d\x06\n\x11GetStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x16\n\x0epython_version\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x16\n\x0euptime_seconds\x18\x04 \x01(\x01\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x12\x10\n\x08sessions\x18\x06 \x01(\x05\x12\x18\n\x10movable_sessions\x18\x07 \x01(\x05\x12\x14\n\x0cmax_sessions\x18\x08 \x01(\x05\x12\x10\n\x08requests\x18\t \x01(\x05\x12\x18\n\x10pending_requests\x18\n \x01(\x05\x12\r\n\x05steps\x18\x0b \x01(\x03\x12\x14\n\x0c\x61\x63\x63\x65pts_code\x18\x0c \x01(\x08\x12\x18\n\x10\x61\x63\x63\x65pts_programs\x18\r \x01(\x08\x12\x11\n\tisolation\x18\x0e \x01(\t\x12\x1f\n\x17requires_authentication\x18\x0f \x01(\x08\x12\x1b\n\x13requires_signatures\x18\x10 \x01(\x08\x12\x1d\n\x15registered_processors\x18\x11 \x01(\x05\x12!\n\x19max_registered_processors\x18\x12 \x01(\x05\x12\x1c\n\x14installed_processors\x18\x13 \x01(\x05\x12\x13\n\x0bloader_hits\x18\x14 \x01(\x03\x12\x15\n\rloader_misses\x18\x15 \x01(\x03\x12\x14\n\x0cworker_count\x18\x16 \x01(\x05\x12\x13\n\x0bmax_workers\x18\x17 \x01(\x05\x12\x14\n\x0cworkers_lost\x18\x18 \x01(\x03\x12)\n\x07workers\x18\x19 \x03(\x0b\x32\x18.logitport.v1.WorkerInfo\x12\x18\n\x10quarantine_count\x18\x1a \x01(\x05\x12\x31\n\x0bquarantines\x18\x1b \x03(\x0b\x32\x1c.logitport.v1.QuarantineInfo\x12\x1b\n\x13time_bounds_seconds\x18\x1c \x03(\x01\x12\x35\n\x0fprocessor_times\x18\x1d \x03(\x0b\x32\x1c.logitport.v1.ProcessorTimes\"\x8b\x01\n\nWorkerInfo\x12\x12\n\nprocess_id\x18\x01 \x01(\x05\x12\r\n\x05state\x18\x02 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x03 \x01(\x03\x12\x12\n\nprocessors\x18\x04 \x03(\t\x12\r\n\x05owner\x18\x05 \x01(\t\x12\x11\n\tprincipal\x18\x06 \x01(\t\x12\x0e\n\x06tenant\x18\x07 \x01(\t\"q\n\x0eQuarantineInfo\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\r\n\x05names\x18\x02 \x03(\t\x12\r\n\x05owner\x18\x03 \x01(\t\x12\x11\n\tprincipal\x18\x04 \x01(\t\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\"X\n\x0eProcessorTimes\x12\x11\n\tprocessor\x18\x01 \x01(\t\x12\x0e\n\x06\x63ounts\x18\x02 \x03(\x03\x12\x15\n\rtotal_seconds\x18\x03 \x01(\x01\x12\x0c\n\x04rows\x18\x04 \x01(\x03\"<\n\x13ListSessionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"\\\n\x14ListSessionsResponse\x12+\n\x08sessions\x18\x01 \x03(\x0b\x32\x19.logitport.v1.SessionInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xdb\x02\n\x0bSessionInfo\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\x12\n\nmodel_name\x18\x04 \x01(\t\x12\x11\n\ttransport\x18\x05 \x01(\t\x12\x0c\n\x04peer\x18\x06 \x01(\t\x12\x13\n\x0b\x61ge_seconds\x18\x07 \x01(\x01\x12\x10\n\x08requests\x18\x08 \x01(\x05\x12\x18\n\x10pending_requests\x18\t \x01(\x05\x12\x14\n\x0cmax_requests\x18\n \x01(\x05\x12\r\n\x05steps\x18\x0b \x01(\x03\x12\x1d\n\x15last_step_age_seconds\x18\x0c \x01(\x01\x12\x12\n\nvocab_size\x18\r \x01(\x05\x12\x10\n\x08\x64\x61tatype\x18\x0e \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x0f \x01(\t\x12\x10\n\x08\x63\x61n_move\x18\x10 \x01(\x08\x12\x13\n\x0bshould_move\x18\x11 \x01(\x08\"\x0e\n\x0c\x44rainRequest\";\n\rDrainResponse\x12\x10\n\x08sessions\x18\x01 \x01(\x05\x12\x18\n\x10movable_sessions\x18\x02 \x01(\x05\"(\n\x13UnquarantineRequest\x12\x11\n\tprocessor\x18\x01 \x01(\t\"F\n\x14UnquarantineResponse\x12.\n\tprocessor\x18\x01 \x01(\x0b\x32\x1b.logitport.v1.ProcessorInfo2\xc5\x02\n\x05\x41\x64min\x12L\n\tGetStatus\x12\x1e.logitport.v1.GetStatusRequest\x1a\x1f.logitport.v1.GetStatusResponse\x12U\n\x0cListSessions\x12!.logitport.v1.ListSessionsRequest\x1a\".logitport.v1.ListSessionsResponse\x12@\n\x05\x44rain\x12\x1a.logitport.v1.DrainRequest\x1a\x1b.logitport.v1.DrainResponse\x12U\n\x0cUnquarantine\x12!.logitport.v1.UnquarantineRequest\x1a\".logitport.v1.UnquarantineResponseB9\n\x0clogitport.v1P\x01Z\x18logitport/v1;logitportv1\xaa\x02\x0cLogitport.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -22,10 +23,30 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'logitport_proto.admin_pb2',
 if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['DESCRIPTOR']._options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\014logitport.v1P\001Z\030logitport/v1;logitportv1\252\002\014Logitport.V1'
-  _globals['_DRAINREQUEST']._serialized_start=42
-  _globals['_DRAINREQUEST']._serialized_end=56
-  _globals['_DRAINRESPONSE']._serialized_start=58
-  _globals['_DRAINRESPONSE']._serialized_end=117
-  _globals['_ADMIN']._serialized_start=119
-  _globals['_ADMIN']._serialized_end=192
+  _globals['_GETSTATUSREQUEST']._serialized_start=71
+  _globals['_GETSTATUSREQUEST']._serialized_end=89
+  _globals['_GETSTATUSRESPONSE']._serialized_start=92
+  _globals['_GETSTATUSRESPONSE']._serialized_end=873
+  _globals['_WORKERINFO']._serialized_start=876
+  _globals['_WORKERINFO']._serialized_end=1015
+  _globals['_QUARANTINEINFO']._serialized_start=1017
+  _globals['_QUARANTINEINFO']._serialized_end=1130
+  _globals['_PROCESSORTIMES']._serialized_start=1132
+  _globals['_PROCESSORTIMES']._serialized_end=1220
+  _globals['_LISTSESSIONSREQUEST']._serialized_start=1222
+  _globals['_LISTSESSIONSREQUEST']._serialized_end=1282
+  _globals['_LISTSESSIONSRESPONSE']._serialized_start=1284
+  _globals['_LISTSESSIONSRESPONSE']._serialized_end=1376
+  _globals['_SESSIONINFO']._serialized_start=1379
+  _globals['_SESSIONINFO']._serialized_end=1726
+  _globals['_DRAINREQUEST']._serialized_start=1728
+  _globals['_DRAINREQUEST']._serialized_end=1742
+  _globals['_DRAINRESPONSE']._serialized_start=1744
+  _globals['_DRAINRESPONSE']._serialized_end=1803
+  _globals['_UNQUARANTINEREQUEST']._serialized_start=1805
+  _globals['_UNQUARANTINEREQUEST']._serialized_end=1845
+  _globals['_UNQUARANTINERESPONSE']._serialized_start=1847
+  _globals['_UNQUARANTINERESPONSE']._serialized_end=1917
+  _globals['_ADMIN']._serialized_start=1920
+  _globals['_ADMIN']._serialized_end=2245
 # @@protoc_insertion_point(module_scope)

@@ -15,16 +15,45 @@ class AdminStub(object):
         Args:
             channel: A grpc.Channel.
         """
+        self.GetStatus = channel.unary_unary(
+                '/logitport.v1.Admin/GetStatus',
+                request_serializer=logitport_dot_v1_dot_admin__pb2.GetStatusRequest.SerializeToString,
+                response_deserializer=logitport_dot_v1_dot_admin__pb2.GetStatusResponse.FromString,
+                )
+        self.ListSessions = channel.unary_unary(
+                '/logitport.v1.Admin/ListSessions',
+                request_serializer=logitport_dot_v1_dot_admin__pb2.ListSessionsRequest.SerializeToString,
+                response_deserializer=logitport_dot_v1_dot_admin__pb2.ListSessionsResponse.FromString,
+                )
         self.Drain = channel.unary_unary(
                 '/logitport.v1.Admin/Drain',
                 request_serializer=logitport_dot_v1_dot_admin__pb2.DrainRequest.SerializeToString,
                 response_deserializer=logitport_dot_v1_dot_admin__pb2.DrainResponse.FromString,
+                )
+        self.Unquarantine = channel.unary_unary(
+                '/logitport.v1.Admin/Unquarantine',
+                request_serializer=logitport_dot_v1_dot_admin__pb2.UnquarantineRequest.SerializeToString,
+                response_deserializer=logitport_dot_v1_dot_admin__pb2.UnquarantineResponse.FromString,
                 )
 
 
 class AdminServicer(object):
     """Operates a server. All calls require the scope "admin".
     """
+
+    def GetStatus(self, request, context):
+        """Describes the server: its state, its limits, and what it has done since its start.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSessions(self, request, context):
+        """Lists the open sessions of all callers, in the order in which they were opened.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
         """Makes the server accept no more sessions, and asks its sessions to move to other servers. Health checks answer
@@ -34,13 +63,35 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Unquarantine(self, request, context):
+        """Lifts the quarantine of a processor that failed too often, for all callers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'GetStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStatus,
+                    request_deserializer=logitport_dot_v1_dot_admin__pb2.GetStatusRequest.FromString,
+                    response_serializer=logitport_dot_v1_dot_admin__pb2.GetStatusResponse.SerializeToString,
+            ),
+            'ListSessions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSessions,
+                    request_deserializer=logitport_dot_v1_dot_admin__pb2.ListSessionsRequest.FromString,
+                    response_serializer=logitport_dot_v1_dot_admin__pb2.ListSessionsResponse.SerializeToString,
+            ),
             'Drain': grpc.unary_unary_rpc_method_handler(
                     servicer.Drain,
                     request_deserializer=logitport_dot_v1_dot_admin__pb2.DrainRequest.FromString,
                     response_serializer=logitport_dot_v1_dot_admin__pb2.DrainResponse.SerializeToString,
+            ),
+            'Unquarantine': grpc.unary_unary_rpc_method_handler(
+                    servicer.Unquarantine,
+                    request_deserializer=logitport_dot_v1_dot_admin__pb2.UnquarantineRequest.FromString,
+                    response_serializer=logitport_dot_v1_dot_admin__pb2.UnquarantineResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -52,6 +103,40 @@ def add_AdminServicer_to_server(servicer, server):
 class Admin(object):
     """Operates a server. All calls require the scope "admin".
     """
+
+    @staticmethod
+    def GetStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/logitport.v1.Admin/GetStatus',
+            logitport_dot_v1_dot_admin__pb2.GetStatusRequest.SerializeToString,
+            logitport_dot_v1_dot_admin__pb2.GetStatusResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListSessions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/logitport.v1.Admin/ListSessions',
+            logitport_dot_v1_dot_admin__pb2.ListSessionsRequest.SerializeToString,
+            logitport_dot_v1_dot_admin__pb2.ListSessionsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
     @staticmethod
     def Drain(request,
@@ -67,5 +152,22 @@ class Admin(object):
         return grpc.experimental.unary_unary(request, target, '/logitport.v1.Admin/Drain',
             logitport_dot_v1_dot_admin__pb2.DrainRequest.SerializeToString,
             logitport_dot_v1_dot_admin__pb2.DrainResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Unquarantine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/logitport.v1.Admin/Unquarantine',
+            logitport_dot_v1_dot_admin__pb2.UnquarantineRequest.SerializeToString,
+            logitport_dot_v1_dot_admin__pb2.UnquarantineResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -21,6 +21,18 @@ class AdminStub:
     """Operates a server. All calls require the scope "admin"."""
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
+    GetStatus: grpc.UnaryUnaryMultiCallable[
+        logitport_proto.admin_pb2.GetStatusRequest,
+        logitport_proto.admin_pb2.GetStatusResponse,
+    ]
+    """Describes the server: its state, its limits, and what it has done since its start."""
+
+    ListSessions: grpc.UnaryUnaryMultiCallable[
+        logitport_proto.admin_pb2.ListSessionsRequest,
+        logitport_proto.admin_pb2.ListSessionsResponse,
+    ]
+    """Lists the open sessions of all callers, in the order in which they were opened."""
+
     Drain: grpc.UnaryUnaryMultiCallable[
         logitport_proto.admin_pb2.DrainRequest,
         logitport_proto.admin_pb2.DrainResponse,
@@ -29,8 +41,26 @@ class AdminStub:
     NOT_SERVING from then on. The server runs until it is stopped. A repeated call reports the progress.
     """
 
+    Unquarantine: grpc.UnaryUnaryMultiCallable[
+        logitport_proto.admin_pb2.UnquarantineRequest,
+        logitport_proto.admin_pb2.UnquarantineResponse,
+    ]
+    """Lifts the quarantine of a processor that failed too often, for all callers."""
+
 class AdminAsyncStub:
     """Operates a server. All calls require the scope "admin"."""
+
+    GetStatus: grpc.aio.UnaryUnaryMultiCallable[
+        logitport_proto.admin_pb2.GetStatusRequest,
+        logitport_proto.admin_pb2.GetStatusResponse,
+    ]
+    """Describes the server: its state, its limits, and what it has done since its start."""
+
+    ListSessions: grpc.aio.UnaryUnaryMultiCallable[
+        logitport_proto.admin_pb2.ListSessionsRequest,
+        logitport_proto.admin_pb2.ListSessionsResponse,
+    ]
+    """Lists the open sessions of all callers, in the order in which they were opened."""
 
     Drain: grpc.aio.UnaryUnaryMultiCallable[
         logitport_proto.admin_pb2.DrainRequest,
@@ -40,8 +70,30 @@ class AdminAsyncStub:
     NOT_SERVING from then on. The server runs until it is stopped. A repeated call reports the progress.
     """
 
+    Unquarantine: grpc.aio.UnaryUnaryMultiCallable[
+        logitport_proto.admin_pb2.UnquarantineRequest,
+        logitport_proto.admin_pb2.UnquarantineResponse,
+    ]
+    """Lifts the quarantine of a processor that failed too often, for all callers."""
+
 class AdminServicer(metaclass=abc.ABCMeta):
     """Operates a server. All calls require the scope "admin"."""
+
+    @abc.abstractmethod
+    def GetStatus(
+        self,
+        request: logitport_proto.admin_pb2.GetStatusRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[logitport_proto.admin_pb2.GetStatusResponse, collections.abc.Awaitable[logitport_proto.admin_pb2.GetStatusResponse]]:
+        """Describes the server: its state, its limits, and what it has done since its start."""
+
+    @abc.abstractmethod
+    def ListSessions(
+        self,
+        request: logitport_proto.admin_pb2.ListSessionsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[logitport_proto.admin_pb2.ListSessionsResponse, collections.abc.Awaitable[logitport_proto.admin_pb2.ListSessionsResponse]]:
+        """Lists the open sessions of all callers, in the order in which they were opened."""
 
     @abc.abstractmethod
     def Drain(
@@ -52,5 +104,13 @@ class AdminServicer(metaclass=abc.ABCMeta):
         """Makes the server accept no more sessions, and asks its sessions to move to other servers. Health checks answer
         NOT_SERVING from then on. The server runs until it is stopped. A repeated call reports the progress.
         """
+
+    @abc.abstractmethod
+    def Unquarantine(
+        self,
+        request: logitport_proto.admin_pb2.UnquarantineRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[logitport_proto.admin_pb2.UnquarantineResponse, collections.abc.Awaitable[logitport_proto.admin_pb2.UnquarantineResponse]]:
+        """Lifts the quarantine of a processor that failed too often, for all callers."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -84,15 +84,3 @@ class DeleteResponse(_message.Message):
     NAMES_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class UnquarantineRequest(_message.Message):
-    __slots__ = ("processor",)
-    PROCESSOR_FIELD_NUMBER: _ClassVar[int]
-    processor: str
-    def __init__(self, processor: _Optional[str] = ...) -> None: ...
-
-class UnquarantineResponse(_message.Message):
-    __slots__ = ("processor",)
-    PROCESSOR_FIELD_NUMBER: _ClassVar[int]
-    processor: ProcessorInfo
-    def __init__(self, processor: _Optional[_Union[ProcessorInfo, _Mapping]] = ...) -> None: ...

@@ -35,11 +35,6 @@ class ProcessorRegistryStub(object):
                 request_serializer=logitport_dot_v1_dot_registry__pb2.DeleteRequest.SerializeToString,
                 response_deserializer=logitport_dot_v1_dot_registry__pb2.DeleteResponse.FromString,
                 )
-        self.Unquarantine = channel.unary_unary(
-                '/logitport.v1.ProcessorRegistry/Unquarantine',
-                request_serializer=logitport_dot_v1_dot_registry__pb2.UnquarantineRequest.SerializeToString,
-                response_deserializer=logitport_dot_v1_dot_registry__pb2.UnquarantineResponse.FromString,
-                )
 
 
 class ProcessorRegistryServicer(object):
@@ -79,13 +74,6 @@ class ProcessorRegistryServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Unquarantine(self, request, context):
-        """Lifts the quarantine of a processor that failed too often. Requires the scope "admin".
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_ProcessorRegistryServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -108,11 +96,6 @@ def add_ProcessorRegistryServicer_to_server(servicer, server):
                     servicer.Delete,
                     request_deserializer=logitport_dot_v1_dot_registry__pb2.DeleteRequest.FromString,
                     response_serializer=logitport_dot_v1_dot_registry__pb2.DeleteResponse.SerializeToString,
-            ),
-            'Unquarantine': grpc.unary_unary_rpc_method_handler(
-                    servicer.Unquarantine,
-                    request_deserializer=logitport_dot_v1_dot_registry__pb2.UnquarantineRequest.FromString,
-                    response_serializer=logitport_dot_v1_dot_registry__pb2.UnquarantineResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -190,22 +173,5 @@ class ProcessorRegistry(object):
         return grpc.experimental.unary_unary(request, target, '/logitport.v1.ProcessorRegistry/Delete',
             logitport_dot_v1_dot_registry__pb2.DeleteRequest.SerializeToString,
             logitport_dot_v1_dot_registry__pb2.DeleteResponse.FromString,
-            options, channel_credentials,
-            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
-
-    @staticmethod
-    def Unquarantine(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(request, target, '/logitport.v1.ProcessorRegistry/Unquarantine',
-            logitport_dot_v1_dot_registry__pb2.UnquarantineRequest.SerializeToString,
-            logitport_dot_v1_dot_registry__pb2.UnquarantineResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

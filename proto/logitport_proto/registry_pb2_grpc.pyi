@@ -54,12 +54,6 @@ class ProcessorRegistryStub:
     not registered itself, the digest is deleted for all owners.
     """
 
-    Unquarantine: grpc.UnaryUnaryMultiCallable[
-        logitport_proto.registry_pb2.UnquarantineRequest,
-        logitport_proto.registry_pb2.UnquarantineResponse,
-    ]
-    """Lifts the quarantine of a processor that failed too often. Requires the scope "admin"."""
-
 class ProcessorRegistryAsyncStub:
     """Registers, describes and deletes processors."""
 
@@ -95,12 +89,6 @@ class ProcessorRegistryAsyncStub:
     processor of another owner requires the scope "admin". If a caller with that scope deletes a digest that it has
     not registered itself, the digest is deleted for all owners.
     """
-
-    Unquarantine: grpc.aio.UnaryUnaryMultiCallable[
-        logitport_proto.registry_pb2.UnquarantineRequest,
-        logitport_proto.registry_pb2.UnquarantineResponse,
-    ]
-    """Lifts the quarantine of a processor that failed too often. Requires the scope "admin"."""
 
 class ProcessorRegistryServicer(metaclass=abc.ABCMeta):
     """Registers, describes and deletes processors."""
@@ -145,13 +133,5 @@ class ProcessorRegistryServicer(metaclass=abc.ABCMeta):
         processor of another owner requires the scope "admin". If a caller with that scope deletes a digest that it has
         not registered itself, the digest is deleted for all owners.
         """
-
-    @abc.abstractmethod
-    def Unquarantine(
-        self,
-        request: logitport_proto.registry_pb2.UnquarantineRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[logitport_proto.registry_pb2.UnquarantineResponse, collections.abc.Awaitable[logitport_proto.registry_pb2.UnquarantineResponse]]:
-        """Lifts the quarantine of a processor that failed too often. Requires the scope "admin"."""
 
 def add_ProcessorRegistryServicer_to_server(servicer: ProcessorRegistryServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

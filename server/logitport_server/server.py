@@ -51,6 +51,7 @@ from logitport_server.transports.health_port import HealthPort
 from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
 from logitport_server.transports.readiness import Ready, report
 from logitport_server.transports.service import ProcessingService, RegistryService
+from logitport_server.transports.status import Status
 from logitport_server.transports.threads import Threads
 from logitport_server.turns import Turns
 from logitport_server.version import VERSION
@@ -146,6 +147,8 @@ class Server:
             quotas.accepts_session,
             self._departures,
         )
+        status = Status(config, self.device, self._executor, self._registry, self._metrics, self._departures)
+        self._admin = AdminService(self._departures, self.leave, status.describe, self._registry, self._threads)
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
         self._health_port: HealthPort | None = None
@@ -167,7 +170,7 @@ class Server:
             RegistryService(self._registry, self._threads, self._turns), self._grpc
         )
         processing_pb2_grpc.add_LogitProcessingServicer_to_server(self._processing, self._grpc)
-        admin_pb2_grpc.add_AdminServicer_to_server(AdminService(self._departures, self.leave), self._grpc)
+        admin_pb2_grpc.add_AdminServicer_to_server(self._admin, self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc)
         address = endpoint.listen(self._grpc, self._config)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
+_ADMIN = "logitport.v1.Admin"
 _REGISTRY = "logitport.v1.ProcessorRegistry"
 _PROCESSING = "logitport.v1.LogitProcessing"
 _TIMEOUT_SECONDS = 200.0
@@ -43,11 +44,11 @@ def requests(payload: str, program: str) -> Iterator[tuple[str, Message]]:
     yield f"{_PROCESSING}/Apply", _apply([by_name, _call({"name": "team/program"})], [])
     yield f"{_PROCESSING}/Apply", _apply([_call({"builtin": "disallowed_tokens"}, b'{"token_ids": [99]}')], [by_name])
     yield f"{_PROCESSING}/Apply", _apply([by_name], [], width=VOCAB + 1)
-    yield f"{_REGISTRY}/Unquarantine", registry_pb2.UnquarantineRequest(processor="team/tilt:v1")
+    yield f"{_ADMIN}/Unquarantine", admin_pb2.UnquarantineRequest(processor="team/tilt:v1")
     yield f"{_REGISTRY}/Delete", registry_pb2.DeleteRequest(processor="team/tilt:v1")
     yield f"{_REGISTRY}/Delete", registry_pb2.DeleteRequest(processor="team/tilt:v1")
     yield f"{_REGISTRY}/Delete", registry_pb2.DeleteRequest(processor="disallowed_tokens")
-    yield "logitport.v1.Admin/Drain", admin_pb2.DrainRequest()
+    yield f"{_ADMIN}/Drain", admin_pb2.DrainRequest()
     yield f"{_PROCESSING}/GetLoad", processing_pb2.GetLoadRequest()
 
 

@@ -41,8 +41,10 @@ _SCOPES = {
     "/logitport.v1.ProcessorRegistry/Get": (APPLY, REGISTER, ADMIN),
     "/logitport.v1.ProcessorRegistry/List": (APPLY, REGISTER, ADMIN),
     "/logitport.v1.ProcessorRegistry/Delete": (REGISTER, ADMIN),
-    "/logitport.v1.ProcessorRegistry/Unquarantine": (ADMIN,),
+    "/logitport.v1.Admin/GetStatus": (ADMIN,),
+    "/logitport.v1.Admin/ListSessions": (ADMIN,),
     "/logitport.v1.Admin/Drain": (ADMIN,),
+    "/logitport.v1.Admin/Unquarantine": (ADMIN,),
 }
 _ANY_SCOPE = "/grpc.reflection."
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import sys
 import time
 
-import grpc
 from pydantic import Field
 
-from logitport import calls
-from logitport.connection import Connection
-from logitport_proto import admin_pb2, admin_pb2_grpc
+from logitport.admin import AdminClient
 from logitport_server.cli.remote import RemoteCommand
 from logitport_server.config.units import Seconds
 
@@ -27,24 +24,14 @@ class Drain(RemoteCommand):
 
     def cli_cmd(self) -> None:
         """Drain the server. The exit status is 1 if sessions that can move are still there at the end."""
-        connection = Connection.prepare(None, self.tls())
-        connection.check(self.target)
         deadline = time.monotonic() + self.timeout_seconds
-        with connection.channel(grpc, self.target, calls.DEFAULT_MAX_MESSAGE_BYTES) as channel:
-            state = _drain(channel, connection, self.target)
+        with AdminClient([self.target], tls=self.tls()) as client:
+            (server,) = client.servers()
+            state = server.drain()
             while state.movable_sessions and time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
-                state = _drain(channel, connection, self.target)
+                state = server.drain()
         left = f"{state.sessions} sessions are left, {state.movable_sessions} of which can move"
         if state.movable_sessions:
             sys.exit(f"logitport: {self.target} was not drained within {self.timeout_seconds:g} s: {left}")
         print(f"drained {self.target}; {left}")  # noqa: T201
-
-
-def _drain(channel: grpc.Channel, connection: Connection, target: str) -> admin_pb2.DrainResponse:
-    try:
-        return admin_pb2_grpc.AdminStub(channel).Drain(
-            admin_pb2.DrainRequest(), metadata=connection.metadata, timeout=calls.DEFAULT_TIMEOUT
-        )
-    except grpc.RpcError as error:
-        raise calls.translate(error, target, encrypted=connection.encrypted) from None

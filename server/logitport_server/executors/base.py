@@ -12,6 +12,7 @@ from logitport_server.dialects import make_dialect, make_program_dialect
 if TYPE_CHECKING:
     from logitport.payload import Payload
     from logitport_server.dialects import Dialect
+    from logitport_server.executors.report import WorkerReport
     from logitport_server.registry.quarantine import Quarantine
     from logitport_server.registry.source import Source
 
@@ -52,6 +53,10 @@ class Executor(ABC):
     @abstractmethod
     def host_shipped(self, source: Source) -> Dialect:
         """Do the same as `host`, for a source with a payload."""
+
+    def workers(self) -> list[WorkerReport]:
+        """Return what each worker does; none if shipped processors do not run in workers."""
+        return []
 
     def ready(self) -> None:
         """Wait until processors can be hosted. Raises RuntimeError with the reason if they cannot."""

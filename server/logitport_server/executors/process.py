@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from logitport.payload import Payload
     from logitport_server.dialects import Dialect
     from logitport_server.executors.gpu import Gpu
+    from logitport_server.executors.report import WorkerReport
     from logitport_server.executors.worker import Deadlines
     from logitport_server.executors.zygote import Zygote
     from logitport_server.principals import TrustDomain
@@ -102,6 +103,9 @@ class ProcessExecutor(Executor):
     def running(self) -> int:
         """The number of workers that have a process."""
         return len(self._slots)
+
+    def workers(self) -> list[WorkerReport]:
+        return [worker.report() for worker in self._slots.workers()]
 
     def ready(self) -> None:
         """Wait until workers can be forked. Raises RuntimeError with the reason if they cannot."""

@@ -13,6 +13,7 @@ from weakref import WeakSet
 from logitport.errors import LimitExceeded, ProcessorTimedOut
 from logitport_server import descriptors
 from logitport_server.dialects.failures import WorkerLost
+from logitport_server.executors.report import WorkerReport
 from logitport_server.executors.worker_process import WorkerGone, WorkerProcess
 
 if TYPE_CHECKING:
@@ -69,6 +70,26 @@ class ProcessHolder:
     def in_use(self) -> bool:
         """Whether sessions hold processors of the worker."""
         return bool(self.dialects)
+
+    def report(self) -> WorkerReport:
+        """Return what the worker does. Does not need the lock: parts of the report may be of different moments."""
+        process = self._process
+        if process is None:
+            return WorkerReport(0, "starting", self._held_processors(), self.domain)
+        if called := self.called_processor():
+            return WorkerReport(process.process_id, "busy", (called,), self.domain)
+        held = self._held_processors()
+        return WorkerReport(process.process_id, "ready" if held else "idle", held, self.domain)
+
+    def called_processor(self) -> str:
+        """Return the display name of the processor that is being called; "" if none is. Does not need the lock."""
+        return ""
+
+    def _held_processors(self) -> tuple[str, ...]:
+        try:
+            return tuple(sorted({dialect.name for dialect in self.dialects}))
+        except RuntimeError:  # a session has added one in the meantime
+            return ()
 
     def reserve(self, source: Source, seconds: float) -> None:
         """Acquire the lock. Raises ProcessorTimedOut if other calls of the trust domain hold it for so long."""

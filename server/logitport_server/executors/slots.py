@@ -12,6 +12,7 @@ from logitport.errors import LimitExceeded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from logitport_server.executors.report import WorkerReport
     from logitport_server.principals import TrustDomain
 
     # The calling principal, its tenant, and the code: each level is divided among the parties of the next one.
@@ -37,6 +38,9 @@ class HoldsSlot(Protocol):
     @property
     def in_use(self) -> bool:
         """Whether sessions hold processors of the worker."""
+
+    def report(self) -> WorkerReport:
+        """Return what the worker does."""
 
     def close(self) -> None:
         """End the process. The worker acquires a slot before it has another."""

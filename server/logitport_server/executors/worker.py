@@ -113,6 +113,12 @@ class Worker(ProcessHolder):
         """Whether a call has no reply yet."""
         return bool(self._posted)
 
+    def called_processor(self) -> str:
+        try:
+            return self._posted[0].source.display_name
+        except IndexError:
+            return ""
+
     def has_requests(self, besides: RequestContext | None = None) -> bool:
         """Whether requests have state in the worker, besides the given one. Needs no lock if none is given."""
         if besides is None:

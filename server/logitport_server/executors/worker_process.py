@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.errors import LimitExceeded
+from logitport_server.executors.report import process_id_of
 from logitport_server.worker import frames, messages, replies
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class WorkerProcess:
     """A forked worker. It answers calls in the order in which they were posted. No method blocks.
 
     Attributes:
+        process_id: its id; 0 if it is not visible here.
         holds_gpu: whether it has the device nodes of a GPU.
         uses_gpu: whether it can use them, as far as is known.
         waited_seconds: how long the server has waited for the process since its last reply. The time that the server
@@ -61,6 +63,7 @@ class WorkerProcess:
         self._connection = connection
         self._connection.setblocking(False)
         self._pidfd = pidfd
+        self.process_id = process_id_of(pidfd)
         self._ended = ended
         self._killed = False
         self.waited_seconds = 0.0

@@ -93,7 +93,7 @@ class Metrics:
         pending = Gauge(
             "logitport_requests_pending", "Requests that are being admitted in the background", registry=registry
         )
-        pending.set_function(lambda: sum(session.pending for session in tuple(self._sessions)))
+        pending.set_function(lambda: self.num_pending)
         self._steps = Counter("logitport_steps", "Steps answered, by transport", ["transport"], registry=registry)
         self.processors = ProcessorMetrics(installed)
         registry.register(self.processors)
@@ -186,10 +186,21 @@ class Metrics:
         """Remove a session that was closed."""
         self._sessions.discard(session)
 
+    @property
+    def num_pending(self) -> int:
+        """Number of requests that are being admitted in the background."""
+        return sum(session.pending for session in tuple(self._sessions))
+
     def load(self) -> tuple[int, int]:
         """Return the number of open sessions, and of the requests that they hold."""
         sessions = tuple(self._sessions)
         return len(sessions), sum(map(len, sessions))
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps answered since the start, with the calls of Apply."""
+        (steps,) = self._steps.collect()
+        return round(sum(sample.value for sample in steps.samples if sample.name.endswith("_total")))
 
     def step(
         self,

@@ -120,6 +120,15 @@ class Quarantine:
         record = self._quarantined.get(digest, {}).get(domain)
         return "" if record is None else record.reason
 
+    def entries(self) -> list[tuple[TrustDomain | None, str, str]]:
+        """Return domain, digest and reason of each quarantine, in the order in which processors were quarantined."""
+        with self._lock:
+            return [
+                (domain, digest, record.reason)
+                for digest, found in self._quarantined.items()
+                for domain, record in found.items()
+            ]
+
     def track_changes(self) -> None:
         """Collect changes for `take_changes`. Something must call it at intervals from now on."""
         self._changes = set()

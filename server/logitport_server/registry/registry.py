@@ -96,6 +96,21 @@ class Registry:
         """Whether the operator has installed no processors in addition to the built-ins."""
         return self._installed.keys() <= BUILTINS.keys()
 
+    @property
+    def num_registered(self) -> int:
+        """Number of registered processors, of all owners."""
+        return sum(1 for _ in self._catalog.view)
+
+    @property
+    def num_installed(self) -> int:
+        """Number of built-in and installed processors."""
+        return len(self._installed)
+
+    def names_of(self, digest: str, owner: str) -> list[str]:
+        """Return the names that this owner has bound to the processor, sorted."""
+        entry = self._catalog.view.owners(digest).get(owner)
+        return [] if entry is None else sorted(entry.names)
+
     def resolve(self, processor: common_pb2.Processor, principal: Principal = ANONYMOUS, tenant: str = "") -> Source:
         """Look up a request's processor. Does not unpickle. Verifies a program that the request sends.
 

@@ -1,15 +1,20 @@
-"""Which sessions should move to another server: all of them while the server drains, and those that are old."""
+"""The open sessions, and which of them should move to another server: all while the server drains, and old ones."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
+from itertools import count, islice
 from random import uniform
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from logitport_proto import admin_pb2
+
+    Describe = Callable[[], admin_pb2.SessionInfo]
 
 # Sessions that were opened at the same time must not all move at the same time.
 _YOUNGEST, _OLDEST = 0.8, 1.2
@@ -31,22 +36,24 @@ class Departures:
         self._max_session_seconds = max_session_seconds
         self._clock = clock
         self._lock = threading.Lock()
-        self._sessions: set[Departure] = set()
+        self._numbers = count(1)
+        # By number, hence in the order in which they were opened.
+        self._sessions: dict[int, Departure] = {}
 
-    def open(self, *, can_move: bool) -> Departure:
-        """Record a session that was opened."""
+    def open(self, *, can_move: bool, describe: Describe | None = None) -> Departure:
+        """Record a session that was opened. `describe` describes it to operators, on any thread."""
         due = math.inf
         if self._max_session_seconds is not None and can_move:
             due = self._clock() + self._max_session_seconds * uniform(_YOUNGEST, _OLDEST)  # noqa: S311 - no secret
-        departure = Departure(self, due, self._clock, can_move=can_move)
         with self._lock:
-            self._sessions.add(departure)
+            number = next(self._numbers)
+            departure = self._sessions[number] = Departure(self, number, due, self._clock, describe, can_move=can_move)
         return departure
 
     def close(self, departure: Departure) -> None:
         """Record that a session has ended."""
         with self._lock:
-            self._sessions.discard(departure)
+            self._sessions.pop(departure.number, None)
 
     def begin(self) -> None:
         """Ask all sessions to move."""
@@ -61,20 +68,38 @@ class Departures:
     def movable_sessions(self) -> int:
         """Number of open sessions that can move."""
         with self._lock:
-            return sum(session.can_move for session in self._sessions)
+            return sum(session.can_move for session in self._sessions.values())
+
+    def opened_after(self, number: int, limit: int) -> list[Departure]:
+        """Return at most `limit` open sessions with higher numbers than this one, by number."""
+        with self._lock:
+            return list(islice((session for session in self._sessions.values() if session.number > number), limit))
 
 
 class Departure:
     """One open session.
 
     Attributes:
+        number: distinguishes the sessions of this server; later ones have higher numbers.
         can_move: whether its engine knows another server.
+        describe: describes the session to operators; None if it cannot be described.
     """
 
-    def __init__(self, departures: Departures, due: float, clock: Callable[[], float], *, can_move: bool) -> None:
+    def __init__(
+        self,
+        departures: Departures,
+        number: int,
+        due: float,
+        clock: Callable[[], float],
+        describe: Describe | None,
+        *,
+        can_move: bool,
+    ) -> None:
         self._departures = departures
         self._due = due
         self._clock = clock
+        self.number = number
+        self.describe = describe
         self.can_move = can_move
 
     @property

@@ -7,7 +7,7 @@ import logging
 import time
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import grpc
 
@@ -18,6 +18,7 @@ from logitport_server.session.apply import apply
 from logitport_server.transports.departures import Departures
 from logitport_server.transports.refusals import Refusals
 from logitport_server.transports.stream import SessionStream
+from logitport_server.transports.threads import on_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 # Characters of an error in the log; errors quote what the caller sent.
 _MAX_REASON_LENGTH = 500
@@ -87,7 +86,7 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
             return info, message.name
 
         try:
-            info, name = await _on_thread(self._threads, register)
+            info, name = await on_thread(self._threads, register)
         except LogitportError as error:
             kind, message = type(error).__name__, error.message[:_MAX_REASON_LENGTH]
             logger.info(
@@ -115,15 +114,15 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
 
     async def Get(self, request: registry_pb2.GetRequest, context: Context) -> registry_pb2.GetResponse:
         describe = partial(self._registry.describe, request.processor, current_call.get().principal)
-        return registry_pb2.GetResponse(processor=await _on_thread(self._threads, describe))
+        return registry_pb2.GetResponse(processor=await on_thread(self._threads, describe))
 
     async def List(self, request: registry_pb2.ListRequest, context: Context) -> registry_pb2.ListResponse:
         describe_all = partial(self._registry.describe_all, current_call.get().principal)
-        return registry_pb2.ListResponse(processors=await _on_thread(self._threads, describe_all))
+        return registry_pb2.ListResponse(processors=await on_thread(self._threads, describe_all))
 
     async def Delete(self, request: registry_pb2.DeleteRequest, context: Context) -> registry_pb2.DeleteResponse:
         principal = current_call.get().principal
-        names = await _on_thread(self._threads, partial(self._registry.delete, request.processor, principal))
+        names = await on_thread(self._threads, partial(self._registry.delete, request.processor, principal))
         logger.info(
             "%s deleted %s",
             principal.display_name,
@@ -135,12 +134,6 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
             },
         )
         return registry_pb2.DeleteResponse(names=names)
-
-    async def Unquarantine(
-        self, request: registry_pb2.UnquarantineRequest, context: Context
-    ) -> registry_pb2.UnquarantineResponse:
-        unquarantine = partial(self._registry.unquarantine, request.processor, current_call.get().principal)
-        return registry_pb2.UnquarantineResponse(processor=await _on_thread(self._threads, unquarantine))
 
 
 class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
@@ -197,7 +190,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
             self._metrics.step(response, seconds, "unary", principal.name, by_processor)
             return reply
 
-        return await _on_thread(self._threads, work)
+        return await on_thread(self._threads, work)
 
     async def GetLoad(self, request: processing_pb2.GetLoadRequest, context: Context) -> processing_pb2.GetLoadResponse:
         sessions, requests = self._metrics.load()
@@ -211,7 +204,13 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is draining; open a session on another one")
         open_session = partial(self._open_session, principal=call.principal)
         stream = SessionStream(
-            open_session, self._metrics, self._local_socket, self._refusals, self._turns, self._departures
+            open_session,
+            self._metrics,
+            self._local_socket,
+            self._refusals,
+            self._turns,
+            self._departures,
+            context.peer(),
         )
         self._sessions[call.principal.name] += 1
         try:
@@ -228,7 +227,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
                     or not (alone or self._loop_share.take(call.principal.name))
                 ):
                     answer = partial(self._answer_on_thread, stream, frame, call.principal.name)
-                    reply: object = await _on_thread(self._threads, answer)
+                    reply: object = await on_thread(self._threads, answer)
                 else:
                     reply = stream.answer(frame, "grpc", may_wait=False)
                 with stall_limit(self._stall_seconds, "a reply was not received"):
@@ -262,10 +261,3 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         self._draining = True
         for task in list(self._idle):
             task.cancel()
-
-
-async def _on_thread(threads: Threads, work: Callable[[], T]) -> T:
-    """Run slow work on a thread. It counts as the call's work until it ends, even if the call is cancelled before."""
-    call = current_call.get()
-    future = call.work = threads.submit(call.principal.name, work)
-    return await asyncio.wrap_future(future)

@@ -7,12 +7,14 @@ import threading
 import time
 import uuid
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 from logitport.errors import InvalidArgument, LogitportError, SessionClosed, to_proto
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server import defects
 from logitport_server.access import SMALL_BYTES, parse
+from logitport_server.transports.activity import SessionActivity
 from logitport_server.transports.departures import Departures
 from logitport_server.transports.refusals import Refusals
 from logitport_server.turns import Turns
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    from logitport_proto import admin_pb2
     from logitport_server.metrics import Metrics
     from logitport_server.principals import Principal
     from logitport_server.session.session import EngineSession
@@ -43,7 +46,8 @@ class SessionStream:
         local_socket: the local transport, if the server offers it.
         refusals: the server's log of refused requests; by default the stream has one of its own.
         turns: divides the server's computing between principals; by default the stream has its own.
-        departures: which sessions should move to another server.
+        departures: the open sessions, and which of them should move to another server.
+        peer: gRPC's name for the engine's end of the connection.
 
     Attributes:
         descriptors: the file descriptors to send with the last reply.
@@ -57,6 +61,7 @@ class SessionStream:
         refusals: Refusals | None = None,
         turns: Turns | None = None,
         departures: Departures | None = None,
+        peer: str = "",
     ) -> None:
         self._departures = departures or Departures()
         self._departure: Departure | None = None
@@ -74,6 +79,8 @@ class SessionStream:
         self._session: EngineSession | None = None
         self._log_fields: dict[str, str] = {}
         self._opened_at = 0.0
+        self._peer = peer
+        self._activity: SessionActivity | None = None
         self.descriptors: list[int] = []
         self._last = processing_pb2.SessionResponse()
         self._update_metrics: Callable[[], None] | None = None
@@ -184,6 +191,12 @@ class SessionStream:
         self._last = _duplicate_error(reply) if reply.WhichOneof("frame") == "logits" else reply
         return reply
 
+    def _describe(self, activity: SessionActivity) -> admin_pb2.SessionInfo:
+        return activity.describe(
+            transport="grpc" if self._connection is None else "local",
+            should_move=self._departure is not None and self._departure.should_move,
+        )
+
     def _close_session(self) -> None:
         if self._session is not None:
             self._metrics.session_closed(self._session)
@@ -214,6 +227,8 @@ class SessionStream:
             raise InvalidArgument("this session uses its local transport; send the frame there")
         if kind == "step":
             session.step(frame.step, reply.edits)
+            if self._activity is not None:
+                self._activity.record_step()
             reply.edits.should_move = self._departure is not None and self._departure.should_move
             self._measured(reply.edits, time.perf_counter() - started, transport, session)
         elif kind == "logits":
@@ -281,8 +296,11 @@ class SessionStream:
             raise InvalidArgument("the session is open already; send OpenSession once, as the first frame")
         self._session = self._open_session(opening)
         self._metrics.session_opened(self._session)
-        self._departure = self._departures.open(can_move=opening.can_move)
         opened.session_id = uuid.uuid4().hex
+        self._activity = SessionActivity(self._session, opened.session_id, opening, self._peer)
+        self._departure = self._departures.open(
+            can_move=opening.can_move, describe=partial(self._describe, self._activity)
+        )
         opened.max_requests = self._session.max_requests
         opened.server_version = VERSION
         opened.step_deadline_seconds, opened.add_deadline_seconds = self._session.reply_deadlines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections import Counter, OrderedDict
@@ -9,6 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from logitport_server.access import current_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,6 +137,16 @@ class Threads:
                 del calls[call]
                 if not calls:
                     del self._waiting[call.principal]
+
+
+async def on_thread(threads: Threads, work: Callable[[], T]) -> T:
+    """Run slow work of the current call on a thread.
+
+    It counts as the call's work until it ends, even if the call is cancelled before.
+    """
+    call = current_call.get()
+    future = call.work = threads.submit(call.principal.name, work)
+    return await asyncio.wrap_future(future)
 
 
 def _finish(call: _Call) -> None:

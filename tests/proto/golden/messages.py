@@ -6,7 +6,16 @@ import struct
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from logitport_proto.admin_pb2 import DrainRequest, DrainResponse
+from logitport_proto.admin_pb2 import (
+    DrainRequest,
+    DrainResponse,
+    GetStatusRequest,
+    GetStatusResponse,
+    ListSessionsRequest,
+    ListSessionsResponse,
+    UnquarantineRequest,
+    UnquarantineResponse,
+)
 from logitport_proto.common_pb2 import (
     EDIT_KIND_ALLOW,
     EDIT_KIND_BIAS,
@@ -44,8 +53,6 @@ from logitport_proto.registry_pb2 import (
     ProcessorInfo,
     RegisterRequest,
     RegisterResponse,
-    UnquarantineRequest,
-    UnquarantineResponse,
 )
 
 if TYPE_CHECKING:
@@ -296,10 +303,86 @@ GOLDEN: dict[str, dict[str, Message]] = {
         "listed": ListResponse(processors=[INSTALLED, INFO]),
         "delete": DeleteRequest(processor=DIGEST),
         "deleted": DeleteResponse(names=["team/ban-french", "team/ban-french:v2"]),
-        "unquarantine": UnquarantineRequest(processor="team/ban-french"),
-        "unquarantined": UnquarantineResponse(processor=INFO),
     },
     "admin": {
+        "get status": GetStatusRequest(),
+        "status": GetStatusResponse(
+            version="0.1.0",
+            python_version="3.11.2",
+            device="cuda:0",
+            uptime_seconds=86400.25,
+            draining=True,
+            sessions=3,
+            movable_sessions=2,
+            max_sessions=256,
+            requests=65,
+            pending_requests=1,
+            steps=1 << 40,
+            accepts_code=True,
+            accepts_programs=True,
+            isolation="process",
+            requires_authentication=True,
+            requires_signatures=True,
+            registered_processors=7,
+            max_registered_processors=1024,
+            installed_processors=19,
+            loader_hits=5,
+            loader_misses=2,
+            worker_count=1,
+            max_workers=64,
+            workers_lost=3,
+            workers=[
+                {
+                    "process_id": 4242,
+                    "state": "busy",
+                    "memory_bytes": 1 << 33,
+                    "processors": ["BanFrench (sha256:5d41402abc4b)"],
+                    "owner": "team.example",
+                    "principal": "engine",
+                    "tenant": "acme",
+                }
+            ],
+            quarantine_count=1,
+            quarantines=[
+                {
+                    "digest": DIGEST,
+                    "names": ["team/ban-french"],
+                    "owner": "team.example",
+                    "principal": "engine",
+                    "tenant": "acme",
+                    "reason": "3 failures or slow calls within 600 s",
+                }
+            ],
+            time_bounds_seconds=[0.001, 0.01],
+            processor_times=[{"processor": "min_p", "counts": [90, 99, 100], "total_seconds": 0.25, "rows": 400}],
+        ),
+        "list sessions": ListSessionsRequest(page_size=10, page_token="41"),
+        "sessions": ListSessionsResponse(
+            sessions=[
+                {
+                    "session_id": "0123456789abcdef0123456789abcdef",
+                    "principal": "engine",
+                    "engine": "toy 1.0",
+                    "model_name": "example/tiny",
+                    "transport": "local",
+                    "peer": "[::1]:40312",
+                    "age_seconds": 60.5,
+                    "requests": 8,
+                    "pending_requests": 1,
+                    "max_requests": 1024,
+                    "steps": 1000,
+                    "last_step_age_seconds": 0.125,
+                    "vocab_size": VOCAB_SIZE,
+                    "datatype": "BF16",
+                    "device": "cuda:0",
+                    "can_move": True,
+                    "should_move": True,
+                }
+            ],
+            next_page_token="42",
+        ),
+        "unquarantine": UnquarantineRequest(processor="team/ban-french"),
+        "unquarantined": UnquarantineResponse(processor=INFO),
         "drain": DrainRequest(),
         "drained": DrainResponse(sessions=3, movable_sessions=2),
     },

@@ -45,3 +45,16 @@ def test_old_sessions_move_at_different_times() -> None:
 @pytest.mark.parametrize("seconds", [None, 10.0])
 def test_young_sessions_stay(seconds: float | None) -> None:
     assert not Departures(seconds).open(can_move=True).should_move
+
+
+def test_sessions_are_listed_page_by_page_in_the_order_of_their_opening() -> None:
+    departures = Departures()
+    sessions = [departures.open(can_move=False) for _ in range(5)]
+    first = departures.opened_after(0, 2)
+    assert first == sessions[:2]
+    sessions[1].close()  # between two pages
+    sessions[2].close()
+    sessions.append(departures.open(can_move=False))
+    rest = departures.opened_after(first[-1].number, 10)
+    assert rest == sessions[3:]
+    assert departures.opened_after(rest[-1].number, 10) == []

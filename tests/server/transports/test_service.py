@@ -41,6 +41,9 @@ class Context:
     async def write(self, reply: object) -> None:
         self.written.append(reply)
 
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:40312"
+
 
 @pytest.fixture
 def threads() -> Iterator[Threads]:
