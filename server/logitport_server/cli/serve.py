@@ -19,7 +19,9 @@ class PrintConfig(ConfigFile):
     """What is printed instead of serving."""
 
     print_config: Annotated[bool, FlagOnly()] = Field(
-        False, description="print all options with their values and where these come from, as a file for --config; exit"
+        False,
+        exclude=True,
+        description="print all options with their values and where these come from, as a file for --config; exit",
     )
 
 

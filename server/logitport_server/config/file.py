@@ -29,7 +29,7 @@ def read_config(path: Path, keys: Mapping[str, str]) -> dict[str, Any]:
     from tomlkit.exceptions import TOMLKitError
 
     try:
-        document = tomlkit.parse(path.read_bytes()).unwrap()
+        document = tomlkit.parse(path.read_text(encoding="utf-8")).unwrap()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot read the configuration file {path}: {reason}") from None

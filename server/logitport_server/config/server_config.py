@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_serializer
 
 from logitport_server.config.limits import Limits
 from logitport_server.config.listening import Listening
@@ -28,6 +29,10 @@ class ConfigFile(OptionGroup):
     config: OrOff[File] = Field(
         None, description="TOML file with options; flags and the environment have precedence over it"
     )
+
+    @field_serializer("config")
+    def _leave_out_path(self, _: Path | None) -> None:
+        """Serialize None: the other options have the values of the file, which may have changed."""
 
 
 # pydantic collects the fields of the last base first.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, ByteSize, TypeAdapter, ValidationError
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 OFF = "off"
 # pydantic's own text for a timedelta has days and ISO 8601 alone.
 _MILLISECONDS_OF = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
-_UNITS = "|".join(_MILLISECONDS_OF)
+_UNITS = "|".join(sorted(_MILLISECONDS_OF, key=len, reverse=True))  # "ms" before "m", which it begins with
 _DURATION = re.compile(rf"(?:\d+(?:\.\d+)?(?:{_UNITS}))+")
 _DURATION_PART = re.compile(rf"([\d.]+)({_UNITS})")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
@@ -37,11 +38,16 @@ def format_duration(number: float, unit: str) -> str:
     """
     milliseconds = number * _MILLISECONDS_OF[unit]
     if milliseconds < _MILLISECONDS_OF["s"]:
-        return f"{milliseconds:g}ms" if milliseconds else "0s"
+        return f"{_digits(milliseconds)}ms" if milliseconds else "0s"
     for name, factor in _MILLISECONDS_OF.items():
         if factor >= _MILLISECONDS_OF["s"] and milliseconds % factor == 0:
             return f"{milliseconds / factor:.0f}{name}"
-    return f"{milliseconds / _MILLISECONDS_OF['s']:g}s"
+    return f"{_digits(milliseconds / _MILLISECONDS_OF['s'])}s"
+
+
+def _digits(number: float) -> str:
+    """Return all digits of the number, without an exponent."""
+    return f"{Decimal(repr(float(number))):f}".rstrip("0").rstrip(".")
 
 
 def format_size(number: int) -> str:

@@ -1,0 +1,185 @@
+"""The configuration file: precedence, errors, and the file that `--print-config` writes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import ValidationError
+
+from logitport_server.cli.serve import Serve
+from logitport_server.config import ServerConfig, UsageError
+from logitport_server.config.printing import to_toml
+from logitport_server.config.sources import keys_of, origins
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Serve.variables():
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes the configuration file."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "logitport.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_values(file: Any) -> None:
+    text = """
+    listen = "127.0.0.1:1"
+    metrics-listen = "off"
+    processes = 2
+    programs = false
+    stall-seconds = "2m"
+    drain-seconds = 3
+    worker-memory-bytes = "1GiB"
+    tokens = "/etc/tokens"
+    require-layer = ["seccomp"]
+    max-session-age = "1h"
+    """
+    config = ServerConfig(config=file(text))
+    assert (config.listen, config.metrics_listen, config.processes) == ("127.0.0.1:1", None, 2)
+    assert (config.programs, config.stall_seconds, config.drain_seconds) == (False, 120, 3)
+    assert (config.worker_memory_bytes, str(config.tokens)) == (1 << 30, "/etc/tokens")
+    assert (config.require_layer, config.max_session_age) == (["seccomp"], 3600)
+
+
+def test_precedence(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = file('device = "cuda:1"\nlog-level = "debug"\nmax-sessions = 3')
+    monkeypatch.setenv("LOGITPORT_CONFIG", str(path))
+    monkeypatch.setenv("LOGITPORT_DEVICE", "cuda:2")
+    monkeypatch.setenv("LOGITPORT_LOG_LEVEL", "warning")
+    config = ServerConfig(device="cuda:3")
+    assert (config.device, config.log_level, config.max_sessions, config.max_workers) == ("cuda:3", "warning", 3, 64)
+    found = origins(ServerConfig, {"device": "cuda:3"})
+    assert found == {
+        "config": "LOGITPORT_CONFIG",
+        "device": "--device",
+        "log_level": "LOGITPORT_LOG_LEVEL",
+        "max_sessions": str(path),
+    }
+
+
+def test_a_flag_replaces_the_file_of_the_environment(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGITPORT_CONFIG", "/missing")
+    assert ServerConfig(config=file("max-sessions = 3")).max_sessions == 3
+    assert ServerConfig(config=None).max_sessions == 256
+    assert ServerConfig(config="off").max_sessions == 256  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("metric-listen = 'a:1'", "unknown key 'metric-listen'; did you mean metrics-listen?"),
+        ("metrics_listen = 'a:1'", "unknown key 'metrics_listen'; did you mean metrics-listen?"),
+        ("zzz = 1", r"unknown key 'zzz'$"),
+        ("config = 'x'", "unknown key 'config'"),
+        ("print-config = true", "unknown key 'print-config'"),
+        ("[listening]\nlisten = 'a:1'", r"\[listening\] is a table; write all options at the top"),
+        ("device = 'cpu'\nlisten = ", "is not TOML: .* line 2 col"),
+        ("device = 'cpu'\ndevice = 'cpu'", 'is not TOML: .*"device"'),
+    ],
+)
+def test_errors(file: Any, text: str, message: str) -> None:
+    path = file(text)
+    with pytest.raises(UsageError, match=message) as raised:
+        Serve(config=path)
+    assert str(path) in str(raised.value)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read the configuration file .*missing\.toml: No such file"):
+        ServerConfig(config=tmp_path / "missing.toml")
+    with pytest.raises(UsageError, match="cannot read the configuration file"):
+        ServerConfig(config=tmp_path)
+
+
+def test_a_file_that_is_not_text(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="cannot read the configuration file"):
+        ServerConfig(config=tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {
+            "listen": "unix:/run/a b.sock",
+            "processes": 2,
+            "tokens": "/etc/to\"ken's",
+            "programs": False,
+            "program_milliseconds": 0.123,
+            "tokenizer": ["a=/x,y", 'b="/z"'],
+            "max_region_bytes": 12345,
+            "stall_seconds": 123.456,
+            "move_seconds": 0,
+            "max_session_age": 1e5 / 3,
+            "store": "/var/lib/logitport",
+            "store_key": "/key",
+            "log_level": "DEBUG",
+        },
+    ],
+)
+def test_a_printed_configuration_can_be_read(file: Any, options: dict[str, Any]) -> None:
+    config = Serve(**options)
+    again = Serve(config=file(to_toml(config, {})))
+    assert again.model_dump() == config.model_dump()
+
+
+def test_what_is_printed(file: Any) -> None:
+    path = file("max-sessions = 3")
+    config = Serve(config=path, print_config=True, worker_memory_bytes="1GiB")  # type: ignore[arg-type]
+    text = to_toml(config, {"max_sessions": str(path), "worker_memory_bytes": "--worker-memory-bytes"})
+    lines = text.splitlines()
+    assert lines[:2] == ["# Listening", 'listen = "127.0.0.1:50051" # default']
+    assert 'worker-memory-bytes = "1GiB" # --worker-memory-bytes' in lines
+    assert f"max-sessions = 3 # {path}" in lines
+    assert 'max-session-age = "off" # default' in lines
+    assert {line.partition(" ")[0] for line in lines if line and not line.startswith("#")} == {*keys_of(Serve)}
+    assert text.endswith("\n")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://u:secret@h:1/2", "redis://u:***@h:1/2"),
+        ("rediss://:secret@h/0?ssl_ca_certs=/x", "rediss://:***@h/0?ssl_ca_certs=/x"),
+        ("redis://h/0?db=1&password=secret&x=y", "redis://h/0?db=1&password=***&x=y"),
+        ("redis://u:se%40cr@et@h/0", "redis://u:***@h/0"),
+    ],
+)
+def test_passwords_are_hidden(file: Any, url: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = to_toml(Serve(store=url, store_key="/key"), {"store": "LOGITPORT_STORE"})  # type: ignore[arg-type]
+    assert f'store = "{shown}" # LOGITPORT_STORE\n' in text
+    assert "secret" not in text
+    path = file(text)
+    with pytest.raises(ValidationError, match=r"the password is \*\*\*, .* set the URL in LOGITPORT_STORE"):
+        Serve(config=path)
+    monkeypatch.setenv("LOGITPORT_STORE", url)
+    assert Serve(config=path).store == url
+
+
+def test_a_url_without_a_password_is_printed_whole() -> None:
+    config = Serve(store="redis://user@127.0.0.1:6379/0", store_key="/key")  # type: ignore[arg-type]
+    assert 'store = "redis://user@127.0.0.1:6379/0"' in to_toml(config, {})
+
+
+def test_servers_of_one_host_do_not_read_the_file_again(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = file("max-sessions = 3")
+    monkeypatch.setenv("LOGITPORT_CONFIG", str(path))
+    sent = Serve().model_dump_json()
+    path.write_text("nonsense = 1")
+    assert ServerConfig(**json.loads(sent)).max_sessions == 3
