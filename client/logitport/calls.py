@@ -56,13 +56,17 @@ _CONNECTION_ADVICE = {
     "tls=Tls(ca=...); if it requires client certificates, pass tls=Tls(ca=..., cert=..., key=...)",
 }
 
+# Details of the status UNAVAILABLE of a server that opens no more sessions.
+DRAINING = "the server is draining; open a session on another one"
+
 # Parts of gRPC's text for a refused certificate, what they mean, and advice.
 _CERTIFICATE_PROBLEMS = (
     ("certificate has expired", "has expired", "renew it on the server, or correct this machine's clock"),
     (
         "Hostname Verification Check failed",
         "names another host",
-        "connect by a name in it, or issue one with this host as a subject alternative name",
+        "connect by a name in it, set Tls(server_name=...) to one, or issue a certificate with this host as a subject "
+        "alternative name",
     ),
     *(
         (
@@ -240,6 +244,8 @@ def translate(error: grpc.RpcError, target: str, *, encrypted: bool) -> Logitpor
                 return ServerUnavailable(
                     f"no connection to {target}: the server's certificate {problem}: {details}; {advice}"
                 )
+    if status is grpc.StatusCode.UNAVAILABLE and details == DRAINING:
+        return ServerUnavailable.after_connection(f"{target}: {details}")
     # A proxy that has lost the server resets the stream, which gRPC reports as INTERNAL.
     was_reset = status is grpc.StatusCode.INTERNAL and "RST_STREAM" in (details or "")
     if status is grpc.StatusCode.UNAVAILABLE or was_reset:
