@@ -6,12 +6,13 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import grpc
 import numpy as np
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from logitport.core import tensors
 from logitport.dialects import InDialect
@@ -229,7 +230,8 @@ def translate(error: grpc.RpcError, target: str, *, encrypted: bool) -> Logitpor
     """Make the exception for a failed call: the server's own error if it sent one, else one for the gRPC status."""
     for key, value in cast("Sequence[tuple[str, bytes]]", error.trailing_metadata() or ()):
         if key == METADATA_KEY:
-            return from_proto(common_pb2.Error.FromString(value))
+            with suppress(DecodeError):  # sent by something else: then the status describes the error
+                return from_proto(common_pb2.Error.FromString(value))
     status, details = error.code(), error.details()
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded(f"{target} did not answer in time; raise timeout, or look at the server's load")
