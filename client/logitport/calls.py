@@ -6,12 +6,13 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import grpc
 import numpy as np
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from logitport.core import tensors
 from logitport.dialects import InDialect
@@ -56,13 +57,17 @@ _CONNECTION_ADVICE = {
     "tls=Tls(ca=...); if it requires client certificates, pass tls=Tls(ca=..., cert=..., key=...)",
 }
 
+# Details of the status UNAVAILABLE of a server that opens no more sessions.
+DRAINING = "the server is draining; open a session on another one"
+
 # Parts of gRPC's text for a refused certificate, what they mean, and advice.
 _CERTIFICATE_PROBLEMS = (
     ("certificate has expired", "has expired", "renew it on the server, or correct this machine's clock"),
     (
         "Hostname Verification Check failed",
         "names another host",
-        "connect by a name in it, or issue one with this host as a subject alternative name",
+        "connect by a name in it, set Tls(server_name=...) to one, or issue a certificate with this host as a subject "
+        "alternative name",
     ),
     *(
         (
@@ -225,7 +230,8 @@ def translate(error: grpc.RpcError, target: str, *, encrypted: bool) -> Logitpor
     """Make the exception for a failed call: the server's own error if it sent one, else one for the gRPC status."""
     for key, value in cast("Sequence[tuple[str, bytes]]", error.trailing_metadata() or ()):
         if key == METADATA_KEY:
-            return from_proto(common_pb2.Error.FromString(value))
+            with suppress(DecodeError):  # sent by something else: then the status describes the error
+                return from_proto(common_pb2.Error.FromString(value))
     status, details = error.code(), error.details()
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded(f"{target} did not answer in time; raise timeout, or look at the server's load")
@@ -240,6 +246,8 @@ def translate(error: grpc.RpcError, target: str, *, encrypted: bool) -> Logitpor
                 return ServerUnavailable(
                     f"no connection to {target}: the server's certificate {problem}: {details}; {advice}"
                 )
+    if status is grpc.StatusCode.UNAVAILABLE and details == DRAINING:
+        return ServerUnavailable.after_connection(f"{target}: {details}")
     # A proxy that has lost the server resets the stream, which gRPC reports as INTERNAL.
     was_reset = status is grpc.StatusCode.INTERNAL and "RST_STREAM" in (details or "")
     if status is grpc.StatusCode.UNAVAILABLE or was_reset:

@@ -48,6 +48,11 @@ _SERVICE_CONFIG = json.dumps(
 # ("unix:PATH") contains a colon, so it does not match.
 _WITHOUT_PORT = re.compile(r"([^:]*|\[[^]]*\]):?|([0-9a-fA-F]*:){2,}[0-9a-fA-F.]*")
 
+# Names of gRPC. Anything else is HOST:PORT. gRPC would try to resolve a target of another form for ever.
+_NAME_OF_GRPC = re.compile(r"(unix|unix-abstract|vsock|dns|ipv4|ipv6):|[a-z0-9+.-]+://")
+_HOST_AND_PORT = re.compile(r"([^\s,;/:\[\]]+|\[[^\s,;/\[\]]+\]):([0-9]{1,5})")
+_MAX_PORT = (1 << 16) - 1
+
 # Keepalive ping interval and timeout of a channel that has a call in flight.
 _KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS = 30_000, 10_000
 
@@ -124,18 +129,23 @@ class Connection:
         """Check the address of a server.
 
         Raises:
-            InvalidArgument: it is a URL or a document, has no port or the wrong type, or the token would be sent to it
+            InvalidArgument: it is not one address, or is a URL or a document, or the token would be sent to it
                 unencrypted.
         """
         if not isinstance(target, str):
             raise InvalidArgument(f"target is {target!r}; write HOST:PORT or unix:PATH, as text")
-        if re.match(r"https?://|file:", target):
+        if re.match(r"https?://|file:", target, re.IGNORECASE):
             raise InvalidArgument(
                 f"target {target!r} is a URL; write HOST:PORT, and pass tls=Tls(...) for an encrypted connection. A "
                 "document with addresses must be the only target"
             )
         if _WITHOUT_PORT.fullmatch(target):
             raise InvalidArgument(f"target {target!r} has no port; write HOST:PORT or [IPV6]:PORT, or unix:PATH")
+        if not (_NAME_OF_GRPC.match(target) or _is_host_and_port(target)):
+            raise InvalidArgument(
+                f"target {target!r} is not one address; write HOST:PORT or [IPV6]:PORT, with a port from 1 to "
+                f"{_MAX_PORT}, or unix:PATH"
+            )
         if self.metadata and not self.encrypted and not is_local(target):
             raise InvalidArgument(
                 f"a token would be sent to {target} unencrypted: pass tls=Tls(...), or unset {TOKEN_VARIABLE} and "
@@ -193,6 +203,11 @@ def channel_options(max_message_bytes: int, *, retries: bool = True) -> list[tup
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2000),
     ]
+
+
+def _is_host_and_port(target: str) -> bool:
+    parts = _HOST_AND_PORT.fullmatch(target)
+    return parts is not None and 1 <= int(parts[2]) <= _MAX_PORT
 
 
 def is_local(target: str) -> bool:

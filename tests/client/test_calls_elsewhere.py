@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from logitport import AsyncClient, Client, LogitportError, ServerUnavailable
+from logitport.errors import METADATA_KEY
 from logitport_proto import registry_pb2, registry_pb2_grpc
 from tests.conftest import free_address
 
@@ -121,3 +122,18 @@ def test_an_error_of_the_server_is_not_repeated(call: Callable[..., Any]) -> Non
         with pytest.raises(LogitportError, match="UNIMPLEMENTED"):
             call(targets, "processors")
         assert registry.calls == ["List"]
+
+
+class WrongMetadata(Registry):
+    """Sends something else where an error is expected."""
+
+    def List(self, request: Any, context: grpc.ServicerContext) -> registry_pb2.ListResponse:  # noqa: N802
+        context.set_trailing_metadata(((METADATA_KEY, b"\xff\xff"),))
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, "something else")
+        raise AssertionError("abort raises")
+
+
+def test_an_error_that_cannot_be_read(call: Callable[..., Any]) -> None:
+    target = free_address()
+    with serving(target, WrongMetadata()), pytest.raises(LogitportError, match="FAILED_PRECONDITION: something else"):
+        call([target], "processors")

@@ -83,6 +83,30 @@ def test_a_target_without_a_port_is_refused(client: Any, target: str) -> None:
     assert repr(target) in str(refused.value)
 
 
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1:http", "[::1]:123456", "127.0.0.1:\u0661"),
+        *("127.0.0.1:1 127.0.0.1:2", "127.0.0.1:1;127.0.0.1:2", " 127.0.0.1:1", "127.0.0.1:1\n", "[::1:1", "a/b:1"),
+    ],
+)
+def test_a_target_that_is_not_one_address_is_refused(client: Any, target: str) -> None:
+    """gRPC accepts it, and tries to resolve it at each call."""
+    for given in (target, [target, "127.0.0.1:1"]):
+        if given in (" 127.0.0.1:1", "127.0.0.1:1\n"):  # white space around the elements of one text is ignored
+            continue
+        with pytest.raises(InvalidArgument, match=r"is not one address; write HOST:PORT .* unix:PATH") as refused:
+            client(given)
+        assert repr(target) in str(refused.value)
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_an_address_of_a_list_is_one_address(client: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"'a:1,b:1' is not one address"):
+        client(["a:1,b:1"])
+
+
 def test_unreadable_or_incomplete_tls_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=rf"cannot read {tmp_path}/ca\.pem: No such file"):
         Client("127.0.0.1:1", tls=Tls(ca=tmp_path / "ca.pem"))

@@ -105,7 +105,9 @@ def test_a_self_signed_certificate(start_server: Callable[..., RunningServer], u
 
 def test_a_certificate_of_another_host(start_server: Callable[..., RunningServer], authority: Authority) -> None:
     pair = authority.issue("server", x509.DNSName("other.example"), file="other")
-    check_certificate_problem(start_server, authority, pair, "names another host: .*; connect by a name in it")
+    check_certificate_problem(
+        start_server, authority, pair, r"names another host: .*; connect by a name in it, set Tls\(server_name"
+    )
 
 
 def test_an_expired_certificate(start_server: Callable[..., RunningServer], authority: Authority) -> None:
@@ -182,6 +184,21 @@ def test_the_command_line_client(mutual: RunningServer, authority: Authority) ->
         command, check=False, capture_output=True, text=True, env=os.environ | {"LOGITPORT_TOKEN": TOKEN}
     )
     assert (done.returncode, done.stdout) == (0, "lifted the quarantine of operator.example/plain\n"), done.stderr
+
+
+def test_the_command_line_client_of_an_address_that_the_certificate_lacks(
+    start_server: Callable[..., RunningServer], authority: Authority
+) -> None:
+    pair = authority.issue("server", x509.DNSName("servers.example"), file="of-a-name")
+    running = start_server("--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
+    command = [COMMAND, "drain", running.target, "--tls-ca", str(authority.ca)]
+    done = subprocess.run(
+        [*command, "--tls-server-name", "servers.example"], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "names another host" in done.stderr
 
 
 def test_certificates_that_are_refused(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import grpc
 
+from logitport import calls
 from logitport.errors import LogitportError
 from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
 from logitport_server.access import Unparsed, current_call, parsed, stall_limit
@@ -201,7 +202,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         task, call = asyncio.current_task(), current_call.get()
         assert task is not None  # noqa: S101 - a coroutine always runs in one
         if not self._opens_sessions:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is draining; open a session on another one")
+            await context.abort(grpc.StatusCode.UNAVAILABLE, calls.DRAINING)
         open_session = partial(self._open_session, principal=call.principal)
         stream = SessionStream(
             open_session,
