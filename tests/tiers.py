@@ -72,6 +72,7 @@ SLOW_FILES = frozenset(
         "end_to_end/test_listening.py",
         "end_to_end/test_local_transport.py",
         "end_to_end/test_message_limit.py",
+        "end_to_end/test_metrics.py",
         "end_to_end/test_missing_layers.py",
         "end_to_end/test_nothing_is_lost.py",
         "end_to_end/test_processes.py",

@@ -132,7 +132,8 @@ class Server:
         self._poller = Poller(self._registry.poll) if config.store is not None else None
         quotas = Quotas(config)
         self._guard = Guard(authenticator, quotas, config.stall_seconds, self._metrics)
-        self._local_socket = open_local_socket(config) if config.local_transport and LOCAL_TRANSPORT_AVAILABLE else None
+        has_local_transport = config.local_transport and LOCAL_TRANSPORT_AVAILABLE
+        self._local_socket = open_local_socket(config, self._metrics.local_frame) if has_local_transport else None
         self._threads = Threads()
         # Apart from those of the calls: a principal whose admissions take long could otherwise not step.
         self._admission_threads = Threads(_MAX_ADMISSION_THREADS, "logitport-admission")
@@ -154,6 +155,26 @@ class Server:
         self._health_port: HealthPort | None = None
         self._heartbeat = Heartbeat(self._metrics.registry)
         self._is_ready = False
+        self._add_gauges()
+
+    def _add_gauges(self) -> None:
+        """Add the metrics of parts that do not count themselves."""
+        gauge = self._metrics.gauge
+        gauge("logitport_ready", "Whether the server accepts sessions: 1, or 0 at its start and end", self._accepts)
+        gauge(
+            "logitport_calls_waiting",
+            "Calls, frames and admissions that wait for a thread",
+            lambda: self._threads.waiting + self._admission_threads.waiting,
+        )
+        gauge("logitport_processors_registered", "Registered processors", lambda: self._registry.num_registered)
+        gauge(
+            "logitport_store_up",
+            "Whether the store of registered processors can be read: 1 or 0",
+            lambda: self._registry.has_store,
+        )
+
+    def _accepts(self) -> bool:
+        return self._is_ready and not self._departures.is_draining
 
     async def start(self) -> Ready:
         """Start to serve. Returns its address, and the port of its metrics.
@@ -181,7 +202,7 @@ class Server:
                     self._config.metrics_listen,
                     self._metrics.registry,
                     is_alive=self._heartbeat.is_alive,
-                    is_ready=lambda: self._is_ready and not self._departures.is_draining,
+                    is_ready=self._accepts,
                 )
         if self._config.health_listen is not None:
             self._health_port = HealthPort(self._config.health_listen, self._health, self._guard)
@@ -251,10 +272,12 @@ class Server:
         return self._admission_threads.submit(principal, in_turn)
 
 
-def open_local_socket(config: ServerConfig) -> LocalSocketListener:
+def open_local_socket(
+    config: ServerConfig, count: Callable[[int, int], object] = lambda *_: None
+) -> LocalSocketListener:
     """Open the socket of the local transport. Raises StartupError if it cannot be created."""
     try:
-        return LocalSocketListener(config.max_message_bytes, config.stall_seconds)
+        return LocalSocketListener(config.max_message_bytes, config.stall_seconds, count)
     except OSError as error:
         raise StartupError(
             f"cannot create the socket of the local transport in {tempfile.gettempdir()}: {error}; set TMPDIR to a "

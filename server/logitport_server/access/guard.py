@@ -102,10 +102,11 @@ class Guard(grpc.aio.ServerInterceptor):
             async with statuses(context):
                 await serve(handler, method, requests, context)
 
+        transport = "grpc" if method == _SESSION else "unary"
         return grpc.stream_stream_rpc_method_handler(
             admitted,
-            messages.deserializer(method, handler.request_deserializer),
-            messages.serializer(handler.response_serializer),
+            messages.deserializer(method, handler.request_deserializer, self._metrics.received[transport]),
+            messages.serializer(handler.response_serializer, self._metrics.sent[transport]),
         )
 
     async def watch(self) -> None:
@@ -134,7 +135,7 @@ class Guard(grpc.aio.ServerInterceptor):
         try:
             await self._open_calls.answer(handler, context)
         except LogitportError as error:
-            self._metrics.call_refused(error)  # not logged: callers without a token could fill the log
+            self._metrics.refusals.call(error)  # not logged: callers without a token could fill the log
             raise
 
     async def _serve(self, handler: Any, method: str, requests: object, context: Context) -> None:
@@ -166,7 +167,7 @@ class Guard(grpc.aio.ServerInterceptor):
             # Authenticate again: access may have changed during the await. From here on `refresh` covers this call.
             call = Call(authenticate(), begin(principal))
         except LogitportError as error:
-            self._metrics.call_refused(error)
+            self._metrics.refusals.call(error, self._name_of(context))
             logger.info(
                 "refused %s from %s: %s",
                 method,
@@ -188,6 +189,13 @@ class Guard(grpc.aio.ServerInterceptor):
                 f"{' or '.join(map(repr, scopes))}; ask the server's operator for it"
             )
         return principal
+
+    def _name_of(self, context: Context) -> str:
+        """The name of a caller that was refused; "" if it is not authenticated."""
+        try:
+            return self._authenticator.authenticate(context.invocation_metadata() or (), context.auth_context()).name
+        except LogitportError:
+            return ""
 
     async def _answer(self, handler: Any, requests: object, context: Context) -> None:
         if handler.stream_stream is not None:

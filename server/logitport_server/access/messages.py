@@ -58,8 +58,10 @@ class Unparsed:
         self.data = data
 
 
-def deserializer(method: str, parse_small: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """Return the function with which gRPC converts the bytes of a method's messages.
+def deserializer(
+    method: str, parse_small: Callable[[bytes], Any], count: Callable[[int], object] = lambda _: None
+) -> Callable[[bytes], Any]:
+    """Return the function with which gRPC converts the bytes of a method's messages, and which counts them.
 
     It returns a message, or an `Unparsed` if it is large and the method takes large messages. It raises LimitExceeded
     for other large messages, and InvalidArgument for bytes that are no message.
@@ -68,6 +70,7 @@ def deserializer(method: str, parse_small: Callable[[bytes], Any]) -> Callable[[
     max_bytes = MAX_OPEN_BYTES if method.startswith(OPEN) else SMALL_BYTES
 
     def deserialize(data: bytes) -> Any:
+        count(len(data))
         if len(data) > max_bytes:
             if takes_large:
                 return Unparsed(data)
@@ -82,9 +85,17 @@ def deserializer(method: str, parse_small: Callable[[bytes], Any]) -> Callable[[
     return deserialize
 
 
-def serializer(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """Return a function that serializes a message, and returns one that is serialized already."""
-    return lambda reply: reply if isinstance(reply, bytes) else serialize(reply)
+def serializer(
+    serialize: Callable[[Any], bytes], count: Callable[[int], object] = lambda _: None
+) -> Callable[[Any], bytes]:
+    """Return a function that serializes a message, unless it is serialized already, and counts its bytes."""
+
+    def serialized(reply: Any) -> bytes:
+        data: bytes = reply if isinstance(reply, bytes) else serialize(reply)
+        count(len(data))
+        return data
+
+    return serialized
 
 
 def parsed(kind: type[_M], message: _M | Unparsed, turn: AbstractContextManager[object]) -> _M:

@@ -87,10 +87,12 @@ class Flight:
 
     Attributes:
         waited: how long the caller has waited, in seconds.
+        queued: how long calls have waited for busy workers before they began, in seconds; 0 if no worker was busy.
     """
 
     def __init__(self, calls: Sequence[RemoteCall], seconds: float) -> None:
-        self.waited = 0.0
+        self.waited = self.queued = 0.0
+        self._entered = 0.0
         self._began = 0.0
         self._seconds = seconds
         self._waiting: dict[Worker, list[RemoteCall]] = {}
@@ -109,6 +111,7 @@ class Flight:
         try:
             with self._measured() if self._begins_in_turn else self._waits():
                 self._begin_free()
+                self._entered = self._began
         except BaseException:
             self.__exit__()
             raise
@@ -181,6 +184,8 @@ class Flight:
             worker.lock.release()
             return False
         self._running[worker] = None
+        if self._entered:
+            self.queued = time.monotonic() - self._entered
         for call in self._waiting.pop(worker):
             call.dialect.post(call, self._remaining)
         worker.flush()
@@ -203,6 +208,8 @@ class Flight:
             if worker.pending:
                 worker.time_out(self._seconds)
             self._release(worker)
+        if self._waiting:
+            self.queued = time.monotonic() - self._entered
         for calls in self._waiting.values():
             for call in calls:
                 call.fail(call.dialect.worker.not_begun(call.dialect.source, self._seconds))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import (
@@ -16,26 +14,28 @@ from prometheus_client import (
     ProcessCollector,
 )
 
-from logitport.errors import to_proto
-from logitport_proto import common_pb2, processing_pb2
-from logitport_server.metrics.codes import code_label
+from logitport_proto import processing_pb2
 from logitport_server.metrics.function_counter import FunctionCounter
 from logitport_server.metrics.processors import ProcessorMetrics
+from logitport_server.metrics.refusals import RefusalMetrics
+from logitport_server.metrics.workers import add_worker_metrics
+from logitport_server.session.step_time import Spending
 from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection
 
-    from logitport.errors import LogitportError
-    from logitport_server.executors import Gpu
-    from logitport_server.registry.quarantine import Quarantine
-    from logitport_server.session.session import EngineSession
+    from logitport_server.metrics.workers import Workers
+    from logitport_server.session.session import Admitted, EngineSession
 
     StepReply = processing_pb2.StepEdits | processing_pb2.StepLogitsEdited | processing_pb2.ApplyResponse
 
 # Seconds. The range covers everything from a fast logits-free step to a batch of logits sent inline.
 _BUCKETS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5)
+# Seconds that an admission may wait, behind classes that load slowly.
+_ADMISSION_BUCKETS = (1e-3, 1e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0)
 
+_TRANSPORTS = ("unary", "grpc", "local")
 _PARTS = {
     processing_pb2.StepEdits: "edits",
     processing_pb2.StepLogitsEdited: "logits",
@@ -55,22 +55,6 @@ class Loads(Protocol):
         """Loads that unpickled."""
 
 
-class Workers(Protocol):
-    """An executor that runs processors in workers."""
-
-    @property
-    def running(self) -> int:
-        """Number of workers."""
-
-    @property
-    def quarantine(self) -> Quarantine:
-        """The quarantine of processors that terminated workers."""
-
-    @property
-    def gpu(self) -> Gpu | None:
-        """The GPU that workers may use."""
-
-
 class Metrics:
     """The metrics of one server.
 
@@ -81,56 +65,42 @@ class Metrics:
     Attributes:
         registry: the collector registry; each server has its own.
         processors: the metrics by processor.
+        refusals: the refused calls and requests.
+        received, sent: functions that count bytes of messages, by transport.
     """
 
     def __init__(self, loads: Loads, installed: Collection[str] = ()) -> None:
         self.registry = registry = CollectorRegistry()
         self._sessions: set[EngineSession] = set()
-        sessions = Gauge("logitport_sessions", "Sessions that are open", registry=registry)
-        sessions.set_function(lambda: self.load()[0])
-        requests = Gauge("logitport_requests", "Requests that open sessions hold", registry=registry)
-        requests.set_function(lambda: self.load()[1])
-        pending = Gauge(
-            "logitport_requests_pending", "Requests that are being admitted in the background", registry=registry
+        self.gauge("logitport_sessions", "Sessions that are open", lambda: self.load()[0])
+        self.gauge("logitport_requests", "Requests that open sessions hold", lambda: self.load()[1])
+        self.gauge(
+            "logitport_requests_pending",
+            "Requests that are being admitted in the background",
+            lambda: self.num_pending,
         )
-        pending.set_function(lambda: self.num_pending)
-        self._steps = Counter("logitport_steps", "Steps answered, by transport", ["transport"], registry=registry)
+        self.gauge(
+            "logitport_requests_waiting",
+            "Requests whose admission in the background has not begun",
+            lambda: sum(session.waiting for session in tuple(self._sessions)),
+        )
         self.processors = ProcessorMetrics(installed)
+        self.refusals = RefusalMetrics()
         registry.register(self.processors)
-        self._seconds = Histogram(
-            "logitport_step_seconds",
-            "Seconds to compute a step, by part: edits, logits, or apply (a call of Apply)",
-            ["transport", "part"],
-            buckets=_BUCKETS,
+        registry.register(self.refusals)
+        self._add_steps()
+        self._replayed_requests = Counter(
+            "logitport_requests_replayed",
+            "Requests that were added with ids that had been generated before, or again",
             registry=registry,
         )
-        self._refused = Counter(
-            "logitport_calls_refused",
-            "Calls refused before their message was read, by error",
-            ["code"],
-            registry=registry,
+        self._replayed_tokens = Counter(
+            "logitport_tokens_replayed", "Token ids of the histories of replayed requests", registry=registry
         )
-        self._requests_refused = Counter(
-            "logitport_requests_refused", "Requests that sessions refused to add, by error", ["code"], registry=registry
-        )
-        # A counter that appears with its first event has no rate for it: Prometheus needs the value before.
-        for code in common_pb2.ErrorCode.values():
-            self._refused.labels(code_label(code))
-            self._requests_refused.labels(code_label(code))
-        # Children are kept, because looking one up by its labels takes longer than counting.
-        self._steps_by = {transport: self._steps.labels(transport) for transport in ("unary", "grpc", "local")}
-        self._seconds_by = {
-            (transport, reply): self._seconds.labels(transport, part)
-            for transport in self._steps_by
-            for reply, part in _PARTS.items()
-        }
-        self._read = Counter(
-            "logitport_logits_read",
-            "Steps that read logits, by the memory of the logits: inline, host, or device (a GPU)",
-            ["memory"],
-            registry=registry,
-        )
-        self._read_in = {memory: self._read.labels(memory) for memory in ("inline", "host", "device")}
+        received = Counter("logitport_received_bytes", "Bytes of messages received", ["transport"], registry=registry)
+        sent = Counter("logitport_sent_bytes", "Bytes of messages sent", ["transport"], registry=registry)
+        self.received = {transport: received.labels(transport).inc for transport in _TRANSPORTS}
+        self.sent = {transport: sent.labels(transport).inc for transport in _TRANSPORTS}
         hits, misses = {"": lambda: loads.hits}, {"": lambda: loads.misses}
         registry.register(FunctionCounter("logitport_loader_hits", "Loads from the cache of classes", hits))
         registry.register(FunctionCounter("logitport_loader_misses", "Loads that unpickled", misses))
@@ -140,43 +110,13 @@ class Metrics:
         build.labels(VERSION, platform.python_version(), importlib.metadata.version("torch")).set(1)
         ProcessCollector(registry=registry)
 
+    def gauge(self, name: str, documentation: str, value: Callable[[], float]) -> None:
+        """Add a gauge whose value is read when the metrics are read."""
+        Gauge(name, documentation, registry=self.registry).set_function(value)
+
     def watch_workers(self, workers: Workers) -> None:
         """Add the metrics of worker processes."""
-        running = Gauge(
-            "logitport_workers", "Worker processes, one per trust domain and Python version", registry=self.registry
-        )
-        running.set_function(lambda: workers.running)
-        lost = {"": lambda: workers.quarantine.failures}
-        self.registry.register(
-            FunctionCounter("logitport_workers_lost", "Workers terminated because of a processor", lost)
-        )
-        held = Gauge("logitport_processors_quarantined", "Processors in quarantine, not called", registry=self.registry)
-        held.set_function(lambda: len(workers.quarantine))
-        if (gpu := workers.gpu) is not None:
-            self.registry.register(
-                FunctionCounter(
-                    "logitport_worker_logits",
-                    "Calls of workers with logits on the GPU, by the memory they were passed in: host or device",
-                    {memory: partial(gpu.calls.__getitem__, memory) for memory in gpu.calls},
-                    "memory",
-                )
-            )
-            self.registry.register(
-                FunctionCounter(
-                    "logitport_worker_gpus_refused",
-                    "Workers that have access to the GPU but failed to use it; their rows are passed in host memory",
-                    {"": lambda: gpu.refusals},
-                )
-            )
-
-    def call_refused(self, error: LogitportError) -> None:
-        """Count a call that was refused."""
-        self._refused.labels(code_label(to_proto(error).code)).inc()
-
-    def requests_refused(self, failures: Iterable[common_pb2.Failure]) -> None:
-        """Count requests that a session refused to add."""
-        for failure in failures:
-            self._requests_refused.labels(code_label(failure.error.code)).inc()
+        add_worker_metrics(self.registry, workers)
 
     def session_opened(self, session: EngineSession) -> None:
         """Add an open session."""
@@ -208,7 +148,8 @@ class Metrics:
         seconds: float,
         transport: str,
         principal: str,
-        processor_seconds: Mapping[str, float] = MappingProxyType({}),
+        spending: Spending | None = None,
+        queue_seconds: float = 0.0,
     ) -> None:
         """Record a step, or the part of it that processes logits.
 
@@ -217,13 +158,81 @@ class Metrics:
             seconds: how long it took.
             transport: how its frame arrived: "unary", "grpc" or "local".
             principal: name of the calling principal.
-            processor_seconds: how long it took in each processor, by display name.
+            spending: what it has spent its time on.
+            queue_seconds: how long it has waited before it was computed.
         """
+        spending = spending or Spending()
         if type(reply) is not processing_pb2.StepLogitsEdited:
             self._steps_by[transport].inc()
         self._seconds_by[transport, type(reply)].observe(seconds)
-        self.processors.step(principal, reply.applied, reply.failures, processor_seconds)
+        self._queued_by[transport].observe(queue_seconds)
+        if spending.worker_queue is not None:
+            self._worker_queue.observe(spending.worker_queue)
+        self.processors.step(principal, reply.applied, reply.failures, spending.processors)
 
     def logits_read(self, memory: str) -> None:
         """Count a step that read logits; `memory` is "inline", "host" or "device"."""
         self._read_in[memory].inc()
+
+    def admitted(self, admitted: Admitted, queue_seconds: float) -> None:
+        """Record a frame of admissions.
+
+        Args:
+            admitted: what its session has admitted since the frame before.
+            queue_seconds: how long the frame has waited before its admissions began, or were queued.
+        """
+        self._admission_queue.observe(queue_seconds)
+        for seconds in admitted.queue_seconds:
+            self._admission_queue.observe(seconds)
+        self._replayed_requests.inc(admitted.replayed_requests)
+        self._replayed_tokens.inc(admitted.replayed_tokens)
+
+    def local_frame(self, received_bytes: int, sent_bytes: int) -> None:
+        """Count the bytes of a frame of the local transport, and of its reply."""
+        self.received["local"](received_bytes)
+        self.sent["local"](sent_bytes)
+
+    def _add_steps(self) -> None:
+        registry = self.registry
+        self._steps = Counter("logitport_steps", "Steps answered, by transport", ["transport"], registry=registry)
+        seconds = Histogram(
+            "logitport_step_seconds",
+            "Seconds to compute a step, by part: edits, logits, or apply (a call of Apply)",
+            ["transport", "part"],
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        queued = Histogram(
+            "logitport_step_queue_seconds",
+            "Seconds that a step, or a part of one, has waited for a thread and for the turn of its principal",
+            ["transport"],
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        read = Counter(
+            "logitport_logits_read",
+            "Steps that read logits, by the memory of the logits: inline, host, or device (a GPU)",
+            ["memory"],
+            registry=registry,
+        )
+        # Children are kept, because looking one up by its labels takes longer than counting.
+        self._steps_by = {transport: self._steps.labels(transport) for transport in _TRANSPORTS}
+        self._seconds_by = {
+            (transport, reply): seconds.labels(transport, part)
+            for transport in _TRANSPORTS
+            for reply, part in _PARTS.items()
+        }
+        self._queued_by = {transport: queued.labels(transport) for transport in _TRANSPORTS}
+        self._read_in = {memory: read.labels(memory) for memory in ("inline", "host", "device")}
+        self._worker_queue = Histogram(
+            "logitport_worker_queue_seconds",
+            "Seconds that the calls of a step have waited for workers that were busy",
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        self._admission_queue = Histogram(
+            "logitport_admission_queue_seconds",
+            "Seconds that admissions have waited before they began, by frame or, in the background, by request",
+            buckets=_ADMISSION_BUCKETS,
+            registry=registry,
+        )

@@ -52,6 +52,9 @@ class Catalog:
         turn_of: makes a context that is held while a payload of this principal is parsed.
         on_removed: called with the display name of a processor whose last registration is gone.
 
+    Attributes:
+        outage: why the store could not be used at the last poll; "" if it could.
+
     Raises:
         InternalError: the store cannot be read.
     """
@@ -76,7 +79,7 @@ class Catalog:
         self._changing = threading.Lock()
         self._version: str | None = None
         self._held: dict[str, Held] = {}
-        self._outage = ""
+        self.outage = ""
         with _as_internal_error():
             self._synchronize(math.inf)
 
@@ -115,22 +118,22 @@ class Catalog:
                 self._synchronize()
                 self._store_quarantines()
         except StoreError as error:
-            if not self._outage:
+            if not self.outage:
                 logger.error("%s; what is registered stays in use, changes are refused until the store is back", error)
-            self._outage = str(error)
+            self.outage = str(error)
             # Those that are not in the store and have ended since are dropped: their number would have no limit.
             changes = self._quarantine.take_changes()
             self._quarantine.put_back(change for change in changes if self._is_stored(*change))
         else:
-            if self._outage:
+            if self.outage:
                 logger.info("the store can be used again")
-            self._outage = ""
+            self.outage = ""
 
     def _check_reachable(self) -> None:
         """Raise InternalError at once if the last poll failed: each attempt may wait for a timeout."""
-        if self._outage:
+        if self.outage:
             raise InternalError(
-                f"the server's store cannot be used: {self._outage}; nothing has changed, try again later"
+                f"the server's store cannot be used: {self.outage}; nothing has changed, try again later"
             )
 
     def _change(self, plan: Callable[[View, Change], None]) -> View:

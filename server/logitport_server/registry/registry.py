@@ -111,6 +111,11 @@ class Registry:
         entry = self._catalog.view.owners(digest).get(owner)
         return [] if entry is None else sorted(entry.names)
 
+    @property
+    def has_store(self) -> bool:
+        """Whether the store could be read at the last poll."""
+        return not self._catalog.outage
+
     def resolve(self, processor: common_pb2.Processor, principal: Principal = ANONYMOUS, tenant: str = "") -> Source:
         """Look up a request's processor. Does not unpickle. Verifies a program that the request sends.
 

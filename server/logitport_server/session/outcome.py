@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from logitport.core.edits import Edits, RowEdits
 from logitport_server.dialects.base import by_row
 from logitport_server.dialects.failures import of_dialect
+from logitport_server.session.step_time import Spending
 from logitport_server.turns import ITEMS_PER_PAUSE, pausing
 
 if TYPE_CHECKING:
@@ -38,12 +39,12 @@ class StepOutcome:
     Attributes:
         succeeded: the groups with successful calls, in order, with the edits of their rows (none if logits-reading).
         failures: the requests that failed in this step, by slot.
-        seconds: how long the step has taken in each processor, by display name, also where its calls failed.
+        spending: what the step has spent its time on.
     """
 
     succeeded: list[tuple[Group, EditsResult]] = field(default_factory=list)
     failures: dict[int, Failed] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
+    spending: Spending = field(default_factory=Spending)
     _edits: dict[int, RowEdits] | None = field(default=None, init=False)
 
     def fail(self, request: ActiveRequest, error: LogitportError) -> None:
@@ -51,10 +52,6 @@ class StepOutcome:
         request.fail(error)
         self.failures[request.slot] = Failed(error, request.skip)
         self._edits = None
-
-    def spend(self, processor: str, seconds: float) -> None:
-        """Add the time of a call to that of its processor."""
-        self.seconds[processor] = self.seconds.get(processor, 0.0) + seconds
 
     @property
     def applied(self) -> Counter[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
@@ -32,18 +33,26 @@ class PendingAdmission:
     Attributes:
         admission: the request.
         load: the part of the admission that takes long. Raises LogitportError.
+        arrived_at: on the monotonic clock, in seconds.
         error: why the request is refused; None if it is not, or not yet.
         future: the work, once it was submitted.
         ended: whether `load` has returned or raised.
         cancelled: whether the result is to be discarded.
+        queue_seconds: how long it has waited before it began; negative before that.
     """
 
     admission: Admission
     load: Callable[[], None]
+    arrived_at: float
     error: LogitportError | None = None
     future: Future[None] | None = None
     ended: bool = False
     cancelled: bool = False
+    queue_seconds: float = -1.0
+
+    def begin(self) -> None:
+        """End its wait."""
+        self.queue_seconds = time.monotonic() - self.arrived_at
 
 
 class PendingAdmissions:
@@ -76,6 +85,12 @@ class PendingAdmissions:
     def __len__(self) -> int:
         return len(self._by_slot)
 
+    @property
+    def waiting(self) -> int:
+        """Number of admissions that have not begun."""
+        with self._lock:
+            return sum(pending.queue_seconds < 0 for pending in self._by_slot.values())
+
     def can_begin(self, admission: Admission) -> bool:
         """Whether the request can be admitted in the background."""
         return self._submit is not None and self._bytes + admission.chain_bytes <= self._max_bytes
@@ -94,7 +109,7 @@ class PendingAdmissions:
     def begin(self, admission: Admission, load: Callable[[], None]) -> None:
         """Admit a request in the background. A pending admission of its slot is cancelled."""
         admission.detach()
-        pending = PendingAdmission(admission, load)
+        pending = PendingAdmission(admission, load, time.monotonic())
         with self._lock:
             self._cancel(admission.slot)
             self._by_slot[admission.slot] = pending
@@ -154,6 +169,7 @@ class PendingAdmissions:
             self._go_on(tenant)
 
     def _run(self, pending: PendingAdmission) -> None:
+        pending.begin()
         try:
             if not pending.cancelled:
                 pending.load()
@@ -185,6 +201,7 @@ class PendingAdmissions:
             try:
                 pending.future = self._submit(self._principal, partial(self._run, pending))
             except RuntimeError as error:  # the server is shutting down
+                pending.begin()
                 pending.error = LimitExceeded(f"the admission cannot begin: {error}; add the request again later")
                 self._end(pending)
                 queue.popleft()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -37,12 +38,12 @@ from logitport_server.session.outcome import StepOutcome
 from logitport_server.session.pending_admissions import PendingAdmissions
 from logitport_server.session.reply_deadlines import ReplyDeadlines
 from logitport_server.session.step import RunChains
-from logitport_server.session.step_time import StepTime
+from logitport_server.session.step_time import Spending, StepTime
 from logitport_server.shared_memory.regions import Regions, write_back
 from logitport_server.turns import Released
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import torch
 
@@ -67,6 +68,22 @@ _MAX_SHORT_WORK_ALONE = 1024
 _WORK_OF_A_NEW_ID = 0.25
 
 
+@dataclass(slots=True)
+class Admitted:
+    """What a session has admitted.
+
+    Attributes:
+        replayed_requests: requests that came with ids that were generated before, or again for their slot: after a
+            lost connection, a move, or a difference of histories.
+        replayed_tokens: the ids of their histories.
+        queue_seconds: how long each admission in the background has waited before it began.
+    """
+
+    replayed_requests: int = 0
+    replayed_tokens: int = 0
+    queue_seconds: list[float] = field(default_factory=list)
+
+
 class EngineSession:
     """Requests by slot, each with its history and state.
 
@@ -85,7 +102,7 @@ class EngineSession:
     Attributes:
         principal: the caller that opened it.
         reply_deadlines: the deadlines to state to the engine.
-        processor_seconds: how long the last step, or part of a step, has taken in each processor, by display name.
+        spending: what the last step, or part of a step, has spent its time on.
     """
 
     def __init__(
@@ -145,7 +162,8 @@ class EngineSession:
         # Of the last step: the rows that wait for their logits, the number of all its rows, and its drafts.
         self._pending: tuple[Rows, int, dict[ActiveRequest, Sequence[int]]] = (Rows(), 0, {})
         self._step_time = StepTime(limits.processor_timeout_seconds)
-        self.processor_seconds: Mapping[str, float] = {}
+        self.spending = Spending()
+        self._admitted = Admitted()
         self.reply_deadlines = ReplyDeadlines.of(limits, only_builtins=registry.has_only_builtins)
 
     def __len__(self) -> int:
@@ -155,6 +173,11 @@ class EngineSession:
     def pending(self) -> int:
         """Number of requests whose admission continues in the background, or is not reported yet."""
         return len(self._pending_admissions)
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests whose admission in the background has not begun."""
+        return self._pending_admissions.waiting
 
     def may_take_long(self, frame: processing_pb2.Step, *, alone: bool) -> bool:
         """Whether a step may be slow, and must not run on the event loop.
@@ -201,6 +224,11 @@ class EngineSession:
             reply.pending = bytes(pending)
         if frame.in_background:
             self._report_ended(reply)
+
+    def take_admitted(self) -> Admitted:
+        """Return what was admitted since the last call."""
+        admitted, self._admitted = self._admitted, Admitted()
+        return admitted
 
     def open_region(self, frame: processing_pb2.OpenRegion) -> tuple[int, Region]:
         """Open memory to share with the engine; return its id and the region. Raises InvalidArgument, LimitExceeded."""
@@ -301,7 +329,7 @@ class EngineSession:
 
     def _begin_outcome(self) -> StepOutcome:
         outcome = StepOutcome()
-        self.processor_seconds = outcome.seconds
+        self.spending = outcome.spending
         return outcome
 
     def _decode(self, tensor: common_pb2.Tensor, rows: int) -> torch.Tensor:
@@ -354,6 +382,10 @@ class EngineSession:
     def _join(self, request: ActiveRequest, reply: processing_pb2.RequestsAdded) -> None:
         """Add an admitted request to the batch."""
         self._pending_admissions.cancel(request.slot, request.generation)
+        length = request.history.length
+        if length > request.history.prompt_length or request.slot in self._requests:
+            self._admitted.replayed_requests += 1
+            self._admitted.replayed_tokens += length
         self._requests[request.slot] = request
         self._longest_chain = max(self._longest_chain, len(request.chain))
         self._batch = None
@@ -365,6 +397,7 @@ class EngineSession:
         """Report the admissions that have ended in the background. Admitted requests join the batch."""
         for pending in self._pending_admissions.take_ended():
             ended = reply.ended.add(slot=pending.admission.slot, generation=pending.admission.generation)
+            self._admitted.queue_seconds.append(pending.queue_seconds)
             try:
                 if pending.error is not None:
                     raise pending.error

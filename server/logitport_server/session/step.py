@@ -97,7 +97,7 @@ class _Timed:
     def __exit__(self, *_: object) -> None:
         self.seconds = perf_counter() - self._began
         if self._group.dialect.engine_program is None:
-            self._outcome.spend(self._group.dialect.name, self.seconds)
+            self._outcome.spending.add(self._group.dialect.name, self.seconds)
 
 
 def _call_all(
@@ -118,6 +118,7 @@ def _call_all(
         if flight is not None:
             flight.wait()
             time.spend(flight.waited)
+            outcome.spending.add_worker_queue(flight.queued)
     for call, group in calls.items():
         again += _conclude(group, call, vocab_size, logits, outcome, time)
         pause()
@@ -196,7 +197,7 @@ def _conclude(
 ) -> list[Group]:
     """Record the result of a call in a worker. Returns the groups to call again."""
     if call.seconds is not None:
-        outcome.spend(group.dialect.name, call.seconds)
+        outcome.spending.add(group.dialect.name, call.seconds)
     if isinstance(call.error, NotStarted):
         rest = _without_failed(group, call.failed, outcome)
         if not time.is_up:

@@ -1,6 +1,8 @@
-"""The time that a step may wait for shipped code."""
+"""The time that a step may wait for shipped code, and what it has spent its time on."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 # Seconds for calls after the deadline, in total. Without them, a processor that uses up the deadline would fail the
 # requests whose processors come after it.
@@ -12,6 +14,27 @@ _MIN_GRACE_SECONDS = 0.05
 def longest_wait(seconds: float) -> float:
     """Return how long a step with this deadline may wait for shipped code, in seconds, with its grace period."""
     return seconds + _GRACE_SECONDS
+
+
+@dataclass(slots=True)
+class Spending:
+    """What a step, or a part of one, has spent its time on, in seconds.
+
+    Attributes:
+        processors: by the display name of the processor, also where its calls failed.
+        worker_queue: until busy workers could begin its calls; None if it has made no calls in workers.
+    """
+
+    processors: dict[str, float] = field(default_factory=dict)
+    worker_queue: float | None = None
+
+    def add(self, processor: str, seconds: float) -> None:
+        """Add the time of a call to that of its processor."""
+        self.processors[processor] = self.processors.get(processor, 0.0) + seconds
+
+    def add_worker_queue(self, seconds: float) -> None:
+        """Add the time that calls have waited for busy workers."""
+        self.worker_queue = (self.worker_queue or 0.0) + seconds
 
 
 class StepTime:

@@ -17,7 +17,7 @@ from logitport_proto import processing_pb2
 from logitport_server.transports.runtime_folder import RuntimeFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,7 @@ class LocalSocketListener:
     Args:
         max_message_bytes: the size limit of a frame.
         stall_seconds: the time limit for an engine to receive a reply.
+        count: called with the bytes of each frame and of its reply, after the reply was sent.
 
     Attributes:
         path: path of the socket.
@@ -71,8 +72,11 @@ class LocalSocketListener:
         OSError: the socket cannot be created in the folder for temporary files.
     """
 
-    def __init__(self, max_message_bytes: int, stall_seconds: float) -> None:
+    def __init__(
+        self, max_message_bytes: int, stall_seconds: float, count: Callable[[int, int], object] = lambda *_: None
+    ) -> None:
         self._max_message_bytes = max_message_bytes
+        self._count = count
         # The kernel enforces the timeout. Python's own timeouts take an additional system call at each read.
         self._send_timeout = struct.pack("ll", int(stall_seconds), int(stall_seconds % 1 * 1e6))
         self._folder = RuntimeFolder()
@@ -179,7 +183,7 @@ class LocalSocketListener:
                 if handler is None:
                     return
                 self._end_handshake(peer)
-                connection = LocalConnection(peer, handler, self._max_message_bytes)
+                connection = LocalConnection(peer, handler, self._max_message_bytes, self._count)
                 if handler.attach(connection):
                     try:
                         peer.sendall(_WELCOME)
@@ -203,12 +207,20 @@ class LocalConnection:
         peer: the connected socket.
         handler: processes the frames.
         max_message_bytes: the size limit of a frame.
+        count: see `LocalSocketListener`.
     """
 
-    def __init__(self, peer: socket.socket, handler: FrameHandler, max_message_bytes: int) -> None:
+    def __init__(
+        self,
+        peer: socket.socket,
+        handler: FrameHandler,
+        max_message_bytes: int,
+        count: Callable[[int, int], object] = lambda *_: None,
+    ) -> None:
         self._peer = peer
         self._handler = handler
         self._max_message_bytes = max_message_bytes
+        self._count = count
 
     def run(self) -> None:
         """Receive frames and reply to each, until either end closes the connection."""
@@ -221,10 +233,12 @@ class LocalConnection:
                 data = incoming.read(length)
                 if len(data) < length:
                     return
-                self._send(self._handler.answer(self._handler.parse(data), "local"))
+                sent = self._send(self._handler.answer(self._handler.parse(data), "local"))
                 self._handler.record()
+                self._count(length, sent)
 
-    def _send(self, reply: processing_pb2.SessionResponse) -> None:
+    def _send(self, reply: processing_pb2.SessionResponse) -> int:
+        """Send a reply. Returns its bytes."""
         data = reply.SerializeToString()
         message = _LENGTH.pack(len(data)) + data
         if self._handler.descriptors:
@@ -232,6 +246,7 @@ class LocalConnection:
             sent = socket.send_fds(self._peer, [message], self._handler.descriptors)
             message = message[sent:]
         self._peer.sendall(message)
+        return len(data)
 
     def close(self) -> None:
         """Receive no more frames; the frame that is being processed still gets its reply."""

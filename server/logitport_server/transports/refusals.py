@@ -64,7 +64,7 @@ class Refusals:
         """
         if not failures:
             return
-        self._metrics.requests_refused(failures)
+        self._metrics.refusals.requests(failures, principal.name)
         unlogged = self._take(principal.name, len(failures))
         if unlogged is None:
             return

@@ -185,10 +185,11 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
             """Return the reply only: while gRPC sends it, the message with its copy of the logits is not needed."""
             message = parsed(processing_pb2.ApplyRequest, request, self._turns.aside(principal.name))
             with self._turns.of(principal.name):
+                queue_seconds = time.perf_counter() - started
                 response = apply(message, open_session)
                 reply = response.SerializeToString()
-            seconds, by_processor = time.perf_counter() - started, sessions[0].processor_seconds
-            self._metrics.step(response, seconds, "unary", principal.name, by_processor)
+            seconds, session = time.perf_counter() - started, sessions[0]
+            self._metrics.step(response, seconds, "unary", principal.name, session.spending, queue_seconds)
             return reply
 
         return await on_thread(self._threads, work)
@@ -221,13 +222,14 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
                 self._idle.discard(task)
                 if frame is grpc.aio.EOF:
                     return
+                arrived = time.perf_counter()
                 alone = len(self._sessions) == 1
                 if (
                     isinstance(frame, Unparsed)
                     or stream.may_take_long(frame, alone=alone)
                     or not (alone or self._loop_share.take(call.principal.name))
                 ):
-                    answer = partial(self._answer_on_thread, stream, frame, call.principal.name)
+                    answer = partial(self._answer_on_thread, stream, frame, call.principal.name, arrived)
                     reply: object = await on_thread(self._threads, answer)
                 else:
                     reply = stream.answer(frame, "grpc", may_wait=False)
@@ -252,10 +254,10 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         return not (self._draining or self._departures.is_draining)
 
     def _answer_on_thread(
-        self, stream: SessionStream, frame: processing_pb2.SessionRequest | Unparsed, principal: str
+        self, stream: SessionStream, frame: processing_pb2.SessionRequest | Unparsed, principal: str, arrived: float
     ) -> bytes:
         message = parsed(processing_pb2.SessionRequest, frame, self._turns.aside(principal))
-        return stream.answer(message, "grpc").SerializeToString()
+        return stream.answer(message, "grpc", arrived=arrived).SerializeToString()
 
     def drain(self) -> None:
         """Finish the frames that are being processed, then end every session."""

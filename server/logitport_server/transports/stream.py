@@ -108,7 +108,12 @@ class SessionStream:
             return parse(processing_pb2.SessionRequest, data)
 
     def answer(
-        self, frame: processing_pb2.SessionRequest, transport: str, *, may_wait: bool = True
+        self,
+        frame: processing_pb2.SessionRequest,
+        transport: str,
+        *,
+        may_wait: bool = True,
+        arrived: float | None = None,
     ) -> processing_pb2.SessionResponse:
         """Process one frame that arrived by `transport`, and return its reply. A refused frame changes nothing.
 
@@ -116,14 +121,16 @@ class SessionStream:
             frame: the frame.
             transport: "local" or "grpc".
             may_wait: False on the event loop: the frame then takes no turn, because it is little work.
+            arrived: when the frame arrived, in `time.perf_counter` seconds; by default now.
         """
+        arrived = time.perf_counter() if arrived is None else arrived
         # Only the thread of the local transport may block: gRPC frames may be processed on the event loop.
         if not self._processing.acquire(blocking=transport == "local"):
             error = InvalidArgument("this session uses its local transport, which is processing a frame; send it there")
             return processing_pb2.SessionResponse(seq=frame.seq, error=to_proto(error))
         try:
             with self._turn(frame) if may_wait else nullcontext():
-                return self._answer(frame, transport)
+                return self._answer(frame, transport, arrived)
         finally:
             self._processing.release()
 
@@ -172,7 +179,9 @@ class SessionStream:
             return nullcontext()
         return self._turns.of(self._session.principal.name)
 
-    def _answer(self, frame: processing_pb2.SessionRequest, transport: str) -> processing_pb2.SessionResponse:
+    def _answer(
+        self, frame: processing_pb2.SessionRequest, transport: str, arrived: float
+    ) -> processing_pb2.SessionResponse:
         if frame.seq == self._last.seq != 0:
             return self._last
         self.descriptors = []
@@ -183,7 +192,7 @@ class SessionStream:
             reply.error.CopyFrom(to_proto(error))
             return reply
         try:
-            self._dispatch(frame, reply, transport)
+            self._dispatch(frame, reply, transport, arrived)
         except LogitportError as error:
             reply.error.CopyFrom(to_proto(error))
         except Exception as error:  # noqa: BLE001 - only this frame fails
@@ -213,7 +222,11 @@ class SessionStream:
             self._departure.close()
 
     def _dispatch(
-        self, frame: processing_pb2.SessionRequest, reply: processing_pb2.SessionResponse, transport: str
+        self,
+        frame: processing_pb2.SessionRequest,
+        reply: processing_pb2.SessionResponse,
+        transport: str,
+        arrived: float,
     ) -> None:
         started = time.perf_counter()
         kind = frame.WhichOneof("frame")
@@ -230,13 +243,14 @@ class SessionStream:
             if self._activity is not None:
                 self._activity.record_step()
             reply.edits.should_move = self._departure is not None and self._departure.should_move
-            self._measured(reply.edits, time.perf_counter() - started, transport, session)
+            self._measured(reply.edits, arrived, started, transport, session)
         elif kind == "logits":
             session.edit_logits(frame.logits, reply.logits)
             memory = session.regions.memory(frame.logits.logits)
-            self._measured(reply.logits, time.perf_counter() - started, transport, session, memory)
+            self._measured(reply.logits, arrived, started, transport, session, memory)
         elif kind == "add":
             session.add(frame.add, reply.added)
+            self._metrics.admitted(session.take_admitted(), started - arrived)
             self._record_refusals(session.principal, reply.added, len(frame.add.requests))
         elif kind == "get_programs":
             session.get_programs(frame.get_programs, reply.programs)
@@ -265,15 +279,17 @@ class SessionStream:
     def _measured(
         self,
         reply: processing_pb2.StepEdits | processing_pb2.StepLogitsEdited,
-        seconds: float,
+        arrived: float,
+        started: float,
         transport: str,
         session: EngineSession,
         memory: str = "",
     ) -> None:
-        principal, processor_seconds = session.principal.name, session.processor_seconds
+        seconds = time.perf_counter() - started
+        principal, spending = session.principal.name, session.spending
 
         def update() -> None:
-            self._metrics.step(reply, seconds, transport, principal, processor_seconds)
+            self._metrics.step(reply, seconds, transport, principal, spending, started - arrived)
             if memory:
                 self._metrics.logits_read(memory)
 

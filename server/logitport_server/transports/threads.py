@@ -74,6 +74,12 @@ class Threads:
         call.future.add_done_callback(partial(self._forget, call))
         return call.future
 
+    @property
+    def waiting(self) -> int:
+        """Number of calls that wait for a thread."""
+        with self._lock:
+            return sum(map(len, self._waiting.values()))
+
     def close(self) -> int:
         """Start no more calls. Returns the number of calls that are still running."""
         with self._lock:

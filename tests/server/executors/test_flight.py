@@ -157,6 +157,7 @@ def test_workers_are_written_to_once_and_before_any_is_read() -> None:
     assert record[:6] == ["post a", "post a", "write a", "post b", "post b", "write b"]
     assert sorted(record[6:]) == ["read a", "read b"]
     assert not any(worker.lock.locked() for worker in workers)
+    assert flight.queued == 0
 
 
 def test_a_busy_worker_delays_no_other_one() -> None:
@@ -169,6 +170,7 @@ def test_a_busy_worker_delays_no_other_one() -> None:
         flight.wait()
     assert [call.result for call in calls] == ["busy", "free"]
     assert record.index("read free") < record.index("post busy")
+    assert flight.queued > 0
 
 
 def test_a_call_that_waits_for_a_busy_worker_times_out(impatient: ProcessExecutor, ship: Ship) -> None:

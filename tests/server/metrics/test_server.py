@@ -15,6 +15,8 @@ from logitport_server.executors import Gpu
 from logitport_server.metrics import Metrics
 from logitport_server.registry.loader import Loader
 from logitport_server.registry.quarantine import Quarantine
+from logitport_server.session.session import Admitted
+from logitport_server.session.step_time import Spending
 from tests.recorded_cuda import RecordedCuda, RecordedGpu
 
 DIGEST = "0123456789abcdef" * 4
@@ -145,7 +147,7 @@ def test_hits_and_misses_of_the_loader() -> None:
 
 def test_transfers_of_gpu_rows_to_workers_are_counted_by_memory(metrics: Metrics) -> None:
     gpu = Gpu(RecordedCuda(RecordedGpu(), "server"), ["/dev/nvidia0"], lambda _: True)  # type: ignore[arg-type]
-    workers: Any = SimpleNamespace(running=1, quarantine=Quarantine(1, 1.0), gpu=gpu)
+    workers: Any = SimpleNamespace(running=1, workers=list, quarantine=Quarantine(1, 1.0), gpu=gpu)
     metrics.watch_workers(workers)
     gpu.record_call("device")
     gpu.record_call("device")
@@ -153,6 +155,35 @@ def test_transfers_of_gpu_rows_to_workers_are_counted_by_memory(metrics: Metrics
     assert value(metrics, "logitport_worker_logits_total", memory="device") == 2
     assert value(metrics, "logitport_worker_logits_total", memory="host") == 0
     assert value(metrics, "logitport_worker_gpus_refused_total") == 1
+
+
+def test_waits_of_steps(metrics: Metrics) -> None:
+    spending = Spending()
+    metrics.step(processing_pb2.StepEdits(), 0.001, "grpc", "alice", spending, queue_seconds=0.25)
+    assert value(metrics, "logitport_step_queue_seconds_sum", transport="grpc") == 0.25
+    assert value(metrics, "logitport_worker_queue_seconds_count") == 0
+    spending.add_worker_queue(0.5)
+    spending.add_worker_queue(0.25)
+    metrics.step(processing_pb2.StepEdits(), 0.001, "grpc", "alice", spending)
+    assert value(metrics, "logitport_worker_queue_seconds_count") == 1
+    assert value(metrics, "logitport_worker_queue_seconds_sum") == 0.75
+
+
+def test_admissions(metrics: Metrics) -> None:
+    metrics.admitted(Admitted(2, 1000, [3.0, 4.0]), 0.5)
+    assert value(metrics, "logitport_admission_queue_seconds_count") == 3
+    assert value(metrics, "logitport_admission_queue_seconds_sum") == 7.5
+    assert value(metrics, "logitport_requests_replayed_total") == 2
+    assert value(metrics, "logitport_tokens_replayed_total") == 1000
+
+
+def test_bytes(metrics: Metrics) -> None:
+    metrics.local_frame(100, 30)
+    metrics.received["grpc"](7)
+    assert value(metrics, "logitport_received_bytes_total", transport="local") == 100
+    assert value(metrics, "logitport_sent_bytes_total", transport="local") == 30
+    assert value(metrics, "logitport_received_bytes_total", transport="grpc") == 7
+    assert value(metrics, "logitport_received_bytes_total", transport="unary") == 0
 
 
 def test_two_servers_in_one_process() -> None:

@@ -17,6 +17,7 @@ from logitport_server.metrics import Metrics
 from logitport_server.processes import metrics as module
 from logitport_server.processes.metrics import FleetMetrics
 from logitport_server.registry.loader import Loader
+from logitport_server.session.step_time import Spending
 from logitport_server.status_pages import listen
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def served(steps: int, *, is_ready: bool = True) -> int:
     metrics = Metrics(Loader(1))
     reply = processing_pb2.StepEdits(applied=[common_pb2.RowsApplied(processor="dry", rows=3)])
     for _ in range(steps):
-        metrics.step(reply, 0.001, "grpc", "someone")
+        metrics.step(reply, 0.001, "grpc", "someone", Spending({"dry": 0.5}))
     return listen("127.0.0.1:0", metrics.registry, is_alive=lambda: True, is_ready=lambda: is_ready)
 
 
@@ -66,6 +67,7 @@ def test_each_server_has_its_own_values() -> None:
     assert found["logitport_steps_total"] == {"a:1": 2.0, "b:2": 3.0}
     assert found["logitport_step_seconds_count"] == {"a:1": 2.0, "b:2": 3.0}
     assert found["logitport_rows_applied_total"] == {"a:1": 6.0, "b:2": 9.0}
+    assert found["logitport_processor_step_seconds_sum"] == {"a:1": 1.0, "b:2": 1.5}
     assert found["logitport_sessions"] == {"a:1": 0.0, "b:2": 0.0}
     assert found["logitport_server_up"] == {"a:1": 1.0, "b:2": 1.0}
     assert found["logitport_server_restarts_total"] == {"a:1": 0.0, "b:2": 4.0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -23,6 +24,7 @@ from logitport import (
     UnknownRequest,
 )
 from logitport_proto import processing_pb2
+from logitport_server.session import pending_admissions
 from logitport_server.session.pending_admissions import PendingAdmissions
 from tests.server.conftest import EngineRequest
 
@@ -276,6 +278,25 @@ def test_admissions_of_a_tenant_run_in_order(open_engine: Any, submitted: Any) -
     submitted.run()
     assert engine.poll() == {(2, 0): None}
     assert len(submitted) == 0
+
+
+def test_waiting_admissions_are_counted_and_their_waits_measured(
+    open_engine: Any, submitted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter([1.0, 2.0, 10.0, 20.0])
+    monkeypatch.setattr(pending_admissions, "time", SimpleNamespace(monotonic=now.__next__))
+    engine = open_engine(VOCAB, submit=submitted)
+    for slot in range(2):
+        engine.begin_add(slot, ADD)
+    assert engine.session.waiting == 2
+    submitted.run(0)
+    assert (engine.session.waiting, engine.session.pending) == (1, 2)
+    engine.poll()
+    submitted.run(0)
+    engine.poll()
+    assert engine.session.waiting == 0
+    assert engine.session.take_admitted().queue_seconds == [9.0, 18.0]
+    assert engine.session.take_admitted().queue_seconds == []
 
 
 def test_a_cancelled_admission_makes_room_for_the_next(open_engine: Any, submitted: Any) -> None:

@@ -28,6 +28,8 @@ from logitport import (
 )
 from logitport.errors import from_proto
 from logitport_proto import common_pb2, processing_pb2
+from logitport_server.session.session import Admitted
+from tests.server.conftest import EngineRequest
 
 VOCAB = 10
 INF = float("inf")
@@ -154,6 +156,18 @@ def test_a_reused_slot_starts_with_new_state(open_engine: Any) -> None:
     reply = engine.step({new: []})
     assert engine.denied(reply, 1) == [[7]]
     assert engine.failures(engine.step({old: []})) == {0: (UnknownRequest, False)}
+
+
+def test_replayed_requests_are_counted(open_engine: Any) -> None:
+    """Those with ids that were generated before, and those that are added again."""
+    engine = open_engine(VOCAB)
+    known = engine.add(0, [("DenyHistory", {})], prompt=[1, 2])
+    assert engine.session.take_admitted() == Admitted()
+    engine.add_again(EngineRequest(1, 0, Request([1], processors=[("DenyHistory", {})]), [1, 2, 3]))
+    assert engine.session.take_admitted() == Admitted(1, 3)
+    engine.add_again(known)
+    assert engine.session.take_admitted() == Admitted(1, 2)
+    assert engine.session.take_admitted() == Admitted()
 
 
 def test_removing_unknown_requests_does_nothing(open_engine: Any) -> None:

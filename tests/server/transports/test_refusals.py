@@ -40,8 +40,13 @@ def refused(message: str = "no such processor", slot: int = 0) -> common_pb2.Fai
     return common_pb2.Failure(slot=slot, error=error)
 
 
-def count(metrics: Metrics, code: str) -> float | None:
-    return metrics.registry.get_sample_value("logitport_requests_refused_total", {"code": code})
+def count(metrics: Metrics, code: str) -> float:
+    return sum(
+        sample.value
+        for family in metrics.refusals.collect()
+        for sample in family.samples
+        if sample.name == "logitport_requests_refused_total" and sample.labels["code"] == code
+    )
 
 
 def test_a_frame_is_one_line(metrics: Metrics, clock: list[float], caplog: pytest.LogCaptureFixture) -> None:

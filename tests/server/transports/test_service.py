@@ -61,7 +61,7 @@ def places(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         loop = threading.current_thread() is threading.main_thread()
         seen.append((what, "loop" if loop else "thread"))
 
-    def answer(self: object, frame: Any, transport: str, *, may_wait: bool = True) -> processing_pb2.SessionResponse:
+    def answer(self: object, frame: Any, transport: str, **_: object) -> processing_pb2.SessionResponse:
         record("answer")
         return processing_pb2.SessionResponse(seq=frame.seq)
 

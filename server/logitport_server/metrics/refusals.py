@@ -1,0 +1,86 @@
+"""Refused calls and requests, by error and principal."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from logitport.errors import to_proto
+from logitport_proto import common_pb2
+from logitport_server.metrics.bounded_labels import BoundedLabels
+from logitport_server.metrics.codes import code_label
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from prometheus_client.metrics_core import Metric
+
+    from logitport.errors import LogitportError
+
+# Names may come from certificates: their number has no limit.
+_MAX_PRINCIPALS = 256
+
+
+class _Principal:
+    """The refusals of one label, by error code."""
+
+    __slots__ = ("calls", "requests")
+
+    def __init__(self) -> None:
+        self.calls: Counter[int] = Counter()
+        self.requests: Counter[int] = Counter()
+
+
+class RefusalMetrics(Collector):
+    """Counts refusals. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._labels = BoundedLabels(_Principal, [""], max_own=1, max_all=_MAX_PRINCIPALS)
+        # A counter that appears with its first event has no rate for it: Prometheus needs the value before.
+        anonymous = self._labels.get("", "")
+        for code in common_pb2.ErrorCode.values():
+            anonymous.calls[code] = anonymous.requests[code] = 0
+
+    def call(self, error: LogitportError, principal: str = "") -> None:
+        """Count a call that was refused; `principal` is its caller's name, if it has authenticated."""
+        with self._lock:
+            self._labels.get(principal, principal).calls[to_proto(error).code] += 1
+
+    def requests(self, failures: Iterable[common_pb2.Failure], principal: str) -> None:
+        """Count requests that a session refused to add."""
+        with self._lock:
+            self._labels.get(principal, principal).requests.update(failure.error.code for failure in failures)
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the metrics without values, so that a second one of these names is refused."""
+        return _families()
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics with their values."""
+        calls, requests = families = _families()
+        with self._lock:
+            for label, principal in self._labels.items():
+                for code, count in principal.calls.items():
+                    calls.add_metric([code_label(code), label], count)
+                for code, count in principal.requests.items():
+                    requests.add_metric([code_label(code), label], count)
+        return families
+
+
+def _families() -> tuple[CounterMetricFamily, CounterMetricFamily]:
+    labels = ["code", "principal"]
+    return (
+        CounterMetricFamily(
+            "logitport_calls_refused",
+            "Calls refused before their message was read, by error and principal (empty without authentication)",
+            labels=labels,
+        ),
+        CounterMetricFamily(
+            "logitport_requests_refused", "Requests that sessions refused to add, by error and principal", labels=labels
+        ),
+    )
