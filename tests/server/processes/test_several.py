@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from logitport_server.cli.serve import Serve
 from logitport_server.config import ServerConfig
+from logitport_server.processes.server_process import ServerProcess
 from logitport_server.processes.several import server_configs
+from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -46,4 +50,22 @@ def test_options_survive_the_way_to_the_child() -> None:
         max_session_age=30,
     )
     (first, _) = server_configs(config)
-    assert ServerConfig(**json.loads(first.model_dump_json())) == first
+    assert sent(first) == first
+
+
+def test_options_of_the_command_and_its_file_are_not_sent(tmp_path: Path) -> None:
+    """The parent has read the file. It may be another one when a server is started again."""
+    file = tmp_path / "logitport.toml"
+    file.write_text('move-seconds = "7s"\n')
+    (first, _) = server_configs(Serve(processes=2, config=file))
+    file.unlink()
+    assert sent(first).move_seconds == 7.0
+
+
+def sent(config: ServerConfig) -> ServerConfig:
+    """The options that a child receives."""
+    process = ServerProcess(config, [sys.executable, "-c", "import sys; print(sys.stdin.readline())"])
+    wait_until(lambda: process.status is not None)
+    line = process._reports.read()
+    process.end()
+    return ServerConfig(**json.loads(line))
