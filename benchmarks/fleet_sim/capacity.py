@@ -14,7 +14,7 @@ from logitport_server.registry.poller import INTERVAL_SECONDS as POLL_SECONDS
 
 if TYPE_CHECKING:
     from benchmarks.fleet_sim.costs import Costs
-    from logitport_server.fleet.supervisor import Report
+    from logitport_server.processes.report import Report
 
 # Share of a core that steps may use: with all servers, and after the loss of one or of a tenth.
 TARGET, AFTER_LOSS = 0.6, 0.8

@@ -51,12 +51,14 @@ class Chooser:
     """The servers of one engine's client.
 
     Attributes:
+        announces: whether a session states when it is opened how many requests it replays.
         waited: seconds that the last choice has waited for servers that do not answer.
         reconnect_seconds: how long an engine looks for a server, with a hook's default.
     """
 
     servers: type[Servers] = Servers
     counts_requests = True
+    announces = True
     reconnect_seconds = _RECONNECT_SECONDS
 
     def __init__(self, fleet: Fleet, rng: random.Random) -> None:
@@ -160,6 +162,12 @@ class InOrder(Chooser):
     """At first a random server, then the next one of the list."""
 
     servers = _InOrder
+
+
+class Unannounced(Chooser):
+    """The less loaded of two, by the requests that they have admitted."""
+
+    announces = False
 
 
 class BySessions(Chooser):

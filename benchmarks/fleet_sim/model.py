@@ -208,11 +208,10 @@ class Engine:
             yield env.timeout(self._chooser.waited + fleet.network.round_trip)
             return False
         yield env.timeout(self._chooser.waited + costs.get_load_client * 2 + fleet.network.round_trip)
-        opened = yield from self._chooser.within_limit(node.serve(costs.open))
-        if not opened or not node.accepts or not node.is_running:
+        if not node.accepts or not (yield from self._open(node)):
             return False
-        # A session that is opened counts, with its requests when they are admitted.
-        node.sessions += 1
+        expected = kind.rows if self._replays and self._chooser.announces else 0
+        node.requests += expected
         self._due = math.inf
         if fleet.session_age is not None:
             self._due = env.now + fleet.session_age * self._rng.uniform(_YOUNGEST, _OLDEST)
@@ -220,8 +219,18 @@ class Engine:
             yield env.timeout(costs.replay_id_client * kind.rows * kind.history + 2 * fleet.network.round_trip)
             if not (yield node.replay(costs.replay_seconds(kind.rows, kind.history))):
                 return False
-        node.requests += kind.rows
+        node.requests += kind.rows - expected
         self.node = node
         self._chooser.use()
         fleet.opened.append(env.now)
         return True
+
+    def _open(self, node: Node) -> Generator[simpy.Event, Any, bool]:
+        """Open a session. It counts from its call on. Returns whether it was opened."""
+        if node.is_running:
+            node.sessions += 1
+        if (yield from self._chooser.within_limit(node.serve(self._fleet.costs.open))) and node.is_running:
+            return True
+        if node.is_running:  # a server that is lost has no sessions
+            node.sessions -= 1
+        return False

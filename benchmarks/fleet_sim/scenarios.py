@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.fleet_sim import capacity
 from benchmarks.fleet_sim.capacity import KIND, LONG, EngineKind
-from benchmarks.fleet_sim.choice import BySessions, Chooser, InOrder, OneAtRandom
+from benchmarks.fleet_sim.choice import BySessions, Chooser, InOrder, OneAtRandom, Unannounced
 from benchmarks.fleet_sim.costs import Level, Measured, Storm
 from benchmarks.fleet_sim.model import Fleet, Network
 from benchmarks.fleet_sim.results import Age, Choice, Loss, Steady
@@ -28,9 +28,10 @@ CELL = 1000
 _STEADY, _LOSS = 3.0, 5.0
 _CHOICES = {
     "the less loaded of two at random": Chooser,
+    "the same, if requests count when they are admitted": Unannounced,
+    "the one of two with fewer sessions": BySessions,
     "one at random": OneAtRandom,
     "the next one of the list": InOrder,
-    "the one of two with fewer sessions": BySessions,
 }
 _NO_NETWORK = Network(round_trip=0.0)
 

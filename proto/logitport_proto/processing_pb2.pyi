@@ -91,7 +91,7 @@ class SessionResponse(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., opened: _Optional[_Union[SessionOpened, _Mapping]] = ..., added: _Optional[_Union[RequestsAdded, _Mapping]] = ..., removed: _Optional[_Union[RequestsRemoved, _Mapping]] = ..., edits: _Optional[_Union[StepEdits, _Mapping]] = ..., logits: _Optional[_Union[StepLogitsEdited, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., region_opened: _Optional[_Union[RegionOpened, _Mapping]] = ..., region_closed: _Optional[_Union[RegionClosed, _Mapping]] = ..., programs: _Optional[_Union[Programs, _Mapping]] = ...) -> None: ...
 
 class OpenSession(_message.Message):
-    __slots__ = ("vocab_size", "datatype", "device", "model_name", "tokenizer_id", "eos_token_ids", "max_requests", "max_draft_tokens", "engine", "runs_programs", "can_move")
+    __slots__ = ("vocab_size", "datatype", "device", "model_name", "tokenizer_id", "eos_token_ids", "max_requests", "max_draft_tokens", "engine", "runs_programs", "can_move", "expected_requests")
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     DATATYPE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +103,7 @@ class OpenSession(_message.Message):
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     RUNS_PROGRAMS_FIELD_NUMBER: _ClassVar[int]
     CAN_MOVE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     vocab_size: int
     datatype: str
     device: str
@@ -114,7 +115,8 @@ class OpenSession(_message.Message):
     engine: str
     runs_programs: bool
     can_move: bool
-    def __init__(self, vocab_size: _Optional[int] = ..., datatype: _Optional[str] = ..., device: _Optional[str] = ..., model_name: _Optional[str] = ..., tokenizer_id: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_requests: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., engine: _Optional[str] = ..., runs_programs: bool = ..., can_move: bool = ...) -> None: ...
+    expected_requests: int
+    def __init__(self, vocab_size: _Optional[int] = ..., datatype: _Optional[str] = ..., device: _Optional[str] = ..., model_name: _Optional[str] = ..., tokenizer_id: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_requests: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., engine: _Optional[str] = ..., runs_programs: bool = ..., can_move: bool = ..., expected_requests: _Optional[int] = ...) -> None: ...
 
 class SessionOpened(_message.Message):
     __slots__ = ("session_id", "max_requests", "server_version", "local_transport", "step_deadline_seconds", "add_deadline_seconds")

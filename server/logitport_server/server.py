@@ -177,7 +177,7 @@ class Server:
         return self._is_ready and not self._departures.is_draining
 
     async def start(self) -> Ready:
-        """Start to serve. Returns its address, and the port of its metrics.
+        """Start to serve. Returns its address and ports.
 
         Raises:
             StartupError: an address cannot be bound, or workers cannot be started.
@@ -218,7 +218,7 @@ class Server:
         if self._health_port is not None:
             await self._health_port.start()
         self._is_ready = True
-        return Ready(address, metrics_port)
+        return Ready(address, metrics_port, self._health_port.port if self._health_port is not None else None)
 
     def refresh(self) -> None:
         """Reload the tokens and the trusted keys if their files have changed."""

@@ -124,6 +124,17 @@ def test_a_server_that_is_killed_is_started_again(running: RunningServer, regist
     assert running.stop() == 0
 
 
+def test_a_server_that_stops_is_replaced(running: RunningServer, registered: list[str]) -> None:
+    """It closes no connection and does not end, so only health checks find it."""
+    stopped = ids_by_address(running)[registered[0]]
+    os.kill(stopped, signal.SIGSTOP)
+    wait_until(lambda: ids_by_address(running)[registered[0]] != stopped)
+    assert not lives(stopped)
+    wait_until(lambda: works(registered[0]))
+    assert metric(running, "logitport_server_restarts_total") == {registered[0]: 1.0, registered[1]: 0.0}
+    assert running.stop() == 0
+
+
 def test_a_session_outlives_its_server(running: RunningServer, registered: list[str]) -> None:
     """SIGTERM to one server moves its sessions to the others: a rolling restart by hand."""
     with Client(registered) as client, client.session(vocab_size=VOCAB) as session:

@@ -163,8 +163,8 @@ class Fleet:
                 words = arguments.read_text().split("\0")
             except OSError:
                 continue
-            if "logitport_server.cli.supervised" in words and address in words:
-                return int(arguments.parent.name), int(words[words.index("logitport_server.cli.supervised") + 1])
+            if any("logitport_server.fleet.child" in word for word in words) and address in words:
+                return int(arguments.parent.name), int(words[words.index(address) - 1])
         return 0, 0
 
     def controller(self) -> int:

@@ -120,8 +120,12 @@ class FrameChannel:
         self._lost = ServerUnavailable(f"the connection was lost and could not be restored in time: {error}")
         return self._lost
 
-    def reopen(self, wait_seconds: float) -> None:
+    def reopen(self, wait_seconds: float, expected_requests: int) -> None:
         """Reconnect, and open a new session, which holds no requests.
+
+        Args:
+            wait_seconds: how long to wait for a server.
+            expected_requests: number of requests that the caller adds then.
 
         Raises:
             ServerUnavailable: no server was reached within `wait_seconds`.
@@ -129,6 +133,7 @@ class FrameChannel:
         """
         with self._receiving:
             self._transport.close()
+            self._opening.expected_requests = expected_requests
             try:
                 self._open(wait_seconds)
             except LogitportError as error:
@@ -137,14 +142,18 @@ class FrameChannel:
                     raise lost from None
                 raise
 
-    def move(self) -> bool:
+    def move(self, expected_requests: int) -> bool:
         """Open a new session, which holds no requests, and end the present one. Keep that if no server is reached.
+
+        Args:
+            expected_requests: number of requests that the caller adds then.
 
         Returns:
             Whether there is a new session.
         """
         with self._receiving:
             self.drain_reply()
+            self._opening.expected_requests = expected_requests
             present = {name: getattr(self, name) for name in _OF_CONNECTION}
             try:
                 self._open(0.0)

@@ -87,6 +87,11 @@ class SessionRequests:
     def __len__(self) -> int:
         return len(self._handles)
 
+    @property
+    def _held(self) -> int:
+        """Number of requests that a new connection gets."""
+        return len(self._handles) + len(self._pending)
+
     def check(self, handle: Handle) -> None:
         """Raise UnknownRequest if the session does not hold the handle, SessionClosed after `clear`."""
         if self._closed:
@@ -227,7 +232,7 @@ class SessionRequests:
         if any(handle.processed for handle in self._handles.values()):
             return
         self._next_move = time.monotonic() + _BETWEEN_MOVES_SECONDS
-        if self._channel.move():
+        if self._channel.move(self._held):
             self._restore_on_channel()
 
     def resend(self, handles: Sequence[Handle]) -> None:
@@ -240,7 +245,7 @@ class SessionRequests:
         if self._closed:
             raise SessionClosed("the session is closed; open another with Client.session")
         try:
-            self._channel.reopen(wait_seconds)
+            self._channel.reopen(wait_seconds, self._held)
         except LimitExceeded as error:
             self._no_room = error
             raise
@@ -271,7 +276,7 @@ class SessionRequests:
     def _candidate(self, request: Request) -> Handle:
         """Make the handle of a new request, for the first free slot. Raises LimitExceeded if there is none."""
         limit = self._channel.opened.max_requests
-        if len(self._handles) + len(self._pending) >= limit:
+        if self._held >= limit:
             raise LimitExceeded(f"all {limit} slots are taken; remove requests that have ended, or raise max_requests")
         return Handle(*self._slots.next(), request)
 

@@ -39,9 +39,9 @@ class Serve(ServerConfig, PrintConfig):
             print(to_toml(self, origins(type(self), given_flags())), end="")  # noqa: T201
             return
         if self.processes > 1:
-            from logitport_server.processes.supervisor import supervise
+            from logitport_server.processes.several import serve_several
 
-            sys.exit(supervise(self))
+            sys.exit(serve_several(self))
         from logitport_server.processes.single import serve
 
         serve(self)

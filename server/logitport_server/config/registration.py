@@ -24,8 +24,8 @@ class Registration(OptionGroup):
     )
     store_key: OrOff[File] = Field(
         None,
-        description="file with the secret of the fleet, 32 bytes or more; entries of the store without its HMAC are "
-        "ignored; required for redis://",
+        description="file with the secret of the fleet, 32 bytes or more, and further lines with older ones; entries "
+        "of the store without an HMAC of one of them are ignored; required for redis://",
     )
     max_registered_processors: int = Field(1024, ge=1, description="maximum number of registered processors")
     max_processors_per_principal: int = Field(

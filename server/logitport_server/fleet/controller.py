@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from logitport_server.fleet.options import FleetOptions
-    from logitport_server.fleet.supervisor import Report
+    from logitport_server.processes.report import Report
 
 
 class Servers(Protocol):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from logitport_server.fleet.supervisor import Report
+    from logitport_server.processes.report import Report
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,8 @@ from ray.exceptions import RayError
 from logitport_server.config import StartupError
 from logitport_server.fleet.authentication import require_token_mode
 from logitport_server.fleet.options import parse_serve_options
-from logitport_server.fleet.ray_actors import CONTROLLER, drain_seconds, names, start_controller
+from logitport_server.fleet.ray_actors import CONTROLLER, names, start_controller
+from logitport_server.processes.supervisor import drain_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

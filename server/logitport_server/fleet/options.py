@@ -36,6 +36,11 @@ class ServerAddresses(NamedTuple):
     metrics: str
     health: str
 
+    def configure(self, config: ServerConfig) -> ServerConfig:
+        """Return the options of a server that listens at these addresses."""
+        own = {"listen": self.clients, "metrics_listen": self.metrics, "health_listen": self.health}
+        return config.model_copy(update={**own, "processes": 1, "targets_file": None})
+
 
 class FleetOptions(BaseModel):
     """What a fleet consists of. Valid for one host and for a cluster: paths are files of every node."""

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -21,21 +22,17 @@ from logitport_server.config import StartupError
 from logitport_server.fleet.authentication import require_token_mode
 from logitport_server.fleet.controller import Controller, FleetStatus
 from logitport_server.fleet.directory import PATH, Directory
+from logitport_server.fleet.environment import child_environment, environment_at_start
+from logitport_server.fleet.load import read_load
 from logitport_server.fleet.options import join, parse_serve_options
 from logitport_server.fleet.priority import leave_background
-from logitport_server.fleet.probe import Probe
 from logitport_server.fleet.scaling import FleetLoad
-from logitport_server.fleet.supervisor import (
-    Patience,
-    Report,
-    Supervisor,
-    child_command,
-    child_environment,
-    environment_at_start,
-)
+from logitport_server.processes.report import Report
+from logitport_server.processes.server_process import child_command
+from logitport_server.processes.supervisor import Rules, Supervisor, drain_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from logitport_server.config import ServerConfig
@@ -43,13 +40,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CONTROLLER = "controller"
-_SERVER = "server-"
+# The namespace may be shared with other programs.
+CONTROLLER = "logitport-controller"
+_SERVER = "logitport-server-"
 _TICK_SECONDS = 1.0
 _ANSWER_SECONDS = 2.0
 _CERTIFICATE_SECONDS = 60.0
-# What a server may need beyond its own deadlines to end.
-_MARGIN_SECONDS = 10.0
 # Both actors answer while they work, and are started again for ever: by Ray, on another node if theirs is lost.
 _COMMON = {"num_cpus": 0, "max_restarts": -1, "max_concurrency": 8, "lifetime": "detached"}
 
@@ -69,13 +65,20 @@ class ServerActor:
             self._report = replace(self._report, state="failed", error=str(error))
             return
         self._supervisor = Supervisor(
-            child_command(addresses, options.serve_options),
-            Probe(addresses.health, addresses.metrics),
+            addresses.configure(config),
+            Rules(
+                unhealthy_seconds=options.unhealthy_seconds,
+                drain_seconds=drain_seconds(config),
+                replaces_drained=True,
+                retries_start=True,
+                keeps_output=True,
+            ),
             self._report,
-            child_environment(os.environ, environment_at_start()),
-            Patience(unhealthy=options.unhealthy_seconds, drain=drain_seconds(config)),
+            command=child_command(addresses.clients, "logitport_server.fleet.child"),
+            environment=child_environment(os.environ, environment_at_start()),
+            load=partial(read_load, addresses.metrics),
         )
-        threading.Thread(target=self._supervisor.run, name="logitport-supervisor", daemon=True).start()
+        _start_thread("logitport-supervisor", self._supervisor.run)
 
     def report(self) -> Report:
         """Return the state of the server."""
@@ -107,8 +110,7 @@ class ControllerActor:
         if config.tls_cert is not None and config.tls_key is not None:
             self._certificate = config.tls_cert, config.tls_key
         continues = ray.get_runtime_context().was_current_actor_reconstructed
-        run = threading.Thread(target=self._run, args=(config, continues), name="logitport-controller", daemon=True)
-        run.start()
+        _start_thread("logitport-controller", partial(self._run, config, continues))
 
     def options(self) -> FleetOptions:
         """Return what the fleet was started with."""
@@ -128,28 +130,23 @@ class ControllerActor:
         self._is_stopping = True
 
     def _run(self, config: ServerConfig, continues: bool) -> None:
-        try:
-            directory = self._open_directory()
-            self._controller = Controller(
-                self._options,
-                RayServers(self._options),
-                directory.publish,
-                drain_seconds(config),
-                continues=continues,
-            )
-            refreshed = time.monotonic()
-            while True:
-                if self._is_stopping:
-                    self._controller.stop()
-                self._controller.tick()
-                if time.monotonic() - refreshed > _CERTIFICATE_SECONDS:
-                    directory.refresh_certificate()
-                    refreshed = time.monotonic()
-                time.sleep(_TICK_SECONDS)
-        except BaseException:
-            logger.exception("the controller has failed; Ray starts it again")
+        directory = self._open_directory()
+        self._controller = Controller(
+            self._options,
+            RayServers(self._options),
+            directory.publish,
+            drain_seconds(config),
+            continues=continues,
+        )
+        refreshed = time.monotonic()
+        while True:
+            if self._is_stopping:
+                self._controller.stop()
+            self._controller.tick()
+            if time.monotonic() - refreshed > _CERTIFICATE_SECONDS:
+                directory.refresh_certificate()
+                refreshed = time.monotonic()
             time.sleep(_TICK_SECONDS)
-            os._exit(1)  # a thread cannot end the process otherwise
 
     def _open_directory(self) -> Directory:
         while True:
@@ -248,9 +245,18 @@ def names(namespace: str) -> list[str]:
     ]
 
 
-def drain_seconds(config: ServerConfig) -> float:
-    """Return how long a server with this configuration may take to end after SIGTERM."""
-    return config.move_seconds + config.drain_seconds + _MARGIN_SECONDS
+def _start_thread(name: str, run: Callable[[], object]) -> None:
+    """Run a function on a thread. If it raises, the actor's process ends, and Ray starts the actor again."""
+
+    def run_or_end() -> None:
+        try:
+            run()
+        except BaseException:
+            logger.exception("an actor has failed; Ray starts it again")
+            time.sleep(_TICK_SECONDS)
+            os._exit(1)  # a thread cannot end the process otherwise
+
+    threading.Thread(target=run_or_end, name=name, daemon=True).start()
 
 
 def _prepare_process() -> None:

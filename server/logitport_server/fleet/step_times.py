@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from logitport_server.fleet.probe import ServerLoad
+    from logitport_server.processes.report import ServerLoad
 
 _WINDOW_SECONDS = 10.0
 

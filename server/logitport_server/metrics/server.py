@@ -132,9 +132,9 @@ class Metrics:
         return sum(session.pending for session in tuple(self._sessions))
 
     def load(self) -> tuple[int, int]:
-        """Return the number of open sessions, and of the requests that they hold."""
+        """Return the number of open sessions, and of the requests that they hold or expect."""
         sessions = tuple(self._sessions)
-        return len(sessions), sum(map(len, sessions))
+        return len(sessions), sum(session.load for session in sessions)
 
     @property
     def num_steps(self) -> int:

@@ -1,8 +1,8 @@
-"""In a child of the supervisor: one server, which ends when its parent does.
+"""In a child of a supervisor: one server, which ends when its parent does.
 
 The parent writes the options to stdin, as one line of JSON, and keeps the pipe open as long as it runs. The child
 writes one line of JSON to stdout when it is ready: the fields of `Ready`. Everything else that it prints goes to
-stderr.
+stderr. Its first argument is the id of its parent.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import orjson
 
 from logitport_server.config import ServerConfig, StartupError
 from logitport_server.processes.single import serve
+from logitport_server.sandbox.linux import die_with_parent
 
 if TYPE_CHECKING:
     from logitport_server.transports.readiness import Ready
@@ -25,8 +27,9 @@ if TYPE_CHECKING:
 def main() -> None:
     """Serve until SIGTERM, or until the parent ends."""
     parent, ready = _take_pipes()
+    _end_with_parent(int(sys.argv[1]))
     config = ServerConfig(**orjson.loads(_read_line(parent)))
-    threading.Thread(target=_end_with_parent, args=(parent,), name="logitport-parent", daemon=True).start()
+    threading.Thread(target=_await_end, args=(parent,), name="logitport-parent", daemon=True).start()
 
     def report(started: Ready) -> None:
         os.write(ready, orjson.dumps(started._asdict()) + b"\n")
@@ -47,6 +50,19 @@ def _take_pipes() -> tuple[int, int]:
     return parent, ready
 
 
+def _end_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends, also if it hangs or is stopped then.
+
+    Not SIGTERM: a server that moves its sessions first would keep its port from the server of the next parent. The
+    child requests the signal itself. Otherwise the parent would run Python code between fork and exec, which can
+    deadlock if it has threads.
+    """
+    with suppress(AttributeError, OSError):  # other systems than Linux have the pipe alone
+        die_with_parent(signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended before
+        sys.exit("logitport: the parent of this process has ended")
+
+
 def _read_line(descriptor: int) -> bytes:
     line = b""
     while not line.endswith(b"\n"):
@@ -57,7 +73,7 @@ def _read_line(descriptor: int) -> bytes:
     return line
 
 
-def _end_with_parent(parent: int) -> None:
-    """Wait for the end of the parent, also by SIGKILL, and end as by SIGTERM."""
+def _await_end(parent: int) -> None:
+    """Wait for the end of the parent, also by SIGKILL, and end."""
     os.read(parent, 1)
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGKILL)

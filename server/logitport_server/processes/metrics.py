@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Scraped(Protocol):
-        """A server with metrics of its own; see `ServerProcess`."""
+        """A server with metrics of its own; see `Supervisor`."""
 
-        address: str
-        metrics_port: int | None
-        restarts: int
+        @property
+        def address(self) -> str: ...
+        @property
+        def metrics_port(self) -> int | None: ...
+        @property
+        def restarts(self) -> int: ...
 
 
 logger = logging.getLogger(__name__)

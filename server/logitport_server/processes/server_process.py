@@ -1,122 +1,117 @@
-"""One server as a child of this process, which is started again when it ends."""
+"""One server as a child of this process: how it is started, and what it reports."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import signal
+import os
+import subprocess
 import sys
+import threading
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import orjson
 
-from logitport_server import addresses
-from logitport_server.backoff import Backoff
 from logitport_server.transports.readiness import Ready
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from logitport_server.config import ServerConfig
 
-logger = logging.getLogger(__name__)
-
+_CHILD = "logitport_server.processes.child"
 # Not `-m`, which would look for modules in the working directory first.
-_MAIN = "import sys; sys.path[:] = filter(None, sys.path); from logitport_server.processes.child import main; main()"
+_MAIN = "import sys; sys.path[:] = filter(None, sys.path); from {} import main; main()"
+_KEPT_LINES = 20
 
 
 class ServerProcess:
-    """One server, which keeps its address when it is started again.
+    """One process, from its start to its end. See `logitport_server.processes.child` for the other end of its pipes.
 
     Args:
-        config: of this server alone.
+        config: the options of the server.
+        command: runs `child.main`; see `child_command`.
+        environment: of the process; None for that of this process.
+        keeps_output: whether the last lines of its stderr are kept, and copied to the stderr of this process. Without
+            that, the process writes to the latter directly.
 
     Attributes:
-        is_ready: completed when the server is ready for the first time, or will not be.
-        address: that clients call; "" before.
-        metrics_port: of its own metrics, on loopback; None while there are none.
-        restarts: number of starts after the first one.
+        pid: its id.
     """
 
-    def __init__(self, config: ServerConfig) -> None:
-        self.is_ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.address = ""
-        self.metrics_port: int | None = None
-        self.restarts = 0
-        self._config = config
-        self._process: asyncio.subprocess.Process | None = None
-        self._stopping = asyncio.Event()
-
-    async def run(self) -> int:
-        """Run the server, again and again, until `stop`, or until it ends before it was ready once.
-
-        Returns:
-            The exit status of its last process.
-        """
-        backoff = Backoff()
-        backoff.next()
-        while True:
-            status = await self._run_once()
-            if not self.is_ready.done():
-                self.is_ready.set_result(False)
-                return status
-            if self._stopping.is_set():
-                return status
-            delay = backoff.next()
-            logger.error(
-                "server %s ended with status %d; it is started again in %g s",
-                self.address,
-                status,
-                delay,
-                extra={"event": "server_ended", "server": self.address, "status": status},
-            )
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), delay)
-                return status
-            self.restarts += 1
-
-    def stop(self) -> None:
-        """Let the server drain and end. It is not started again. The second call ends it at once."""
-        self._stopping.set()
-        self.signal(signal.SIGTERM)
-
-    def signal(self, number: int) -> None:
-        """Send a signal to the server, if it runs."""
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                self._process.send_signal(number)
-
-    async def _run_once(self) -> int:
-        """Run one process. Returns its exit status."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            _MAIN,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
+    def __init__(
+        self,
+        config: ServerConfig,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        *,
+        keeps_output: bool = False,
+    ) -> None:
+        self._process = subprocess.Popen(  # noqa: S603 - the command is our own
+            command,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if keeps_output else None,
+            env=environment,
             start_new_session=True,  # Ctrl-C reaches the parent alone: a second signal would end the server at once
         )
-        assert process.stdin is not None  # noqa: S101
-        assert process.stdout is not None  # noqa: S101
-        self._process = process
-        if self._stopping.is_set():  # while it was started
-            self.signal(signal.SIGTERM)
-        try:
-            process.stdin.write(self._config.model_dump_json().encode() + b"\n")
-            line = await process.stdout.readline()
-            if line:
-                self._record(Ready(**orjson.loads(line)), process.pid)
-            return await process.wait()
-        finally:
-            self._process = None
-            self.metrics_port = None
+        self.pid = self._process.pid
+        assert self._process.stdin is not None  # noqa: S101
+        assert self._process.stdout is not None  # noqa: S101
+        self._parent, self._reports = self._process.stdin, self._process.stdout
+        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._copying = threading.Thread(target=self._copy, name="logitport-output", daemon=True)
+        if keeps_output:
+            self._copying.start()
+        os.set_blocking(self._reports.fileno(), False)
+        self._line = b""
+        with suppress(BrokenPipeError):  # it has ended already
+            self._parent.write(config.model_dump_json().encode() + b"\n")
 
-    def _record(self, ready: Ready, process: int) -> None:
-        self.address = ready.address
-        self.metrics_port = ready.metrics_port
-        if addresses.has_free_port(self._config.listen):  # the server keeps the port: clients know the address
-            listen = addresses.with_port_of(self._config.listen, ready.address)
-            self._config = self._config.model_copy(update={"listen": listen})
-        fields = {"server": ready.address, "process_id": process}
-        logger.info("server %s is process %d", *fields.values(), extra={"event": "server_started", **fields})
-        if not self.is_ready.done():
-            self.is_ready.set_result(True)
+    @property
+    def status(self) -> int | None:
+        """The exit status; None while the process runs."""
+        return self._process.poll()
+
+    @property
+    def last_lines(self) -> str:
+        """The last lines of its output, if they are kept. The last one usually has the reason of the process's end."""
+        return "\n".join(self._lines)
+
+    def read_ready(self) -> Ready | None:
+        """Return what the process has reported when it was ready; None if it has not. Does not wait."""
+        self._line += self._reports.read() or b""
+        return Ready(**orjson.loads(self._line)) if self._line.endswith(b"\n") else None
+
+    def signal(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
+        self._process.send_signal(number)
+
+    def end(self) -> int:
+        """Kill the process if it runs. Returns its exit status."""
+        self._process.kill()
+        status = self._process.wait()
+        self._parent.close()
+        self._reports.close()
+        if self._copying.is_alive():
+            self._copying.join(1.0)  # not for long: its children may have the stream, too
+        return status
+
+    def _copy(self) -> None:
+        stream = self._process.stderr
+        assert stream is not None  # noqa: S101
+        with stream, os.fdopen(os.dup(stream.fileno()), errors="replace") as lines:
+            for line in lines:
+                self._lines.append(line.rstrip("\n"))
+                print(line, end="", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def child_command(address: str, module: str = _CHILD) -> list[str]:
+    """Return the command of a server whose parent is this process.
+
+    Args:
+        address: of the server, for people who read the command.
+        module: its function `main` runs `child.main`.
+    """
+    return [sys.executable, "-c", _MAIN.format(module), str(os.getpid()), address]

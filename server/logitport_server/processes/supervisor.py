@@ -1,96 +1,279 @@
-"""Several servers as children of this process: started, watched, and ended together."""
+"""Keeps one server running: starts its process, checks its health, and replaces it when it ends or hangs."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import math
 import signal
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
 from logitport_server import addresses
-from logitport_server.config import StartupError
-from logitport_server.processes.metrics import FleetMetrics
-from logitport_server.processes.server_process import ServerProcess
-from logitport_server.transports.binding import binding
-from logitport_server.transports.readiness import report
-from logitport_server.transports.runtime_folder import RuntimeFolder
+from logitport_server.backoff import Backoff
+from logitport_server.processes.health import Health, HealthCheck
+from logitport_server.processes.report import Report, ServerLoad
+from logitport_server.processes.server_process import ServerProcess, child_command
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from logitport_server.config import ServerConfig
+    from logitport_server.processes.report import State
+    from logitport_server.transports.readiness import Ready
 
 logger = logging.getLogger(__name__)
 
+_POLL_SECONDS = 0.2
+_CHECK_SECONDS = 1.0
+# What a server may need beyond its own deadlines to end.
+_MARGIN_SECONDS = 10.0
 
-def supervise(config: ServerConfig) -> int:
-    """Run `config.processes` servers until SIGTERM or SIGINT. Returns the exit status of the command.
 
-    Without a store, the servers have a temporary one: otherwise a registration would reach one of them.
+class Checks(Protocol):
+    """Checks the health of a process; see `HealthCheck`."""
 
-    Raises:
-        StartupError: the metrics cannot be served, or the document or the temporary store not be written.
+    def check(self) -> Health:
+        """Check it once."""
+
+    def close(self) -> None:
+        """Release the connection."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a supervisor treats its server.
+
+    Attributes:
+        start_seconds: time for a process to serve.
+        unhealthy_seconds: time without a healthy answer after which a process is killed.
+        drain_seconds: time for a process to end after SIGTERM.
+        replaces_drained: whether a server that answers, but accepts no sessions, counts as unhealthy.
+        retries_start: whether a server is started again if its first process has ended before it was ready.
+        keeps_output: see `ServerProcess`.
     """
-    config.start_logging()
-    with ExitStack() as stack:
-        if config.store is None:
-            try:
-                folder = RuntimeFolder()
-            except OSError as error:
-                raise StartupError(f"cannot create a temporary store: {error}; give --store") from error
-            stack.callback(folder.close)
-            config = config.model_copy(update={"store": str(folder.path / "store")})
-        return asyncio.run(_supervise(config))
+
+    start_seconds: float = 180.0
+    unhealthy_seconds: float = 15.0
+    drain_seconds: float = 60.0
+    replaces_drained: bool = False
+    retries_start: bool = False
+    keeps_output: bool = False
 
 
-def server_configs(config: ServerConfig) -> list[ServerConfig]:
-    """Return the options of each server."""
-    metrics = None if config.metrics_listen is None else "127.0.0.1:0"
-    return [
-        config.model_copy(
-            update={
-                "processes": 1,
-                "listen": addresses.nth(config.listen, number),
-                "advertise": None if config.advertise is None else addresses.nth(config.advertise, number),
-                "metrics_listen": metrics,
-                "targets_file": None,
-            }
+class Supervisor:
+    """Runs one server process after the other, at the same address.
+
+    The thread that calls `run` starts the processes, and must live as long as this process: the kernel sends the signal
+    of a parent's end when the thread ends that has started the child.
+
+    Args:
+        config: of this server alone. It needs `health_listen`.
+        rules: how to treat it.
+        report: has the server's addresses, if they are known before its start.
+        command: the arguments of the process; see `child_command`.
+        environment: of the process; None for that of this process.
+        load: reads the load of the server; None if it cannot be read.
+        connect: makes the checks of the process with this address of health checks.
+
+    Attributes:
+        report: the present state.
+        is_ready: completed with True when the server is ready for the first time, or with False if it will not be.
+        metrics_port: of the present process; None while it has none.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        rules: Rules,
+        report: Report | None = None,
+        *,
+        command: Sequence[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        load: Callable[[], ServerLoad | None] = lambda: None,
+        connect: Callable[[str], Checks] = HealthCheck,
+    ) -> None:
+        self.report = report or Report()
+        self.is_ready: Future[bool] = Future()
+        self.metrics_port: int | None = None
+        self._config = config
+        self._rules = rules
+        self._command = command or child_command(self.report.address or config.listen)
+        self._environment = environment
+        self._load = load
+        self._connect = connect
+        self._process: ServerProcess | None = None
+        self._leaving = threading.Event()
+
+    @property
+    def address(self) -> str:
+        """The address that clients call; "" before the server is ready, unless the first report has it."""
+        return self.report.address
+
+    @property
+    def restarts(self) -> int:
+        """Number of processes after the first one."""
+        return self.report.restarts
+
+    def drain(self) -> None:
+        """Let the server move its sessions to others, and end. Returns at once; may be called more than once."""
+        self._leaving.set()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the present process, if there is one."""
+        if (process := self._process) is not None:
+            process.signal(number)
+
+    def run(self) -> int:
+        """Supervise the server until it was drained, or does not start. Returns the exit status of its last process."""
+        backoff = Backoff()
+        backoff.next()
+        status = 0
+        try:
+            while not self._leaving.is_set():
+                status = self._run_process()
+                may_retry = self.is_ready.done() or self._rules.retries_start
+                if self._leaving.is_set() or not may_retry or self._leaving.wait(self._delay(backoff, status)):
+                    break
+                self.report = replace(self.report, restarts=self.report.restarts + 1)
+        finally:
+            if not self.is_ready.done():
+                self.is_ready.set_result(False)
+            self.report = replace(self.report, state="ended", pid=0, load=ServerLoad())
+        return status
+
+    def _delay(self, backoff: Backoff, status: int) -> float:
+        """Return the seconds until the next start."""
+        delay = backoff.next()
+        logger.error(
+            "server %s ended with status %d; it is started again in %g s",
+            self.address,
+            status,
+            delay,
+            extra={"event": "server_ended", "server": self.address, "status": status},
         )
-        for number in range(config.processes)
-    ]
+        return delay
+
+    def _run_process(self) -> int:
+        """Start a process, and return its exit status when it has ended."""
+        try:
+            process = ServerProcess(
+                self._config, self._command, self._environment, keeps_output=self._rules.keeps_output
+            )
+        except OSError as shortage:  # of processes, descriptors or memory
+            reason = f"cannot start the process of a server: {shortage}"
+            logger.error("%s", reason)
+            self.report = replace(self.report, state="failed", error=reason)
+            return 1
+        self._process = process
+        self.report = replace(self.report, state="starting", pid=process.pid)
+        watch = _Watch(self._rules)
+        try:
+            self._watch(process, watch)
+        finally:
+            self._process = self.metrics_port = None
+            status = process.end()
+            watch.close()
+        if self.report.state != "draining":
+            error = "\n".join(filter(None, (process.last_lines, watch.verdict)))
+            state: State = "unhealthy" if watch.was_ready else "failed"
+            self.report = replace(self.report, state=state, pid=0, load=ServerLoad(), error=error)
+        return status
+
+    def _watch(self, process: ServerProcess, watch: _Watch) -> None:
+        """Watch a process until it has ended, or has to be killed."""
+        while process.status is None and not self._leaving.wait(_POLL_SECONDS):
+            if not watch.is_started and (ready := process.read_ready()) is not None:
+                self._record(ready, process.pid)
+                assert self._config.health_listen is not None  # noqa: S101 - each supervised server has it
+                host = self._config.health_listen.rpartition(":")[0]
+                watch.begin(self._connect(f"{host}:{ready.health_port}"))
+            found = watch.look()
+            if found is Health.SERVING:
+                self._report_load("ready")
+                if not self.is_ready.done():
+                    self.is_ready.set_result(True)
+            elif found is not None and watch.was_ready:
+                self.report = replace(self.report, state="unhealthy")
+            if watch.verdict:
+                logger.error("server %s, process %d: %s", self.address, process.pid, watch.verdict)
+                return
+        if process.status is None:
+            self._await_end(process)
+
+    def _record(self, ready: Ready, pid: int) -> None:
+        """Record what a process has reported when it was ready."""
+        self.metrics_port = ready.metrics_port
+        if not self.report.address:
+            self.report = replace(self.report, address=ready.address)
+        if addresses.has_free_port(self._config.listen):  # the server keeps the port: clients know the address
+            listen = addresses.with_port_of(self._config.listen, ready.address)
+            self._config = self._config.model_copy(update={"listen": listen})
+        fields = {"server": self.address, "process_id": pid}
+        logger.info("server %s is process %d", *fields.values(), extra={"event": "server_started", **fields})
+
+    def _await_end(self, process: ServerProcess) -> None:
+        """Send SIGTERM, and wait until the process has ended."""
+        self.report = replace(self.report, state="draining")
+        process.signal(signal.SIGTERM)
+        deadline = time.monotonic() + self._rules.drain_seconds
+        while process.status is None and time.monotonic() < deadline:
+            self._report_load("draining")
+            time.sleep(_POLL_SECONDS)
+
+    def _report_load(self, state: State) -> None:
+        self.report = replace(self.report, state=state, load=self._load() or self.report.load, error="")
 
 
-async def _supervise(config: ServerConfig) -> int:
-    servers = [ServerProcess(each) for each in server_configs(config)]
-    running: list[asyncio.Task[int]] = []
-    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+class _Watch:
+    """The health of one process since its start.
 
-    def stop() -> None:
-        stopping.set()
-        logger.info("stopping: all servers drain; a second signal ends them at once")
-        for server in servers:
-            server.stop()
+    Attributes:
+        was_ready: whether a health check has succeeded.
+        verdict: why the process has to be killed, or "".
+    """
 
-    def reload_files() -> None:
-        for server in servers:
-            server.signal(signal.SIGHUP)
+    def __init__(self, rules: Rules) -> None:
+        self.was_ready = False
+        self.verdict = ""
+        self._rules = rules
+        self._checks: Checks | None = None
+        self._started = self._healthy = time.monotonic()
+        self._checked = -math.inf
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    loop.add_signal_handler(signal.SIGHUP, reload_files)
-    try:
-        # The first one alone: what prevents a start is reported once, and the others find what it has prepared.
-        for group in (servers[:1], servers[1:]):
-            running += [asyncio.create_task(server.run()) for server in group]
-            if not all(await asyncio.gather(*(server.is_ready for server in group))):
-                return int(not stopping.is_set())
-        if config.metrics_listen is not None:
-            with binding("--metrics-listen", config.metrics_listen):
-                port = FleetMetrics(servers).listen(config.metrics_listen)
-            logger.info("metrics on port %d", port)
-        report([server.address for server in servers], config.targets_file)
-        return int(any(await asyncio.gather(*running)))
-    finally:
-        for server, task in zip(servers, running, strict=False):
-            if not task.done():
-                server.stop()
-        await asyncio.gather(*running)
+    @property
+    def is_started(self) -> bool:
+        """Whether the process has reported that it is ready. Before, another server could answer at its address."""
+        return self._checks is not None
+
+    def begin(self, checks: Checks) -> None:
+        """Check the process from now on."""
+        self._checks = checks
+
+    def look(self) -> Health | None:
+        """Check the process if a check is due. Returns the result, or None."""
+        found = None
+        if self._checks is not None and time.monotonic() - self._checked >= _CHECK_SECONDS:
+            found = self._checks.check()
+            self._checked = time.monotonic()
+            if found is Health.SERVING or (found is Health.NOT_SERVING and not self._rules.replaces_drained):
+                self._healthy = self._checked
+            self.was_ready = self.was_ready or found is Health.SERVING
+        since = self._healthy if self.was_ready else self._started
+        limit = self._rules.unhealthy_seconds if self.was_ready else self._rules.start_seconds
+        if time.monotonic() - since > limit:
+            state = "healthy" if self.was_ready else "ready"
+            self.verdict = f"the server was not {state} for {limit:g} s, and was killed"
+        return found
+
+    def close(self) -> None:
+        """Close the connection of the checks."""
+        if self._checks is not None:
+            self._checks.close()
+
+
+def drain_seconds(config: ServerConfig) -> float:
+    """Return how long a server with this configuration may take to end after SIGTERM."""
+    return config.move_seconds + config.drain_seconds + _MARGIN_SECONDS

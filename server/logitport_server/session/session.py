@@ -124,6 +124,8 @@ class EngineSession:
                 f"max_requests is {opening.max_requests} and max_draft_tokens {opening.max_draft_tokens}; "
                 "both must be 0 or more"
             )
+        if opening.expected_requests < 0:
+            raise InvalidArgument(f"expected_requests is {opening.expected_requests}; it must be 0 or more")
         if opening.max_draft_tokens > limits.max_draft_tokens:
             raise LimitExceeded(
                 f"max_draft_tokens is {opening.max_draft_tokens}; the server accepts {limits.max_draft_tokens} per "
@@ -139,6 +141,8 @@ class EngineSession:
         self.max_requests = min(
             opening.max_requests or limits.max_requests_per_session, limits.max_requests_per_session
         )
+        # Until the first step: requests that are received, or not yet, and that take long to admit.
+        self._expected_requests = min(opening.expected_requests, self.max_requests)
         self._engine = processing_pb2.OpenSession()
         self._engine.CopyFrom(opening)
         self._engine.max_requests = self.max_requests
@@ -178,6 +182,11 @@ class EngineSession:
     def waiting(self) -> int:
         """Number of requests whose admission in the background has not begun."""
         return self._pending_admissions.waiting
+
+    @property
+    def load(self) -> int:
+        """Number of requests that the session holds, or will hold soon."""
+        return max(len(self) + self.pending, self._expected_requests)
 
     def may_take_long(self, frame: processing_pb2.Step, *, alone: bool) -> bool:
         """Whether a step may be slow, and must not run on the event loop.
@@ -257,6 +266,7 @@ class EngineSession:
     def step(self, frame: processing_pb2.Step, reply: processing_pb2.StepEdits) -> None:
         """Extend the histories by the sampled ids, and reply with the edits of the logits-free chains."""
         self._check_size(frame)
+        self._expected_requests = 0
         batch = self._batch_for(frame)
         columns = StepColumns.read(frame, batch.layout, self.vocab_size, self._limits.max_tokens_per_request)
         self._check_new_ids(columns, batch)

@@ -196,6 +196,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
 
     async def GetLoad(self, request: processing_pb2.GetLoadRequest, context: Context) -> processing_pb2.GetLoadResponse:
         sessions, requests = self._metrics.load()
+        sessions = max(sessions, self._sessions.total())  # with those that are being opened
         accepts = self._opens_sessions and self._accepts_session(current_call.get().principal)
         return processing_pb2.GetLoadResponse(sessions=sessions, requests=requests, accepts_sessions=accepts)
 

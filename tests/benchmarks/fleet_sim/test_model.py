@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import simpy
 from benchmarks.fleet_sim import capacity
-from benchmarks.fleet_sim.capacity import KIND
-from benchmarks.fleet_sim.choice import MAX_SESSIONS, InOrder, OneAtRandom, backoff
+from benchmarks.fleet_sim.capacity import KIND, LONG
+from benchmarks.fleet_sim.choice import MAX_SESSIONS, Chooser, InOrder, OneAtRandom, Unannounced, backoff
 from benchmarks.fleet_sim.costs import Costs
 from benchmarks.fleet_sim.model import Fleet
 from benchmarks.fleet_sim.node import HUNG_SECONDS, Node
@@ -143,6 +143,16 @@ def test_all_engines_return_to_servers_that_start_again() -> None:
     fleet, found = loss(COSTS, "", 60, lost=99, restart=3.0)
     assert (found.moved, found.given_up, fleet.connected) == (60, 0, 60)
     assert found.longest > 3.0
+
+
+def test_sessions_spread_evenly_after_a_loss_of_all() -> None:
+    """Replays take long here. Before the servers have admitted them, engines must not take them for idle."""
+    fullest = {}
+    for chooser in (Chooser, Unannounced):
+        _, found = loss(COSTS, "", 600, LONG, lost=999, restart=3.0, chooser=chooser)
+        fullest[chooser] = found.fullest
+    assert fullest[Chooser] < 1.2
+    assert fullest[Unannounced] > 1.35
 
 
 def test_sessions_above_the_limit_are_refused() -> None:

@@ -66,6 +66,19 @@ def zeros() -> np.ndarray[Any, Any]:
     return np.zeros((1, VOCAB), np.float32)
 
 
+@pytest.mark.parametrize("moves", [False, True])
+def test_the_next_server_learns_how_many_requests_follow(servers: Any, moves: bool) -> None:
+    two = servers(2)
+    handles = [two.session.add(Request([1])) for _ in range(3)]
+    two.session.remove(handles.pop())
+    two.answer_steps({"edits": processing_pb2.StepEdits(should_move=moves)})
+    two.session.step({handles[0]: [2]}).apply(zeros())
+    if not moves:
+        end_server(two.scripts[0])
+    two.session.step({handles[0]: [2]}).apply(zeros())
+    assert [script.frames[0].open.expected_requests for script in two.scripts] == [0, 2]
+
+
 def test_logits_are_not_sent_to_a_server_that_lacks_their_step(servers: Any) -> None:
     two = servers(2)
     two.answer_steps(READ_ROW_0)

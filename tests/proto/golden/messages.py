@@ -150,6 +150,7 @@ OPEN = {
     "engine": "toy 1.0",
     "runs_programs": True,
     "can_move": True,
+    "expected_requests": 5,
 }
 OPENED = {
     "session_id": "0123456789abcdef0123456789abcdef",

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from logitport_server.fleet.controller import Controller
 from logitport_server.fleet.options import FleetOptions
-from logitport_server.fleet.probe import ServerLoad
-from logitport_server.fleet.supervisor import Report
+from logitport_server.processes.report import Report, ServerLoad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

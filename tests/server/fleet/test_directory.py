@@ -14,7 +14,7 @@ import pytest
 from logitport import ServerUnavailable
 from logitport.targets import AddressList, source_of
 from logitport_server.fleet.directory import METRICS_LABEL, PATH, Directory, document
-from logitport_server.fleet.supervisor import Report
+from logitport_server.processes.report import Report
 from tests.certificates import Authority
 
 if TYPE_CHECKING:

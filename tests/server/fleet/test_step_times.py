@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from logitport_server.fleet.probe import ServerLoad
 from logitport_server.fleet.step_times import StepTimes
+from logitport_server.processes.report import ServerLoad
 
 
 def test_the_mean_of_the_window() -> None:

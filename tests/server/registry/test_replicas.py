@@ -17,6 +17,7 @@ from logitport_server.registry.records import Binding, Registration
 from logitport_server.registry.registry import Registry
 from logitport_server.registry.stores.base import Conflict, Index, Store, StoreError, Write
 from logitport_server.registry.stores.memory import MemoryStore
+from logitport_server.registry.stores.resealing import reseal
 from logitport_server.registry.stores.seal import Seal
 from tests.toy_processors import AddOne, HalveInPlace, Unchanged
 
@@ -357,6 +358,31 @@ def test_entries_without_a_valid_seal_are_ignored(
     fresh = Replica(store)
     assert seen(fresh) == seen(replica)
     assert {name for found in seen(fresh) for name in found[3]} == {"team/one", "team/mine"}
+
+
+def test_the_key_of_the_fleet_is_rotated(open_store: Callable[[], Store]) -> None:
+    """As docs/operating.md describes it: each step on one server after the other, and nothing is registered again."""
+    old, new = b"o" * 32, b"n" * 32
+
+    def restarted(*secrets: bytes) -> Replica:
+        store, seal = open_store(), Seal(*secrets)
+        if seal.has_older_keys:
+            reseal(store, seal)
+        return Replica(store, seal)
+
+    servers = [restarted(old), restarted(old)]
+    servers[0].register(ONE, "team/one", ANN, replace=False)
+    for number, step in enumerate([(old, new), (new, old), (new,)]):
+        for place in range(2):
+            servers[place] = restarted(*step)
+            name = f"team/{number}-{place}"
+            servers[place].register(TWO, name, ANN, replace=False)
+            servers[1 - place].poll()
+            assert seen(servers[0]) == seen(servers[1])
+            assert servers[1 - place].describe(name, ANN).class_name == "AddOne"
+    names = {name for found in seen(restarted(new)) for name in found[3]}
+    assert names == {"team/one", *(f"team/{number}-{place}" for number in range(3) for place in range(2))}
+    assert not seen(Replica(open_store(), Seal(old)))
 
 
 @pytest.mark.parametrize("key", ["processor/x/y", "name/x", "quarantine/x/y", "other", ""])

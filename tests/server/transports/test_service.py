@@ -177,3 +177,26 @@ def test_the_load_is_reported() -> None:
     replies = asyncio.run(loads())
     assert [(reply.sessions, reply.requests) for reply in replies] == [(2, 65)] * 3
     assert [reply.accepts_sessions for reply in replies] == [True, False, False]
+
+
+def test_sessions_that_are_being_opened_are_load() -> None:
+    """Many engines that lose a server at the same time would otherwise choose the same one."""
+
+    class Load:
+        def load(self) -> tuple[int, int]:
+            return 0, 0
+
+    async def loads() -> list[int]:
+        processing = ProcessingService(cast("Any", print), cast("Any", None), cast("Any", Load()), None, 60.0, Turns())
+        current_call.set(Call(principal("alice"), lambda: None))
+
+        async def load() -> int:
+            return (await processing.GetLoad(processing_pb2.GetLoadRequest(), cast("Any", None))).sessions
+
+        opening = [asyncio.create_task(processing.Session(None, cast("Any", Context()))) for _ in range(3)]
+        await asyncio.sleep(0)
+        during = await load()
+        await asyncio.gather(*opening)
+        return [during, await load()]
+
+    assert asyncio.run(loads()) == [3, 0]

@@ -11,6 +11,7 @@ from logitport_server.config import StartupError
 from logitport_server.registry.stores import old_files
 from logitport_server.registry.stores.base import StoreError
 from logitport_server.registry.stores.memory import MemoryStore
+from logitport_server.registry.stores.resealing import reseal
 from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.stores.sqlite import SqliteStore
 
@@ -31,12 +32,20 @@ def open_store(config: ServerConfig) -> tuple[Store, Seal]:
         raise StartupError(f"--store-key {config.store_key}: {error}") from error
     if config.store is None:
         return MemoryStore(keep_values=False), seal
-    if config.has_remote_store:
-        return _open_redis(config.store), seal
+    store = _open_redis(config.store) if config.has_remote_store else _open_folder(config.store, seal)
+    if seal.has_older_keys:
+        try:
+            reseal(store, seal)
+        except StoreError as error:
+            raise StartupError(f"--store: {error}") from error
+    return store, seal
+
+
+def _open_folder(folder: str, seal: Seal) -> Store:
     try:
-        return open_folder(Path(config.store), seal), seal
+        return open_folder(Path(folder), seal)
     except (OSError, StoreError) as error:
-        raise StartupError(f"--store {config.store}: {error}") from error
+        raise StartupError(f"--store {folder}: {error}") from error
 
 
 def open_folder(folder: Path, seal: Seal) -> SqliteStore:

@@ -9,6 +9,7 @@ import pytest
 
 from logitport_server.config import ServerConfig, StartupError
 from logitport_server.registry.stores import opening
+from logitport_server.registry.stores.base import Write
 from logitport_server.registry.stores.memory import MemoryStore
 from logitport_server.registry.stores.opening import open_store
 from logitport_server.registry.stores.sqlite import SqliteStore
@@ -33,6 +34,20 @@ def test_a_folder_with_a_key(tmp_path: Path, key: Path) -> None:
     store, seal = open_store(ServerConfig(store=str(tmp_path / "store"), store_key=key))
     assert isinstance(store, SqliteStore)
     assert seal.add("a", b"").startswith(b"hmac-sha256 ")
+    store.close()
+
+
+def test_a_new_key_and_the_old_one(tmp_path: Path, key: Path) -> None:
+    """What the old key has sealed is sealed with the new one at the start."""
+    options = {"store": str(tmp_path / "store"), "store_key": key}
+    store, seal = open_store(ServerConfig(**options))
+    store.commit([Write("a", seal.add("a", b"data"))])
+    store.close()
+    key.write_text("n" * 32 + "\n" + "k" * 32 + "\n")
+    open_store(ServerConfig(**options))[0].close()
+    key.write_text("n" * 32)
+    store, seal = open_store(ServerConfig(**options))
+    assert seal.remove("a", store.read(["a"])["a"][1]) == b"data"
     store.close()
 
 

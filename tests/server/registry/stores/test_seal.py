@@ -63,3 +63,35 @@ def test_a_key_file(tmp_path: Path) -> None:
     path.write_bytes(b"k" * 31 + b"\n")
     with pytest.raises(ValueError, match=r"has 31 bytes, and needs 32; .*openssl rand -hex 32"):
         Seal.from_file(path)
+
+
+def test_a_file_with_several_keys(tmp_path: Path) -> None:
+    """The first one seals, and all are valid."""
+    path = tmp_path / "key"
+    path.write_bytes(b"\n" + b"k" * 32 + b" \r\n\n" + b"o" * 32 + b"\n")
+    seal = Seal.from_file(path)
+    assert seal.has_older_keys
+    assert not KEYED.has_older_keys
+    assert seal.add("a", DATA) == KEYED.add("a", DATA)
+    for written in (KEYED, OTHER):
+        assert seal.remove("a", written.add("a", DATA)) == DATA
+    with pytest.raises(InvalidSeal):
+        seal.remove("a", Seal(b"x" * 32).add("a", DATA))
+    path.write_bytes(b"k" * 32 + b"\n" + b"short\n")
+    with pytest.raises(ValueError, match=r"key 2 has 5 bytes, and needs 32"):
+        Seal.from_file(path)
+
+
+@pytest.mark.parametrize("content", [b"\xff" * 16 + b"\n" + b"\xff" * 16, b"\xff" + b"k" * 32 + b"\n" + b"o" * 32])
+def test_a_key_of_random_bytes_may_have_line_feeds(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(content)
+    assert Seal.from_file(path).add("a", DATA) == Seal(content).add("a", DATA)
+
+
+def test_a_file_that_all_users_can_write(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(b"k" * 32)
+    path.chmod(0o602)
+    with pytest.raises(ValueError, match="all users can write it; run: chmod o-w"):
+        Seal.from_file(path)
