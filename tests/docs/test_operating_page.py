@@ -13,6 +13,7 @@ from logitport_server.principals import SCOPES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
 UNITS = {"MiB": 1 << 20, "GiB": 1 << 30}
+SECONDS = re.compile(r"(\d+)s")
 
 
 def field_of(option: str) -> str:
@@ -47,8 +48,21 @@ def test_its_default_is_the_default(option: str, shown: str) -> None:
     if shown == "off":
         assert default is None
         return
+    if duration := SECONDS.fullmatch(shown):
+        assert default == int(duration[1])
+        return
     number, _, unit = shown.replace(",", "").partition(" ")
     assert default == shown or default == float(number) * UNITS.get(unit, 1)
+
+
+def test_the_configuration_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ServerConfig.variables():
+        monkeypatch.delenv(name, raising=False)
+    (text,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    path = tmp_path / "logitport.toml"
+    path.write_text(text)
+    config = ServerConfig(config=path)
+    assert (config.require_layer, config.processor_timeout_seconds) == (["seccomp", "landlock"], 0.5)
 
 
 def test_every_scope_is_listed() -> None:

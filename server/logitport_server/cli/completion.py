@@ -51,8 +51,6 @@ def _parser() -> Parser:
             action.complete = shtab.DIR  # type: ignore[attr-defined] # shtab reads it
         elif metavar == "FILE" or (not action.option_strings and metavar in _FILES):
             action.complete = shtab.FILE  # type: ignore[attr-defined]
-        elif metavar.startswith("{"):
-            action.choices = metavar.strip("{}").split(",")
     return parser
 
 

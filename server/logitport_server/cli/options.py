@@ -22,7 +22,7 @@ from pydantic_settings import (
 from logitport.errors import LogitportError
 from logitport_server.cli.parser import WRONG_USAGE, HelpFormatter, Parser
 from logitport_server.config import StartupError, UsageError
-from logitport_server.config.option import heading_of, is_flag_only, metavar_of
+from logitport_server.config.option import choices_of, heading_of, is_flag_only, metavar_of
 from logitport_server.config.sources import flag_of, key_of, origins, variable_of
 from logitport_server.config.text import text_of
 from logitport_server.config.units import accepts_off
@@ -107,6 +107,8 @@ def connect(model: type[BaseModel], parser: Parser) -> CliSettingsSource[Any]:
         field = owner.model_fields[name]
         if "metavar" in arguments and _POSITIONAL not in field.metadata:  # a flag without a value has none
             arguments["metavar"] = metavar_of(field)
+        if choices := choices_of(field):  # for completion
+            arguments["choices"] = choices
         if is_flag_only(field):
             arguments["action"] = "store_true"
         arguments["help"] = _help(field, arguments).replace("%", "%%")

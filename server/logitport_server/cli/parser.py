@@ -40,6 +40,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"allow_abbrev": False, "formatter_class": HelpFormatter, "epilog": EXIT_STATUS, **settings})
+        self._positionals.title = "arguments"
         self._headings: dict[str, argparse._ActionsContainer] = {self._optionals.title or "": self}
 
     def under(self, heading: str) -> argparse._ActionsContainer:
@@ -76,14 +77,15 @@ class Parser(argparse.ArgumentParser):
         return f"unknown option {option}{proposal(option, self._option_string_actions)}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is not None and value not in action.choices:
+        # pydantic checks the values of options.
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
             raise argparse.ArgumentError(None, f"unknown command {value!r}{proposal(str(value), [*action.choices])}")
 
 
 def _usage(action: argparse.Action) -> str:
     metavar = str(action.metavar or action.dest)
     if action.option_strings:
-        return f"{action.option_strings[-1]} {metavar}"
+        return f"{action.option_strings[-1]} {action.dest.upper() if action.choices else metavar}"
     return {"*": f"[{metavar} ...]", "+": f"{metavar} ...", "?": f"[{metavar}]", "A...": f"{metavar} ..."}.get(
         str(action.nargs), metavar
     )

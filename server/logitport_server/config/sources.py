@@ -115,7 +115,7 @@ def origins(
         if path is not None:
             found.update(dict.fromkeys(read_config(path, keys_of(model)), str(path)))
         found.update({name: variable_of(name) for name in given})
-    found.update({name: flag_of(name) for name in flags})
+    found.update({name: flag_of(f"no_{name}" if value is False else name) for name, value in flags.items()})
     return found
 
 

@@ -1,0 +1,61 @@
+"""Colour and other escape sequences are for terminals alone."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMAND = str(Path(sys.executable).with_name("logitport"))
+ESCAPE = b"\x1b["
+
+
+def environment(**variables: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR", "COLORTERM"}}
+    return {**kept, "TERM": "xterm-256color", **variables}
+
+
+def on_a_terminal(**variables: str) -> bytes:
+    """Return what `logitport ops` writes to a terminal."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([COMMAND, "ops"], stdout=theirs, env=environment(**variables)) as process:
+        os.close(theirs)
+        written = b""
+        try:
+            while data := os.read(ours, 1 << 16):
+                written += data
+        except OSError:  # the end of a terminal
+            pass
+        assert process.wait(timeout=60) == 0
+    os.close(ours)
+    return written
+
+
+def through_a_pipe(*arguments: str, **variables: str) -> bytes:
+    done = subprocess.run(
+        [COMMAND, *arguments], capture_output=True, check=True, env=environment(**variables), timeout=60
+    )
+    return done.stdout
+
+
+def test_a_terminal() -> None:
+    assert ESCAPE in on_a_terminal()
+
+
+def test_no_color() -> None:
+    colors = [f"\x1b[{number}m".encode() for number in (*range(30, 38), *range(90, 98))]
+    written = on_a_terminal(NO_COLOR="1")
+    assert not any(color in written for color in colors)
+
+
+@pytest.mark.parametrize("arguments", [["ops"], ["--help"], ["serve", "--help"]])
+def test_a_pipe(arguments: list[str]) -> None:
+    assert ESCAPE not in through_a_pipe(*arguments)
+
+
+def test_force_color() -> None:
+    assert ESCAPE in through_a_pipe("ops", FORCE_COLOR="1")

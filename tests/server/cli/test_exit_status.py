@@ -1,0 +1,90 @@
+"""The exit status of the command: 0, 1, 2, or the signal that has ended it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from logitport_server.cli import main as command
+
+COMMAND = str(Path(sys.executable).with_name("logitport"))
+PAGE = (Path(__file__).parents[3] / "docs" / "operating.md").read_text()
+
+
+def status_of(*arguments: str) -> int:
+    return subprocess.run([COMMAND, *arguments], check=False, capture_output=True, timeout=200).returncode
+
+
+def test_success(tmp_path: Path) -> None:
+    assert status_of("keygen", str(tmp_path / "key")) == 0
+    assert status_of("serve", "--print-config") == 0
+
+
+def test_failure(tmp_path: Path) -> None:
+    assert status_of("sign", str(tmp_path / "missing"), "--key", "x") == 1
+    assert status_of("drain", "127.0.0.1:1") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["serve", "--nonsense"],
+        ["serve", "--max-sessions", "0"],
+        ["serve", "--config", "/missing"],
+        ["sign"],
+        ["serve", "--tokenizer", '"a'],
+        ["serve", "--listen"],
+        ["--version", "--nonsense"][1:],
+    ],
+)
+def test_wrong_usage(arguments: list[str]) -> None:
+    assert status_of(*arguments) == 2
+
+
+def test_an_interrupted_command_ends_by_its_signal(tmp_path: Path) -> None:
+    """A shell shows 128 and the number of the signal."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen([COMMAND, "sign", str(pipe), "--key", "x"], stderr=subprocess.PIPE) as process:
+        writer = os.open(pipe, os.O_WRONLY)  # returns when the command has opened the pipe to read from it
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == -signal.SIGINT
+        os.close(writer)
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+
+
+def test_a_reader_that_has_gone() -> None:
+    command = [COMMAND, "serve", "--print-config"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.wait(timeout=60) == -signal.SIGPIPE
+        assert process.stderr.read() == b""
+
+
+def test_an_interrupt_has_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[signal.Signals] = []
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "run", interrupt)
+    monkeypatch.setattr(command, "_end_by", ended.append)
+    command.main()
+    assert ended == [signal.SIGINT]
+
+
+def test_the_page_and_the_help_have_every_status() -> None:
+    table = PAGE[PAGE.index("| exit status |") :].partition("\n\n")[0]
+    assert re.findall(r"^\| (\d+) \|", table, re.MULTILINE) == ["0", "1", "2", "130", "143"]
+    done = subprocess.run([COMMAND, "--help"], check=True, capture_output=True, text=True, timeout=60)
+    assert all(re.search(rf"\b{status}\b", done.stdout) for status in (0, 1, 2, 130, 143))
