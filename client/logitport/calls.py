@@ -23,6 +23,7 @@ from logitport.errors import (
     LimitExceeded,
     LogitportError,
     MalformedPayload,
+    NotAuthenticated,
     NotSupported,
     RequestsFailed,
     ServerUnavailable,
@@ -231,7 +232,9 @@ def translate(error: grpc.RpcError, target: str, *, encrypted: bool) -> Logitpor
     for key, value in cast("Sequence[tuple[str, bytes]]", error.trailing_metadata() or ()):
         if key == METADATA_KEY:
             with suppress(DecodeError):  # sent by something else: then the status describes the error
-                return from_proto(common_pb2.Error.FromString(value))
+                sent = from_proto(common_pb2.Error.FromString(value))
+                # Of several servers, one may have another file of tokens.
+                return NotAuthenticated(f"{target}: {sent.message}") if isinstance(sent, NotAuthenticated) else sent
     status, details = error.code(), error.details()
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded(f"{target} did not answer in time; raise timeout, or look at the server's load")

@@ -225,7 +225,7 @@ def test_revoking_a_token_ends_its_open_sessions(start_server: Callable[..., Run
         os.replace(replacement, path)
         running.process.send_signal(signal.SIGHUP)
         for session in sessions:
-            with pytest.raises(NotAuthenticated, match="this token is unknown, expired or revoked"):
+            with pytest.raises(NotAuthenticated, match=r"^127\.0\.0\.1:\d+: this token is unknown, expired or revoked"):
                 use_until_error(session)
         with pytest.raises(NotAuthenticated):
             alice.processors()

@@ -39,7 +39,7 @@ def report(addresses: Sequence[str], document: Path | None) -> None:
         try:
             _replace(document, orjson.dumps([{"targets": list(addresses), "labels": {}}]) + b"\n")
         except OSError as error:
-            raise StartupError(f"--targets-file {document} cannot be written: {error}") from error
+            raise StartupError(f"--targets-file {document} cannot be written: {error.strerror}") from error
     print(f"logitport listening on {','.join(addresses)}", flush=True)  # noqa: T201 - programs wait for this line
 
 
