@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from logitport_server.command_line.parser import WRONG_USAGE
 from logitport_server.config import ServerConfig
 from tests.conftest import COMMAND
 
@@ -88,6 +89,11 @@ def test_the_server_accepts_its_options(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "192.0.2.1:50051" in done.stderr.splitlines()[-1]
     assert (tmp_path / "logitport" / "store" / "registry.db").exists()
+
+
+def test_a_wrong_option_is_not_tried_again() -> None:
+    assert settings()["Restart"] == ["on-failure"]
+    assert settings()["RestartPreventExitStatus"] == [str(WRONG_USAGE)]
 
 
 def test_it_is_stopped_after_the_server_has_drained() -> None:

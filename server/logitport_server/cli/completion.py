@@ -10,9 +10,9 @@ import shtab
 from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
-from logitport_server.cli.options import connect
-from logitport_server.cli.parser import Parser
 from logitport_server.cli.root import COMMANDS
+from logitport_server.command_line.fields import connect
+from logitport_server.command_line.parser import Parser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from logitport_server.cli.parser import Parser
+from logitport_server.command_line.parser import Parser, ParserError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -72,8 +72,11 @@ def run(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or arguments[0] not in COMMANDS:
         parser = _Parser()
-        parser.parse_args(arguments or ["--help"])
-        parser.error("the first argument must be a command")
+        try:
+            parser.parse_args(arguments or ["--help"])
+            parser.error("the first argument must be a command")
+        except ParserError as error:
+            error.exit()
     name, *options = arguments
     command = COMMANDS[name]
     try:

@@ -18,7 +18,7 @@ from logitport_server.config.sources import origins
 class PrintConfig(ConfigFile):
     """What is printed instead of serving."""
 
-    print_config: Annotated[bool, FlagOnly()] = Field(
+    print_config: Annotated[bool, FlagOnly] = Field(
         False,
         exclude=True,
         description="print all options with their values and where these come from, as a file for --config; exit",

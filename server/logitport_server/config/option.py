@@ -39,9 +39,11 @@ class Unit:
     name: str
 
 
-@dataclass(frozen=True)
 class FlagOnly:
-    """Metadata of a field that only a flag sets: not the environment, and not the configuration file."""
+    """Metadata of a field that only a flag sets: not the environment, and not the configuration file.
+
+    The class itself, because some versions of pydantic-settings accept only classes as metadata of a bool.
+    """
 
 
 class OptionGroup(BaseModel):
@@ -80,7 +82,7 @@ def choices_of(field: FieldInfo) -> list[str]:
 
 def is_flag_only(field: FieldInfo) -> bool:
     """Whether only a flag sets the field."""
-    return any(isinstance(each, FlagOnly) for each in field.metadata)
+    return FlagOnly in field.metadata
 
 
 def _metadata(annotation: object) -> Iterator[object]:

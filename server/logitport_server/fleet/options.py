@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_settings import CliApp, CliPositionalArg, SettingsConfigDict, SettingsError
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_settings import CliPositionalArg
 
 from logitport_server.addresses import is_wildcard
-from logitport_server.config import ServerConfig, StartupError
+from logitport_server.command_line.reading import read_options
+from logitport_server.config import ServerConfig, UsageError
 from logitport_server.config.option import Metavar
 from logitport_server.config.units import Milliseconds, Seconds
 from logitport_server.config.values import Port
@@ -168,28 +169,12 @@ class FleetOptions(BaseModel):
         return self
 
 
-class _ServeOptions(ServerConfig):
-    """The options of `logitport serve`, as on its command line."""
-
-    model_config = SettingsConfigDict(
-        cli_prog_name="logitport serve",
-        cli_implicit_flags=True,
-        cli_kebab_case=True,
-        cli_exit_on_error=False,
-    )
-
-
 def parse_serve_options(options: Sequence[str]) -> ServerConfig:
     """Parse options of `logitport serve`, and read those in the environment. Raises StartupError for an invalid one."""
     try:
-        return CliApp.run(_ServeOptions, cli_args=list(options))
-    except SettingsError as error:
-        raise StartupError(f"after --: {error}") from None
-    except ValidationError as error:
-        problem = error.errors()[0]
-        path = "-".join(str(part) for part in problem["loc"]).replace("_", "-")
-        message = problem["msg"].removeprefix("Value error, ")
-        raise StartupError(f"after --: {f'--{path}: ' if path else ''}{message}") from None
+        return read_options(ServerConfig, "logitport serve", options)
+    except UsageError as error:
+        raise UsageError(f"after --: {error}") from None
 
 
 def join(host: str, port: int) -> str:

@@ -9,8 +9,9 @@ from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from logitport_server.cli.options import connect, parser_of
+from logitport_server.cli.options import parser_of
 from logitport_server.cli.root import COMMANDS, run
+from logitport_server.command_line.fields import connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -68,6 +68,26 @@ def test_bash(script: Path) -> None:
     assert complete(script, "inspect", "te") == ["team.key"]
 
 
+@pytest.mark.parametrize("script", ["fish"], indirect=True)
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("logitport ser", "serve"),
+        ("logitport serve --metrics", "--metrics-listen"),
+        ("logitport serve --log-level w", "warning"),
+        ("logitport ray up --unh", "--unhealthy-seconds"),
+        ("logitport completion z", "zsh"),
+    ],
+)
+def test_fish(script: Path, line: str, word: str) -> None:
+    fish = shutil.which("fish")
+    if fish is None:
+        pytest.skip("fish is not installed")
+    code = f"source {script}; complete -C '{line}'"
+    done = subprocess.run([fish, "--no-config", "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert [each.partition("\t")[0] for each in done.stdout.splitlines()] == [word]
+
+
 @pytest.mark.parametrize("script", ["bash", "zsh", "fish"], indirect=True)
 def test_the_syntax(script: Path) -> None:
     shell = shutil.which(script.name)

@@ -57,6 +57,8 @@ def test_options_of_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (config.tls_cert, config.store, config.custom_ops) == (Path("c"), "/of/the/node", ["none", "+apply_edits"])
     with pytest.raises(StartupError, match=r"after --: .*--nonsense"):
         parse_serve_options(["--nonsense"])
+    with pytest.raises(StartupError, match=r"after --: unknown option --max-sesions; did you mean --max-sessions\?$"):
+        parse_serve_options(["--max-sesions", "1"])
     with pytest.raises(StartupError, match="after --: --max-sessions: Input should be greater"):
         parse_serve_options(["--max-sessions", "0"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,6 +16,23 @@ EXIT_STATUS = (
     "Exit status: 0 if the command has succeeded, 1 if it has failed, 2 if its options, its variables or its "
     "configuration file are wrong. A shell shows 130 after SIGINT and 143 after SIGTERM."
 )
+
+
+class ParserError(Exception):
+    """The arguments of a command are wrong.
+
+    Attributes:
+        command: words of the command.
+    """
+
+    def __init__(self, message: str, command: str) -> None:
+        super().__init__(message)
+        self.command = command
+
+    def exit(self) -> NoReturn:
+        """Print the message, and end the process."""
+        print(f"logitport: {self}\nTry: {self.command} --help", file=sys.stderr)  # noqa: T201
+        sys.exit(WRONG_USAGE)
 
 
 def proposal(word: str, known: Collection[str]) -> str:
@@ -58,7 +76,7 @@ class Parser(argparse.ArgumentParser):
         return namespace, unknown
 
     def error(self, message: str) -> NoReturn:
-        self.exit(WRONG_USAGE, f"logitport: {message.removeprefix('argument ')}\nTry: {self.prog} --help\n")
+        raise ParserError(message.removeprefix("argument "), self.prog)
 
     def format_help(self) -> str:
         for action in self._actions:

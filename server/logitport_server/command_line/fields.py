@@ -1,0 +1,105 @@
+"""Options of a command from the fields of its class: flags, metavars, headings and defaults."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any, TypeGuard, get_args
+
+from pydantic import BaseModel, create_model
+from pydantic_settings import BaseSettings, CliPositionalArg, CliSettingsSource, PydanticBaseSettingsSource
+
+from logitport_server.command_line.parser import HelpFormatter, Parser
+from logitport_server.config.option import choices_of, heading_of, is_flag_only, metavar_of
+from logitport_server.config.text import text_of
+from logitport_server.config.units import accepts_off
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic.fields import FieldInfo
+
+(_POSITIONAL,) = CliPositionalArg.__metadata__
+# A word that no argument can be: text such as "null" is a value like any other.
+_NO_VALUE = "\0"
+
+
+class _CommandLine(BaseSettings):
+    """Options that are read from the command line alone."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - pydantic-settings names the arguments
+        init_settings: PydanticBaseSettingsSource,
+        *_: Any,
+        **__: Any,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
+
+
+def connect(model: type[BaseModel], parser: Parser) -> CliSettingsSource[Any]:
+    """Add the options of a command to its parser. Returns the source of their values."""
+    settings = settings_of(model)
+
+    def add_argument(context: Parser, *names: str, **arguments: Any) -> argparse.Action:
+        owner, name = _locate(settings, arguments.get("dest", names[0]))
+        field = owner.model_fields[name]
+        if "metavar" in arguments and _POSITIONAL not in field.metadata:  # a flag without a value has none
+            arguments["metavar"] = metavar_of(field)
+        if choices := choices_of(field):  # for completion
+            arguments["choices"] = choices
+        if is_flag_only(field):
+            arguments["action"] = "store_true"
+        arguments["help"] = _help(field, arguments).replace("%", "%%")
+        group = context if _POSITIONAL in field.metadata else context.under(heading_of(owner, name))
+        return argparse.ArgumentParser.add_argument(group, *names, **arguments)
+
+    return CliSettingsSource(
+        settings,
+        cli_implicit_flags=True,
+        cli_kebab_case=True,
+        cli_enforce_required=True,
+        cli_parse_none_str=_NO_VALUE,
+        root_parser=parser,
+        add_argument_method=add_argument,
+        formatter_class=HelpFormatter,
+    )
+
+
+def settings_of(model: type[BaseModel]) -> type[BaseSettings]:
+    """Return the class itself, or one that reads its options from the command line alone."""
+    if issubclass(model, BaseSettings):
+        return model
+    # CliApp would make a class that reads variables without a prefix.
+    bases: Any = (model, _CommandLine)
+    settings: type[BaseSettings] = create_model(model.__name__, __base__=bases, __doc__=model.__doc__)
+    return settings
+
+
+def model_in(annotation: object) -> type[BaseModel] | None:
+    """Return the class of a subcommand; None if the annotation is that of an option."""
+    return next(filter(_is_model, get_args(annotation)), None)
+
+
+def _locate(model: type[BaseModel], path: str) -> tuple[type[BaseModel], str]:
+    """Return the class of the subcommand that the path leads to, and the name of its field."""
+    *commands, name = path.split(".")
+    for command in commands:
+        model = model_in(model.model_fields[command].annotation) or model
+    return model, name
+
+
+def _help(field: FieldInfo, arguments: Mapping[str, Any]) -> str:
+    text = field.description or ""
+    if arguments.get("action") == "append":
+        text += "; may be given more than once"
+    default = field.get_default(call_default_factory=False)
+    if field.is_required():
+        return text if _POSITIONAL in field.metadata else f"{text} (required)"
+    if default in ([], "") or (default is None and not accepts_off(field)):
+        return text
+    return f"{text} (default: {text_of(field, default)})"
+
+
+def _is_model(annotation: object) -> TypeGuard[type[BaseModel]]:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
