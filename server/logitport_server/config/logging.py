@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -11,12 +11,16 @@ from logitport_server.config.option import OptionGroup
 from logitport_server.logs import LogFormat
 
 
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
 class Logging(OptionGroup):
     """What is logged, and how."""
 
     heading: ClassVar[str] = "Logging"
 
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(str.lower)] = Field(
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = Field(
         "info", description="minimum level of logged messages"
     )
     log_format: LogFormat = Field(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic import ValidationError
 
 from logitport_server.cli.root import run
 from logitport_server.cli.serve import Serve
+from logitport_server.config import UsageError
+from logitport_server.config.sources import keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,6 +84,13 @@ def test_errors_name_where_a_value_comes_from(refused: Any, file: Any, monkeypat
 def test_an_unknown_key(refused: Any, file: Any) -> None:
     path = file("max-session = 1")
     assert refused("--config", path) == [f"logitport: {path}: unknown key 'max-session'; did you mean max-sessions?"]
+
+
+@pytest.mark.parametrize("value", ["5", "1.5", "true", "[]", "2020-01-01", "{a = 1}", '"x"'])
+@pytest.mark.parametrize("key", sorted(keys_of(Serve)))
+def test_no_value_of_another_type_ends_in_a_traceback(file: Any, key: str, value: str) -> None:
+    with suppress(ValidationError, UsageError):  # many are valid
+        Serve(config=file(f"{key} = {value}"))
 
 
 def test_a_file_of_the_environment(refused: Any, file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
