@@ -253,7 +253,8 @@ class Server:
         running += self._threads.close() + self._admission_threads.close()
         self._executor.close()
         if self._poller is not None:
-            self._poller.close()
+            # After the calls, because they may have quarantined a processor.
+            await asyncio.to_thread(self._poller.close)
         self._store.close()
         return running
 
