@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from logitport_server import logs
-from logitport_server.config.option import OptionGroup
+from logitport_server.config.option import Metavar, OptionGroup
 from logitport_server.logs import LogFormat
 
 
@@ -32,7 +32,7 @@ class Logging(OptionGroup):
         description="export traces by OpenTelemetry's protocol, to the collector that its own variables name "
         "(OTEL_EXPORTER_OTLP_ENDPOINT and others)",
     )
-    trace_steps: float = Field(
+    trace_steps: Annotated[float, Metavar("RATIO")] = Field(
         0.001, ge=0, le=1, description="part of the steps that have spans, from 0 to 1; other spans are not affected"
     )
 
