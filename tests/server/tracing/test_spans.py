@@ -315,6 +315,13 @@ def test_log_records_have_the_ids_of_the_active_span(exported: InMemorySpanExpor
     assert ids(named(exported, "call")[0]) == (line["trace_id"], line["span_id"])
 
 
+def test_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "logitport_server.tracing.otlp", None)
+    with pytest.raises(ValueError, match=r"pip install 'logitport\[server,otel\]'"):
+        tracing.configure("otlp", 0.0, "")
+    assert tracing.span("x") is tracing.NO_SPAN
+
+
 def test_without_traces_nothing_is_imported_and_nothing_is_made() -> None:
     assert tracing.span("x", {"a": 1}) is tracing.NO_SPAN
     assert tracing.of_metadata([("traceparent", TRACEPARENT)]) is None
