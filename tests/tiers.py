@@ -83,6 +83,7 @@ SLOW_FILES = frozenset(
         "end_to_end/test_signed.py",
         "end_to_end/test_tls.py",
         "end_to_end/test_tokens.py",
+        "end_to_end/test_traces.py",
         "end_to_end/test_validated_once.py",
         "client/session/test_broken_connections.py",
         "faults/test_faults.py",

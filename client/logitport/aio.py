@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc.aio
 from tenacity import AsyncRetrying
 
-from logitport import calls
+from logitport import calls, trace_context
 from logitport.base_client import BaseClient
 from logitport.errors import LogitportError
 
@@ -119,4 +119,5 @@ class AsyncClient(BaseClient):
 
     async def _send(self, server: Server, call: Call[Any]) -> Any:
         with self._translated_errors(server, call.advice):
-            return await call.on(server)(call.message, timeout=self.timeout, metadata=self._connection.metadata)
+            metadata = self._connection.metadata + trace_context.metadata()
+            return await call.on(server)(call.message, timeout=self.timeout, metadata=metadata)

@@ -10,7 +10,7 @@ from weakref import WeakSet
 import grpc
 from tenacity import Retrying
 
-from logitport import calls
+from logitport import calls, trace_context
 from logitport.base_client import BaseClient, Call
 from logitport.core import tensors
 from logitport.errors import DeadlineExceeded, LimitExceeded, LogitportError, ServerUnavailable
@@ -230,7 +230,7 @@ class Client(BaseClient):
                 server.processing,
                 server.target,
                 self.timeout,
-                metadata=self._connection.metadata,
+                metadata=self._connection.metadata + trace_context.metadata(),
                 encrypted=self._connection.encrypted,
                 max_message_bytes=self._max_message_bytes,
                 wait_seconds=wait_seconds,
@@ -309,4 +309,5 @@ class Client(BaseClient):
 
     def _send(self, server: Server, call: Call[Any]) -> Any:
         with self._translated_errors(server, call.advice):
-            return call.on(server)(call.message, timeout=self.timeout, metadata=self._connection.metadata)
+            metadata = self._connection.metadata + trace_context.metadata()
+            return call.on(server)(call.message, timeout=self.timeout, metadata=metadata)

@@ -195,16 +195,20 @@ class AddRequests(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[SlottedRequest, _Mapping]]] = ..., in_background: bool = ...) -> None: ...
 
 class SlottedRequest(_message.Message):
-    __slots__ = ("slot", "generation", "request", "programs_on_server")
+    __slots__ = ("slot", "generation", "request", "programs_on_server", "traceparent", "tracestate")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     PROGRAMS_ON_SERVER_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    TRACESTATE_FIELD_NUMBER: _ClassVar[int]
     slot: int
     generation: int
     request: _common_pb2.Request
     programs_on_server: bool
-    def __init__(self, slot: _Optional[int] = ..., generation: _Optional[int] = ..., request: _Optional[_Union[_common_pb2.Request, _Mapping]] = ..., programs_on_server: bool = ...) -> None: ...
+    traceparent: str
+    tracestate: str
+    def __init__(self, slot: _Optional[int] = ..., generation: _Optional[int] = ..., request: _Optional[_Union[_common_pb2.Request, _Mapping]] = ..., programs_on_server: bool = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ...) -> None: ...
 
 class RequestsAdded(_message.Message):
     __slots__ = ("failures", "reads_logits", "chains", "regions_retired", "pending", "ended")

@@ -1,7 +1,8 @@
 """The server's log on stderr: one event a line, as text or as JSON.
 
 Events that operators filter or count have the field `event`, and others such as `session`, `principal` and `processor`:
-they are passed to a logger as `extra`. JSON has all fields. Text has the message alone, which is complete without them.
+they are passed to a logger as `extra`. What is logged while a session or call is served also has the fields of `scope`,
+and those of the active span. JSON has all fields. Text has the message alone, which is complete without them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,12 @@ from __future__ import annotations
 import logging
 from typing import Literal
 
+from logitport_server import scope, tracing
+
 LogFormat = Literal["text", "json"]
+
+# Loggers of libraries that write lines about their own work at the level "debug".
+_NOISY = ("asyncio", "grpc", "opentelemetry", "urllib3")
 
 
 def configure(level: str, log_format: LogFormat) -> None:
@@ -21,7 +27,17 @@ def configure(level: str, log_format: LogFormat) -> None:
     """
     handler = logging.StreamHandler()
     handler.setFormatter(formatter(log_format))
+    handler.addFilter(add_fields)
     logging.basicConfig(level=level.upper(), handlers=[handler])
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(max(logging.INFO, logging.getLogger().level))
+
+
+def add_fields(record: logging.LogRecord) -> bool:
+    """Add the fields of the present scope and span to a record, unless it has them. Returns True: it is logged."""
+    for name, value in {**scope.fields(), **tracing.ids()}.items():
+        record.__dict__.setdefault(name, value)
+    return True
 
 
 def formatter(log_format: LogFormat) -> logging.Formatter:

@@ -29,7 +29,7 @@ from logitport_proto import (
     registry_pb2,
     registry_pb2_grpc,
 )
-from logitport_server import collector, descriptors, status_pages
+from logitport_server import collector, descriptors, status_pages, tracing
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
 from logitport_server.config import StartupError
 from logitport_server.executors import ProcessExecutor
@@ -75,6 +75,8 @@ _SWITCH_SECONDS = 0.0001
 _MAX_ADMISSION_THREADS = 64
 # Between two looks at the sessions that are to move.
 _POLL_SECONDS = 0.05
+# For the export of the last spans.
+_EXPORT_SECONDS = 3.0
 _SERVICES = (
     registry_pb2.DESCRIPTOR.services_by_name["ProcessorRegistry"].full_name,
     processing_pb2.DESCRIPTOR.services_by_name["LogitProcessing"].full_name,
@@ -195,6 +197,10 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc)
         address = endpoint.listen(self._grpc, self._config)
+        try:
+            tracing.configure(self._config.traces, self._config.trace_steps, address)
+        except ValueError as error:
+            raise StartupError(str(error)) from error
         metrics_port = None
         if self._config.metrics_listen is not None:
             with binding("--metrics-listen", self._config.metrics_listen):
@@ -253,8 +259,10 @@ class Server:
         running += self._threads.close() + self._admission_threads.close()
         self._executor.close()
         if self._poller is not None:
-            self._poller.close()
+            # After the calls, because they may have quarantined a processor.
+            await asyncio.to_thread(self._poller.close)
         self._store.close()
+        await asyncio.to_thread(tracing.shut_down, _EXPORT_SECONDS)
         return running
 
     def _open_session(self, opening: processing_pb2.OpenSession, principal: Principal) -> EngineSession:

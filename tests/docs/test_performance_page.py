@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
-from benchmarks import publish, report
+from benchmarks import publish, report, traces
 from benchmarks.fleet import publish as fleet
 from benchmarks.hostile import publish as hostile
 
@@ -26,6 +27,11 @@ def test_each_page_has_its_part_of_the_latest_results(page: str, names: set[str]
     assert shown == {name: texts[name] for name in names}, (
         "run `make bench-publish`, `hostile-publish` or `bench-fleet-publish`"
     )
+
+
+def test_the_table_of_traces_is_the_latest() -> None:
+    latest = max((ROOT / "benchmarks" / "results" / "traces").iterdir(), key=lambda path: path.stem[-10:])
+    assert traces.table(json.loads(latest.read_text())) in PAGE, "copy what `make bench-traces` prints"
 
 
 def test_the_picture_is_committed() -> None:

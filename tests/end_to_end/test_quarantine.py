@@ -15,6 +15,7 @@ from logitport_server.access import new_token
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from tests.conftest import RunningServer
 
@@ -81,3 +82,17 @@ def test_crashes_of_a_stranger_do_not_evict_a_quarantine(clients: dict[str, Clie
     assert isinstance(failure(clients["victim"], "author/also-leaves"), ProcessorQuarantined)
     assert isinstance(failure(clients["stranger"], crashing(CRASHES - 1)), ProcessorQuarantined)
     assert failure(clients["author"], "author/also-leaves") is None
+
+
+def test_a_quarantine_just_before_the_end_is_stored(
+    serving: Callable[..., AbstractContextManager[RunningServer]], tmp_path: Path
+) -> None:
+    """The server ends before it would have stored the quarantine at its next poll."""
+    options = ("--store", str(tmp_path / "store"), "--enable-custom-logit-processor", "--quarantine-after", "1")
+    with serving(*options) as server, Client(server.target, timeout=300) as client:
+        digest = client.register(Leaves, name="team/leaves").digest
+        assert type(failure(client, "team/leaves", leave=True)) is ProcessorFailed
+        assert server.stop() == 0
+    with serving(*options) as server, Client(server.target, timeout=300) as client:
+        assert "quarantine-after" in client.processor(digest).quarantined
+        assert isinstance(failure(client, "team/leaves"), ProcessorQuarantined)

@@ -27,6 +27,11 @@ class Bans(EditProcessor):
         edits.deny([1])
 
 
+class Leaves(EditProcessor):
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        os._exit(1)
+
+
 def record(**fields: object) -> logging.LogRecord:
     made = logging.LogRecord("logitport_server.x", logging.WARNING, "", 0, "lost %s\n%s", ("ünï", "two"), None)
     made.__dict__.update(fields)
@@ -67,14 +72,18 @@ def test_a_server_logs_events_as_json(
     serving: Callable[..., AbstractContextManager[RunningServer]],
 ) -> None:
     """Each line of stderr is an object; sessions, registrations and refusals have their fields."""
-    with serving("--log-format", "json", "--log-level", "INFO", "--enable-custom-logit-processor") as server:
+    options = ("--log-format", "json", "--log-level", "Debug", "--enable-custom-logit-processor")
+    with serving(*options, "--quarantine-after", "1") as server:
         with Client(server.target) as client:
             digest = client.register(Bans, name="team/bans").digest
             with client.session(vocab_size=8, engine="tëst 1") as session:
                 handle = session.add(Request([1], processors=[("team/bans", {})]))
                 session.step({handle: []}).apply(np.zeros((1, 8), np.float32))
+                wrong = [("disallowed_tokens", {"token_ids": "x"})]
                 with pytest.raises(InvalidParams):
-                    session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": "x"})]))
+                    session.add(Request([1], processors=wrong, request_id="rëq\n1"))
+                leaving = session.add(Request([1], processors=[(Leaves.to_str(), {})]))
+                session.step({leaving: []}).apply(np.zeros((1, 8), np.float32), check=False)
             client.delete("team/bans")
         wait_until(lambda: "session_closed" in server.log.read_text())
         lines = [json.loads(line) for line in server.log.read_text().splitlines()]
@@ -85,7 +94,13 @@ def test_a_server_logs_events_as_json(
     assert events["session_closed"]["seconds"] >= 0
     assert events["requests_refused"]["session"] == opened["session"]
     assert events["requests_refused"]["code"] == "INVALID_PARAMS"
+    assert events["requests_refused"]["request_id"] == "rëq\n1"
+    for event in ("session_opened", "session_closed", "requests_refused", "worker_lost", "quarantined"):
+        assert events[event]["session"] == opened["session"]
+        assert events[event]["engine"] == opened["engine"]
+        assert events[event]["principal"] == ""
     assert events["processor_registered"]["processor"] == digest
     assert events["processor_registered"]["processor_name"] == "team/bans"
     assert events["processor_deleted"]["processor"] == "team/bans"
-    assert {line["level"] for line in lines} <= {"INFO", "WARNING"}
+    assert {line["level"] for line in lines} == {"DEBUG", "INFO", "WARNING", "ERROR"}
+    assert {line["logger"].partition("_")[0] for line in lines} == {"logitport"}, "libraries write lines of their own"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Union
 
+from logitport import trace_context
 from logitport.core.history import extend_crc
 from logitport.errors import InternalError, InvalidArgument, InvalidTokenId, UnknownRequest
 from logitport.programs.request_tokens import RequestTokens
@@ -41,11 +42,13 @@ class Handle:
         crc: checksum of the history.
         processed: whether a processor has received logits of it, and state with them.
         removed: whether the session has dropped it.
+        trace: the trace in which it was added, as headers; see `trace_context`.
     """
 
     __slots__ = (
         *("_message", "crc", "follows_from_history", "generation", "history", "processed", "processors", "programs"),
-        *("programs_on_server", "reads_logits", "removed", "request_id", "sends_logits", "skips", "slot", "tokens"),
+        *("programs_on_server", "reads_logits", "removed", "request_id", "sends_logits", "skips", "slot"),
+        *("tokens", "trace"),
     )
 
     def __init__(self, slot: int, generation: int, request: Request) -> None:
@@ -66,6 +69,7 @@ class Handle:
         self.sends_logits = False
         self.processed = False
         self.removed = False
+        self.trace = trace_context.headers()
 
     @property
     def params(self) -> list[bytes]:
@@ -209,6 +213,7 @@ def add_frames(handles: Sequence[Handle], *, in_background: bool = False) -> Ite
             generation=handle.generation,
             request=handle.to_proto(),
             programs_on_server=handle.programs_on_server,
+            **handle.trace,
         )
         size_bytes += frame.requests[-1].ByteSize()
         if size_bytes > _LARGE_BYTES:

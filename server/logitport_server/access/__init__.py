@@ -4,6 +4,7 @@ from logitport_server.access.authentication import Authenticator
 from logitport_server.access.guard import Guard, current_call
 from logitport_server.access.messages import SMALL_BYTES, Unparsed, parse, parsed
 from logitport_server.access.quotas import Quotas
+from logitport_server.access.spans import rpc_attributes
 from logitport_server.access.stalls import stall_limit
 from logitport_server.access.tokens import TokenFile, new_token
 
@@ -18,5 +19,6 @@ __all__ = [
     "new_token",
     "parse",
     "parsed",
+    "rpc_attributes",
     "stall_limit",
 ]

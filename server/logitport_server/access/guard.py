@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from logitport.errors import InvalidArgument, LogitportError, NotAuthenticated, 
 from logitport_server.access import messages
 from logitport_server.access.grpc_errors import statuses
 from logitport_server.access.open_calls import OpenCalls
+from logitport_server.access.spans import call_span
 from logitport_server.access.stalls import stall_limit
 from logitport_server.principals import ADMIN, APPLY, REGISTER
 
@@ -143,8 +145,11 @@ class Guard(grpc.aio.ServerInterceptor):
         assert task is not None  # noqa: S101 - a coroutine always runs in one
         call = await self._admit(task, method, context)
         current_call.set(call)
+        # A span is exported when it ends. A session may last for days, so `SessionStream` makes spans of its parts.
+        span = nullcontext() if method == _SESSION else call_span(method, context, call.principal)
         try:
-            await self._answer(handler, requests, context)
+            with span:
+                await self._answer(handler, requests, context)
         except asyncio.CancelledError:
             if task in self._ending:
                 raise self._ending[task] from None
@@ -160,8 +165,10 @@ class Guard(grpc.aio.ServerInterceptor):
     async def _admit(self, task: asyncio.Task[Any], method: str, context: Context) -> Call:
         """Authenticate the caller and check its quotas. Raises NotAuthenticated, NotPermitted, LimitExceeded."""
         authenticate = partial(self._authenticate, method, context)
+        fields = {"event": "call_refused", "method": method}
         try:
             principal = authenticate()
+            fields["principal"] = principal.name
             await self._quotas.check_rate(principal)
             begin = self._quotas.begin_session if method == _SESSION else self._quotas.begin_call
             # Authenticate again: access may have changed during the await. From here on `refresh` covers this call.
@@ -173,7 +180,7 @@ class Guard(grpc.aio.ServerInterceptor):
                 method,
                 context.peer(),
                 error,
-                extra={"event": "call_refused", "method": method, "error": type(error).__name__},
+                extra={**fields, "error": type(error).__name__},
             )
             raise
         self._running[task] = (call.principal, authenticate)

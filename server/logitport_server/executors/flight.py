@@ -54,6 +54,7 @@ class RemoteCall:
         error: why the call failed; `NotStarted` if it may be repeated.
         splittable: whether calls with fewer rows may succeed where this call has failed.
         seconds: how long the server has waited for the reply; None if the call has not begun.
+        ended: value of `perf_counter` when the call ended.
     """
 
     def __init__(self, dialect: InWorker, states: Sequence[Any], logits: torch.Tensor | None) -> None:
@@ -65,14 +66,17 @@ class RemoteCall:
         self.error: BaseException | None = None
         self.splittable = True
         self.seconds: float | None = None
+        self.ended = 0.0
 
     def succeed(self, result: Any) -> None:
         """End the call with a result."""
         self.result = result
+        self.ended = time.perf_counter()
 
     def fail(self, error: BaseException) -> None:
         """End the call with an error. The first error counts."""
         self.error = self.error or error
+        self.ended = time.perf_counter()
 
 
 class Flight:

@@ -14,12 +14,12 @@ logger = logging.getLogger(__name__)
 # A quarantine is stored at the next poll of its server, and read at the next poll of the others. Both, with the time of
 # reading, take less than 3 s.
 INTERVAL_SECONDS = 1.0
-# A poll that waits for a network is left behind: the thread is a daemon.
-_JOIN_SECONDS = 1.0
+# Time for the last call. One that waits for a network is left behind: the thread is a daemon.
+_LAST_SECONDS = 3.0
 
 
 class Poller:
-    """Calls a function at intervals, on a thread of its own.
+    """Calls a function at intervals, and once more at the end, on a thread of its own.
 
     Args:
         poll: the function. An exception is logged, and the next call follows after the interval.
@@ -36,15 +36,22 @@ class Poller:
         """Start the thread."""
         self._thread.start()
 
-    def close(self) -> None:
-        """Stop the thread. Does not wait long for a call in progress. Does nothing if it was not started."""
+    def close(self, seconds: float = _LAST_SECONDS) -> None:
+        """Call the function a last time, and stop the thread. Does nothing if it was not started.
+
+        Args:
+            seconds: how long to wait for the call in progress and the last one.
+        """
         self._stopping.set()
         if self._thread.is_alive():
-            self._thread.join(_JOIN_SECONDS)
+            self._thread.join(seconds)
 
     def _run(self) -> None:
-        while not self._stopping.wait(self._interval_seconds):
+        while True:
+            is_last = self._stopping.wait(self._interval_seconds)
             try:
                 self._poll()
             except Exception:
-                logger.exception("the registry could not be synchronized with the store; trying again")
+                logger.exception("the registry could not be synchronized with the store")
+            if is_last:
+                return

@@ -48,6 +48,7 @@ class ActiveRequest:
         skip: whether the request continues without its processors after a failure.
         greedy: whether the engine samples the largest logit of its rows.
         failure: the error it failed with, or None.
+        trace: the span in which it was admitted, as `Span.context`; None if it has none.
     """
 
     __slots__ = (
@@ -63,6 +64,7 @@ class ActiveRequest:
         "reads_logits",
         "skip",
         "slot",
+        "trace",
     )
 
     def __init__(
@@ -75,6 +77,7 @@ class ActiveRequest:
         skip: bool,
         greedy: bool = False,
     ) -> None:
+        self.trace: object = None
         self.slot = slot
         self.generation = generation
         self.history = history

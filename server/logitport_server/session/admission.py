@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ import orjson
 from logitport.core.history import History
 from logitport.errors import InvalidArgument, InvalidParams, InvalidTokenId, LimitExceeded, ProcessorTimedOut
 from logitport_proto import common_pb2
+from logitport_server import tracing
 from logitport_server.dialects import RequestContext, failures
 from logitport_server.dialects.base import is_greedy
 from logitport_server.session.active_request import ActiveRequest, ChainEntry
@@ -20,7 +21,7 @@ from logitport_server.session.columns import too_many_tokens
 from logitport_server.turns import Aside, Released, pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from logitport.errors import LogitportError
@@ -46,8 +47,16 @@ class _Link(NamedTuple):
     params_bytes: int
 
     def start(self, context: RequestContext) -> None:
-        """Build its state."""
-        with _turn(self.entry.dialect, self.params_bytes):
+        """Build its state from the history. Raises LogitportError."""
+        attributes: tracing.Attributes = {
+            "processor": self.entry.dialect.name,
+            "tokens": len(context.history),
+        }
+        with (
+            tracing.span("history replay", attributes),
+            _failures_of(self.entry),
+            _turn(self.entry.dialect, self.params_bytes),
+        ):
             self.entry.state = self.entry.dialect.start(context, self.params)
 
 
@@ -146,37 +155,36 @@ class Admission:
             with Aside() if params_bytes > _LARGE_PARAMS_BYTES else nullcontext():
                 params = json_object(call.params, f"params of processor {place} ({label})")
             dialect = None
-            try:
-                check_deadline()
-                if _is_pinned(self._pinned, place, label):
-                    dialect = self._pinned[place].dialect.on_server
-                else:
-                    with Released():  # it may wait for a worker or for the store
-                        dialect = host(call.processor, self.tenant, place)
-                check_deadline()
-                with _turn(dialect, params_bytes):
-                    dialect.validate(params, self._sampling_params, self._context.caller)
-                checked.append(_Link(ChainEntry(dialect, None, label), params, params_bytes))
-                pause()
-            except BaseException as error:
-                if dialect is None:
-                    raise failures.of_processor(error, label) from error
-                raise _failure_of(error, dialect, label) from error
+            with tracing.span("processor load", {"processor": label}) as span:
+                try:
+                    check_deadline()
+                    if _is_pinned(self._pinned, place, label):
+                        dialect = self._pinned[place].dialect.on_server
+                    else:
+                        with Released():  # it may wait for a worker or for the store
+                            dialect = host(call.processor, self.tenant, place)
+                    span.set("processor", dialect.name)
+                    check_deadline()
+                    with _turn(dialect, params_bytes):
+                        dialect.validate(params, self._sampling_params, self._context.caller)
+                    checked.append(_Link(ChainEntry(dialect, None, label), params, params_bytes))
+                    pause()
+                except BaseException as error:
+                    if dialect is None:
+                        raise failures.of_processor(error, label) from error
+                    raise _failure_of(error, dialect, label) from error
         if self._engine_runs_programs:
             _leave_programs_to_engine([link.entry for link in checked])
         # States last: while a worker has one, classes are loaded and parameters are checked in a second process.
         for link in checked:
-            entry = link.entry
-            try:
+            with _failures_of(link.entry):
                 check_deadline()
-                if in_background and not entry.dialect.isolated:
-                    self._unstarted.append(link)
-                else:
-                    link.start(self._context)
-                self._chain.append(entry)
-                pause()
-            except BaseException as error:
-                raise _failure_of(error, entry.dialect, entry.label) from error
+            if in_background and not link.entry.dialect.isolated:
+                self._unstarted.append(link)
+            else:
+                link.start(self._context)
+            self._chain.append(link.entry)
+            pause()
 
     def finish(self) -> ActiveRequest:
         """Build the states that `load` left, and return the request. Runs between the steps of the session.
@@ -185,11 +193,8 @@ class Admission:
             LogitportError: a processor raises.
         """
         for link in self._unstarted:
-            try:
-                link.start(self._context)
-                pause()
-            except BaseException as error:
-                raise _failure_of(error, link.entry.dialect, link.entry.label) from error
+            link.start(self._context)
+            pause()
         return ActiveRequest(
             self.slot,
             self.generation,
@@ -281,6 +286,15 @@ def _turn(dialect: Dialect, params_bytes: int) -> AbstractContextManager[None]:
     if dialect.isolated or dialect.shipped or dialect.takes_long:
         return Released()
     return Aside() if params_bytes > _LARGE_PARAMS_BYTES else nullcontext()
+
+
+@contextmanager
+def _failures_of(entry: ChainEntry) -> Iterator[None]:
+    """Context in which any exception is a failure of this processor."""
+    try:
+        yield
+    except BaseException as error:
+        raise _failure_of(error, entry.dialect, entry.label) from error
 
 
 def _failure_of(error: BaseException, dialect: Dialect, label: str) -> LogitportError:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from logitport.errors import InvalidArgument, InvalidLogits, LimitExceeded
 from logitport_proto import common_pb2, processing_pb2
+from logitport_server import tracing
+from logitport_server.session.step_trace import StepTrace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,5 +60,9 @@ def apply(
     response = processing_pb2.ApplyResponse(failures=admission.failures)
     for refused in response.failures:
         refused.skipped = message.requests[refused.slot].on_error == common_pb2.ON_ERROR_SKIP
+    if tracing.current().is_recorded:
+        session.step_trace = StepTrace()
     session.apply(message.logits, num_rows, rows_per_request, response)
+    if session.step_trace is not None:
+        session.step_trace.make_spans()
     return response

@@ -76,6 +76,11 @@ class StepBatch:
         self.logits_free = Rows(parts[False], greedy=greedy)
         self._logits_reading = Rows(parts[True], greedy=greedy)
 
+    @property
+    def traces(self) -> list[object]:
+        """The spans in which the requests were admitted, as `Span.context`, of those that have one."""
+        return [request.trace for request in self._requests if request is not None and request.trace is not None]
+
     def synchronize(self, columns: StepColumns, outcome: StepOutcome) -> dict[ActiveRequest, Sequence[int]]:
         """Bring every history up to date; a request fails if its history cannot be updated.
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from logitport_server.dialects.base import EditsResult
     from logitport_server.session.active_request import ActiveRequest
     from logitport_server.session.grouping import Group, Row
+    from logitport_server.session.step_trace import StepTrace
 
 
 _MANY_GROUPS = 64
@@ -40,11 +41,13 @@ class StepOutcome:
         succeeded: the groups with successful calls, in order, with the edits of their rows (none if logits-reading).
         failures: the requests that failed in this step, by slot.
         spending: what the step has spent its time on.
+        trace: the record of the calls, if the step has spans.
     """
 
     succeeded: list[tuple[Group, EditsResult]] = field(default_factory=list)
     failures: dict[int, Failed] = field(default_factory=dict)
     spending: Spending = field(default_factory=Spending)
+    trace: StepTrace | None = None
     _edits: dict[int, RowEdits] | None = field(default=None, init=False)
 
     def fail(self, request: ActiveRequest, error: LogitportError) -> None:
@@ -52,6 +55,19 @@ class StepOutcome:
         request.fail(error)
         self.failures[request.slot] = Failed(error, request.skip)
         self._edits = None
+
+    def spend(self, group: Group, rows: int, seconds: float, ended: float) -> None:
+        """Add the time of a call to that of its processor.
+
+        Args:
+            group: the processor.
+            rows: number of rows of the call.
+            seconds: how long it took.
+            ended: value of `perf_counter` at its end.
+        """
+        self.spending.add(group.dialect.name, seconds)
+        if self.trace is not None:
+            self.trace.add(group, rows, ended, seconds)
 
     @property
     def applied(self) -> Counter[str]:

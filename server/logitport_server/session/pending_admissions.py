@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from logitport_server.session.admission import Admission
+    from logitport_server.session.admission_trace import AdmissionTrace
 
 
 class Submit(Protocol):
@@ -34,6 +36,8 @@ class PendingAdmission:
         admission: the request.
         load: the part of the admission that takes long. Raises LogitportError.
         arrived_at: on the monotonic clock, in seconds.
+        trace: its span.
+        context: the variables with which `load` runs.
         error: why the request is refused; None if it is not, or not yet.
         future: the work, once it was submitted.
         ended: whether `load` has returned or raised.
@@ -44,6 +48,8 @@ class PendingAdmission:
     admission: Admission
     load: Callable[[], None]
     arrived_at: float
+    trace: AdmissionTrace
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
     error: LogitportError | None = None
     future: Future[None] | None = None
     ended: bool = False
@@ -106,10 +112,10 @@ class PendingAdmissions:
             pending = self._by_slot.get(slot)
             return None if pending is None else pending.admission.generation
 
-    def begin(self, admission: Admission, load: Callable[[], None]) -> None:
+    def begin(self, admission: Admission, load: Callable[[], None], trace: AdmissionTrace) -> None:
         """Admit a request in the background. A pending admission of its slot is cancelled."""
         admission.detach()
-        pending = PendingAdmission(admission, load, time.monotonic())
+        pending = PendingAdmission(admission, load, time.monotonic(), trace)
         with self._lock:
             self._cancel(admission.slot)
             self._by_slot[admission.slot] = pending
@@ -140,6 +146,7 @@ class PendingAdmissions:
         with self._lock:
             for pending in self._by_slot.values():
                 pending.cancelled = True
+                pending.trace.cancelled()
             self._by_slot.clear()
             self._bytes = 0
             self._ended.clear()
@@ -158,6 +165,7 @@ class PendingAdmissions:
             return
         self._bytes -= pending.admission.chain_bytes
         pending.cancelled = True
+        pending.trace.cancelled()
         if pending.ended:
             self._ended.remove(pending)
             return
@@ -199,7 +207,7 @@ class PendingAdmissions:
         while queue:
             pending = queue[0]
             try:
-                pending.future = self._submit(self._principal, partial(self._run, pending))
+                pending.future = self._submit(self._principal, partial(pending.context.run, self._run, pending))
             except RuntimeError as error:  # the server is shutting down
                 pending.begin()
                 pending.error = LimitExceeded(f"the admission cannot begin: {error}; add the request again later")

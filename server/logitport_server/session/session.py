@@ -22,6 +22,7 @@ from logitport_proto import common_pb2, processing_pb2
 from logitport_server import defects
 from logitport_server.principals import ANONYMOUS, Party
 from logitport_server.session.admission import Admission, check_limits, check_token_ids
+from logitport_server.session.admission_trace import AdmissionTrace
 from logitport_server.session.batch import StepBatch
 from logitport_server.session.columns import (
     StepColumns,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from logitport_server.registry.registry import Registry
     from logitport_server.session.active_request import ActiveRequest
     from logitport_server.session.pending_admissions import Submit
+    from logitport_server.session.step_trace import StepTrace
     from logitport_server.shared_memory.regions import Region
 
 # These fields are sent to workers with every request.
@@ -103,6 +105,9 @@ class EngineSession:
         principal: the caller that opened it.
         reply_deadlines: the deadlines to state to the engine.
         spending: what the last step, or part of a step, has spent its time on.
+        trace: the span of its opening, as `Span.context`.
+        step_trace: the record of the next step, or part of it, for its spans; None if it has none.
+        first_refused: fields for log records about the first request that the last `add` has refused; {} for none.
     """
 
     def __init__(
@@ -153,6 +158,9 @@ class EngineSession:
         self._limits = limits
         self._max_draft_tokens = opening.max_draft_tokens
         self.principal = principal
+        self.trace: object = None
+        self.step_trace: StepTrace | None = None
+        self.first_refused: dict[str, str] = {}
         self._device = device
         self._requests: dict[int, ActiveRequest] = {}
         # Length of the longest chain since the session last had no request.
@@ -208,20 +216,24 @@ class EngineSession:
 
         A frame for admissions in the background also reports those that have ended.
         """
+        self.first_refused = {}
         reads_logits, pending = bytearray(), bytearray()
         for addition in frame.requests:
             request, in_background = None, False
-            try:
-                admission = self._check(addition)
-                in_background = frame.in_background and self._may_continue_in_background(admission, addition)
-                load = partial(admission.load, self._processors.host, self._limits.load_timeout_seconds)
-                if in_background:
-                    self._pending_admissions.begin(admission, partial(load, in_background=True))
-                else:
-                    load()
-                    request = admission.finish()
-            except LogitportError as error:
-                reply.failures.append(common_pb2.Failure(slot=addition.slot, error=to_proto(error)))
+            trace = AdmissionTrace(addition, self.trace)
+            with trace:
+                try:
+                    admission = self._check(addition)
+                    in_background = frame.in_background and self._may_continue_in_background(admission, addition)
+                    load = partial(admission.load, self._processors.host, self._limits.load_timeout_seconds)
+                    if in_background:
+                        self._pending_admissions.begin(admission, partial(load, in_background=True), trace)
+                    else:
+                        load()
+                        request = self._finish(admission, trace)
+                except LogitportError as error:
+                    reply.failures.append(common_pb2.Failure(slot=addition.slot, error=to_proto(error)))
+                    self._note_refused(trace, error)
             chain = reply.chains.add()
             if request is not None:
                 describe_chain(request, chain)
@@ -268,6 +280,9 @@ class EngineSession:
         self._check_size(frame)
         self._expected_requests = 0
         batch = self._batch_for(frame)
+        if self.step_trace is not None:
+            self.step_trace.rows = len(batch.layout.rows)
+            self.step_trace.requests = batch.traces
         columns = StepColumns.read(frame, batch.layout, self.vocab_size, self._limits.max_tokens_per_request)
         self._check_new_ids(columns, batch)
         outcome = self._begin_outcome()
@@ -304,6 +319,8 @@ class EngineSession:
                 received = self._decode(frame.logits, step_rows if whole_step else len(pending))
                 logits = received.to(self._device, non_blocking=True)  # blocks nevertheless if the memory is not pinned
             self._pending = (Rows(), 0, {})
+            if self.step_trace is not None:
+                self.step_trace.rows = len(pending)
             outcome = self._begin_outcome()
             region = self.regions.region(frame.logits)
             if region is not None and logits is received:
@@ -338,7 +355,7 @@ class EngineSession:
         write_outcome(reply, outcome, outcome.all_denied(self.vocab_size))
 
     def _begin_outcome(self) -> StepOutcome:
-        outcome = StepOutcome()
+        outcome = StepOutcome(trace=self.step_trace)
         self.spending = outcome.spending
         return outcome
 
@@ -408,18 +425,30 @@ class EngineSession:
         for pending in self._pending_admissions.take_ended():
             ended = reply.ended.add(slot=pending.admission.slot, generation=pending.admission.generation)
             self._admitted.queue_seconds.append(pending.queue_seconds)
-            try:
-                if pending.error is not None:
-                    raise pending.error
-                request = pending.admission.finish()
-                self._join(request, reply)
-            except LogitportError as error:
-                ended.error.CopyFrom(to_proto(error))
-            except Exception as error:  # noqa: BLE001 - the other admissions must be reported
-                ended.error.CopyFrom(to_proto(defects.to_error(error, f"the admission of slot {ended.slot}")))
-            else:
-                ended.reads_logits = request.reads_logits
-                describe_chain(request, ended.chain)
+            with pending.trace:
+                try:
+                    if pending.error is not None:
+                        raise pending.error
+                    request = self._finish(pending.admission, pending.trace)
+                    self._join(request, reply)
+                except Exception as error:  # noqa: BLE001 - the other admissions must be reported
+                    what = f"the admission of slot {ended.slot}"
+                    refusal = error if isinstance(error, LogitportError) else defects.to_error(error, what)
+                    ended.error.CopyFrom(to_proto(refusal))
+                    self._note_refused(pending.trace, refusal)
+                else:
+                    ended.reads_logits = request.reads_logits
+                    describe_chain(request, ended.chain)
+
+    def _finish(self, admission: Admission, trace: AdmissionTrace) -> ActiveRequest:
+        request = admission.finish()
+        request.trace = trace.span
+        trace.admitted(replaces=admission.slot in self._requests, tokens=len(request.history))
+        return request
+
+    def _note_refused(self, trace: AdmissionTrace, error: LogitportError) -> None:
+        self.first_refused = self.first_refused or trace.log_fields
+        trace.refused(error)
 
     def _check_size(self, columns: processing_pb2.Step | processing_pb2.RemoveRequests) -> None:
         """Check the size of a frame: unpacked columns take many times their size. Raises LimitExceeded."""

@@ -84,20 +84,22 @@ class _Timed:
         seconds: how long it took, after its end.
     """
 
-    __slots__ = ("_began", "_group", "_outcome", "seconds")
+    __slots__ = ("_began", "_group", "_outcome", "_rows", "seconds")
 
-    def __init__(self, group: Group, outcome: StepOutcome) -> None:
+    def __init__(self, group: Group, outcome: StepOutcome, rows: int) -> None:
         self._group = group
         self._outcome = outcome
+        self._rows = rows
 
     def __enter__(self) -> _Timed:
         self._began = perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.seconds = perf_counter() - self._began
+        ended = perf_counter()
+        self.seconds = ended - self._began
         if self._group.dialect.engine_program is None:
-            self._outcome.spending.add(self._group.dialect.name, self.seconds)
+            self._outcome.spend(self._group, self._rows, self.seconds, ended)
 
 
 def _call_all(
@@ -155,7 +157,7 @@ def _process(group: Group, logits: torch.Tensor, outcome: StepOutcome, time: Ste
     is_program = group.dialect.row_safe
     if is_program:
         group.dialect.seconds = time.for_calls()
-    with Released(), torch.no_grad(), _Timed(group, outcome) as timed:
+    with Released(), torch.no_grad(), _Timed(group, outcome, len(group.rows)) as timed:
         result = group.dialect.process(group.states, _select(group, logits))
     if is_program:
         time.spend(timed.seconds)
@@ -171,16 +173,16 @@ def _edit(group: Group, outcome: StepOutcome) -> tuple[EditsResult, Mapping[int,
     dialect, states = group.dialect, group.states
     if dialect.shipped or dialect.takes_long:
         # It may wait, or run for long; then other principals must not wait for its turn to end.
-        with Released(), _Timed(group, outcome):
+        with Released(), _Timed(group, outcome, len(states)):
             return dialect.edit(states), dialect.failed
     if len(states) <= _MAX_ROWS_PER_CALL or dialect.takes_drafts:  # `drafts` belong to the rows of the whole call
-        with _Timed(group, outcome):
+        with _Timed(group, outcome, len(states)):
             return dialect.edit(states), dialect.failed
     edits: list[RowEdits] = []
     failed: dict[int, BaseException] = {}
     for begin in range(0, len(states), _MAX_ROWS_PER_CALL):
         part = States(states[begin : begin + _MAX_ROWS_PER_CALL])
-        with _Timed(group, outcome):
+        with _Timed(group, outcome, len(part)):
             edits += by_row(dialect.edit(part), len(part))
         failed |= {begin + index: error for index, error in dialect.failed.items()}
         pause()
@@ -197,7 +199,7 @@ def _conclude(
 ) -> list[Group]:
     """Record the result of a call in a worker. Returns the groups to call again."""
     if call.seconds is not None:
-        outcome.spending.add(group.dialect.name, call.seconds)
+        outcome.spend(group, len(group.rows), call.seconds, call.ended)
     if isinstance(call.error, NotStarted):
         rest = _without_failed(group, call.failed, outcome)
         if not time.is_up:
@@ -228,6 +230,8 @@ def _split_or_fail(
     Returns:
         The groups to call again.
     """
+    if outcome.trace is not None:
+        outcome.trace.fail(group, of_dialect(error, group.dialect))
     if splittable and _can_split(group, error, time):
         return _halves(group)
     _fail_group(group, error, outcome)
@@ -282,7 +286,10 @@ def _fail_group(group: Group, error: BaseException, outcome: StepOutcome) -> Non
 def _fail_rows(group: Group, errors: Mapping[int, BaseException], outcome: StepOutcome) -> None:
     """Fail the requests of these rows, by index in the group."""
     for index, error in errors.items():
-        outcome.fail(group.rows[index].request, of_dialect(error, group.dialect))
+        failure = of_dialect(error, group.dialect)
+        outcome.fail(group.rows[index].request, failure)
+        if outcome.trace is not None:
+            outcome.trace.fail(group, failure)
 
 
 def _without_failed(group: Group, failed: Mapping[int, BaseException], outcome: StepOutcome) -> Group:

@@ -68,8 +68,9 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     async def Drain(self, request: admin_pb2.DrainRequest, context: Context) -> admin_pb2.DrainResponse:
         if not self._departures.is_draining:
-            caller = current_call.get().principal.display_name
-            logger.info("%s drains this server", caller, extra={"event": "drain_begun", "principal": caller})
+            caller = current_call.get().principal
+            fields = {"event": "drain_begun", "principal": caller.name}
+            logger.info("%s drains this server", caller.display_name, extra=fields)
             await self._leave()
         return admin_pb2.DrainResponse(
             sessions=self._departures.sessions, movable_sessions=self._departures.movable_sessions

@@ -70,17 +70,18 @@ class Refusals:
             return
         first = failures[0]
         logger.info(
-            "refused %d of %d requests of %s, and %d before that were not logged; the first, of slot %d: %s: %r",
+            "refused %d of %d requests of %s, and %d before that were not logged; the first, %sof slot %d: %s: %r",
             len(failures),
             requests,
             principal.display_name,
             unlogged,
+            f"{request_id!r} " if (request_id := log_fields.get("request_id")) else "",
             first.slot,
             common_pb2.ErrorCode.Name(first.error.code),
             first.error.message[:_MAX_REASON_LENGTH],
             extra={
                 "event": "requests_refused",
-                "principal": principal.display_name,
+                "principal": principal.name,
                 **log_fields,
                 "requests": len(failures) + unlogged,
                 "slot": first.slot,

@@ -14,6 +14,7 @@ import grpc
 from logitport import calls
 from logitport.errors import LogitportError
 from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
+from logitport_server import tracing
 from logitport_server.access import Unparsed, current_call, parsed, stall_limit
 from logitport_server.session.apply import apply
 from logitport_server.transports.departures import Departures
@@ -95,7 +96,7 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
                 principal.display_name,
                 kind,
                 message,
-                extra={"event": "registration_refused", "principal": principal.display_name, "error": kind},
+                extra={"event": "registration_refused", "principal": principal.name, "error": kind},
             )
             raise
         logger.info(
@@ -106,7 +107,7 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
             name or "nothing",
             extra={
                 "event": "processor_registered",
-                "principal": principal.display_name,
+                "principal": principal.name,
                 "processor": info.digest,
                 "processor_name": name,
             },
@@ -130,7 +131,7 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
             request.processor,
             extra={
                 "event": "processor_deleted",
-                "principal": principal.display_name,
+                "principal": principal.name,
                 "processor": request.processor,
             },
         )
@@ -187,6 +188,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
             with self._turns.of(principal.name):
                 queue_seconds = time.perf_counter() - started
                 response = apply(message, open_session)
+                tracing.current().set("failed_requests", len(response.failures))
                 reply = response.SerializeToString()
             seconds, session = time.perf_counter() - started, sessions[0]
             self._metrics.step(response, seconds, "unary", principal.name, session.spending, queue_seconds)
@@ -214,6 +216,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
             self._turns,
             self._departures,
             context.peer(),
+            tracing.of_metadata(context.invocation_metadata()),
         )
         self._sessions[call.principal.name] += 1
         try:

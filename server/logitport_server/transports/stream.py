@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 from logitport.errors import InvalidArgument, LogitportError, SessionClosed, to_proto
 from logitport_proto import common_pb2, processing_pb2
-from logitport_server import defects
-from logitport_server.access import SMALL_BYTES, parse
+from logitport_server import defects, tracing
+from logitport_server.access import SMALL_BYTES, parse, rpc_attributes
+from logitport_server.scope import Scope
 from logitport_server.transports.activity import SessionActivity
 from logitport_server.transports.departures import Departures
 from logitport_server.transports.refusals import Refusals
+from logitport_server.transports.step_spans import StepSpans
 from logitport_server.turns import Turns
 from logitport_server.version import VERSION
 
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
     from logitport_proto import admin_pb2
     from logitport_server.metrics import Metrics
-    from logitport_server.principals import Principal
     from logitport_server.session.session import EngineSession
     from logitport_server.transports.departures import Departure
     from logitport_server.transports.local_socket import LocalConnection, LocalSocketListener
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MAX_ENGINE_LENGTH = 100  # characters of an engine's name in the log
+_SESSION_ATTRIBUTES = rpc_attributes("logitport.v1.LogitProcessing/Session")
 _COMPUTING = ("add", "step", "logits", "get_programs")
 
 
@@ -48,6 +50,7 @@ class SessionStream:
         turns: divides the server's computing between principals; by default the stream has its own.
         departures: the open sessions, and which of them should move to another server.
         peer: gRPC's name for the engine's end of the connection.
+        trace: the trace of the engine in which the session is opened; see `tracing.of_metadata`.
 
     Attributes:
         descriptors: the file descriptors to send with the last reply.
@@ -62,7 +65,10 @@ class SessionStream:
         turns: Turns | None = None,
         departures: Departures | None = None,
         peer: str = "",
+        trace: object = None,
     ) -> None:
+        self._trace = trace
+        self._spans = StepSpans()
         self._departures = departures or Departures()
         self._departure: Departure | None = None
         self._open_session = open_session
@@ -129,16 +135,19 @@ class SessionStream:
             error = InvalidArgument("this session uses its local transport, which is processing a frame; send it there")
             return processing_pb2.SessionResponse(seq=frame.seq, error=to_proto(error))
         try:
-            with self._turn(frame) if may_wait else nullcontext():
+            with Scope(self._log_fields), self._turn(frame) if may_wait else nullcontext():
                 return self._answer(frame, transport, arrived)
         finally:
             self._processing.release()
 
     def record(self) -> None:
-        """Update the metrics of the last reply, once. Called after it was sent, because the engine waits for it."""
+        """Record the metrics and spans of the last reply, once. Called after it was sent: the engine waits for it."""
         update, self._update_metrics = self._update_metrics, None
         if update is not None:
             update()
+        if self._spans.is_due:
+            with Scope(self._log_fields):
+                self._spans.export()
 
     def close(self) -> None:
         """End the session with its gRPC stream. A frame on the local transport still gets its reply."""
@@ -197,6 +206,7 @@ class SessionStream:
             reply.error.CopyFrom(to_proto(error))
         except Exception as error:  # noqa: BLE001 - only this frame fails
             reply.error.CopyFrom(to_proto(defects.to_error(error, f"frame {frame.seq}")))
+        self._spans.end(reply)
         self._last = _duplicate_error(reply) if reply.WhichOneof("frame") == "logits" else reply
         return reply
 
@@ -210,13 +220,16 @@ class SessionStream:
         if self._session is not None:
             self._metrics.session_closed(self._session)
             seconds = time.monotonic() - self._opened_at
-            logger.info(
-                "closed session %s of %s, engine %r, after %.0f s",
-                *self._log_fields.values(),
-                seconds,
-                extra={"event": "session_closed", "seconds": round(seconds, 3), **self._log_fields},
-            )
-            self._session.close()
+            with Scope(self._log_fields), tracing.span("session close", {"seconds": seconds}, parent=self._trace):
+                logger.info(
+                    "closed session %s of %s, engine %r, after %.0f s",
+                    self._log_fields["session"],
+                    self._session.principal.display_name,
+                    self._log_fields["engine"],
+                    seconds,
+                    extra={"event": "session_closed", "seconds": round(seconds, 3), **self._log_fields},
+                )
+                self._session.close()
             self._session = None
         if self._departure is not None:
             self._departure.close()
@@ -231,7 +244,8 @@ class SessionStream:
         started = time.perf_counter()
         kind = frame.WhichOneof("frame")
         if kind == "open":
-            self._open(frame.open, reply.opened)
+            with tracing.span("session open", _SESSION_ATTRIBUTES, parent=self._trace, is_call=True) as span:
+                self._open(frame.open, reply.opened, span)
             return
         session = self._session
         if session is None:
@@ -239,19 +253,21 @@ class SessionStream:
         if self._connection is not None and transport != "local":
             raise InvalidArgument("this session uses its local transport; send the frame there")
         if kind == "step":
+            session.step_trace = self._spans.begin_step(transport)
             session.step(frame.step, reply.edits)
             if self._activity is not None:
                 self._activity.record_step()
             reply.edits.should_move = self._departure is not None and self._departure.should_move
             self._measured(reply.edits, arrived, started, transport, session)
         elif kind == "logits":
+            session.step_trace = self._spans.begin_logits()
             session.edit_logits(frame.logits, reply.logits)
             memory = session.regions.memory(frame.logits.logits)
             self._measured(reply.logits, arrived, started, transport, session, memory)
         elif kind == "add":
             session.add(frame.add, reply.added)
             self._metrics.admitted(session.take_admitted(), started - arrived)
-            self._record_refusals(session.principal, reply.added, len(frame.add.requests))
+            self._record_refusals(session, reply.added, len(frame.add.requests))
         elif kind == "get_programs":
             session.get_programs(frame.get_programs, reply.programs)
             reply.programs.SetInParent()
@@ -266,14 +282,15 @@ class SessionStream:
             kinds = ", ".join(option.name for option in frame.DESCRIPTOR.oneofs_by_name["frame"].fields)
             raise InvalidArgument(f"a frame must set one of {kinds}")
 
-    def _record_refusals(self, principal: Principal, added: processing_pb2.RequestsAdded, requests: int) -> None:
+    def _record_refusals(self, session: EngineSession, added: processing_pb2.RequestsAdded, requests: int) -> None:
         """Record the refused requests of a frame, and those whose admission has ended in the background."""
         refused = [
             common_pb2.Failure(slot=ended.slot, error=ended.error) for ended in added.ended if ended.HasField("error")
         ]
         pending = added.pending.count(1)  # they are recorded when their admission has ended
+        fields = {**self._log_fields, **session.first_refused}
         self._refusals.record(
-            principal, [*added.failures, *refused], requests - pending + len(added.ended), self._log_fields
+            session.principal, [*added.failures, *refused], requests - pending + len(added.ended), fields
         )
 
     def _measured(
@@ -307,12 +324,19 @@ class SessionStream:
             session.regions.close_region(frame.close_region.region_id)
             reply.region_closed.SetInParent()
 
-    def _open(self, opening: processing_pb2.OpenSession, opened: processing_pb2.SessionOpened) -> None:
+    def _open(
+        self, opening: processing_pb2.OpenSession, opened: processing_pb2.SessionOpened, span: tracing.Span
+    ) -> None:
         if self._session is not None:
             raise InvalidArgument("the session is open already; send OpenSession once, as the first frame")
         self._session = self._open_session(opening)
-        self._metrics.session_opened(self._session)
         opened.session_id = uuid.uuid4().hex
+        self._log_fields |= {
+            "session": opened.session_id,
+            "principal": self._session.principal.name,
+            "engine": opening.engine[:_MAX_ENGINE_LENGTH],
+        }
+        self._metrics.session_opened(self._session)
         self._activity = SessionActivity(self._session, opened.session_id, opening, self._peer)
         self._departure = self._departures.open(
             can_move=opening.can_move, describe=partial(self._describe, self._activity)
@@ -325,12 +349,16 @@ class SessionStream:
             opened.local_transport.device_uuid = self._session.regions.device_uuid
             self._token = opened.local_transport.access_token
         self._opened_at = time.monotonic()
-        self._log_fields = fields = {
-            "session": opened.session_id,
-            "principal": self._session.principal.display_name,
-            "engine": opening.engine[:_MAX_ENGINE_LENGTH],
-        }
-        logger.info("opened session %s of %s, engine %r", *fields.values(), extra={"event": "session_opened", **fields})
+        for name, value in self._log_fields.items():
+            span.set(name, value)
+        self._trace = self._session.trace = self._spans.session = span.context
+        logger.info(
+            "opened session %s of %s, engine %r",
+            self._log_fields["session"],
+            self._session.principal.display_name,
+            self._log_fields["engine"],
+            extra={"event": "session_opened", **self._log_fields},
+        )
 
 
 def _duplicate_error(reply: processing_pb2.SessionResponse) -> processing_pb2.SessionResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import threading
 from collections import Counter, OrderedDict
@@ -146,12 +147,12 @@ class Threads:
 
 
 async def on_thread(threads: Threads, work: Callable[[], T]) -> T:
-    """Run slow work of the current call on a thread.
+    """Run slow work of the current call on a thread, with the present context of variables.
 
     It counts as the call's work until it ends, even if the call is cancelled before.
     """
     call = current_call.get()
-    future = call.work = threads.submit(call.principal.name, work)
+    future = call.work = threads.submit(call.principal.name, partial(contextvars.copy_context().run, work))
     return await asyncio.wrap_future(future)
 
 

@@ -229,7 +229,14 @@ GOLDEN: dict[str, dict[str, Message]] = {
             13,
             add={
                 "requests": [
-                    {"slot": 6, "generation": 4, "request": {"processors": [SHIPPED]}, "programs_on_server": True}
+                    {
+                        "slot": 6,
+                        "generation": 4,
+                        "request": {"processors": [SHIPPED]},
+                        "programs_on_server": True,
+                        "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+                        "tracestate": "vendor=1",
+                    }
                 ],
                 "in_background": True,
             },

@@ -30,8 +30,28 @@ def test_it_calls_until_it_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     assert "ZeroDivisionError" in caplog.text
 
 
+def test_the_last_call_is_after_the_close() -> None:
+    """What has changed since the last call is not lost."""
+    calls: list[int] = []
+    poller = Poller(lambda: calls.append(1), interval_seconds=1e4)
+    poller.start()
+    assert not calls
+    poller.close()
+    assert calls == [1]
+
+
+def test_a_last_call_that_waits_is_left_behind() -> None:
+    released = threading.Event()
+    poller = Poller(lambda: released.wait() and None, interval_seconds=1e4)
+    poller.start()
+    poller.close(seconds=0.01)
+    released.set()
+
+
 def test_one_that_was_not_started() -> None:
-    Poller(lambda: None).close()
+    calls: list[int] = []
+    Poller(lambda: calls.append(1)).close()
+    assert not calls
 
 
 def test_two_intervals_are_less_than_the_promised_time() -> None:

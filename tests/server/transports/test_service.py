@@ -34,6 +34,9 @@ class Context:
         self._frames = [*frames, grpc.aio.EOF]
         self.written: list[object] = []
 
+    def invocation_metadata(self) -> None:
+        return None
+
     async def read(self) -> object:
         await asyncio.sleep(0)
         return self._frames.pop(0)

@@ -1,0 +1,79 @@
+"""What a sampled step has done, for its spans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter, time_ns
+from typing import TYPE_CHECKING
+
+from logitport_server import tracing
+
+if TYPE_CHECKING:
+    from logitport_server.session.grouping import Group
+
+_NS = 1_000_000_000
+
+
+@dataclass
+class TracedCall:
+    """A call of a processor.
+
+    Attributes:
+        processor: its display name.
+        rows: number of rows.
+        where: "worker", or "server" for a call in the server's process.
+        times: begin and end, in nanoseconds since the epoch.
+        error: why the call, or one of its rows, has failed.
+    """
+
+    processor: str
+    rows: int
+    where: str
+    times: tuple[int, int]
+    error: BaseException | None = None
+
+
+@dataclass
+class StepTrace:
+    """A step, or the part of a step that reads logits, while it is computed.
+
+    Attributes:
+        began: nanoseconds since the epoch.
+        calls: in the order of their ends.
+        rows: number of rows of the step.
+        requests: the spans in which its requests were admitted, as `Span.context`.
+    """
+
+    began: int = field(default_factory=time_ns)
+    calls: list[TracedCall] = field(default_factory=list)
+    rows: int = 0
+    requests: list[object] = field(default_factory=list)
+    _clock: float = field(default_factory=perf_counter, init=False)
+    _last: dict[int, TracedCall] = field(default_factory=dict, init=False)
+
+    def add(self, group: Group, rows: int, ended: float, seconds: float) -> None:
+        """Add a call. See `StepOutcome.spend`."""
+        end = self.began + int((ended - self._clock) * _NS)
+        where = "worker" if group.dialect.isolated else "server"
+        call = TracedCall(group.dialect.name, rows, where, (end - int(seconds * _NS), end))
+        self._last[id(group)] = call
+        self.calls.append(call)
+
+    def fail(self, group: Group, error: BaseException) -> None:
+        """Record why the last call of a group has failed, or rows of it."""
+        call = self._last.get(id(group))
+        if call is not None and call.error is None:
+            call.error = error
+
+    def make_spans(self) -> None:
+        """Make the span of each call, as a child of the active one."""
+        for call in self.calls:
+            attributes: tracing.Attributes = {
+                "processor": call.processor,
+                "rows": call.rows,
+                "where": call.where,
+            }
+            span = tracing.span("processor call", attributes, times=call.times)
+            if call.error is not None:
+                span.fail(call.error)
+            span.end()

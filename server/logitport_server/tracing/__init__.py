@@ -1,0 +1,136 @@
+"""Traces of the server, by OpenTelemetry.
+
+Off, which is the default, OpenTelemetry is not imported, and `span` returns one object that does nothing. `configure`
+selects the tracer of the whole process, as `logging` is configured for the whole process.
+
+A span has the fields of `scope` as attributes. It never has token ids, parameters, or the message of an error, which
+may quote both.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from logitport_server.tracing.span import NO_SPAN, Span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from logitport_server.tracing.otel import Tracer
+
+Attributes: TypeAlias = "Mapping[str, str | bool | int | float]"
+
+__all__ = [
+    "NO_SPAN",
+    "Attributes",
+    "Span",
+    "configure",
+    "continued",
+    "current",
+    "ids",
+    "of_metadata",
+    "samples_step",
+    "shut_down",
+    "span",
+]
+
+_HEADERS = ("traceparent", "tracestate")
+
+_tracer: Tracer | None = None
+# Part of the steps that have spans.
+_steps = 0.0
+
+
+def configure(traces: Literal["off", "otlp"], steps: float, address: str) -> None:
+    """Begin to export spans if the operator has chosen that.
+
+    Args:
+        traces: how to export them.
+        steps: part of the steps that are sampled.
+        address: of the server, for the attribute that tells several servers apart.
+
+    Raises:
+        ValueError: a package is missing, or a variable of the environment is invalid.
+    """
+    if traces == "off":
+        return
+    try:  # not at the top: off, nothing of OpenTelemetry is imported
+        from logitport_server.tracing import otlp
+    except ImportError as error:
+        raise ValueError(f"--traces otlp needs the extra: pip install 'logitport[server,otel]' ({error})") from error
+    use(otlp.tracer(address), steps)
+
+
+def use(tracer: Tracer | None, steps: float = 0.0) -> None:
+    """Record spans with this tracer, or, with None, record nothing.
+
+    Args:
+        tracer: the tracer.
+        steps: part of the steps that are sampled.
+    """
+    global _tracer, _steps
+    _tracer, _steps = tracer, steps if tracer is not None else 0.0
+
+
+def shut_down(seconds: float) -> None:
+    """Export the spans that wait, for at most this time, and end. Does nothing if there is no tracer."""
+    tracer = _tracer
+    use(None)
+    if tracer is not None:
+        tracer.shut_down(seconds)
+
+
+def span(
+    name: str,
+    attributes: Attributes | None = None,
+    *,
+    parent: object = None,
+    links: Iterable[object] = (),
+    is_call: bool = False,
+    times: tuple[int, int] | None = None,
+) -> Span:
+    """Begin a span: use it in a `with` statement, or `end` it.
+
+    Args:
+        name: one of few names.
+        attributes: in addition to the fields of `scope`, without their prefix "logitport."; a name with a dot is whole.
+        parent: `Span.context` of the parent, or what `of_metadata` or `continued` has returned. By default the span
+            that is active in this thread or coroutine; if there is none, a new trace begins.
+        links: `Span.context` of other spans. None is left out.
+        is_call: whether it is a call or frame that the server has received.
+        times: its begin and end, in nanoseconds since the epoch, for a span of the past, which has ended.
+    """
+    if _tracer is None:
+        return NO_SPAN
+    return _tracer.span(name, attributes or {}, parent, links, is_call=is_call, times=times)
+
+
+def current() -> Span:
+    """The span that is active in this thread or coroutine."""
+    return NO_SPAN if _tracer is None else _tracer.current()
+
+
+def samples_step() -> bool:
+    """Whether the next step is to have spans."""
+    return _steps > 0 and random.random() < _steps  # noqa: S311 - no secret
+
+
+def of_metadata(metadata: Iterable[tuple[str, Any]] | None) -> object:
+    """Return the trace that a call's metadata names; None if they name none, or if there is no tracer."""
+    if _tracer is None:
+        return None
+    return _tracer.continued({key: value for key, value in metadata or () if key in _HEADERS})
+
+
+def continued(traceparent: str, tracestate: str) -> object:
+    """Return the trace that these headers of W3C Trace Context name; None as `of_metadata`."""
+    if _tracer is None or not traceparent:
+        return None
+    return _tracer.continued({"traceparent": traceparent, "tracestate": tracestate})
+
+
+def ids(of: Span | None = None) -> dict[str, str]:
+    """`trace_id` and `span_id`, in hexadecimal, of a span, by default the active one; {} if it is not recorded."""
+    found = of or current()
+    return found.ids

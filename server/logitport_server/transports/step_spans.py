@@ -1,0 +1,79 @@
+"""The spans of a session's sampled steps."""
+
+from __future__ import annotations
+
+from time import time_ns
+from typing import TYPE_CHECKING
+
+from logitport.errors import from_proto
+from logitport_server import tracing
+from logitport_server.session.step_trace import StepTrace
+
+if TYPE_CHECKING:
+    from logitport_proto import processing_pb2
+
+
+class StepSpans:
+    """Makes the spans of a step after its reply was sent, because the engine waits for the reply.
+
+    A step begins a trace of its own, because it serves many requests. Its links lead to the opening of its session,
+    and to the admissions of its requests.
+
+    Attributes:
+        session: the span of the session's opening, as `Span.context`.
+    """
+
+    def __init__(self) -> None:
+        self.session: object = None
+        self._step: object = None  # of the last step, if it was sampled: the parent of the part that reads logits
+        self._transport = ""
+        self._present: StepTrace | None = None
+        self._ended: tuple[StepTrace, processing_pb2.SessionResponse, int] | None = None
+
+    def begin_step(self, transport: str) -> StepTrace | None:
+        """Return the record of a step that begins; None if it is not sampled."""
+        self._step = None
+        self._transport = transport
+        self._present = StepTrace() if tracing.samples_step() else None
+        return self._present
+
+    def begin_logits(self) -> StepTrace | None:
+        """Return the record of the part of the last step that reads logits; None if the step is not sampled."""
+        self._present = StepTrace() if self._step is not None else None
+        return self._present
+
+    def end(self, reply: processing_pb2.SessionResponse) -> None:
+        """Record that the reply to a frame is complete."""
+        if self._present is not None:
+            self._ended = self._present, reply, time_ns()
+            self._present = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is a step to export."""
+        return self._ended is not None
+
+    def export(self) -> None:
+        """Make the spans of the last step."""
+        assert self._ended is not None  # noqa: S101 - see `is_due`
+        (step, reply, ended), self._ended = self._ended, None
+        kind = reply.WhichOneof("frame")
+        failures = reply.edits.failures if kind == "edits" else reply.logits.failures
+        attributes: tracing.Attributes = {
+            "rows": step.rows,
+            "transport": self._transport,
+            "failed_requests": len(failures),
+        }
+        is_part = self._step is not None
+        span = tracing.span(
+            "step logits" if is_part else "step",
+            attributes,
+            parent=self._step,
+            links=() if is_part else (self.session, *step.requests),
+            times=(step.began, ended),
+        )
+        if kind == "error" or failures:
+            span.fail(from_proto(reply.error if kind == "error" else failures[0].error))
+        self._step = span.context
+        with span:
+            step.make_spans()

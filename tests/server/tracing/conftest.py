@@ -1,0 +1,27 @@
+"""Spans of code that runs in the test's process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from logitport_server import tracing
+from logitport_server.tracing.otel import Tracer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def exported() -> Iterator[InMemorySpanExporter]:
+    """What was exported. All steps are sampled."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracing.use(Tracer(provider), 1.0)
+    yield exporter
+    tracing.use(None)

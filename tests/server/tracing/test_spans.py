@@ -1,0 +1,337 @@
+"""Which spans a session has, with which parents, links, attributes and errors."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from opentelemetry.trace import StatusCode, format_span_id, format_trace_id
+
+from logitport.core import tensors
+from logitport_proto import common_pb2, processing_pb2
+from logitport_server import logs, tracing
+from logitport_server.metrics import Metrics
+from logitport_server.registry.loader import Loader
+from logitport_server.session.apply import apply
+from logitport_server.transports.stream import SessionStream
+from tests.server.conftest import AddOutputs, DenyHistory, Engine, Submitted
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    from logitport import EditRequest, RowEdits
+
+VOCAB = 100
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
+
+
+class Slow(DenyHistory):
+    takes_long = True
+
+
+class Explodes(DenyHistory):
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        if request.params.get("explodes"):
+            raise ValueError("secret")
+
+
+class Stream:
+    """Sends frames to a `SessionStream`, as the transports do. Each request has the history [1]."""
+
+    def __init__(self) -> None:
+        self.submitted = Submitted()
+        session = Engine(VOCAB, DenyHistory, AddOutputs, Slow, Explodes, submit=self.submitted).session
+        self._stream = SessionStream(lambda _: session, Metrics(Loader(1)), None)
+        self._seq = 0
+        self.id = self.send(open=processing_pb2.OpenSession(engine="e")).opened.session_id
+
+    def send(self, **frame: Any) -> processing_pb2.SessionResponse:
+        self._seq += 1
+        reply = self._stream.answer(processing_pb2.SessionRequest(seq=self._seq, **frame), "grpc")
+        self._stream.record()
+        return reply
+
+    def add(
+        self, slot: int, processor: str, params: bytes = b"", *, in_background: bool = False, **fields: Any
+    ) -> processing_pb2.RequestsAdded:
+        slotted = processing_pb2.SlottedRequest(slot=slot, request=request(processor, params), **fields)
+        return self.send(add=processing_pb2.AddRequests(requests=[slotted], in_background=in_background)).added
+
+    def step(self, *slots: int, new: tuple[int, ...] = ()) -> processing_pb2.SessionResponse:
+        count = len(slots)
+        frame = processing_pb2.Step(
+            slots=int32(*slots),
+            generations=int32(*[0] * count),
+            base_lengths=int32(*[1] * count),
+            history_crcs=np.full(count, zlib.crc32(int32(1)), "<u4").tobytes(),
+            new_token_counts=int32(*[len(new)] * count),
+            new_token_ids=int32(*new * count),
+        )
+        return self.send(step=frame)
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def request(processor: str, params: bytes = b"") -> common_pb2.Request:
+    call = common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin=processor), params=params)
+    return common_pb2.Request(request_id="r1", prompt_token_ids=[1], processors=[call])
+
+
+def int32(*values: int) -> bytes:
+    return np.array(values, "<i4").tobytes()
+
+
+def ids(span: ReadableSpan) -> tuple[str, str]:
+    return format_trace_id(span.context.trace_id), format_span_id(span.context.span_id)
+
+
+def named(exported: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+    return [span for span in exported.get_finished_spans() if span.name == name]
+
+
+def below(exported: InMemorySpanExporter, parent: ReadableSpan) -> list[tuple[str, Any, bool]]:
+    """The children of a span: name, processor, and whether it has failed."""
+    return [
+        (span.name, (span.attributes or {}).get("logitport.processor"), not span.status.is_ok)
+        for span in exported.get_finished_spans()
+        if span.parent is not None and span.parent.span_id == parent.context.span_id
+    ]
+
+
+def test_a_session_has_a_span_at_each_end(exported: InMemorySpanExporter) -> None:
+    stream = Stream()
+    (opened,) = named(exported, "session open")
+    assert opened.parent is None
+    assert (opened.attributes or {})["logitport.session"] == stream.id
+    assert (opened.attributes or {})["logitport.engine"] == "e"
+    stream.close()
+    (closed,) = named(exported, "session close")
+    assert closed.parent == opened.context
+    assert (closed.attributes or {})["logitport.session"] == stream.id
+
+
+def test_a_request_continues_its_own_trace(exported: InMemorySpanExporter) -> None:
+    stream = Stream()
+    stream.add(0, "DenyHistory", traceparent=TRACEPARENT, tracestate="vendor=1")
+    (admitted,) = named(exported, "request admission")
+    assert admitted.parent is not None
+    assert (ids(admitted)[0], format_span_id(admitted.parent.span_id)) == (TRACE, PARENT)
+    assert admitted.context.trace_state["vendor"] == "1"
+    assert [link.context for link in admitted.links] == [named(exported, "session open")[0].context]
+    assert below(exported, admitted) == [
+        ("processor load", "DenyHistory", False),
+        ("history replay", "DenyHistory", False),
+    ]
+    assert dict(admitted.attributes or {}) == {
+        "logitport.session": stream.id,
+        "logitport.principal": "",
+        "logitport.engine": "e",
+        "logitport.request_id": "r1",
+        "logitport.processors": 1,
+        "logitport.tenant": "",
+        "logitport.replaces": False,
+        "logitport.tokens": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    "traceparent",
+    [
+        "",
+        "no",
+        f"00-{TRACE}-{PARENT}",
+        f"ff-{TRACE}-{PARENT}-01",
+        f"00-{'0' * 32}-{PARENT}-01",
+        f"00-{TRACE.upper()}-{PARENT}-01",
+        TRACEPARENT + "-more",
+        TRACEPARENT * 1000,
+    ],
+)
+def test_a_wrong_trace_is_ignored(
+    traceparent: str, exported: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not Stream().add(0, "DenyHistory", traceparent=traceparent, tracestate=",=" * 9).failures
+    (admitted,) = named(exported, "request admission")
+    assert admitted.parent is None
+    assert not [one for one in caplog.records if one.name.startswith("opentelemetry")], "callers can fill the log"
+
+
+def test_an_engine_that_does_not_sample_gets_no_spans(exported: InMemorySpanExporter) -> None:
+    stream = Stream()
+    stream.add(0, "DenyHistory", traceparent=TRACEPARENT[:-1] + "0")
+    assert not named(exported, "request admission")
+    stream.step(0)
+    (step,) = named(exported, "step")
+    assert len(step.links) == 1, "the session's alone"
+
+
+def test_a_refused_request(exported: InMemorySpanExporter, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    stream = Stream()
+    stream.add(0, "DenyHistory", b'{"refuse": "secret"}', traceparent=TRACEPARENT)
+    (admitted,) = named(exported, "request admission")
+    assert (admitted.status.status_code, admitted.status.description) == (StatusCode.ERROR, "INVALID_PARAMS")
+    assert (admitted.attributes or {})["error.type"] == "INVALID_PARAMS"
+    assert not admitted.events, "an event would have the message, which may quote parameters"
+    assert below(exported, admitted) == [("processor load", "DenyHistory", True)]
+    (refused,) = [one for one in caplog.records if getattr(one, "event", "") == "requests_refused"]
+    line = json.loads(logs.formatter("json").format(refused))
+    assert (line["trace_id"], line["span_id"]) == ids(admitted)
+    assert (line["request_id"], line["session"], line["engine"]) == ("r1", stream.id, "e")
+    assert "'r1' of slot 0" in line["message"]
+
+
+def test_a_request_in_the_background(exported: InMemorySpanExporter) -> None:
+    """Its span ends when the engine gets the result, and its children have begun on another thread."""
+    stream = Stream()
+    assert stream.add(0, "Slow", in_background=True, traceparent=TRACEPARENT).pending == b"\1"
+    stream.submitted.run()
+    assert not named(exported, "request admission")
+    stream.send(add=processing_pb2.AddRequests(in_background=True))
+    (admitted,) = named(exported, "request admission")
+    assert ids(admitted)[0] == TRACE
+    assert below(exported, admitted) == [("processor load", "Slow", False), ("history replay", "Slow", False)]
+    (load,) = named(exported, "processor load")
+    assert (load.attributes or {})["logitport.request_id"] == "r1"
+
+
+@pytest.mark.parametrize("ends", ["removed", "closed", "refused"])
+def test_a_request_in_the_background_that_is_not_admitted(ends: str, exported: InMemorySpanExporter) -> None:
+    stream = Stream()
+    stream.add(0, "Slow", b'{"refuse": 1}', in_background=True)
+    if ends == "removed":
+        stream.send(remove=processing_pb2.RemoveRequests(slots=int32(0), generations=int32(0)))
+    elif ends == "closed":
+        stream.close()
+    else:
+        stream.submitted.run()
+        stream.send(add=processing_pb2.AddRequests(in_background=True))
+    (admitted,) = named(exported, "request admission")
+    assert admitted.status.is_ok == (ends != "refused")
+    assert ((admitted.attributes or {}).get("logitport.cancelled") is True) == (ends != "refused")
+
+
+def test_a_step_links_to_its_session_and_requests(exported: InMemorySpanExporter) -> None:
+    stream = Stream()
+    stream.add(0, "DenyHistory", traceparent=TRACEPARENT)
+    stream.add(1, "DenyHistory")
+    stream.step(0, 1)
+    (step,) = named(exported, "step")
+    assert step.parent is None
+    wanted = [*named(exported, "session open"), *named(exported, "request admission")]
+    assert [link.context for link in step.links] == [span.context for span in wanted]
+    attributes = dict(step.attributes or {})
+    assert attributes["logitport.rows"] == 2
+    assert attributes["logitport.transport"] == "grpc"
+    (call,) = named(exported, "processor call")
+    assert call.parent == step.context
+    assert (call.attributes or {})["logitport.where"] == "server"
+    assert (call.attributes or {})["logitport.rows"] == 2
+    assert step.start_time <= call.start_time <= call.end_time <= step.end_time  # type: ignore[operator]
+
+
+def test_a_request_that_fails_in_a_step(exported: InMemorySpanExporter) -> None:
+    stream = Stream()
+    stream.add(0, "DenyHistory", b'{"bomb": 5}')
+    stream.step(0, new=(5,))
+    (step,) = named(exported, "step")
+    assert step.status.description == "PROCESSOR_FAILED"
+    assert (step.attributes or {})["logitport.failed_requests"] == 1
+
+
+def test_a_call_that_fails_is_repeated_with_its_halves(exported: InMemorySpanExporter) -> None:
+    stream = Stream()
+    stream.add(0, "Explodes", b'{"explodes": 1}')
+    stream.add(1, "Explodes")
+    stream.step(0, 1)
+    calls = named(exported, "processor call")
+    assert [(call.attributes or {})["logitport.rows"] for call in calls] == [2, 1, 1]
+    assert [call.status.description for call in calls] == ["PROCESSOR_FAILED", "PROCESSOR_FAILED", None]
+    (step,) = named(exported, "step")
+    assert step.status.description == "PROCESSOR_FAILED"
+    assert "secret" not in repr([span.to_json() for span in exported.get_finished_spans()])
+
+
+def test_a_step_that_is_refused(exported: InMemorySpanExporter) -> None:
+    stream = Stream()
+    assert stream.send(step=processing_pb2.Step(slots=b"x")).HasField("error")
+    (step,) = named(exported, "step")
+    assert step.status.description == "INVALID_ARGUMENT"
+
+
+def test_the_logits_of_a_step_belong_to_it(exported: InMemorySpanExporter) -> None:
+    stream = Stream()
+    stream.add(0, "AddOutputs")
+    stream.step(0)
+    message = processing_pb2.StepLogits()
+    tensors.write(message.logits, torch.zeros(1, VOCAB))
+    stream.send(logits=message)
+    (step,), (part,) = named(exported, "step"), named(exported, "step logits")
+    assert part.parent == step.context
+    assert below(exported, part) == [("processor call", "AddOutputs", False)]
+
+
+def test_a_call_without_a_session(exported: InMemorySpanExporter) -> None:
+    message = processing_pb2.ApplyRequest(requests=[request("AddOutputs"), request("NoSuch")])
+    tensors.write(message.logits, torch.zeros(2, VOCAB))
+    with tracing.span("call"):
+        apply(message, lambda opening: Engine(opening.vocab_size).session)
+    (call,) = named(exported, "call")
+    assert below(exported, call) == [
+        ("request admission", None, False),
+        ("request admission", None, True),
+        ("processor call", "AddOutputs", False),
+    ]
+
+
+def test_the_part_of_the_steps_that_is_sampled(exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = iter([0.0, 0.009, 0.011, 0.5, 1.0 - 2**-53])
+    monkeypatch.setattr(tracing.random, "random", lambda: next(drawn))
+    tracing.use(tracing._tracer, 0.01)
+    assert [tracing.samples_step() for _ in range(5)] == [True, True, False, False, False]
+    tracing.use(tracing._tracer, 0.0)
+    assert not tracing.samples_step()
+    stream = Stream()
+    stream.step()
+    assert not named(exported, "step")
+
+
+def test_log_records_have_the_ids_of_the_active_span(exported: InMemorySpanExporter) -> None:
+    record = logging.LogRecord("logitport_server.x", logging.INFO, "", 0, "lost", (), None)
+    with tracing.span("call") as span:
+        assert logs.add_fields(record)
+    line = json.loads(logs.formatter("json").format(record))
+    assert {name: line[name] for name in ("trace_id", "span_id")} == span.ids
+    assert ids(named(exported, "call")[0]) == (line["trace_id"], line["span_id"])
+
+
+def test_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "logitport_server.tracing.otlp", None)
+    with pytest.raises(ValueError, match=r"pip install 'logitport\[server,otel\]'"):
+        tracing.configure("otlp", 0.0, "")
+    assert tracing.span("x") is tracing.NO_SPAN
+
+
+def test_without_traces_nothing_is_imported_and_nothing_is_made() -> None:
+    assert tracing.span("x", {"a": 1}) is tracing.NO_SPAN
+    assert tracing.of_metadata([("traceparent", TRACEPARENT)]) is None
+    assert tracing.continued(TRACEPARENT, "") is None
+    assert tracing.ids() == {}
+    code = (
+        "import sys, logitport_server.server, logitport_server.cli.main, logitport.trace_context as t;"
+        "from logitport_server import tracing; tracing.configure('off', 1.0, '');"
+        "assert t.headers() == {};"
+        "print([name for name in sys.modules if name.startswith('opentelemetry')])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
