@@ -11,10 +11,12 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from logitport.errors import DeadlineExceeded, ServerUnavailable
 from logitport_server.cli.activity import Look, compare
 from logitport_server.cli.display.quantities import NOTHING, age, rate
 from logitport_server.cli.display.tables import Column, lines_of, number, show
 from logitport_server.cli.servers import Answer, JsonCommand, call_each, end, print_json
+from logitport_server.cli.sessions import ID_LENGTH
 from logitport_server.cli.status import (
     QUARANTINE_COLUMNS,
     WORKER_COLUMNS,
@@ -53,7 +55,7 @@ _PROCESSOR_COLUMNS = (
     number("BUSY"),
 )
 _SESSION_COLUMNS = (
-    Column("SESSION", max_cells=12),
+    Column("SESSION"),
     Column("SERVER"),
     Column("PRINCIPAL"),
     Column("ENGINE"),
@@ -62,6 +64,9 @@ _SESSION_COLUMNS = (
     number("STEPS/S"),
     Column("LAST STEP"),
 )
+_ERROR_COLUMNS = (Column("SERVER"), Column("ERROR", max_cells=100))
+# A server that does not answer must not delay the others for long.
+_MIN_TIMEOUT_SECONDS = 2.0
 # Lines of the live display without tables: the first line, and a line between two tables.
 _MIN_ROWS = 3
 
@@ -79,7 +84,7 @@ class Top(JsonCommand):
     def cli_cmd(self) -> None:
         """Print one interval, or show each one until SIGINT."""
         console = Console(highlight=False)
-        with self.client() as client:
+        with self.client(max(self.interval, _MIN_TIMEOUT_SECONDS)) as client:
             looks = _look(client)
             if all(look.status is None for look in looks):
                 end(Answer(look.server, None, look.error) for look in looks)
@@ -128,9 +133,11 @@ def _lines(activity: Activity, height: int | None = None) -> Iterator[Text]:
         activity: what they show.
         height: number of lines that they may have together; None for no limit.
     """
-    statuses = [one.look.status for one in activity.servers if one.look.status is not None]
+    looks = [one.look for one in activity.servers]
+    statuses = [look.status for look in looks if look.status is not None]
     tables: list[tuple[Sequence[Column], list[tuple[object, ...]]]] = [
         (_SERVER_COLUMNS, list(map(_server_row, activity.servers))),
+        (_ERROR_COLUMNS, [(look.server, look.error) for look in looks if look.error is not None]),
         (_PROCESSOR_COLUMNS, list(map(_processor_row, activity.processors))),
         (QUARANTINE_COLUMNS, [quarantine_row(one) for status in statuses for one in status.quarantines]),
         (_SESSION_COLUMNS, list(map(_session_row, activity.sessions))),
@@ -164,13 +171,19 @@ def _share(height: int | None, wanted: Sequence[int]) -> list[int]:
     return granted
 
 
+def _state(look: Look) -> str:
+    if look.status is not None:
+        return state_of(look.status)
+    return "unreachable" if isinstance(look.error, ServerUnavailable | DeadlineExceeded) else "failed"
+
+
 def _server_row(one: ServerActivity) -> tuple[object, ...]:
     status = one.look.status
     if status is None:
-        return (one.look.server, "unreachable", *(NOTHING for _ in _SERVER_COLUMNS[2:]))
+        return (one.look.server, _state(one.look), *(NOTHING for _ in _SERVER_COLUMNS[2:]))
     return (
         one.look.server,
-        state_of(status),
+        _state(one.look),
         age(status.uptime_seconds),
         status.sessions,
         status.requests,
@@ -196,7 +209,7 @@ def _session_row(one: SessionActivity) -> tuple[object, ...]:
     session = one.session
     idle = session.last_step_age_seconds
     return (
-        session.session_id,
+        session.session_id[:ID_LENGTH],
         one.server,
         session.principal or NOTHING,
         session.engine or NOTHING,
@@ -212,7 +225,7 @@ def _described(activity: Activity) -> dict[str, object]:
     servers = [
         {
             "server": one.look.server,
-            "state": "unreachable" if one.look.status is None else state_of(one.look.status),
+            "state": _state(one.look),
             "error": None if one.look.error is None else str(one.look.error),
             "steps_per_second": one.steps_per_second,
             **{key: None if one.look.status is None else getattr(one.look.status, key) for key in _SERVER_KEYS},
