@@ -64,7 +64,7 @@ class ListProcessors(TableCommand):
         else:
             columns = (*_COLUMNS, *_WIDE_COLUMNS) if self.is_wide else _COLUMNS
             rows = ((server, _row(ref, wide=self.is_wide)) for server, ref in found)
-            self.show(columns, rows, servers=len(answers))
+            self.show(columns, rows, answers)
         end(answers)
 
 

@@ -91,15 +91,22 @@ class TableCommand(JsonCommand):
         """Whether to print more columns."""
         return self.output == "wide"
 
-    def show(self, columns: Sequence[Column], rows: Iterable[tuple[str, Sequence[object]]], *, servers: int) -> None:
-        """Print a table.
+    def show(
+        self,
+        columns: Sequence[Column],
+        rows: Iterable[tuple[str, Sequence[object]]],
+        answers: Sequence[Answer],
+    ) -> None:
+        """Print a table, unless no server has answered.
 
         Args:
             columns: without one for the server.
             rows: the address of the server, and the cells.
-            servers: number of servers. With several, the first column has the server.
+            answers: of the servers. With several, the first column has the server.
         """
-        if servers > 1:
+        if all(answer.error is not None for answer in answers):
+            return
+        if len(answers) > 1:
             show(lines_of((Column("SERVER"), *columns), ((server, *cells) for server, cells in rows)))
         else:
             show(lines_of(columns, (cells for _, cells in rows)))

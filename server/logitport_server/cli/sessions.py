@@ -53,9 +53,8 @@ class ListSessions(TableCommand):
             print_json([{"server": server, **asdict(session)} for server, session in found])
         else:
             columns = (*_COLUMNS, *_WIDE_COLUMNS) if self.is_wide else _COLUMNS
-            self.show(
-                columns, ((server, _row(session, wide=self.is_wide)) for server, session in found), servers=len(answers)
-            )
+            rows = ((server, _row(session, wide=self.is_wide)) for server, session in found)
+            self.show(columns, rows, answers)
         end(answers)
 
 
