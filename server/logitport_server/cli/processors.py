@@ -7,10 +7,11 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, Field
-from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
+from pydantic import Field
+from pydantic_settings import CliPositionalArg, CliSubCommand
 
 from logitport.errors import UnknownProcessor
+from logitport_server.cli.command_group import CommandGroup
 from logitport_server.cli.display.quantities import NOTHING, age, size
 from logitport_server.cli.display.tables import Column, fields, number, show
 from logitport_server.cli.servers import Answer, JsonCommand, TableCommand, end, print_json
@@ -137,7 +138,7 @@ class RegisterProcessor(JsonCommand):
         end(answers)
 
 
-class Processors(BaseModel):
+class Processors(CommandGroup):
     """Show and change the processors of servers."""
 
     list: CliSubCommand[ListProcessors] = Field(description="list processors")
@@ -146,10 +147,6 @@ class Processors(BaseModel):
         description="register a class of a file, or a payload", validation_alias="register"
     )
     delete: CliSubCommand[DeleteProcessor] = Field(description="delete a name or a processor")
-
-    def cli_cmd(self) -> None:
-        """Run the subcommand."""
-        CliApp.run_subcommand(self)
 
 
 def _deleted(answers: list[Answer]) -> list[Answer]:

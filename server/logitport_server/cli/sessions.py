@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, Field
-from pydantic_settings import CliApp, CliSubCommand
+from pydantic import Field
+from pydantic_settings import CliSubCommand
 
+from logitport_server.cli.command_group import CommandGroup
 from logitport_server.cli.display.quantities import NOTHING, age
 from logitport_server.cli.display.tables import Column, number
 from logitport_server.cli.servers import TableCommand, end, print_json
@@ -58,14 +59,10 @@ class ListSessions(TableCommand):
         end(answers)
 
 
-class Sessions(BaseModel):
+class Sessions(CommandGroup):
     """Show the sessions of servers."""
 
     list: CliSubCommand[ListSessions] = Field(description="list the open sessions")
-
-    def cli_cmd(self) -> None:
-        """Run the subcommand."""
-        CliApp.run_subcommand(self)
 
 
 def _row(session: SessionInfo, *, wide: bool) -> tuple[object, ...]:
