@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from logitport.payload.portability import travels_by_value
-from logitport_server.command_line.parser import proposal
 from logitport_server.cli.payload_file import read_payload_or_program
+from logitport_server.command_line.parser import proposal
 from logitport_server.config import StartupError, UsageError
 
 
