@@ -49,7 +49,7 @@ class ListProcessors(TableCommand):
     With the scope "admin", those of all owners. The token is read from LOGITPORT_TOKEN.
     """
 
-    registered: Annotated[bool, FlagOnly()] = Field(False, description="leave out those that are installed")
+    registered: Annotated[bool, FlagOnly] = Field(False, description="leave out those that are installed")
 
     def cli_cmd(self) -> None:
         """Print the processors."""
@@ -114,10 +114,10 @@ class RegisterProcessor(JsonCommand):
         "from stdin"
     )
     name: str = Field("", description="name to bind, namespace/name[:tag]")
-    replace: Annotated[bool, FlagOnly()] = Field(
+    replace: Annotated[bool, FlagOnly] = Field(
         False, description="bind the name even if it is bound to another processor"
     )
-    shared: Annotated[bool, FlagOnly()] = Field(False, description="allow all callers to use it, not only its owner")
+    shared: Annotated[bool, FlagOnly] = Field(False, description="allow all callers to use it, not only its owner")
     sign_key: OrOff[File] = Field(
         None, description="private key to sign it with, from `logitport keygen`, for the name and 30 days"
     )

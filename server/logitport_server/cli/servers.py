@@ -69,7 +69,7 @@ class ServersCommand(RemoteCommand):
 class JsonCommand(ServersCommand):
     """A command that prints texts, or JSON."""
 
-    as_json: Annotated[bool, FlagOnly()] = Field(False, validation_alias=AliasChoices("json"), description="print JSON")
+    as_json: Annotated[bool, FlagOnly] = Field(False, validation_alias=AliasChoices("json"), description="print JSON")
 
 
 class TableCommand(JsonCommand):

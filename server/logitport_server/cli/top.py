@@ -79,7 +79,7 @@ class Top(JsonCommand):
     """
 
     interval: Seconds = Field(2.0, ge=0.1, le=3600, description="time between two looks at the servers")
-    once: Annotated[bool, FlagOnly()] = Field(False, description="print one interval, and end")
+    once: Annotated[bool, FlagOnly] = Field(False, description="print one interval, and end")
 
     def cli_cmd(self) -> None:
         """Print one interval, or show each one until SIGINT."""

@@ -19,7 +19,7 @@ _PACKAGES = ("torch", "grpcio", "protobuf")
 class Version(BaseModel):
     """Print the versions of logitport, and of what it runs on. `logitport --version` prints the first one alone."""
 
-    as_json: Annotated[bool, FlagOnly()] = Field(False, validation_alias=AliasChoices("json"), description="print JSON")
+    as_json: Annotated[bool, FlagOnly] = Field(False, validation_alias=AliasChoices("json"), description="print JSON")
 
     def cli_cmd(self) -> None:
         """Print the versions."""
