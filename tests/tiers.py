@@ -88,6 +88,7 @@ SLOW_FILES = frozenset(
         "client/session/test_broken_connections.py",
         "faults/test_faults.py",
         "soak/test_soak.py",
+        "server/cli/test_printed.py",
         # An environment for each extra.
         "packaging/test_distributions.py",
         # A server for each kind of store, and all fixtures of a version.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -13,6 +14,8 @@ def main() -> None:
     """Run the command line. SIGINT and a closed pipe end the process by their signals, without a traceback."""
     # Without this, gRPC prints lines of its own next to our errors. Operators can still set the variable.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack characters of names
     try:
         try:
             run()

@@ -6,10 +6,11 @@ import os
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, Field
-from pydantic_settings import CliApp, CliSubCommand
+from pydantic_settings import CliSubCommand
 from rich.console import Console
 from rich.table import Column, Table
 
+from logitport_server.cli.command_group import CommandGroup
 from logitport_server.config import StartupError
 from logitport_server.config.option import Metavar
 from logitport_server.config.units import Seconds
@@ -71,16 +72,12 @@ class Down(BaseModel):
         print(f"ended {count} actors" if count else "no fleet runs")  # noqa: T201
 
 
-class Ray(BaseModel):
+class Ray(CommandGroup):
     """Run a fleet of servers on a Ray cluster."""
 
     up: CliSubCommand[Up] = Field(description="start a fleet, or change its size")
     status: CliSubCommand[Status] = Field(description="show the servers of a fleet")
     down: CliSubCommand[Down] = Field(description="end a fleet")
-
-    def cli_cmd(self) -> None:
-        """Run the subcommand."""
-        CliApp.run_subcommand(self)
 
 
 def _connect(address: str, namespace: str) -> ModuleType:

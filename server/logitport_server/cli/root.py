@@ -46,6 +46,10 @@ GROUPS = {
         "ray": Command("ray", "Ray", "run a fleet of servers on Ray", passes_on=("up", "serve_options")),
     },
     "Running servers": {
+        "status": Command("status", "Status", "show the state of servers"),
+        "top": Command("top", "Top", "watch servers: sessions, steps, times of processors, workers"),
+        "sessions": Command("sessions", "Sessions", "list the sessions of servers"),
+        "processors": Command("processors", "Processors", "list, show, register and delete processors"),
         "drain": Command("drain", "Drain", "move the sessions of a server to other servers"),
         "unquarantine": Command("unquarantine", "Unquarantine", "lift the quarantine of a processor"),
     },
@@ -58,6 +62,7 @@ GROUPS = {
     "Tools": {
         "doctor": Command("doctor", "Doctor", "show which sandbox layers this machine has, and test them"),
         "ops": Command("ops", "Ops", "list the ops that apply edits, and their implementations"),
+        "version": Command("version", "Version", "print versions"),
         "completion": Command("completion", "Completion", "print a script that completes commands in a shell"),
     },
 }

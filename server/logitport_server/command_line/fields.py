@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any, TypeGuard, get_args
 
-from pydantic import BaseModel, create_model
+from pydantic import AliasChoices, BaseModel, create_model
 from pydantic_settings import BaseSettings, CliPositionalArg, CliSettingsSource, PydanticBaseSettingsSource
 
 from logitport_server.command_line.parser import HelpFormatter, Parser
-from logitport_server.config.option import choices_of, heading_of, is_flag_only, metavar_of
+from logitport_server.config.option import choices_of, has_metavar, heading_of, is_flag_only, metavar_of
 from logitport_server.config.text import text_of
 from logitport_server.config.units import accepts_off
 
@@ -43,9 +43,9 @@ def connect(model: type[BaseModel], parser: Parser) -> CliSettingsSource[Any]:
 
     def add_argument(context: Parser, *names: str, **arguments: Any) -> argparse.Action:
         owner, name = _locate(settings, arguments.get("dest", names[0]))
-        field = owner.model_fields[name]
-        if "metavar" in arguments and _POSITIONAL not in field.metadata:  # a flag without a value has none
-            arguments["metavar"] = metavar_of(field)
+        field = field_of(owner, name)
+        if "metavar" in arguments and (_POSITIONAL not in field.metadata or has_metavar(field)):
+            arguments["metavar"] = metavar_of(field)  # a flag without a value has none
         if choices := choices_of(field):  # for completion
             arguments["choices"] = choices
         if is_flag_only(field):
@@ -81,11 +81,22 @@ def model_in(annotation: object) -> type[BaseModel] | None:
     return next(filter(_is_model, get_args(annotation)), None)
 
 
+def field_of(model: type[BaseModel], name: str) -> FieldInfo:
+    """Return the field of this name or alias: "json" and "register" are methods of pydantic's classes."""
+    found = model.model_fields.get(name)
+    return found or next(field for field in model.model_fields.values() if name in _aliases(field))
+
+
+def _aliases(field: FieldInfo) -> list[object]:
+    alias = field.validation_alias
+    return [*alias.choices] if isinstance(alias, AliasChoices) else [alias]
+
+
 def _locate(model: type[BaseModel], path: str) -> tuple[type[BaseModel], str]:
     """Return the class of the subcommand that the path leads to, and the name of its field."""
     *commands, name = path.split(".")
     for command in commands:
-        model = model_in(model.model_fields[command].annotation) or model
+        model = model_in(field_of(model, command).annotation) or model
     return model, name
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from logitport_server.command_line.fields import model_in
+from logitport_server.command_line.fields import field_of, model_in
 from logitport_server.config.sources import flag_of, key_of, origins, variable_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def problems(error: ValidationError, model: type[BaseModel], flags: Mapping[str,
 def _field_in(location: tuple[int | str, ...], model: type[BaseModel]) -> str:
     """Return the field of a location, without subcommands before it and what is inside it; "" if it has none."""
     for part in location:
-        inner = model_in(model.model_fields[str(part)].annotation)
+        inner = model_in(field_of(model, str(part)).annotation)
         if inner is None:
             return str(part)
         model = inner

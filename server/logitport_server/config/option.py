@@ -75,6 +75,11 @@ def metavar_of(field: FieldInfo) -> str:
     return next((_OF_TYPES[kind] for kind in _types(field.annotation) if kind in _OF_TYPES), "VALUE")
 
 
+def has_metavar(field: FieldInfo) -> bool:
+    """Whether the field, or a type in its annotation, states what stands for its values."""
+    return any(isinstance(each, Metavar) for each in metadata_of(field))
+
+
 def choices_of(field: FieldInfo) -> list[str]:
     """Return the values that the field may have, if its type lists them; otherwise nothing."""
     return [value for kind in _types(field.annotation) if get_origin(kind) is Literal for value in get_args(kind)]

@@ -1,0 +1,1 @@
+"""How commands print tables, quantities, and texts that they do not trust."""

@@ -1,0 +1,87 @@
+"""Tables as kubectl prints them: headings, aligned columns, no lines. Cells are texts that are not trusted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from logitport_server.cli.display.text import fit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+_GAP = "  "
+_MAX_CELLS = 40
+# The colors of states.
+_STYLES = {
+    "serving": "green",
+    "busy": "green",
+    "draining": "yellow",
+    "moving": "yellow",
+    "starting": "yellow",
+    "quarantined": "red",
+    "unreachable": "red",
+    "failed": "red",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        heading: in capital letters.
+        max_cells: a longer text is shortened to this width.
+        right: whether the cells are aligned to the right, for numbers.
+    """
+
+    heading: str
+    max_cells: int = _MAX_CELLS
+    right: bool = False
+
+
+def number(heading: str) -> Column:
+    """Make a column of numbers."""
+    return Column(heading, right=True)
+
+
+def lines_of(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> Iterator[Text]:
+    """Yield the lines of a table, the first one with the headings."""
+    shown = [[fit(str(cell), column.max_cells) for column, cell in zip(columns, row, strict=True)] for row in rows]
+    headings = [column.heading for column in columns]
+    widths = [max(map(cell_len, cells)) for cells in zip(headings, *shown, strict=True)]
+    for index, row in enumerate([headings, *shown]):
+        line = Text(no_wrap=True, overflow="ellipsis")
+        for place, (column, cell, width) in enumerate(zip(columns, row, widths, strict=True)):
+            padding = " " * (width - cell_len(cell))
+            is_last = place == len(row) - 1
+            line.append(padding if column.right else "")
+            line.append(cell, style="bold" if index == 0 else _style(column.heading, cell))
+            line.append("" if is_last else _GAP if column.right else padding + _GAP)
+        yield line
+
+
+def fields(pairs: Iterable[tuple[str, str]], max_cells: int = 2000) -> Iterator[Text]:
+    """Yield a line for each (name, value), with aligned values."""
+    pairs = list(pairs)
+    width = max((cell_len(name) for name, _ in pairs), default=0)
+    for name, value in pairs:
+        line = Text(no_wrap=True, overflow="ellipsis")
+        line.append(name, style="bold").append(" " * (width - cell_len(name)) + _GAP)
+        shown = fit(value, max_cells)
+        yield line.append(shown, style=_style(name, shown))
+
+
+def _style(heading: str, cell: str) -> str:
+    return _STYLES.get(cell, "") if heading.upper() == "STATE" else ""
+
+
+def show(lines: Iterable[Text]) -> None:
+    """Print lines to stdout, in their full length. Colors are off for a file or a pipe, and with NO_COLOR."""
+    console = Console(highlight=False)
+    for line in lines:
+        console.print(line, soft_wrap=True)

@@ -1,0 +1,64 @@
+"""Processors in Python files of an author, and in files of payloads."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from logitport.payload.portability import travels_by_value
+from logitport_server.cli.payload_file import read_payload_or_program
+from logitport_server.command_line.parser import proposal
+from logitport_server.config import StartupError, UsageError
+
+
+def read_processor(source: str) -> Any:
+    """Return the class or function that FILE:CLASS names, or the text of the payload in FILE; "-" for stdin.
+
+    The file is executed like a module that is imported from its folder.
+
+    Raises:
+        UsageError: `source` is neither a file nor FILE:CLASS.
+        StartupError: the file cannot be read or executed, or has no such class.
+    """
+    file, separator, name = source.rpartition(":")
+    if not separator or (source == "-" or Path(source).is_file()):
+        if source != "-" and source.endswith(".py"):
+            raise UsageError(f"{source} is a Python file; name its class, too, as in {source}:CLASS")
+        return read_payload_or_program(source)
+    if not (file and all(part.isidentifier() for part in name.split("."))):
+        raise UsageError(f"{source!r} is not FILE:CLASS; write, for example, ban.py:BanFrench")
+    module = _execute(Path(file))
+    try:
+        return reduce(getattr, name.split("."), module)
+    except AttributeError:
+        names = [one for one in vars(module) if not one.startswith("_")]
+        raise StartupError(f"{file} has no {name}{proposal(name, names)}") from None
+
+
+def _execute(path: Path) -> Any:
+    name = path.stem
+    if name in sys.modules or not travels_by_value(name, name):
+        raise StartupError(f"{path}: there is another module {name}, which would be used in its place; rename the file")
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise StartupError(f"{path} is no Python file; write FILE.py:CLASS")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent.resolve()))  # as Python does for a script
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise StartupError(f"cannot execute {path}: {type(error).__name__}: {error}{_line(error, path)}") from error
+    return module
+
+
+def _line(error: BaseException, path: Path) -> str:
+    """Return the last line of the file that the error passed through, as text; "" if there is none."""
+    line, at = "", error.__traceback__
+    while at is not None:
+        if Path(at.tb_frame.f_code.co_filename).name == path.name:
+            line = f" (line {at.tb_lineno})"
+        at = at.tb_next
+    return line

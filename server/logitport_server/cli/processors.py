@@ -1,0 +1,225 @@
+"""`logitport processors`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+from pydantic_settings import CliPositionalArg, CliSubCommand
+
+from logitport.errors import UnknownProcessor
+from logitport_server.cli.command_group import CommandGroup
+from logitport_server.cli.display.quantities import NOTHING, age, size
+from logitport_server.cli.display.tables import Column, fields, number, show
+from logitport_server.cli.servers import Answer, JsonCommand, TableCommand, end, print_json
+from logitport_server.config.option import FlagOnly, Metavar
+from logitport_server.config.units import OrOff
+from logitport_server.config.values import File
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from rich.text import Text
+
+    from logitport.admin import ServerAdmin
+    from logitport.request import ProcessorRef
+
+_DIGEST_LENGTH = 12
+# Time for a payload of megabytes, and for its verification.
+_REGISTER_SECONDS = 60.0
+_COLUMNS = (
+    Column("NAME", max_cells=60),
+    Column("CLASS"),
+    Column("DIALECT"),
+    Column("DIGEST", max_cells=64),
+    Column("OWNER"),
+    Column("STATE"),
+    Column("AGE"),
+)
+_WIDE_COLUMNS = (Column("SHARED"), Column("PYTHON"), number("SIZE"), Column("OTHER NAMES", max_cells=200))
+_NAME = Field(description="a name or a digest")
+
+
+class ListProcessors(TableCommand):
+    """List the processors of each server: installed ones, then registered ones that the caller may see.
+
+    With the scope "admin", those of all owners. The token is read from LOGITPORT_TOKEN.
+    """
+
+    registered: Annotated[bool, FlagOnly] = Field(False, description="leave out those that are installed")
+
+    def cli_cmd(self) -> None:
+        """Print the processors."""
+        answers = self.call(lambda server: server.processors())
+        found = [
+            (answer.server, ref)
+            for answer in answers
+            for ref in answer.value or ()
+            if not (self.registered and ref.builtin)
+        ]
+        if self.prints_json:
+            print_json([_described(server, ref) for server, ref in found])
+        else:
+            columns = (*_COLUMNS, *_WIDE_COLUMNS) if self.is_wide else _COLUMNS
+            rows = ((server, _row(ref, wide=self.is_wide)) for server, ref in found)
+            self.show(columns, rows, answers)
+        end(answers)
+
+
+class GetProcessor(JsonCommand):
+    """Show one processor of each server. The token is read from LOGITPORT_TOKEN."""
+
+    name: CliPositionalArg[str] = _NAME
+
+    def cli_cmd(self) -> None:
+        """Print the processor."""
+        answers = self.call(lambda server: server.processor(self.name))
+        _print_each(answers, as_json=self.as_json)
+        end(answers)
+
+
+class DeleteProcessor(JsonCommand):
+    """Delete a name, or a digest with all its names, at each server. Requests that run continue to use the processor.
+
+    Servers that share a store delete it once. Needs the scope "register", or "admin" for a processor of another owner.
+    The token is read from LOGITPORT_TOKEN.
+    """
+
+    name: CliPositionalArg[str] = _NAME
+
+    def cli_cmd(self) -> None:
+        """Delete the processor, and print the deleted names."""
+        answers = _deleted(self.call(lambda server: server.delete(self.name)))
+        done = [answer for answer in answers if answer.error is None]
+        if self.as_json:
+            print_json([{"server": answer.server, "names": list(answer.value)} for answer in done])
+        else:
+            named = ((answer.server, ", ".join(answer.value) or self.name) for answer in done)
+            show(fields((f"deleted at {server}", names) for server, names in named))
+        end(answers)
+
+
+class RegisterProcessor(JsonCommand):
+    """Register a class of a Python file, or a payload, at each server.
+
+    A class that only computes with tensors is registered as a program, unless LOGITPORT_LIFT is off; for that its code
+    is run here. Needs the scope "register". The token is read from LOGITPORT_TOKEN.
+    """
+
+    source: CliPositionalArg[Annotated[str, Metavar("FILE:CLASS")]] = Field(
+        description="a Python file and the name of its class or function, or the file of a payload; - for a payload "
+        "from stdin"
+    )
+    name: str = Field("", description="name to bind, namespace/name[:tag]")
+    replace: Annotated[bool, FlagOnly] = Field(
+        False, description="bind the name even if it is bound to another processor"
+    )
+    shared: Annotated[bool, FlagOnly] = Field(False, description="allow all callers to use it, not only its owner")
+    sign_key: OrOff[File] = Field(
+        None, description="private key to sign it with, from `logitport keygen`, for the name and 30 days"
+    )
+
+    def cli_cmd(self) -> None:
+        """Register the processor, and print it."""
+        from logitport_server.cli.processor_file import read_processor
+
+        processor = read_processor(self.source)
+
+        def register(server: ServerAdmin) -> ProcessorRef:
+            return server.register(
+                processor, name=self.name, replace=self.replace, shared=self.shared, signing_key=self.sign_key
+            )
+
+        answers = self.call(register, _REGISTER_SECONDS)
+        _print_each(answers, as_json=self.as_json)
+        end(answers)
+
+
+class Processors(CommandGroup):
+    """Show and change the processors of servers."""
+
+    list: CliSubCommand[ListProcessors] = Field(description="list processors")
+    get: CliSubCommand[GetProcessor] = Field(description="show one processor")
+    register_: CliSubCommand[RegisterProcessor] = Field(
+        description="register a class of a file, or a payload", validation_alias="register"
+    )
+    delete: CliSubCommand[DeleteProcessor] = Field(description="delete a name or a processor")
+
+
+def _deleted(answers: list[Answer]) -> list[Answer]:
+    """Drop servers that do not know the processor, if another one does: it may have deleted it from a shared store."""
+    if any(answer.error is None for answer in answers):
+        return [answer for answer in answers if not isinstance(answer.error, UnknownProcessor)]
+    return answers
+
+
+def _print_each(answers: Iterable[Answer], *, as_json: bool) -> None:
+    """Print one processor of each server."""
+    found = [(answer.server, answer.value) for answer in answers if answer.error is None]
+    if as_json:
+        print_json([_described(server, ref) for server, ref in found])
+        return
+    for index, (server, ref) in enumerate(found):
+        if index:
+            print()  # noqa: T201
+        show(_fields(server, ref))
+
+
+def _described(server: str, ref: ProcessorRef) -> dict[str, Any]:
+    """Return the keys and values of a processor, for JSON."""
+    return {"server": server, **asdict(ref)}
+
+
+def _fields(server: str, ref: ProcessorRef) -> Iterator[Text]:
+    registered = datetime.fromtimestamp(ref.registered_at, timezone.utc)
+    pairs = [
+        ("server", server),
+        ("names", ", ".join(ref.names) or NOTHING),
+        ("class", ref.class_name or NOTHING),
+        ("dialect", ref.dialect or NOTHING),
+        ("state", _state(ref)),
+    ]
+    if not ref.builtin:
+        pairs += [
+            ("digest", ref.digest),
+            ("owner", ref.owner or NOTHING),
+            ("shared", "yes" if ref.shared else "no"),
+            ("python", ref.python or NOTHING),
+            ("size", size(ref.size_bytes)),
+            ("registered", f"{registered:%Y-%m-%d %H:%M:%S} UTC"),
+        ]
+    if ref.quarantined:
+        pairs.append(("reason", ref.quarantined))
+    if ref.not_lifted:
+        pairs.append(("no program", ref.not_lifted))
+    return fields(pairs)
+
+
+def _row(ref: ProcessorRef, *, wide: bool) -> tuple[object, ...]:
+    row: tuple[object, ...] = (
+        ref.names[0] if ref.names else NOTHING,
+        ref.class_name or NOTHING,
+        ref.dialect or NOTHING,
+        (ref.digest if wide else ref.digest[:_DIGEST_LENGTH]) or NOTHING,
+        ref.owner or NOTHING,
+        _state(ref),
+        NOTHING if ref.builtin else age(max(0.0, time.time() - ref.registered_at)),
+    )
+    if not wide:
+        return row
+    return (
+        *row,
+        "yes" if ref.shared else "no",
+        ref.python or NOTHING,
+        NOTHING if ref.builtin else size(ref.size_bytes),
+        ", ".join(ref.names[1:]) or NOTHING,
+    )
+
+
+def _state(ref: ProcessorRef) -> str:
+    if ref.quarantined:
+        return "quarantined"
+    return "installed" if ref.builtin else "registered"

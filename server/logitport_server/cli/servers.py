@@ -1,0 +1,144 @@
+"""Commands that call each server of a target, and how they print the results."""
+
+from __future__ import annotations
+
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
+
+from pydantic import AliasChoices, Field
+from pydantic_settings import CliPositionalArg
+
+from logitport.errors import InvalidArgument, LogitportError
+from logitport_server.cli.display.tables import Column, lines_of, show
+from logitport_server.cli.display.text import escape_lines
+from logitport_server.cli.remote import RemoteCommand
+from logitport_server.config import UsageError
+from logitport_server.config.option import FlagOnly
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from logitport.admin import AdminClient, ServerAdmin
+
+_T = TypeVar("_T")
+
+# A server that is alive answers in milliseconds.
+_TIMEOUT_SECONDS = 10.0
+_MAX_THREADS = 16
+
+
+class Answer(NamedTuple):
+    """The result of a call at one server, or its error.
+
+    Attributes:
+        server: its address.
+        value: the result; None after an error.
+        error: the error; None if there was none.
+    """
+
+    server: str
+    value: Any
+    error: LogitportError | None
+
+
+class ServersCommand(RemoteCommand):
+    """A command that calls each server of a target. The token is read from LOGITPORT_TOKEN."""
+
+    target: CliPositionalArg[str] = Field(
+        description="the server, HOST:PORT or unix:PATH, or several: separated by commas, dns:///HOST:PORT, or "
+        "file:PATH or the URL of a document with addresses"
+    )
+
+    def client(self, timeout: float = _TIMEOUT_SECONDS) -> AdminClient:
+        """Make a client of the servers. Raises UsageError for a target that is none."""
+        from logitport.admin import AdminClient
+
+        try:
+            return AdminClient(self.target, tls=self.tls(), timeout=timeout)
+        except InvalidArgument as error:
+            raise UsageError(str(error)) from error
+
+    def call(self, work: Callable[[ServerAdmin], _T], timeout: float = _TIMEOUT_SECONDS) -> list[Answer]:
+        """Do the work at each server, at the same time. Returns the answers in the order of the servers."""
+        with self.client(timeout) as client:
+            return call_each(client.servers(), work)
+
+
+class JsonCommand(ServersCommand):
+    """A command that prints texts, or JSON."""
+
+    as_json: Annotated[bool, FlagOnly] = Field(False, validation_alias=AliasChoices("json"), description="print JSON")
+
+
+class TableCommand(JsonCommand):
+    """A command that prints a table, or JSON."""
+
+    output: Literal["table", "wide", "json"] = Field(
+        "table",
+        validation_alias=AliasChoices("output", "o"),
+        description="what to print: a table, a table with more columns, or JSON",
+    )
+
+    @property
+    def prints_json(self) -> bool:
+        """Whether to print JSON."""
+        return self.as_json or self.output == "json"
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether to print more columns."""
+        return self.output == "wide"
+
+    def show(
+        self,
+        columns: Sequence[Column],
+        rows: Iterable[tuple[str, Sequence[object]]],
+        answers: Sequence[Answer],
+    ) -> None:
+        """Print a table, unless no server has answered.
+
+        Args:
+            columns: without one for the server.
+            rows: the address of the server, and the cells.
+            answers: of the servers. With several, the first column has the server.
+        """
+        if all(answer.error is not None for answer in answers):
+            return
+        if len(answers) > 1:
+            show(lines_of((Column("SERVER"), *columns), ((server, *cells) for server, cells in rows)))
+        else:
+            show(lines_of(columns, (cells for _, cells in rows)))
+
+
+def call_each(servers: Sequence[ServerAdmin], work: Callable[[ServerAdmin], _T]) -> list[Answer]:
+    """Do the work at each of the servers, at the same time. Returns the answers in their order."""
+
+    def answer(server: ServerAdmin) -> Answer:
+        try:
+            return Answer(server.target, work(server), None)
+        except LogitportError as error:
+            return Answer(server.target, None, error)
+
+    threads = ThreadPoolExecutor(min(_MAX_THREADS, len(servers)))
+    try:
+        return list(threads.map(answer, servers))
+    finally:  # after SIGINT, calls end when the client is closed
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+def print_json(value: object) -> None:
+    """Print a value. Characters beyond ASCII are escaped, because terminals obey some of them."""
+    print(json.dumps(value, indent=2))  # noqa: T201
+
+
+def end(answers: Iterable[Answer]) -> None:
+    """Print the errors, and exit with status 1 if there are any."""
+    answers = list(answers)
+    failed = [answer for answer in answers if answer.error is not None]
+    for answer in failed:
+        where = f"{answer.server}: " if len(answers) > 1 and answer.server not in str(answer.error) else ""
+        print(f"logitport: {where}{escape_lines(str(answer.error))}", file=sys.stderr)  # noqa: T201
+    if failed:
+        sys.exit(1)

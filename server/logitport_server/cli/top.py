@@ -1,0 +1,265 @@
+"""`logitport top`."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from logitport.errors import DeadlineExceeded, ServerUnavailable
+from logitport_server.cli.activity import Look, compare
+from logitport_server.cli.display.quantities import NOTHING, age, rate
+from logitport_server.cli.display.tables import Column, lines_of, number, show
+from logitport_server.cli.servers import Answer, JsonCommand, call_each, end, print_json
+from logitport_server.cli.sessions import ID_LENGTH
+from logitport_server.cli.status import (
+    QUARANTINE_COLUMNS,
+    WORKER_COLUMNS,
+    latency_of,
+    quarantine_row,
+    state_of,
+    worker_row,
+)
+from logitport_server.config.option import FlagOnly
+from logitport_server.config.units import Seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from logitport.admin import AdminClient, ServerAdmin
+    from logitport_server.cli.activity import Activity, ProcessorActivity, ServerActivity, SessionActivity
+    from logitport_server.cli.latencies import Quantile
+
+_SERVER_COLUMNS = (
+    Column("SERVER"),
+    Column("STATE"),
+    Column("UPTIME"),
+    number("SESSIONS"),
+    number("REQUESTS"),
+    number("STEPS/S"),
+    number("WORKERS"),
+    number("LOST"),
+    number("QUARANTINED"),
+)
+_PROCESSOR_COLUMNS = (
+    Column("PROCESSOR", max_cells=60),
+    number("STEPS/S"),
+    number("ROWS/S"),
+    number("P50"),
+    number("P99"),
+    number("BUSY"),
+)
+_SESSION_COLUMNS = (
+    Column("SESSION"),
+    Column("SERVER"),
+    Column("PRINCIPAL"),
+    Column("ENGINE"),
+    Column("TRANSPORT"),
+    number("REQUESTS"),
+    number("STEPS/S"),
+    Column("LAST STEP"),
+)
+_ERROR_COLUMNS = (Column("SERVER"), Column("ERROR", max_cells=100))
+# A server that does not answer must not delay the others for long.
+_MIN_TIMEOUT_SECONDS = 2.0
+# Lines of the live display without tables: the first line, and a line between two tables.
+_MIN_ROWS = 3
+
+
+class Top(JsonCommand):
+    """Watch servers: sessions, steps, times of processors, workers and quarantines. Ctrl-C ends it.
+
+    Rates and times are those of the last interval. Without a terminal, or with --once, it prints one interval and ends.
+    Needs the scope "admin". The token is read from LOGITPORT_TOKEN.
+    """
+
+    interval: Seconds = Field(2.0, ge=0.1, le=3600, description="time between two looks at the servers")
+    once: Annotated[bool, FlagOnly] = Field(False, description="print one interval, and end")
+
+    def cli_cmd(self) -> None:
+        """Print one interval, or show each one until SIGINT."""
+        console = Console(highlight=False)
+        with self.client(max(self.interval, _MIN_TIMEOUT_SECONDS)) as client:
+            looks = _look(client)
+            if all(look.status is None for look in looks):
+                end(Answer(look.server, None, look.error) for look in looks)
+            if self.once or self.as_json or not console.is_terminal:
+                time.sleep(self.interval)
+                later = _look(client)
+                activity = compare(looks, later)
+                if self.as_json:
+                    print_json(_described(activity))
+                else:
+                    show(_lines(activity))
+                end(Answer(look.server, None, look.error) for look in later)
+                return
+            with suppress(KeyboardInterrupt):
+                self._watch(client, console, looks)
+
+    def _watch(self, client: AdminClient, console: Console, looks: Sequence[Look]) -> None:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            earlier: Sequence[Look] = ()
+            while True:
+                activity = compare(earlier, looks)
+                header = Text(f"{self.target}  {time.strftime('%H:%M:%S')}  every {self.interval:g} s, Ctrl-C ends")
+                live.update(Group(header, Text(), *_lines(activity, console.height - 2)), refresh=True)
+                time.sleep(self.interval)
+                earlier, looks = looks, _look(client)
+
+
+def _look(client: AdminClient) -> list[Look]:
+    """Look at each server that the target names now."""
+
+    def look(server: ServerAdmin) -> tuple[Any, Any]:
+        return server.status(), list(server.sessions())
+
+    return [
+        Look(answer.server, error=answer.error)
+        if answer.value is None
+        else Look(answer.server, answer.value[0], answer.value[1])
+        for answer in call_each(client.servers(), look)
+    ]
+
+
+def _lines(activity: Activity, height: int | None = None) -> Iterator[Text]:
+    """Yield the tables.
+
+    Args:
+        activity: what they show.
+        height: number of lines that they may have together; None for no limit.
+    """
+    looks = [one.look for one in activity.servers]
+    statuses = [look.status for look in looks if look.status is not None]
+    tables: list[tuple[Sequence[Column], list[tuple[object, ...]]]] = [
+        (_SERVER_COLUMNS, list(map(_server_row, activity.servers))),
+        (_ERROR_COLUMNS, [(look.server, look.error) for look in looks if look.error is not None]),
+        (_PROCESSOR_COLUMNS, list(map(_processor_row, activity.processors))),
+        (QUARANTINE_COLUMNS, [quarantine_row(one) for status in statuses for one in status.quarantines]),
+        (_SESSION_COLUMNS, list(map(_session_row, activity.sessions))),
+        (WORKER_COLUMNS, [worker_row(one) for status in statuses for one in status.workers]),
+    ]
+    shown = [(columns, rows) for columns, rows in tables if rows]
+    limits = _share(height, [len(rows) for _, rows in shown])
+    for index, ((columns, rows), limit) in enumerate(zip(shown, limits, strict=True)):
+        if index:
+            yield Text()
+        yield from lines_of(columns, rows[:limit])
+        if len(rows) > limit:
+            yield Text(f"... {len(rows) - limit} more", style="dim")
+
+
+def _share(height: int | None, wanted: Sequence[int]) -> list[int]:
+    """Divide the lines among tables: each gets some rows, and the first ones get what the others leave.
+
+    Args:
+        height: number of lines; None for no limit.
+        wanted: number of rows of each table. A table has two more lines, and one more if it is cut.
+    """
+    if height is None:
+        return list(wanted)
+    granted = [min(rows, _MIN_ROWS) for rows in wanted]
+    left = height - sum(granted) - 3 * len(granted)
+    for index, rows in enumerate(wanted):
+        more = max(0, min(rows - granted[index], left))
+        granted[index] += more
+        left -= more
+    return granted
+
+
+def _state(look: Look) -> str:
+    if look.status is not None:
+        return state_of(look.status)
+    return "unreachable" if isinstance(look.error, ServerUnavailable | DeadlineExceeded) else "failed"
+
+
+def _server_row(one: ServerActivity) -> tuple[object, ...]:
+    status = one.look.status
+    if status is None:
+        return (one.look.server, _state(one.look), *(NOTHING for _ in _SERVER_COLUMNS[2:]))
+    return (
+        one.look.server,
+        _state(one.look),
+        age(status.uptime_seconds),
+        status.sessions,
+        status.requests,
+        NOTHING if one.steps_per_second is None else rate(one.steps_per_second),
+        f"{status.worker_count}/{status.max_workers}",
+        status.workers_lost,
+        status.quarantine_count,
+    )
+
+
+def _processor_row(one: ProcessorActivity) -> tuple[object, ...]:
+    return (
+        one.processor,
+        rate(one.steps_per_second),
+        rate(one.rows_per_second),
+        latency_of(one.p50),
+        latency_of(one.p99),
+        f"{one.seconds_per_second:.1%}",
+    )
+
+
+def _session_row(one: SessionActivity) -> tuple[object, ...]:
+    session = one.session
+    idle = session.last_step_age_seconds
+    return (
+        session.session_id[:ID_LENGTH],
+        one.server,
+        session.principal or NOTHING,
+        session.engine or NOTHING,
+        session.transport,
+        session.requests,
+        NOTHING if one.steps_per_second is None else rate(one.steps_per_second),
+        NOTHING if idle is None else age(idle),
+    )
+
+
+def _described(activity: Activity) -> dict[str, object]:
+    """Return the keys and values of an interval, for JSON."""
+    servers = [
+        {
+            "server": one.look.server,
+            "state": _state(one.look),
+            "error": None if one.look.error is None else str(one.look.error),
+            "steps_per_second": one.steps_per_second,
+            **{key: None if one.look.status is None else getattr(one.look.status, key) for key in _SERVER_KEYS},
+        }
+        for one in activity.servers
+    ]
+    processors = [
+        {
+            "processor": one.processor,
+            "steps_per_second": one.steps_per_second,
+            "rows_per_second": one.rows_per_second,
+            "p50_seconds": _seconds(one.p50),
+            "p99_seconds": _seconds(one.p99),
+            "seconds_per_second": one.seconds_per_second,
+        }
+        for one in activity.processors
+    ]
+    sessions = [
+        {"server": one.server, "session_id": one.session.session_id, "steps_per_second": one.steps_per_second}
+        for one in activity.sessions
+    ]
+    return {"servers": servers, "processors": processors, "sessions": sessions}
+
+
+_SERVER_KEYS = (
+    "uptime_seconds",
+    "sessions",
+    "requests",
+    "steps",
+    "worker_count",
+    "workers_lost",
+    "quarantine_count",
+)
+
+
+def _seconds(found: Quantile | None) -> float | None:
+    return None if found is None else found.seconds
