@@ -230,12 +230,18 @@ class Servers:
         raise ServerUnavailable(f"none of the servers {self.text} can be reached; the first one: {errors[0]}")
 
     def failed(self, server: Server) -> None:
-        """Set a server aside for a while."""
+        """Set a server aside for a while. While it is, a failure is the same one: many sessions lose a server at once."""
         with self._lock:
+            if self._is_aside(server.address):
+                return
             count = self._failures[server.address].count + 1 if server.address in self._failures else 1
             seconds = min(_ASIDE_SECONDS * 2.0 ** (count - 1), _MAX_ASIDE_SECONDS)
             until = self._clock() + seconds * self._rng.uniform(1.0, 1.0 + _JITTER)
             self._failures[server.address] = _Failures(count, until)
+
+    def _is_aside(self, address: Address) -> bool:
+        failures = self._failures.get(address)
+        return failures is not None and self._clock() < failures.until
 
     def worked(self, server: Server) -> None:
         """Forget the failures of a server."""

@@ -112,6 +112,16 @@ def test_a_server_that_failed_is_set_aside_longer_each_time() -> None:
     assert {cluster.any() for _ in range(50)} == {"a:1", "b:1"}
 
 
+def test_one_loss_is_one_failure() -> None:
+    """Also if many sessions of a client had the same server."""
+    cluster = Cluster(2)
+    lost = cluster.server("a:1")
+    for _ in range(8):
+        cluster.servers.failed(lost)
+    cluster.clock.now += 3.01
+    assert {cluster.any() for _ in range(50)} == {"a:1", "b:1"}
+
+
 def test_the_time_aside_is_random() -> None:
     """Clients that lost the same server must not all return to it at once."""
     back = Counter[bool]()
