@@ -230,7 +230,10 @@ class Servers:
         raise ServerUnavailable(f"none of the servers {self.text} can be reached; the first one: {errors[0]}")
 
     def failed(self, server: Server) -> None:
-        """Set a server aside for a while. While it is, a failure is the same one: many sessions lose a server at once."""
+        """Set a server aside for a while.
+
+        A failure while it is set aside is the same one: many sessions lose a server at once.
+        """
         with self._lock:
             if self._is_aside(server.address):
                 return
