@@ -254,6 +254,7 @@ class Client(BaseClient):
             reconnect_seconds=self.timeout if reconnect_seconds is None else reconnect_seconds,
             trust=trust,
             answers=None if self._servers.single else choice.answers,
+            elsewhere=None if self._servers.single else choice.elsewhere,
         )
         try:
             session = open_session()

@@ -33,7 +33,7 @@ def test_it_costs_no_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lost: list[Any] = []
-    monkeypatch.setattr(FrameChannel, "reopen", lambda self, _: lost.append(self))
+    monkeypatch.setattr(FrameChannel, "reopen", lambda self, *_: lost.append(self))
     targets = [free_address() for _ in range(3)]
     options = [("--no-entry-points", "--listen", target, "--move-seconds", "200") for target in targets]
     cluster = start_together(start_server, options)
