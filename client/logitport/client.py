@@ -116,12 +116,14 @@ class Client(BaseClient):
         call = self._register(
             processor, name, replace=replace, shared=shared, signing_key=signing_key, dialect=dialect, lift=lift
         )
-        registered = self._call(call)
-        self._registrations.remember(call.message, registered)
+        reply = self._reply(call)
+        registered = call.decode(reply)
+        self._registrations.remember(call.message, registered, reply.registry_id)
         # The servers of open sessions may have registries of their own.
         for server in self._session_servers():
             with suppress(ServerUnavailable, DeadlineExceeded):  # the session registers it when it has a server again
-                self._send(server, call)
+                registry_id = self._send(server, call).registry_id
+                self._registrations.registered_in(registry_id, registered.digest, name)
         return registered
 
     def processor(self, name: str) -> ProcessorRef:
@@ -252,6 +254,7 @@ class Client(BaseClient):
             reconnect_seconds=self.timeout if reconnect_seconds is None else reconnect_seconds,
             trust=trust,
             answers=None if self._servers.single else choice.answers,
+            elsewhere=None if self._servers.single else choice.elsewhere,
         )
         try:
             session = open_session()
@@ -289,14 +292,16 @@ class Client(BaseClient):
         return {choice.server for choice in self._choices if choice.server is not None}
 
     def _call(self, call: Call[_Result]) -> _Result:
+        return call.decode(self._reply(call))
+
+    def _reply(self, call: Call[Any]) -> Any:
         server = self._any_server()
         try:
-            reply = self._send(server, call)
+            return self._send(server, call)
         except LogitportError as error:
             if not self._may_go_elsewhere(call, error):
                 raise
-            reply = self._send_elsewhere(server, call)
-        return call.decode(reply)
+            return self._send_elsewhere(server, call)
 
     def _send_elsewhere(self, failed: Server, call: Call[Any]) -> Any:
         def attempt() -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import queue
 import random
 import threading
 import time
 import weakref
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Union, cast
 
 import grpc
 
@@ -17,13 +19,15 @@ from logitport.targets import AddressList, source_of
 from logitport_proto import admin_pb2_grpc, processing_pb2, processing_pb2_grpc, registry_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from logitport.connection import Connection
     from logitport.targets import Address, Target
 
 # Time for the answer of `GetLoad`. A server that is alive answers in milliseconds; one that is stopped never does.
 _LOAD_SECONDS = 1.0
+# How long the answer of a second server is waited for, once one has answered that accepts a session.
+_COMPARISON_SECONDS = 0.05
 # How long an address is set aside after a failure. Each further failure doubles it, up to a bound.
 _ASIDE_SECONDS = 2.0
 _MAX_ASIDE_SECONDS = 30.0
@@ -46,6 +50,10 @@ class Load:
     accepts_sessions: bool
 
 
+# What a server answers: None if it does not answer in time, an error if it cannot be reached.
+Answer = Union[Load, None, ServerUnavailable]
+
+
 class Server:
     """One server: its channel and stubs. The channel is closed when the last reference to the object is dropped.
 
@@ -64,30 +72,43 @@ class Server:
         self.processing = processing_pb2_grpc.LogitProcessingStub(channel)
         self._connection = connection
 
-    def request_load(self) -> Callable[[], Load | None]:
-        """Request the load, and return a function that waits for it.
-
-        The function returns None for a server that does not answer in time. It raises ServerUnavailable for one that
-        cannot be reached.
-        """
+    def request_load(self, take_answer: Callable[[Answer], object]) -> None:
+        """Request the load, and return at once. `take_answer` is called within about a second, on any thread."""
         call = self.processing.GetLoad.future(
             processing_pb2.GetLoadRequest(), timeout=_LOAD_SECONDS, metadata=self._connection.metadata
         )
 
-        def answer() -> Load | None:
-            status = call.code()  # waits
-            if status is grpc.StatusCode.OK:
-                load = call.result()
-                return Load(load.sessions + load.requests, load.accepts_sessions)
-            if status is grpc.StatusCode.DEADLINE_EXCEEDED:
-                return None
-            error = calls.translate(cast("grpc.RpcError", call), self.target, encrypted=self._connection.encrypted)
-            if isinstance(error, ServerUnavailable):
-                raise error
-            # The server runs. An earlier version lacks the call; a server that refuses this caller refuses `open`, too.
-            return Load(None, accepts_sessions=True)
+        def done(_: object) -> None:
+            take_answer(self._answer_of(call))
 
-        return answer
+        call.add_done_callback(done)
+
+    def answers(self) -> bool:
+        """Whether it answers a call within a second. Raises ValueError if the channel was closed."""
+        answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self.request_load(answers.put)
+        return isinstance(answers.get(), Load)
+
+    def _answer_of(self, call: Any) -> Answer:
+        status = call.code()
+        if status is grpc.StatusCode.OK:
+            load = call.result()
+            return Load(load.sessions + load.requests, load.accepts_sessions)
+        if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return None
+        error = calls.translate(cast("grpc.RpcError", call), self.target, encrypted=self._connection.encrypted)
+        # Another error is that of a server that runs. An earlier version lacks the call; a server that refuses this
+        # caller refuses `open`, too.
+        return error if isinstance(error, ServerUnavailable) else Load(None, accepts_sessions=True)
+
+
+@dataclass
+class _Refusals:
+    """Servers that were called for a session and do not accept it."""
+
+    full: list[Server] = field(default_factory=list)
+    silent: list[Server] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -181,7 +202,7 @@ class Servers:
         Raises:
             ServerUnavailable: the client is closed.
         """
-        return next(self._candidates(excluded))[0]
+        return next(self._candidates([excluded] if excluded else []))[0]
 
     def all(self) -> list[Server]:
         """Return all servers that the list names now, in its order.
@@ -203,39 +224,42 @@ class Servers:
         self._list.refresh()
         if len(self._list.addresses) == 1:
             return self.any()
-        full: list[Server] = []
-        silent: list[Server] = []
-        errors: list[str] = []
-        for _, pair in zip(range(_MAX_PAIRS), self._candidates(excluded, at_once=2), strict=False):
-            loads: list[tuple[Server, Load]] = []
-            for server, answer in [(server, server.request_load()) for server in pair]:
-                try:
-                    load = answer()
-                except ServerUnavailable as error:
-                    self.failed(server)
-                    errors.append(error.message)
-                    continue
-                if load is None:
-                    self.failed(server)
-                    silent.append(server)
-                else:
-                    self.worked(server)
-                    loads.append((server, load))
-            accepting = [(server, load) for server, load in loads if load.accepts_sessions]
-            if accepting:
-                return _less_loaded(accepting)
-            full += [server for server, _ in loads]
-        for server in (*full, *silent):
-            return server
-        raise ServerUnavailable(f"none of the servers {self.text} can be reached; the first one: {errors[0]}")
+        refusals = _Refusals()
+        accepting = self._accepting(self._candidates([excluded] if excluded else [], at_once=2), refusals)
+        for server in (accepting, *refusals.full, *refusals.silent):
+            if server is not None:
+                return server
+        raise ServerUnavailable(f"none of the servers {self.text} can be reached; the first one: {refusals.errors[0]}")
+
+    def elsewhere(self, excluded: Collection[Server]) -> Server | None:
+        """Return a server for a session that could stay where it is; None if no other one accepts it now.
+
+        Chosen as by `least_loaded`, but never one that does not answer, or one of `excluded`.
+
+        Raises:
+            ServerUnavailable: the client is closed.
+        """
+        self._list.refresh()
+        if all(address in {server.address for server in excluded} for address in self._list.addresses):
+            return None
+        return self._accepting(self._candidates(excluded, at_once=2), _Refusals())
 
     def failed(self, server: Server) -> None:
-        """Set a server aside for a while."""
+        """Set a server aside for a while.
+
+        A failure while it is set aside is the same one: many sessions lose a server at once.
+        """
         with self._lock:
+            if self._is_aside(server.address):
+                return
             count = self._failures[server.address].count + 1 if server.address in self._failures else 1
             seconds = min(_ASIDE_SECONDS * 2.0 ** (count - 1), _MAX_ASIDE_SECONDS)
             until = self._clock() + seconds * self._rng.uniform(1.0, 1.0 + _JITTER)
             self._failures[server.address] = _Failures(count, until)
+
+    def _is_aside(self, address: Address) -> bool:
+        failures = self._failures.get(address)
+        return failures is not None and self._clock() < failures.until
 
     def worked(self, server: Server) -> None:
         """Forget the failures of a server."""
@@ -244,7 +268,7 @@ class Servers:
                 self._failures.pop(server.address, None)
 
     def refresh(self) -> None:
-        """Read the list again, unless it is new. May take seconds."""
+        """Read the list again, unless it is new. A slow read goes on in the background."""
         self._list.refresh()
 
     def close(self) -> list[Any]:
@@ -253,18 +277,49 @@ class Servers:
             self._closed = True
             return [server.channel for server in self._made]
 
-    def _candidates(self, excluded: Server | None, at_once: int = 1) -> Iterator[Sequence[Server]]:
+    def _accepting(self, pairs: Iterator[Sequence[Server]], refusals: _Refusals) -> Server | None:
+        """Return a server that accepts a session: the less loaded of the first pair in which there is one."""
+        for _, pair in zip(range(_MAX_PAIRS), pairs, strict=False):
+            answers: queue.SimpleQueue[tuple[Server, Answer]] = queue.SimpleQueue()
+            for server in pair:
+                server.request_load(partial(self._record, server, answers))
+            accepting: list[tuple[Server, Load]] = []
+            for _ in pair:
+                try:
+                    server, answer = answers.get(timeout=_COMPARISON_SECONDS if accepting else None)
+                except queue.Empty:
+                    break
+                if isinstance(answer, ServerUnavailable):
+                    refusals.errors.append(answer.message)
+                elif answer is None:
+                    refusals.silent.append(server)
+                elif answer.accepts_sessions:
+                    accepting.append((server, answer))
+                else:
+                    refusals.full.append(server)
+            if accepting:
+                return _less_loaded(accepting)
+        return None
+
+    def _record(self, server: Server, answers: queue.SimpleQueue[tuple[Server, Answer]], answer: Answer) -> None:
+        """Record whether a server works, also if its answer is not waited for any more."""
+        (self.worked if isinstance(answer, Load) else self.failed)(server)
+        answers.put((server, answer))
+
+    def _candidates(self, excluded: Collection[Server], at_once: int = 1) -> Iterator[Sequence[Server]]:
         """Yield the servers in random order, those that are set aside last.
 
-        They come in groups of `at_once`. No group has servers of both kinds. `excluded` comes only if it is alone.
+        They come in groups of `at_once`. No group has servers of both kinds. Those of `excluded` come only if there is
+        no other one.
         """
+        without = {server.address for server in excluded}
         listed = self._list.addresses
         now = self._clock()
         with self._lock:
             self._failures = {address: it for address, it in self._failures.items() if address in listed}
             self._servers = {address: it for address, it in self._servers.items() if address in listed}
             aside = {address for address, it in self._failures.items() if now < it.until}
-            others = [address for address in listed if excluded is None or address != excluded.address]
+            others = [address for address in listed if address not in without]
             order = self._rng.sample(others or listed, len(others or listed))
         for group in (
             [address for address in order if address not in aside],

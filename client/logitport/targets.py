@@ -29,7 +29,12 @@ logger = logging.getLogger(__name__)
 Target = Union[str, "os.PathLike[str]", Sequence[str], Callable[[], Union[str, Sequence[str]]]]
 
 MAX_DOCUMENT_BYTES = 1 << 20
-_DOCUMENT_SECONDS = 5.0
+# How long a list may take to be read. After that the read has failed, although a name or a function may still answer.
+_READ_SECONDS = 5.0
+# How long a caller waits for a list that is read again. It has the last one.
+_WAIT_SECONDS = 0.5
+# Between two attempts to end a document's connection.
+_CUT_OFF_SECONDS = 0.1
 # How old a list must be to be read again. A server that many sessions have lost must not cause a read for each.
 _MIN_AGE_SECONDS = 3.0
 
@@ -87,6 +92,8 @@ def source_of(target: Target) -> Source:
                 f"target is {target!r}; write HOST:PORT or unix:PATH, as text; several addresses; a document with "
                 "addresses; or a function that returns addresses"
             )
+        for address in target:
+            _check_text(address, "target")
         listed = [Address(address) for address in target]
         return Source(", ".join(map(str, target)), lambda: listed, changes=False)
     if (file := _FILE.fullmatch(target)) is not None:
@@ -119,8 +126,11 @@ class AddressList:
         self._source = source
         self._check = check
         self._clock = clock
-        self._reading = threading.Lock()
-        self.addresses = self._read()
+        self._lock = threading.Lock()
+        # A read that has not ended, also one that takes too long: a name or a function cannot be interrupted.
+        self._reading: threading.Thread | None = None
+        self.addresses: tuple[Address, ...] = ()
+        self._read_first()
         self._read_at = clock()
 
     @property
@@ -134,15 +144,43 @@ class AddressList:
         return not self._source.changes and len(self.addresses) == 1
 
     def refresh(self) -> None:
-        """Read the list again, unless it is new or another thread is reading it. Keeps the last list on an error."""
-        if not self._source.changes or not self._reading.acquire(blocking=False):
+        """Read the list again, unless it is new or is being read. Keeps the last list on an error.
+
+        Waits for a short time. A slower read goes on in the background: the caller may be a step of an engine.
+        """
+        if not self._source.changes:
             return
-        try:
-            if self._clock() - self._read_at >= _MIN_AGE_SECONDS:
-                self._replace()
-                self._read_at = self._clock()
-        finally:
-            self._reading.release()
+        with self._lock:
+            is_read = self._reading is not None and self._reading.is_alive()
+            if is_read or self._clock() - self._read_at < _MIN_AGE_SECONDS:
+                return
+            self._read_at = self._clock()
+            self._reading = reading = _thread(self._replace)
+        reading.join(_WAIT_SECONDS)
+
+    def _read_first(self) -> None:
+        """Read the list. Raises as `_read`, and ServerUnavailable if it takes too long."""
+        results: list[tuple[Address, ...] | BaseException] = []
+
+        def read() -> None:
+            try:
+                results.append(self._read())
+            except BaseException as error:  # noqa: BLE001 - raised by the caller's thread
+                results.append(error)
+
+        if not self._source.changes:
+            self.addresses = self._read()
+            return
+        self._reading = _thread(read)
+        self._reading.join(_READ_SECONDS)
+        if not results:
+            raise ServerUnavailable(
+                f"{self.text}, the list of the servers' addresses, was not read in {_READ_SECONDS} s"
+            )
+        (result,) = results
+        if isinstance(result, BaseException):
+            raise result
+        self.addresses = result
 
     def _replace(self) -> None:
         try:
@@ -203,11 +241,10 @@ def _url(url: str) -> Source:
 def _fetch(url: str, parts: SplitResult) -> bytes:
     """Get a document. Follows no redirect, which could lead to an unencrypted one."""
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=_DOCUMENT_SECONDS)
-    # The timeout is for each wait. A server that sends a byte from time to time is cut off by the timer.
-    timer = threading.Timer(_DOCUMENT_SECONDS, _shut_down, [connection])
-    timer.daemon = True
-    timer.start()
+    connection = kind(parts.hostname or "", parts.port, timeout=_READ_SECONDS)
+    # The timeout is for each wait. A server that sends a byte from time to time is cut off by the thread.
+    ended = threading.Event()
+    _thread(lambda: _cut_off(connection, ended))
     try:
         path = parts.path + (f"?{parts.query}" if parts.query else "")
         connection.request("GET", path, headers={"Accept": "application/json"})
@@ -220,13 +257,23 @@ def _fetch(url: str, parts: SplitResult) -> bytes:
             f"cannot read {url}, the document of the servers' addresses: {error or type(error).__name__}"
         ) from error
     finally:
-        timer.cancel()
+        ended.set()
         connection.close()
 
 
-def _shut_down(connection: http.client.HTTPConnection) -> None:
-    with suppress(OSError, AttributeError):
-        connection.sock.shutdown(socket.SHUT_RDWR)
+def _cut_off(connection: http.client.HTTPConnection, ended: threading.Event) -> None:
+    """End a connection that takes too long. It has no socket while its name is resolved, or TLS is negotiated."""
+    wait_seconds = _READ_SECONDS
+    while not ended.wait(wait_seconds):
+        wait_seconds = _CUT_OFF_SECONDS
+        with suppress(OSError, AttributeError):
+            connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+def _thread(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, name="logitport-addresses", daemon=True)
+    thread.start()
+    return thread
 
 
 def _parse(text: bytes, where: str) -> list[Address]:
@@ -256,10 +303,19 @@ def _name(target: str, host: str, port: str) -> Source:
             raise ServerUnavailable(
                 f"cannot resolve {target}: {error}; check the name, and this machine's DNS"
             ) from error
+        # One family: a server with addresses of both would count as two.
+        found = [one for one in found if one[0] == found[0][0]]
         hosts = [f"[{address[0]}]" if family is socket.AF_INET6 else address[0] for family, *_, address in found]
         return [Address(f"{one}:{port}", host.strip("[]")) for one in hosts]
 
     return Source(target, read, name=target)
+
+
+def _check_text(address: object, where: str) -> str:
+    """Return an address that is text. Raises InvalidArgument."""
+    if not isinstance(address, str):
+        raise InvalidArgument(f"{where} has the address {address!r}; write HOST:PORT or unix:PATH, as text")
+    return address
 
 
 def _function(function: Callable[[], str | Sequence[str]]) -> Source:
@@ -276,6 +332,6 @@ def _function(function: Callable[[], str | Sequence[str]]) -> Source:
             raise ServerUnavailable(
                 f"{text} of the servers' addresses raised {type(error).__name__}: {error}"
             ) from error
-        return [Address(part.strip() if isinstance(part, str) else part) for part in parts]
+        return [Address(_check_text(part, text).strip()) for part in parts]
 
     return Source(text, read)

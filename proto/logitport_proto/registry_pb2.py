@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1blogitport/v1/registry.proto\x12\x0clogitport.v1\"\xe1\x01\n\rProcessorInfo\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\r\n\x05names\x18\x02 \x03(\t\x12\x0f\n\x07\x62uiltin\x18\x03 \x01(\x08\x12\x0e\n\x06python\x18\x04 \x01(\t\x12\x0c\n\x04\x64ill\x18\x05 \x01(\t\x12\x12\n\nsize_bytes\x18\x06 \x01(\x03\x12\x15\n\rregistered_at\x18\x07 \x01(\x01\x12\r\n\x05owner\x18\x08 \x01(\t\x12\x0e\n\x06shared\x18\t \x01(\x08\x12\x13\n\x0bquarantined\x18\n \x01(\t\x12\x12\n\nclass_name\x18\x0b \x01(\t\x12\x0f\n\x07\x64ialect\x18\x0c \x01(\t\"Q\n\x0fRegisterRequest\x12\x0f\n\x07payload\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07replace\x18\x03 \x01(\x08\x12\x0e\n\x06shared\x18\x04 \x01(\x08\"B\n\x10RegisterResponse\x12.\n\tprocessor\x18\x01 \x01(\x0b\x32\x1b.logitport.v1.ProcessorInfo\"\x1f\n\nGetRequest\x12\x11\n\tprocessor\x18\x01 \x01(\t\"=\n\x0bGetResponse\x12.\n\tprocessor\x18\x01 \x01(\x0b\x32\x1b.logitport.v1.ProcessorInfo\"\r\n\x0bListRequest\"?\n\x0cListResponse\x12/\n\nprocessors\x18\x01 \x03(\x0b\x32\x1b.logitport.v1.ProcessorInfo\"\"\n\rDeleteRequest\x12\x11\n\tprocessor\x18\x01 \x01(\t\"\x1f\n\x0e\x44\x65leteResponse\x12\r\n\x05names\x18\x01 \x03(\t2\x9e\x02\n\x11ProcessorRegistry\x12I\n\x08Register\x12\x1d.logitport.v1.RegisterRequest\x1a\x1e.logitport.v1.RegisterResponse\x12:\n\x03Get\x12\x18.logitport.v1.GetRequest\x1a\x19.logitport.v1.GetResponse\x12=\n\x04List\x12\x19.logitport.v1.ListRequest\x1a\x1a.logitport.v1.ListResponse\x12\x43\n\x06\x44\x65lete\x12\x1b.logitport.v1.DeleteRequest\x1a\x1c.logitport.v1.DeleteResponseB9\n\x0clogitport.v1P\x01Z\x18logitport/v1;logitportv1\xaa\x02\x0cLogitport.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1blogitport/v1/registry.proto\x12\x0clogitport.v1\"\xe1\x01\n\rProcessorInfo\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\r\n\x05names\x18\x02 \x03(\t\x12\x0f\n\x07\x62uiltin\x18\x03 \x01(\x08\x12\x0e\n\x06python\x18\x04 \x01(\t\x12\x0c\n\x04\x64ill\x18\x05 \x01(\t\x12\x12\n\nsize_bytes\x18\x06 \x01(\x03\x12\x15\n\rregistered_at\x18\x07 \x01(\x01\x12\r\n\x05owner\x18\x08 \x01(\t\x12\x0e\n\x06shared\x18\t \x01(\x08\x12\x13\n\x0bquarantined\x18\n \x01(\t\x12\x12\n\nclass_name\x18\x0b \x01(\t\x12\x0f\n\x07\x64ialect\x18\x0c \x01(\t\"Q\n\x0fRegisterRequest\x12\x0f\n\x07payload\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07replace\x18\x03 \x01(\x08\x12\x0e\n\x06shared\x18\x04 \x01(\x08\"W\n\x10RegisterResponse\x12.\n\tprocessor\x18\x01 \x01(\x0b\x32\x1b.logitport.v1.ProcessorInfo\x12\x13\n\x0bregistry_id\x18\x02 \x01(\t\"\x1f\n\nGetRequest\x12\x11\n\tprocessor\x18\x01 \x01(\t\"=\n\x0bGetResponse\x12.\n\tprocessor\x18\x01 \x01(\x0b\x32\x1b.logitport.v1.ProcessorInfo\"\x1e\n\x0bListRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"T\n\x0cListResponse\x12/\n\nprocessors\x18\x01 \x03(\x0b\x32\x1b.logitport.v1.ProcessorInfo\x12\x13\n\x0bregistry_id\x18\x02 \x01(\t\"\"\n\rDeleteRequest\x12\x11\n\tprocessor\x18\x01 \x01(\t\"\x1f\n\x0e\x44\x65leteResponse\x12\r\n\x05names\x18\x01 \x03(\t2\x9e\x02\n\x11ProcessorRegistry\x12I\n\x08Register\x12\x1d.logitport.v1.RegisterRequest\x1a\x1e.logitport.v1.RegisterResponse\x12:\n\x03Get\x12\x18.logitport.v1.GetRequest\x1a\x19.logitport.v1.GetResponse\x12=\n\x04List\x12\x19.logitport.v1.ListRequest\x1a\x1a.logitport.v1.ListResponse\x12\x43\n\x06\x44\x65lete\x12\x1b.logitport.v1.DeleteRequest\x1a\x1c.logitport.v1.DeleteResponseB9\n\x0clogitport.v1P\x01Z\x18logitport/v1;logitportv1\xaa\x02\x0cLogitport.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -27,19 +27,19 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_REGISTERREQUEST']._serialized_start=273
   _globals['_REGISTERREQUEST']._serialized_end=354
   _globals['_REGISTERRESPONSE']._serialized_start=356
-  _globals['_REGISTERRESPONSE']._serialized_end=422
-  _globals['_GETREQUEST']._serialized_start=424
-  _globals['_GETREQUEST']._serialized_end=455
-  _globals['_GETRESPONSE']._serialized_start=457
-  _globals['_GETRESPONSE']._serialized_end=518
-  _globals['_LISTREQUEST']._serialized_start=520
-  _globals['_LISTREQUEST']._serialized_end=533
-  _globals['_LISTRESPONSE']._serialized_start=535
-  _globals['_LISTRESPONSE']._serialized_end=598
-  _globals['_DELETEREQUEST']._serialized_start=600
-  _globals['_DELETEREQUEST']._serialized_end=634
-  _globals['_DELETERESPONSE']._serialized_start=636
-  _globals['_DELETERESPONSE']._serialized_end=667
-  _globals['_PROCESSORREGISTRY']._serialized_start=670
-  _globals['_PROCESSORREGISTRY']._serialized_end=956
+  _globals['_REGISTERRESPONSE']._serialized_end=443
+  _globals['_GETREQUEST']._serialized_start=445
+  _globals['_GETREQUEST']._serialized_end=476
+  _globals['_GETRESPONSE']._serialized_start=478
+  _globals['_GETRESPONSE']._serialized_end=539
+  _globals['_LISTREQUEST']._serialized_start=541
+  _globals['_LISTREQUEST']._serialized_end=571
+  _globals['_LISTRESPONSE']._serialized_start=573
+  _globals['_LISTRESPONSE']._serialized_end=657
+  _globals['_DELETEREQUEST']._serialized_start=659
+  _globals['_DELETEREQUEST']._serialized_end=693
+  _globals['_DELETERESPONSE']._serialized_start=695
+  _globals['_DELETERESPONSE']._serialized_end=726
+  _globals['_PROCESSORREGISTRY']._serialized_start=729
+  _globals['_PROCESSORREGISTRY']._serialized_end=1015
 # @@protoc_insertion_point(module_scope)

@@ -46,10 +46,12 @@ class RegisterRequest(_message.Message):
     def __init__(self, payload: _Optional[str] = ..., name: _Optional[str] = ..., replace: bool = ..., shared: bool = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
-    __slots__ = ("processor",)
+    __slots__ = ("processor", "registry_id")
     PROCESSOR_FIELD_NUMBER: _ClassVar[int]
+    REGISTRY_ID_FIELD_NUMBER: _ClassVar[int]
     processor: ProcessorInfo
-    def __init__(self, processor: _Optional[_Union[ProcessorInfo, _Mapping]] = ...) -> None: ...
+    registry_id: str
+    def __init__(self, processor: _Optional[_Union[ProcessorInfo, _Mapping]] = ..., registry_id: _Optional[str] = ...) -> None: ...
 
 class GetRequest(_message.Message):
     __slots__ = ("processor",)
@@ -64,14 +66,18 @@ class GetResponse(_message.Message):
     def __init__(self, processor: _Optional[_Union[ProcessorInfo, _Mapping]] = ...) -> None: ...
 
 class ListRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("digests",)
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    digests: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, digests: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListResponse(_message.Message):
-    __slots__ = ("processors",)
+    __slots__ = ("processors", "registry_id")
     PROCESSORS_FIELD_NUMBER: _ClassVar[int]
+    REGISTRY_ID_FIELD_NUMBER: _ClassVar[int]
     processors: _containers.RepeatedCompositeFieldContainer[ProcessorInfo]
-    def __init__(self, processors: _Optional[_Iterable[_Union[ProcessorInfo, _Mapping]]] = ...) -> None: ...
+    registry_id: str
+    def __init__(self, processors: _Optional[_Iterable[_Union[ProcessorInfo, _Mapping]]] = ..., registry_id: _Optional[str] = ...) -> None: ...
 
 class DeleteRequest(_message.Message):
     __slots__ = ("processor",)

@@ -14,17 +14,16 @@ import pytest
 
 from logitport import AsyncClient, Client, InvalidArgument, ServerUnavailable, Tls
 from logitport.connection import Connection
-from logitport.servers import Load, Server, Servers
+from logitport.servers import Answer, Load, Server, Servers
 from logitport.session.registrations import Registrations
 from logitport.session.server_choice import ServerChoice
 from logitport.targets import AddressList, source_of
+from logitport_proto import registry_pb2
 from tests.client.conftest import Script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-Answer = Load | None | ServerUnavailable
 
 
 class Clock:
@@ -46,16 +45,13 @@ class Fake(Server):
         self.channel = object()
         self._cluster = cluster
 
-    def request_load(self) -> Callable[[], Load | None]:
+    def request_load(self, take_answer: Callable[[Answer], object]) -> None:
         self._cluster.asked.append(self.target)
         answer = self._cluster.answers[self.target]
-
-        def wait() -> Load | None:
-            if isinstance(answer, ServerUnavailable):
-                raise answer
-            return answer
-
-        return wait
+        if self.target in self._cluster.slow:
+            self._cluster.late.append(lambda: take_answer(answer))
+        else:
+            take_answer(answer)
 
 
 class Cluster:
@@ -65,6 +61,8 @@ class Cluster:
         self.listed = [f"{letter}:1" for letter in "abcdefghijklmnopqrstuvwxyz"[:count]]
         self.answers: dict[str, Answer] = dict.fromkeys(self.listed, Load(0, accepts_sessions=True))
         self.asked: list[str] = []
+        self.slow: set[str] = set()
+        self.late: list[Callable[[], object]] = []  # answers of slow servers
         self.clock = Clock()
         addresses = AddressList(source_of(lambda: self.listed), lambda _: None, self.clock)
         self.servers = Servers(addresses, lambda it: Fake(self, it), clock=self.clock, rng=random.Random(seed))
@@ -108,6 +106,16 @@ def test_a_server_that_failed_is_set_aside_longer_each_time() -> None:
         assert {cluster.any() for _ in range(50)} == {"a:1", "b:1"}
     cluster.servers.worked(lost)
     cluster.servers.failed(lost)
+    cluster.clock.now += 3.01
+    assert {cluster.any() for _ in range(50)} == {"a:1", "b:1"}
+
+
+def test_one_loss_is_one_failure() -> None:
+    """Also if many sessions of a client had the same server."""
+    cluster = Cluster(2)
+    lost = cluster.server("a:1")
+    for _ in range(8):
+        cluster.servers.failed(lost)
     cluster.clock.now += 3.01
     assert {cluster.any() for _ in range(50)} == {"a:1", "b:1"}
 
@@ -202,6 +210,33 @@ def test_a_full_server_is_preferred_to_a_silent_one() -> None:
     assert cluster.session() == "b:1"
 
 
+@pytest.mark.parametrize("late", [Load(0, accepts_sessions=True), None])
+def test_a_slow_answer_is_not_waited_for_once_a_server_accepts(late: Answer) -> None:
+    cluster = Cluster(2)
+    cluster.slow, cluster.answers["b:1"] = {"b:1"}, late
+    for _ in range(10):
+        assert cluster.session() == "a:1"
+    assert {cluster.any() for _ in range(50)} == {"a:1", "b:1"}
+    for answer in cluster.late:
+        answer()
+    works = {"b:1"} if late else set()
+    assert {cluster.any() for _ in range(50)} == {"a:1"} | works, "the answer counts all the same"
+
+
+@pytest.mark.parametrize("answer", [None, ServerUnavailable("down"), Load(0, accepts_sessions=False)])
+def test_a_session_that_could_stay_goes_only_to_a_server_that_accepts_it(answer: Answer) -> None:
+    cluster = Cluster(4)
+    cluster.answers = dict.fromkeys(cluster.listed, answer)
+    present, other = cluster.server("a:1"), cluster.server("b:1")
+    cluster.answers["a:1"] = cluster.answers["b:1"] = Load(0, accepts_sessions=True)
+    for _ in range(5):
+        assert cluster.servers.elsewhere([present]) is other
+        assert cluster.servers.elsewhere([present, other]) is None
+    cluster.listed = ["a:1"]
+    cluster.clock.now += 4
+    assert cluster.servers.elsewhere([present]) is None
+
+
 def test_no_server_can_be_reached() -> None:
     cluster = Cluster(3)
     cluster.lose(*cluster.listed)
@@ -272,35 +307,72 @@ def test_a_server_is_not_set_aside_because_a_session_moves() -> None:
     choice.connect(0.0)
     for moves in range(10):
         before = choice.server
-        choice.connect(0.0)
+        found = choice.elsewhere()
+        assert found is not None
+        found.connect()
         assert choice.server is before
-        streams[-2].close()
-        choice.restore()
+        found.settle(True)
         assert choice.server is not before
         assert {cluster.any() for _ in range(50)} == set(cluster.listed), f"after {moves} moves"
+    assert len(streams) == 11
     before = choice.server
-    streams[-1].close()
     choice.connect(0.0)
     assert before is not None
     assert {cluster.any() for _ in range(50)} == set(cluster.listed) - {before.target}
 
 
+def test_registrations_are_restored_on_the_server_to_which_a_session_moves() -> None:
+    cluster = Cluster(2)
+    calls: list[str] = []
+    registrations = Registrations()
+    registrations.remember(registry_pb2.RegisterRequest(payload="x"), registry_pb2.ProcessorInfo(digest="x"))
+
+    def send(server: Server, *_: object) -> Any:
+        calls.append(server.target)
+        return registry_pb2.ListResponse(processors=[registry_pb2.ProcessorInfo(digest="x")])
+
+    choice = ServerChoice(cluster.servers, lambda *_: Script(), registrations, send)  # type: ignore[arg-type, return-value]
+    assert choice.elsewhere() is None, "there is no server to leave"
+    choice.connect(0.0)
+    choice.restore()
+    found = choice.elsewhere()
+    assert found is not None
+    found.restore()
+    assert sorted(calls) == cluster.listed
+
+
 def test_the_server_of_a_session_that_could_not_move() -> None:
     """Its server is checked, and excluded when it is lost; not the one that has refused the session."""
     cluster = Cluster(2)
-    choice, streams = recorded_choice(cluster)
+    choice, _ = recorded_choice(cluster)
     choice.connect(0.0)
     present = choice.server
     for _ in range(3):
-        choice.connect(0.0)
-        streams[-1].close()
+        found = choice.elsewhere()
+        assert found is not None
+        found.connect()
+        found.settle(False)
         assert choice.server is present
     assert present is not None
     cluster.answers[present.target] = None
     assert not choice.answers()
-    streams[0].close()
     choice.connect(0.0)
     assert choice.server is not present
+
+
+def test_a_server_that_refused_the_requests_of_a_session_is_tried_last() -> None:
+    cluster = Cluster(3)
+    choice, _ = recorded_choice(cluster)
+    choice.connect(0.0)
+    found = choice.elsewhere()
+    assert found is not None
+    found.settle(False)
+    for _ in range(10):
+        cluster.asked.clear()
+        choice.elsewhere()
+        assert len(cluster.asked) == 1
+    cluster.lose(cluster.asked[0])
+    assert choice.elsewhere() is not None, "it may take them now"
 
 
 def test_a_server_is_checked_only_if_there_is_another_one() -> None:

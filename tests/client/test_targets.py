@@ -6,6 +6,8 @@ import json
 import logging
 import socket
 import threading
+import time
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ import pytest
 from logitport import InvalidArgument, ServerUnavailable, targets
 from logitport.targets import Address, AddressList, source_of
 from tests.conftest import free_address
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -184,21 +187,32 @@ def test_a_function() -> None:
         addresses(lambda: None)
 
 
-def test_all_addresses_of_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+IPV4 = (socket.AF_INET, ("10.0.0.1", 50051)), (socket.AF_INET, ("10.0.0.2", 50051))
+IPV6 = ((socket.AF_INET6, ("2001:db8::1", 50051, 0, 0)),)
+
+
+@pytest.mark.parametrize(
+    ("found", "hosts"),
+    [
+        (IPV4, ["10.0.0.1", "10.0.0.2"]),
+        (IPV6, ["[2001:db8::1]"]),
+        ([*IPV4, *IPV6], ["10.0.0.1", "10.0.0.2"]),
+        ([*IPV6, *IPV4], ["[2001:db8::1]"]),
+    ],
+)
+def test_all_addresses_of_a_name(monkeypatch: pytest.MonkeyPatch, found: Any, hosts: list[str]) -> None:
+    """Of one family: a server that has addresses of both would count as two."""
     asked = []
 
     def resolve(host: str, port: int, **kind: int) -> list[Any]:
         asked.append((host, port))
         (type_,) = kind.values()
-        return [
-            (socket.AF_INET, type_, 6, "", ("10.0.0.1", port)),
-            (socket.AF_INET6, type_, 6, "", ("2001:db8::1", port, 0, 0)),
-        ]
+        return [(family, type_, 6, "", address) for family, address in found]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    found = source_of("dns:///servers.example:50051").read()
-    assert found == [Address("10.0.0.1:50051", "servers.example"), Address("[2001:db8::1]:50051", "servers.example")]
-    assert addresses("dns:servers.example") == ["10.0.0.1:443", "[2001:db8::1]:443"]
+    listed = source_of("dns:///servers.example:50051").read()
+    assert listed == [Address(f"{host}:50051", "servers.example") for host in hosts]
+    assert addresses("dns:servers.example") == [f"{host}:443" for host in hosts]
     assert asked == [("servers.example", 50051), ("servers.example", 443)]
 
 
@@ -259,29 +273,89 @@ def test_a_document_that_is_too_large(web: tuple[str, dict[str, tuple[int, bytes
         addresses(f"{url}/servers")
 
 
-def test_a_web_server_that_answers_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It sends a byte from time to time, so that no single wait is long."""
-    monkeypatch.setattr(targets, "_DOCUMENT_SECONDS", 0.3)
+@contextmanager
+def trickling() -> Iterator[int]:
+    """The port of a web server that sends a byte from time to time, so that no single wait is long."""
     ended = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def trickle() -> None:
             peer, _ = listening.accept()
-            with peer:
-                try:
-                    while not ended.wait(0.05):
-                        peer.send(b"x")
-                except OSError:
-                    pass
+            with peer, suppress(OSError):
+                while not ended.wait(0.05):
+                    peer.send(b"x")
 
         thread = threading.Thread(target=trickle)
         thread.start()
         try:
-            with pytest.raises(ServerUnavailable, match="cannot read http://127"):
-                addresses(f"http://127.0.0.1:{listening.getsockname()[1]}/servers")
+            yield listening.getsockname()[1]
         finally:
             ended.set()
             thread.join()
+
+
+def test_a_web_server_that_answers_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "_READ_SECONDS", 0.3)
+    with trickling() as port, pytest.raises(ServerUnavailable, match="cannot read http://127"):
+        addresses(f"http://127.0.0.1:{port}/servers")
+
+
+def test_a_connection_that_takes_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no socket at the time limit, and sends a byte from time to time after that."""
+    monkeypatch.setattr(targets, "_READ_SECONDS", 0.1)
+    connect = socket.create_connection
+    monkeypatch.setattr(socket, "create_connection", lambda *some, **more: time.sleep(0.3) or connect(*some, **more))
+    with trickling() as port, pytest.raises(ServerUnavailable, match="cannot read http://127"):
+        addresses(f"http://127.0.0.1:{port}/servers")
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    made = Hanging()
+    yield made
+    made.goes_on.set()
+
+
+class Hanging:
+    """A function that lists addresses and hangs while it is told to."""
+
+    def __init__(self) -> None:
+        self.hangs = True
+        self.goes_on = threading.Event()
+        self.calls = 0
+
+    def __call__(self) -> list[str]:
+        self.calls += 1
+        if self.hangs:
+            self.goes_on.wait(60)
+        return [f"a:{self.calls}"]
+
+
+def test_a_list_that_is_not_read_in_time(hanging: Hanging, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "_READ_SECONDS", 0.05)
+    with pytest.raises(ServerUnavailable, match=r"the function .*, the list .* was not read in 0.05 s"):
+        AddressList(source_of(hanging), lambda _: None)
+
+
+def test_a_list_that_is_not_read_again_in_time(hanging: Hanging, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller has the last list, and one read is enough for all. The result of a late one is used."""
+    hanging.hangs, now = False, [0.0]
+    listed = AddressList(source_of(hanging), lambda _: None, lambda: now[0])
+    hanging.hangs = True
+    monkeypatch.setattr(targets, "_WAIT_SECONDS", 0.01)
+    for _ in range(5):
+        now[0] += 4
+        listed.refresh()
+        assert [one.target for one in listed.addresses] == ["a:1"]
+    assert hanging.calls == 2
+    hanging.goes_on.set()
+    wait_until(lambda: listed.addresses[0].target == "a:2")
+
+
+@pytest.mark.parametrize("wrong", [[["a:1"]], lambda: [["a:1"]], [5], lambda: [None]])
+def test_an_address_that_is_no_text(wrong: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"has the address .*; write HOST:PORT"):
+        AddressList(source_of(wrong), lambda _: None)
 
 
 def test_no_web_server() -> None:

@@ -21,11 +21,12 @@ from logitport import (
     ServerUnavailable,
     Session,
     Tls,
+    UnknownProcessor,
 )
 from logitport.integrations.common import environment
 from tests.client.programs.runtime.build import repetition_penalty
 from tests.conftest import free_address
-from tests.end_to_end.engines import VOCAB, Engine, kill, run, sessions_of, targets
+from tests.end_to_end.engines import VOCAB, Engine, kill, run, sessions_of, start_together, targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +70,7 @@ def test_a_slow_load_is_not_lost(
     start_server: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch, transport: Any
 ) -> None:
     """An admission has the time that the server states for it."""
-    monkeypatch.setattr("logitport.session.channel._MARGIN_SECONDS", 0.2)
+    monkeypatch.setattr("logitport.session.frame_connection._MARGIN_SECONDS", 0.2)
     options = ("--no-entry-points", "--enable-custom-logit-processor", "--processor-timeout-seconds", "0.2")
     cluster = [start_server(*options) for _ in range(2)]
     with Client(targets(cluster), timeout=200) as client:
@@ -196,3 +197,23 @@ def test_a_certificate_with_another_name(start_server: Callable[..., RunningServ
     with Client(listed, tls=Tls(ca=authority.ca, server_name="servers.example")) as client:
         client.session(vocab_size=VOCAB).close()
         assert client.processors()
+
+
+def test_what_another_client_has_deleted_stays_deleted(
+    start_server: Callable[..., RunningServer], tmp_path: Path
+) -> None:
+    """The client that has registered it opens sessions, moves and reconnects, and restores its registrations then."""
+    options = ("--no-entry-points", "--store", str(tmp_path / "store"))
+    cluster = start_together(start_server, [options] * 2)
+    with Client(targets(cluster), timeout=200) as client, Client(targets(cluster), timeout=200) as other:
+        digest = client.register(repetition_penalty(4).program, name="test/mine").digest
+        session = client.session(vocab_size=VOCAB)
+        handle = session.add(Request([1]))
+        other.delete(digest)
+        client.session(vocab_size=VOCAB).close()
+        kill(next(server for server in cluster if sessions_of(server)[0]))
+        session.step({handle: []}).apply(np.zeros((1, VOCAB), np.float32))
+        assert session.reconnects == 1
+        for name in (digest, "test/mine"):
+            with pytest.raises(UnknownProcessor):
+                client.processor(name)

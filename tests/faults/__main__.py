@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 
 from logitport import Client, Request, ServerUnavailable
-from logitport.session import channel
+from logitport.session import frame_connection
 from tests.faults.servers import FaultyServer, context
 
 VOCAB = 48
@@ -103,7 +103,7 @@ class Report:
 
 def run(sessions: int, seed: int, servers: int, threads: int, *, together: bool = False) -> Report:
     """Run the sessions, each on one server or on all of them, and return the report."""
-    channel._MARGIN_SECONDS = _MARGIN_SECONDS
+    frame_connection._MARGIN_SECONDS = _MARGIN_SECONDS
     processes, report, lock = context(), Report(), threading.Lock()
     with tempfile.TemporaryDirectory() as folder:
         log = os.path.join(folder, "log")

@@ -11,6 +11,7 @@ import numpy as np
 
 from logitport import Client, Request
 from logitport.session.channel import FrameChannel
+from logitport.session.frame_connection import FrameConnection
 from tests.conftest import free_address
 from tests.end_to_end.engines import Engine, generating, sessions_of, start_together
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 ENGINES = 8
 FORWARD_PASS_SECONDS = 0.01
-# A step takes milliseconds, also while its session moves. The machine may be busy with the start of a server.
-MAX_STEP_SECONDS = 10.0
 
 
 def test_it_costs_no_request(
@@ -33,13 +32,21 @@ def test_it_costs_no_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lost: list[Any] = []
-    monkeypatch.setattr(FrameChannel, "reopen", lambda self, _: lost.append(self))
+    monkeypatch.setattr(FrameChannel, "reopen", lambda self, *_: lost.append(self))
+    opened_by: list[str] = []
+    open_connection = FrameConnection.open
+
+    def recorded(self: FrameConnection, opening: Any) -> None:
+        opened_by.append(threading.current_thread().name)
+        open_connection(self, opening)
+
     targets = [free_address() for _ in range(3)]
     options = [("--no-entry-points", "--listen", target, "--move-seconds", "200") for target in targets]
     cluster = start_together(start_server, options)
     ended = threading.Event()
     with Client(targets, timeout=200) as client, ThreadPoolExecutor(1) as threads:
         engines = [Engine(client, seed) for seed in range(ENGINES)]
+        monkeypatch.setattr(FrameConnection, "open", recorded)
         applied = threads.submit(apply_until, ended, targets)
         moved = 0
         try:
@@ -57,7 +64,8 @@ def test_it_costs_no_request(
         assert lost == []
         assert [engine.wrong for engine in engines] == [0] * ENGINES
         assert sum(engine.session.reconnects for engine in engines) == moved >= ENGINES
-        assert longest < MAX_STEP_SECONDS
+        # How long a step takes depends on the machine, but none waits for a list, a server or a registry.
+        assert set(opened_by) == {"logitport-move"}
 
 
 def apply_until(ended: threading.Event, targets: list[str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from logitport import trace_context
 from logitport.core.history import extend_crc
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 # Requests beyond this size go into another frame. It is far below the default message limit of either end.
 _LARGE_BYTES = 4 << 20
+
+
+_ADMISSION = ("reads_logits", "sends_logits", "follows_from_history", "processors", "programs", "programs_on_server")
 
 
 class Handle:
@@ -81,6 +84,16 @@ class Handle:
         self.reads_logits = self.sends_logits = reads_logits
         self.follows_from_history = chain.follows_from_history
         self.pin(chain.processors)
+
+    @property
+    def admission(self) -> tuple[Any, ...]:
+        """What servers have reported of the request, and the choice of the side that runs its programs. Can be set."""
+        return tuple(getattr(self, name) for name in _ADMISSION)
+
+    @admission.setter
+    def admission(self, admission: tuple[Any, ...]) -> None:
+        for name, value in zip(_ADMISSION, admission, strict=True):
+            setattr(self, name, value)
 
     def pin(self, processors: Sequence[str]) -> None:
         """Replace each registered name by the digest that it had at admission."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
@@ -33,15 +34,19 @@ if TYPE_CHECKING:
     from logitport.request import Request
     from logitport.session.chain_programs import ChainPrograms
     from logitport.session.channel import FrameChannel
+    from logitport.session.frame_connection import FrameConnection
+    from logitport.session.moves import Moves
     from logitport_proto import common_pb2
 
 _T = TypeVar("_T")
 
+logger = logging.getLogger(__name__)
+
 # Between two attempts to reconnect, with jitter: engines that lost one server must not all reconnect at once.
 _FIRST_BACKOFF_SECONDS = 0.05
 _MAX_BACKOFF_SECONDS = 2.0
-# Between two attempts to move to another server: each takes time of a step.
-_BETWEEN_MOVES_SECONDS = 1.0
+# Time for each frame with requests of a session that moves: its server could still process the step.
+_MOVE_SECONDS = 3.0
 
 
 class SessionRequests:
@@ -52,6 +57,7 @@ class SessionRequests:
         restore: registers the client's processors with a server that lacks them; see `Registrations.restore`.
         reconnect_seconds: how long to try to reconnect; with 0 there is one attempt.
         programs: binds the programs that the engine runs.
+        moves: opens connections to other servers; None if there are none.
 
     Attributes:
         lost: the error of each request that the server does not hold any more and that is not sent again.
@@ -64,8 +70,10 @@ class SessionRequests:
         restore: Callable[[], dict[str, LogitportError]],
         reconnect_seconds: float,
         programs: ChainPrograms,
+        moves: Moves | None = None,
     ) -> None:
         self._channel = channel
+        self._moves = moves
         self._programs = programs
         self._restore = restore
         self._reconnect_seconds = reconnect_seconds
@@ -80,7 +88,6 @@ class SessionRequests:
         # server may have room: so the next attempt may succeed.
         self._no_room: LimitExceeded | None = None
         self._slots = Slots()
-        self._next_move = 0.0
         self.lost: dict[Handle, LogitportError] = {}
         self.resyncs = 0
 
@@ -188,6 +195,8 @@ class SessionRequests:
             pending.cancelled = pending.candidate.removed = True
         self._pending.clear()
         self._closed = True
+        if self._moves is not None:
+            self._moves.cancel()
 
     def exchange(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
         """Call `FrameChannel.exchange`; if the connection is lost, repeat it on a new one."""
@@ -222,18 +231,72 @@ class SessionRequests:
         return retrying(attempt)
 
     def move(self) -> None:
-        """Move the session to another server if the present one asks for that, and no state would be lost.
+        """Move the session if its server states that it should, another one takes all requests, and no state is lost.
+
+        The present connection is kept until then. A step in which no other server is ready is not delayed.
 
         Raises:
             ServerUnavailable: the new connection was lost, and there is none now.
         """
-        if not self._channel.should_move or time.monotonic() < self._next_move:
+        if self._moves is None or not self._channel.should_move:
             return
+        self._channel.drain_reply()
         if any(handle.processed for handle in self._handles.values()):
+            self._moves.cancel()
             return
-        self._next_move = time.monotonic() + _BETWEEN_MOVES_SECONDS
-        if self._channel.move(self._held):
-            self._restore_on_channel()
+        candidate = self._moves.take(self._held)
+        if candidate is None:
+            return
+        sent = [handle for handle in self._handles.values() if handle not in self.lost]
+        before = [handle.admission for handle in sent]
+        try:
+            pending = self._offer(candidate.connection, sent)
+        except BaseException as error:
+            for handle, admission in zip(sent, before, strict=True):
+                handle.admission = admission
+            self._moves.settle(candidate, moved=False)
+            if not isinstance(error, LogitportError):
+                raise
+            target = candidate.connection.transport.target
+            logger.info("a session does not move to %s, which does not take all its requests: %s", target, error)
+            return
+        self._channel.adopt(candidate.connection)
+        self._moves.settle(candidate, moved=True)
+        self._refused = candidate.refused
+        for frame, added in pending:
+            self._settle_added(frame, added, recovering=True)
+
+    def _offer(
+        self, connection: FrameConnection, handles: Sequence[Handle]
+    ) -> list[tuple[processing_pb2.AddRequests, processing_pb2.RequestsAdded]]:
+        """Add requests on another connection, and begin the pending admissions there.
+
+        Returns:
+            The frames of the pending admissions, and the replies.
+
+        Raises:
+            LogitportError: the server refuses one of them, or does not reply in time.
+        """
+
+        def exchange(frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
+            return connection.exchange(frame, _MOVE_SECONDS)
+
+        def add(frame: processing_pb2.AddRequests) -> processing_pb2.RequestsAdded:
+            added = exchange(processing_pb2.SessionRequest(add=frame)).added
+            check_added(frame, added)
+            for failure in added.failures:
+                raise from_proto(failure.error)
+            return added
+
+        by_slot = {handle.slot: handle for handle in handles}
+        for frame in add_frames(handles):
+            added = add(frame)
+            for index, entry in enumerate(frame.requests):
+                handle, chain = by_slot[entry.slot], chain_at(added, index)
+                handle.admitted(chain, reads_logits=bool(added.reads_logits[index]))
+                self._bind_programs(handle, chain, exchange)
+        candidates = [pending.candidate for pending in self._pending.values()]
+        return [(frame, add(frame)) for frame in add_frames(candidates, in_background=True)]
 
     def resend(self, handles: Sequence[Handle]) -> None:
         """Send these requests again with their present histories; refused ones are added to `lost`."""
@@ -244,6 +307,8 @@ class SessionRequests:
         """Reconnect, and send again every request with a state that follows from its history; others become `lost`."""
         if self._closed:
             raise SessionClosed("the session is closed; open another with Client.session")
+        if self._moves is not None:
+            self._moves.cancel()
         try:
             self._channel.reopen(wait_seconds, self._held)
         except LimitExceeded as error:
@@ -305,19 +370,27 @@ class SessionRequests:
                 self._forget(handle)
             raise
 
-    def _bind_programs(self, handle: Handle, chain: processing_pb2.AdmittedChain) -> None:
-        """Raises as `ChainPrograms.bind`, and ServerUnavailable: the connection was lost."""
+    def _bind_programs(
+        self,
+        handle: Handle,
+        chain: processing_pb2.AdmittedChain,
+        exchange: Callable[[processing_pb2.SessionRequest], processing_pb2.SessionResponse],
+    ) -> None:
+        """Bind the programs of a request on the connection of `exchange`.
+
+        Raises as `ChainPrograms.bind`, and ServerUnavailable: the connection was lost.
+        """
 
         def fetch(digests: Sequence[str]) -> processing_pb2.Programs:
             wanted = processing_pb2.GetPrograms(digests=digests)
-            return self._channel.exchange(processing_pb2.SessionRequest(get_programs=wanted)).programs
+            return exchange(processing_pb2.SessionRequest(get_programs=wanted)).programs
 
         try:
             self._programs.bind(handle, chain, fetch, self._handles.values())
         except LeftToServer:
             handle.programs, handle.programs_on_server = (), True
             (frame,) = add_frames([handle])
-            added = self._channel.exchange(processing_pb2.SessionRequest(add=frame)).added
+            added = exchange(processing_pb2.SessionRequest(add=frame)).added
             check_added(frame, added)
             for failure in added.failures:
                 raise from_proto(failure.error) from None
@@ -426,7 +499,7 @@ class SessionRequests:
     def _rebind(self, handle: Handle, chain: processing_pb2.AdmittedChain) -> None:
         """Bind the programs of a request on the present connection; it is lost if that fails."""
         try:
-            self._bind_programs(handle, chain)
+            self._bind_programs(handle, chain, self._channel.exchange)
         except (ServerUnavailable, DeadlineExceeded):
             raise
         except LogitportError as error:

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import ServerUnavailable
+from logitport.session.moves import OtherServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,17 +43,16 @@ class ServerChoice:
         self._stream = stream
         self._registrations = registrations
         self._send = send
-        # There are two from the beginning of a move to its success, or to the next attempt. The first one is present,
-        # or was the last one.
-        self._connections: list[tuple[Server, Transport]] = []
+        self._server: Server | None = None
+        # The server that has refused the requests of the session when it was about to move there.
+        self._refuser: Server | None = None
         # Whether an attempt to connect to another server has failed since the last connection.
         self._failed_elsewhere = False
 
     @property
     def server(self) -> Server | None:
-        """The server of the present connection, or else of the last one; None before the first one."""
-        connections = self._open_connections() or self._connections
-        return connections[0][0] if connections else None
+        """The server of the present or else of the last connection; None before the first one."""
+        return self._server
 
     def connect(self, wait_seconds: float) -> Transport:
         """Connect to a server. If there are several, the first attempt after a connection is to another one.
@@ -64,16 +64,43 @@ class ServerChoice:
             ServerUnavailable: none of several servers can be reached.
         """
         if self._servers.single:
-            return self._connect(self._servers.any(), wait_seconds, math.inf)
+            self._server = self._servers.any()
+            return self._stream(self._server, wait_seconds, math.inf)
         # Only once: the server may be back while the others cannot be reached.
-        excluded = None if self._failed_elsewhere else self.server
+        excluded = None if self._failed_elsewhere else self._server
         self._failed_elsewhere = True
-        moves = bool(self._open_connections())
-        if excluded is not None and not moves:
+        if excluded is not None:
             self._servers.failed(excluded)
-        server = self._servers.least_loaded(excluded)
+        self._server = self._servers.least_loaded(excluded)
         self._failed_elsewhere = False
-        return self._connect(server, 0.0, _OPEN_SECONDS)
+        return self._stream(self._server, 0.0, _OPEN_SECONDS)
+
+    def elsewhere(self) -> OtherServer | None:
+        """Return another server that accepts the session now, if there is one. May take seconds.
+
+        Can be called on any thread. The present connection is not touched.
+
+        Raises:
+            ServerUnavailable: the client is closed.
+        """
+        present = self._server
+        if present is None:
+            return None
+        refuser = [] if self._refuser is None else [self._refuser]
+        server = self._servers.elsewhere([present, *refuser]) or self._servers.elsewhere([present])
+        if server is None:
+            return None
+
+        def settle(moved: bool) -> None:
+            if moved:
+                self._server, self._failed_elsewhere = server, False
+            self._refuser = None if moved else server
+
+        return OtherServer(
+            connect=lambda: self._stream(server, 0.0, _OPEN_SECONDS),
+            restore=lambda: self._restore_on(server),
+            settle=settle,
+        )
 
     def answers(self) -> bool:
         """Whether the present server answers a call within a second. True if there is no other one to go to."""
@@ -81,9 +108,7 @@ class ServerChoice:
         if server is None or not self._servers.lists_others(server):
             return True
         try:
-            return server.request_load()() is not None
-        except ServerUnavailable:
-            return False
+            return server.answers()
         except ValueError:  # gRPC's, for a channel that was closed meanwhile
             return True
 
@@ -92,16 +117,9 @@ class ServerChoice:
 
         Called for each connection that is used.
         """
-        self._connections = self._open_connections() or self._connections
-        server = self.server
-        if server is None:
+        if self._server is None:
             raise ServerUnavailable(f"the session with {self._servers.text} has no server")
+        return self._restore_on(self._server)
+
+    def _restore_on(self, server: Server) -> dict[str, LogitportError]:
         return self._registrations.restore(lambda method, message: self._send(server, method, message))
-
-    def _connect(self, server: Server, wait_seconds: float, open_seconds: float) -> Transport:
-        transport = self._stream(server, wait_seconds, open_seconds)
-        self._connections = [*self._open_connections(), (server, transport)]
-        return transport
-
-    def _open_connections(self) -> list[tuple[Server, Transport]]:
-        return [(server, transport) for server, transport in self._connections if not transport.has_ended]

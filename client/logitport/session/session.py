@@ -11,6 +11,7 @@ from logitport.session.chain_programs import ChainPrograms
 from logitport.session.channel import FrameChannel
 from logitport.session.frames import Handle, RowLike, describe_misuse, place_rows, step_frame, wrong_ids
 from logitport.session.logits_buffer import LogitsTransfer
+from logitport.session.moves import Moves
 from logitport.session.program_runs import ProgramRuns
 from logitport.session.program_trust import ProgramTrust
 from logitport.session.requests import SessionRequests
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from logitport.request import Request
+    from logitport.session.moves import OtherServer
     from logitport.session.pending_request import PendingRequest
     from logitport.session.transports.base import Transport
 
@@ -54,6 +56,7 @@ class Session:
         with_torch: bool = True,
         trust: ProgramTrust | None = None,
         answers: Callable[[], bool] | None = None,
+        elsewhere: Callable[[], OtherServer | None] | None = None,
     ) -> None:
         self.vocab_size = opening.vocab_size
         self.datatype = opening.datatype
@@ -65,7 +68,8 @@ class Session:
             1 + opening.max_draft_tokens,
         )
         self._watch = None if answers is None else StoppedServerWatch(self._channel, answers)
-        self._requests = SessionRequests(self._channel, restore, reconnect_seconds, programs)
+        moves = None if elsewhere is None else Moves(elsewhere, self._channel.connector())
+        self._requests = SessionRequests(self._channel, restore, reconnect_seconds, programs, moves)
         self._program_runs = ProgramRuns()
         try:
             self._requests.with_reconnect(self._channel.check)

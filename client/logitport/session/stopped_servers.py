@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport.session.channel import FrameChannel
+    from logitport.session.transports.base import Transport
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,8 @@ def _watch(channel_ref: weakref.ref[FrameChannel], answers: Callable[[], bool], 
                 since, unanswered_checks = time.monotonic(), 0
                 continue
             unanswered_checks += 1
-            if unanswered_checks == _CHECKS:
+            # The frame may have been answered during the check.
+            if unanswered_checks == _CHECKS and _still_waits(channel_ref, waiting):
                 connection, _ = waiting
                 logger.warning(
                     "%s has answered neither a frame nor %d calls for %.1f s: the session reconnects",
@@ -70,3 +72,8 @@ def _watch(channel_ref: weakref.ref[FrameChannel], answers: Callable[[], bool], 
                     time.monotonic() - since,
                 )
                 connection.lose()
+
+
+def _still_waits(channel_ref: weakref.ref[FrameChannel], waiting: tuple[Transport, int]) -> bool:
+    channel = channel_ref()
+    return channel is not None and channel.unanswered == waiting

@@ -83,6 +83,18 @@ class Catalog:
         with _as_internal_error():
             self._synchronize(math.inf)
 
+    @property
+    def registry_id(self) -> str:
+        """Random name of the store."""
+        return self._store.id
+
+    def refresh(self) -> View:
+        """Read all that other servers have changed. Returns the view. Raises InternalError if that fails."""
+        self._check_reachable()
+        with self._changing, _as_internal_error():
+            self._synchronize(math.inf)
+            return self.view
+
     def change(self, plan: Callable[[View, Change], None]) -> View:
         """Make a change that depends on the present content. Returns the view after it.
 

@@ -31,7 +31,7 @@ from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.view import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from contextlib import AbstractContextManager
 
     from logitport.payload import Payload
@@ -90,6 +90,11 @@ class Registry:
         self._catalog = Catalog(
             store or MemoryStore(), seal or Seal(), self._accept, self._quarantine, turn_of, on_removed
         )
+
+    @property
+    def id(self) -> str:
+        """Random name of the store: servers that share registrations have the same one."""
+        return self._catalog.registry_id
 
     @property
     def has_only_builtins(self) -> bool:
@@ -224,6 +229,18 @@ class Registry:
         registered = [self._describe(entry) for entry in self._catalog.view if self._can_see(principal, entry)]
         registered.sort(key=lambda info: (list(info.names), info.digest))
         return [self._describe_installed(name) for name in sorted(self._installed)] + registered
+
+    def describe_digests(self, digests: Collection[str], principal: Principal) -> list[registry_pb2.ProcessorInfo]:
+        """Describe the visible registrations of these payloads. Reads the store if it seems to lack one of them.
+
+        Raises:
+            InternalError: the store cannot be read.
+        """
+        view = self._catalog.view
+        if not all(principal.name in view.owners(digest) for digest in digests):
+            view = self._catalog.refresh()
+        entries = (entry for digest in dict.fromkeys(digests) for entry in view.owners(digest).values())
+        return [self._describe(entry) for entry in entries if self._can_see(principal, entry)]
 
     def delete(self, processor: str, principal: Principal = ANONYMOUS) -> list[str]:
         """Delete a name, or a digest with all its names. Returns the deleted names.

@@ -112,15 +112,20 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
                 "processor_name": name,
             },
         )
-        return registry_pb2.RegisterResponse(processor=info)
+        return registry_pb2.RegisterResponse(processor=info, registry_id=self._registry.id)
 
     async def Get(self, request: registry_pb2.GetRequest, context: Context) -> registry_pb2.GetResponse:
         describe = partial(self._registry.describe, request.processor, current_call.get().principal)
         return registry_pb2.GetResponse(processor=await on_thread(self._threads, describe))
 
     async def List(self, request: registry_pb2.ListRequest, context: Context) -> registry_pb2.ListResponse:
-        describe_all = partial(self._registry.describe_all, current_call.get().principal)
-        return registry_pb2.ListResponse(processors=await on_thread(self._threads, describe_all))
+        principal = current_call.get().principal
+        describe = partial(self._registry.describe_all, principal)
+        if request.digests:
+            describe = partial(self._registry.describe_digests, request.digests, principal)
+        return registry_pb2.ListResponse(
+            processors=await on_thread(self._threads, describe), registry_id=self._registry.id
+        )
 
     async def Delete(self, request: registry_pb2.DeleteRequest, context: Context) -> registry_pb2.DeleteResponse:
         principal = current_call.get().principal

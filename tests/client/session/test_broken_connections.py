@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from logitport import Client, DeadlineExceeded, Request, ServerUnavailable, StateLost
-from logitport.session import channel
+from logitport.session import frame_connection
 from logitport.session.transports.local import LocalTransport
 from logitport_proto import processing_pb2
 from tests.client.conftest import Script
@@ -138,7 +138,7 @@ STATED = {"step_deadline_seconds": SHORT, "add_deadline_seconds": SHORT}
 
 @pytest.fixture
 def short_margin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "_MARGIN_SECONDS", SHORT)
+    monkeypatch.setattr(frame_connection, "_MARGIN_SECONDS", SHORT)
 
 
 @pytest.mark.usefixtures("short_margin")

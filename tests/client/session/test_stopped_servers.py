@@ -19,7 +19,7 @@ from tests.client.session.transports.scripted_server import scripted_server
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 QUIET_SECONDS = 0.05
 
@@ -56,11 +56,13 @@ class Watched:
     Attributes:
         answers: whether the server answers the next checks; the last one is for all further ones.
         checks: number of checks.
+        during_check: called in each check, with its number.
     """
 
     def __init__(self) -> None:
         self.channel = Channel()
         self.answers = [True]
+        self.during_check: Callable[[int], object] = lambda _: None
         self.checks = 0
         self.watch = StoppedServerWatch(self.channel, self._answers)  # type: ignore[arg-type]
 
@@ -70,6 +72,7 @@ class Watched:
         return self.channel.connection
 
     def _answers(self) -> bool:
+        self.during_check(self.checks + 1)
         self.checks += 1
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
@@ -96,6 +99,15 @@ def test_a_server_that_answers_checks_may_take_any_time(watched: Watched) -> Non
 def test_one_check_without_an_answer_is_not_enough(watched: Watched) -> None:
     watched.answers = [False, True] * 3
     assert watched.after_checks(8).times_lost == 0
+
+
+def test_a_frame_that_is_answered_during_the_last_check(watched: Watched) -> None:
+    """For example by a server that was stopped for 3 s."""
+    watched.during_check = lambda check: setattr(watched.channel, "unanswered", None) if check == 2 else None
+    watched.answers = [False, False, True]
+    assert watched.after_checks(2).times_lost == 0
+    watched.channel.unanswered = (watched.channel.connection, 2)
+    assert watched.after_checks(1).times_lost == 0, "the watch has gone on"
 
 
 @pytest.mark.parametrize("idle", [True, False])

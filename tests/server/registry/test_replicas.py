@@ -82,6 +82,34 @@ def test_changes_reach_the_other_replica_at_its_next_poll(replicas: tuple[Replic
     assert other.describe("team/one", ANN).class_name == "AddOne"
 
 
+def test_digests_that_another_replica_has_changed(replicas: tuple[Replica, Replica]) -> None:
+    """A client must not take what is not read yet for deleted."""
+    one, other = replicas
+    assert one.id == other.id != Replica(MemoryStore()).id
+    one.register(ONE, "team/one", ANN, replace=False)
+    one.register(ONE, "", BOB, replace=False)
+    assert seen(other) == []
+    (found,) = other.describe_digests([DIGEST, DIGEST, "00"], ANN)
+    assert (found.owner, list(found.names)) == ("ann", ["team/one"])
+    assert [found.owner for found in other.describe_digests([DIGEST], ROOT)] == ["ann", "bob"]
+    one.delete(DIGEST, ANN)
+    other.poll()
+    assert other.describe_digests([DIGEST], ANN) == []
+
+
+def test_digests_while_the_store_is_lost() -> None:
+    """Those that are known need no store."""
+    store = CountingStore()
+    replica = Replica(store)
+    replica.register(ONE, "", ANN, replace=False)
+    store.calls.clear()
+    assert len(replica.describe_digests([DIGEST], ANN)) == 1
+    assert store.calls == []
+    store.error = StoreError("redis is gone")
+    with pytest.raises(InternalError, match="store cannot be used"):
+        replica.describe_digests([DIGEST, "00"], ANN)
+
+
 def test_a_poll_without_changes_reads_nothing() -> None:
     counting = CountingStore()
     replica = Replica(counting)

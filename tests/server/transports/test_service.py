@@ -142,6 +142,8 @@ def test_a_large_registration_is_parsed_on_a_thread_in_turn(
         return kind.FromString(data)
 
     class Registered:
+        id = "one"
+
         def register(self, serialized: str, name: str, *_: object, **__: object) -> registry_pb2.ProcessorInfo:
             return registry_pb2.ProcessorInfo(names=[name], size_bytes=len(serialized))
 

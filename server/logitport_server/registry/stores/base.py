@@ -59,7 +59,13 @@ class Store(ABC):
     used for two values, also after a restore from a backup. Two reads of a key with equal revisions have equal values.
 
     Methods raise StoreError. They are thread-safe.
+
+    Attributes:
+        id: random name of the store. All servers that use it read the same one. A store that has lost its values has
+            another one. "" if it is not known.
     """
+
+    id: str
 
     @abstractmethod
     def version(self) -> str:

@@ -21,6 +21,7 @@ class MemoryStore(Store):
     """
 
     def __init__(self, *, keep_values: bool = True) -> None:
+        self.id = new_revision()
         self._keep_values = keep_values
         self._lock = threading.Lock()
         self._version = new_revision()

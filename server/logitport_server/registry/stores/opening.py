@@ -62,7 +62,11 @@ def open_folder(folder: Path, seal: Seal) -> SqliteStore:
         return values
 
     store = SqliteStore(folder, migrated)
-    old_files.set_aside(folder)
+    try:
+        old_files.set_aside(folder)
+    except BaseException:
+        store.close()
+        raise
     return store
 
 

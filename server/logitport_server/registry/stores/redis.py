@@ -76,7 +76,8 @@ class RedisStore(Store):
             )
             with self._reported():
                 self._client.hsetnx(_META, "id", new_revision())
-                self._id = self._client.hget(_META, "id")
+                self._id = cast("bytes | None", self._client.hget(_META, "id"))
+                self.id = (self._id or b"").decode()
         except ValueError:  # without its text, which may have a part of the password
             raise StoreError(
                 f"{self._name} is not a URL of Redis; write special characters of user and password as %40 for @ and "

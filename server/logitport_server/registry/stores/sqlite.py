@@ -8,7 +8,7 @@ import sqlite3
 import stat
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from logitport_server.registry.stores.base import Conflict, Index, Store, StoreError, mismatch, new_revision
@@ -33,6 +33,11 @@ _SCHEMA = (
     "CREATE TABLE version (version TEXT NOT NULL)",
     f"PRAGMA application_id = {_APPLICATION_ID}",
     f"PRAGMA user_version = {_FORMAT}",
+)
+# Earlier versions neither make nor read it.
+_ID = (
+    "CREATE TABLE IF NOT EXISTS identity (id TEXT NOT NULL)",
+    "INSERT INTO identity SELECT lower(hex(randomblob(16))) WHERE NOT EXISTS (SELECT 1 FROM identity)",
 )
 _RESTORE = "stop its servers and restore the folder from a backup, or start with an empty folder"
 
@@ -71,6 +76,7 @@ class SqliteStore(Store):
                         _create(self._path, initial())
                 _acquire(self._lock, fcntl.LOCK_SH)
             self._connection = _open(self._path)
+            self.id = _id(self._connection)
         except BaseException:
             os.close(self._lock)
             raise
@@ -121,6 +127,23 @@ class SqliteStore(Store):
 def _version(connection: sqlite3.Connection) -> str:
     ((version,),) = connection.execute("SELECT version FROM version")
     return str(version)
+
+
+def _id(connection: sqlite3.Connection) -> str:
+    """Return the id of the database. One of an earlier version gets an id; "" if that fails."""
+    with suppress(sqlite3.Error):
+        return _read_id(connection)
+    with suppress(sqlite3.Error):
+        with _transaction(connection, "IMMEDIATE"):
+            for statement in _ID:
+                connection.execute(statement)
+        return _read_id(connection)
+    return ""
+
+
+def _read_id(connection: sqlite3.Connection) -> str:
+    ((found,),) = connection.execute("SELECT id FROM identity")
+    return str(found)
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -194,7 +217,7 @@ def _create(path: Path, values: Mapping[str, bytes]) -> None:
     rows = ((key, revision, value) for key, value in values.items())
     opened = sqlite3.connect(temporary, isolation_level=None)
     with closing(opened) as connection, _transaction(connection, "EXCLUSIVE"):
-        for statement in _SCHEMA:
+        for statement in (*_SCHEMA, *_ID):
             connection.execute(statement)
         connection.executemany("INSERT INTO entries VALUES (?, ?, ?)", rows)
         connection.execute("INSERT INTO version VALUES (?)", (revision,))

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -39,6 +40,28 @@ def test_values_survive_a_restart(folder: Path) -> None:
     assert values(store) == {"a": bytes(20_000)}
     store.close()
     assert sorted(path.name for path in folder.iterdir()) == ["lock", DATABASE]
+
+
+def test_the_id_survives_a_restart_and_is_random(folder: Path, tmp_path: Path) -> None:
+    ids = []
+    for path in (folder, folder, tmp_path / "other"):
+        store = SqliteStore(path)
+        ids.append(store.id)
+        store.close()
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_a_folder_without_an_id(folder: Path) -> None:
+    """It was made by an earlier version."""
+    with sqlite3.connect(folder / DATABASE) as connection:
+        connection.execute("DROP TABLE identity")
+    connection.close()
+    ids = []
+    for _ in range(2):
+        with closing(SqliteStore(folder)) as store:
+            assert values(store) == {"a": bytes(20_000)}
+            ids.append(store.id)
+    assert ids[0] == ids[1] != ""
 
 
 def test_modes(folder: Path) -> None:

@@ -33,6 +33,13 @@ def test_an_empty_store(open_store: Open) -> None:
     assert store.read(["a"]) == {}
 
 
+def test_the_id_is_that_of_the_store(open_store: Open) -> None:
+    one, other = open_store(), open_store()
+    one.commit([Write("a", b"1")])
+    assert one.id == other.id == open_store().id
+    assert len(one.id) == 32
+
+
 def test_a_value(open_store: Open) -> None:
     one, other = open_store(), open_store()
     revision = one.commit([Write("a/é/", b"\x00\xff\n"), Write("b", b"")])
