@@ -117,7 +117,7 @@ class ControllerActor:
         return self._options
 
     def status(self) -> FleetStatus:
-        """Return the state of the fleet, as of the last second."""
+        """Return the state of the fleet at the last tick."""
         scheme = "http" if self._certificate is None else "https"
         url = f"{scheme}://{join(self._host, self._options.list_port)}{PATH}"
         if self._controller is None:
