@@ -242,7 +242,7 @@ class Server:
             self._trusted_keys.refresh(if_changed=True)
 
     async def leave(self) -> None:
-        """Open no more sessions, ask all sessions to move to other servers, and tell health checks. Calls continue."""
+        """Drain: open no more sessions, set `should_move` for all, and answer health checks with NOT_SERVING."""
         self._departures.begin()
         await self._health.enter_graceful_shutdown()
 
