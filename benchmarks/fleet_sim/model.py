@@ -173,9 +173,8 @@ class Engine:
     def _leave(self) -> None:
         self._chooser.lose()
         node, self.node = self.node, None
-        if node is not None and node.is_running:
-            node.sessions -= 1
-            node.requests -= self._fleet.kind.rows
+        if node is not None:
+            node.count(-1, -self._fleet.kind.rows)
 
     def _move_if_due(self) -> Generator[simpy.Event, Any, None]:
         if self._env.now < self._due or self._env.now < self._next_move:
@@ -184,8 +183,7 @@ class Engine:
         present = self.node
         if (yield from self._connect()):
             assert present is not None
-            present.sessions -= 1
-            present.requests -= self._fleet.kind.rows
+            present.count(-1, -self._fleet.kind.rows)
 
     def _reconnect(self) -> Generator[simpy.Event, Any, bool]:
         """Connect, again and again with pauses. Returns False if no server was found in time."""
@@ -211,7 +209,7 @@ class Engine:
         if not node.accepts or not (yield from self._open(node)):
             return False
         expected = kind.rows if self._replays and self._chooser.announces else 0
-        node.requests += expected
+        node.count(0, expected)
         self._due = math.inf
         if fleet.session_age is not None:
             self._due = env.now + fleet.session_age * self._rng.uniform(_YOUNGEST, _OLDEST)
@@ -219,7 +217,7 @@ class Engine:
             yield env.timeout(costs.replay_id_client * kind.rows * kind.history + 2 * fleet.network.round_trip)
             if not (yield node.replay(costs.replay_seconds(kind.rows, kind.history))):
                 return False
-        node.requests += kind.rows - expected
+        node.count(0, kind.rows - expected)
         self.node = node
         self._chooser.use()
         fleet.opened.append(env.now)
@@ -227,10 +225,8 @@ class Engine:
 
     def _open(self, node: Node) -> Generator[simpy.Event, Any, bool]:
         """Open a session. It counts from its call on. Returns whether it was opened."""
-        if node.is_running:
-            node.sessions += 1
+        node.count(1, 0)
         if (yield from self._chooser.within_limit(node.serve(self._fleet.costs.open))) and node.is_running:
             return True
-        if node.is_running:  # a server that is lost has no sessions
-            node.sessions -= 1
+        node.count(-1, 0)
         return False

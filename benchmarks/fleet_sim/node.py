@@ -61,6 +61,12 @@ class Node:
         """Whether another session of the principal of all engines would be accepted."""
         return self.sessions < MAX_SESSIONS
 
+    def count(self, sessions: int, requests: int) -> None:
+        """Add to the numbers of sessions and requests. A server that is lost has none."""
+        if self.is_running:
+            self.sessions += sessions
+            self.requests += requests
+
     def serve(self, work: float) -> simpy.Event:
         """Do work in the order of arrival. The event's value is False if the server is lost before it is done."""
         event = self._env.event()

@@ -41,9 +41,7 @@ def steady(costs: Costs, engines: int, kind: EngineKind = KIND, seed: int = SEED
     servers = capacity.servers_needed(costs, kind, engines)
     fleet = Fleet(costs, servers, engines, kind, seed=seed)
     fleet.run(_STEADY)
-    busy = np.array([node.busy for node in fleet.nodes])
-    fleet.run(_LOSS)
-    share = (np.array([node.busy for node in fleet.nodes]) - busy) / (_LOSS - _STEADY)
+    share = _utilization(fleet, fleet.nodes, _LOSS)
     p50, p99 = np.percentile(_steps(fleet, _STEADY, _LOSS), (50, 99))
     offered = engines * capacity.engine_cores(costs, kind) / servers
     return Steady(
@@ -92,9 +90,7 @@ def loss(
         fleet.run(end)
     storm_ends = max(fleet.opened[opened:], default=_LOSS)
     alive = [node for node in fleet.nodes if node.is_running]
-    busy = np.array([node.busy for node in alive])
-    fleet.run(end + 2.0)
-    share = (np.array([node.busy for node in alive]) - busy) / 2.0
+    share = _utilization(fleet, alive, end + 2.0)
     others = _steps(fleet, max(_LOSS, min(fleet.opened[opened:], default=_LOSS) - 0.1), storm_ends)
     return fleet, Loss(
         case,
@@ -165,14 +161,12 @@ def levels(measured: Measured) -> list[Level]:
     for level in measured.levels:
         fleet = Fleet(measured.costs, 1, level.engines, kind, network=_NO_NETWORK, seed=SEED)
         fleet.run(2.0)
-        busy = fleet.nodes[0].busy
-        fleet.run(6.0)
+        (share,) = _utilization(fleet, fleet.nodes, 6.0)
         steps = _steps(fleet, 2.0, 6.0)
-        share = (fleet.nodes[0].busy - busy) / 4.0
         p50, p99 = np.percentile(steps, (50, 99))
         offered = level.engines * kind.steps_a_second * 4.0
         step = measured.costs.step_seconds(kind.rows)
-        found.append(Level(level.engines, share, 0.0, step, steps.size / offered, float(p50), float(p99)))
+        found.append(Level(level.engines, float(share), 0.0, step, steps.size / offered, float(p50), float(p99)))
     return found
 
 
@@ -222,6 +216,13 @@ def simulate(measured: Measured) -> dict[str, list[tuple[object, ...]]]:
         found[name] = part()
         print(f"{name}: done", file=sys.stderr, flush=True)
     return {name: list(rows) for name, rows in found.items()}
+
+
+def _utilization(fleet: Fleet, nodes: Sequence[Node], until: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Simulate until this time. Returns the share of the time in which each of the servers computed."""
+    begin, busy = fleet.env.now, np.array([node.busy for node in nodes])
+    fleet.run(until)
+    return (np.array([node.busy for node in nodes]) - busy) / (until - begin)
 
 
 def _steps(fleet: Fleet, begin: float, end: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

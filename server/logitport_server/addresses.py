@@ -44,6 +44,11 @@ def host_of(address: str) -> str:
     return address.rpartition(":")[0].strip("[]")
 
 
+def join(host: str, port: int) -> str:
+    """Return HOST:PORT, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
 def checked(address: str) -> str:
     """Return the address if it is HOST:PORT. Raises ValueError."""
     host, separator, port = address.rpartition(":")

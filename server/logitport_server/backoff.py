@@ -17,7 +17,7 @@ _STABLE_SECONDS = 60.0
 class Backoff:
     """Doubles the delay before each launch, up to half a minute, until a process has lived for a minute.
 
-    The first launch is not delayed: one end is most likely an accident, and calls wait for the process.
+    The first launch is not delayed: one end is most likely an accident, and others wait for the process.
 
     Args:
         clock: returns monotonic seconds.

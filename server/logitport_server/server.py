@@ -73,6 +73,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SWITCH_SECONDS = 0.0001
 # Admissions in the background that run at the same time, in all sessions. Most of them wait for a worker.
 _MAX_ADMISSION_THREADS = 64
+# Between two looks at the folder of trusted keys.
+_REFRESH_SECONDS = 1.0
 # Between two looks at the sessions that are to move.
 _POLL_SECONDS = 0.05
 # For the export of the last spans.
@@ -214,10 +216,11 @@ class Server:
             self._health_port = HealthPort(self._config.health_listen, self._health, self._guard)
             logger.info("health checks on port %d", self._health_port.port)
         if self._poller is not None:
-            self._executor.quarantine.track_changes()
+            self._executor.quarantine.track_changes(self._poller.wake)
             self._poller.start()
         await self._grpc.start()
         self._watching = asyncio.create_task(self._guard.watch())
+        self._watching_keys = asyncio.create_task(self._watch_keys())
         self._beating = asyncio.create_task(self._heartbeat.beat())
         for service in ("", *_SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
@@ -232,8 +235,14 @@ class Server:
         if self._trusted_keys is not None:
             self._trusted_keys.refresh()
 
+    async def _watch_keys(self) -> None:
+        """Reload the trusted keys when their folder changes, until cancelled."""
+        while self._trusted_keys is not None:
+            await asyncio.sleep(_REFRESH_SECONDS)
+            self._trusted_keys.refresh(if_changed=True)
+
     async def leave(self) -> None:
-        """Open no more sessions, ask all sessions to move to other servers, and tell health checks. Calls continue."""
+        """Drain: open no more sessions, set `should_move` for all, and answer health checks with NOT_SERVING."""
         self._departures.begin()
         await self._health.enter_graceful_shutdown()
 
@@ -250,6 +259,7 @@ class Server:
             await asyncio.sleep(_POLL_SECONDS)
         deadline = time.monotonic() + self._config.drain_seconds
         self._watching.cancel()
+        self._watching_keys.cancel()
         self._beating.cancel()
         self._processing.drain()
         await self._grpc.stop(self._config.drain_seconds)

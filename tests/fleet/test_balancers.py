@@ -204,7 +204,7 @@ def test_a_server_that_had_sessions_drains(balanced: Balanced, survive: Callable
     def drain(server: RunningServer) -> None:
         if balanced.name != "nginx":
             command = [COMMAND, "drain", server.target, "--timeout-seconds", "0"]
-            subprocess.run(command, capture_output=True, timeout=200, check=False)
+            subprocess.run(command, capture_output=True, timeout=200, check=True)
             wait_until(opens_sessions)
         server.process.terminate()
 

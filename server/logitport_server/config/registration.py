@@ -47,8 +47,8 @@ class Registration(OptionGroup):
     def _check_store_options(self) -> Registration:
         if self.has_remote_store and self.store_key is None:
             raise ValueError(
-                "--store redis:// needs --store-key: whoever can write to Redis could otherwise have code run; write a "
-                "key with `openssl rand -hex 32`, and give it to all servers of the fleet"
+                "--store redis:// needs --store-key: a process that can write to Redis could otherwise run code; write "
+                "a key with `openssl rand -hex 32`, and give it to all servers of the fleet"
             )
         if self.store_key is not None and self.store is None:
             raise ValueError("--store-key needs --store")

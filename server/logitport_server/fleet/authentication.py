@@ -1,4 +1,4 @@
-"""Refuses Ray clusters that run anybody's code."""
+"""Refuses Ray clusters that run code without authentication."""
 
 from __future__ import annotations
 

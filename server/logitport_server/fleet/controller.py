@@ -1,4 +1,4 @@
-"""Decides which servers a fleet has, and publishes the list of those that are ready. Knows nothing of Ray."""
+"""Decides which servers a fleet has, and publishes the list of those that are ready. Does not use Ray."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class FleetStatus:
 class Controller:
     """Creates, drains and removes servers. Not thread-safe.
 
-    It keeps no state that cannot be found again: one that is started anew continues with the servers that exist.
+    It keeps no state of its own: after a restart, it continues with the servers that exist.
 
     Args:
         options: of the fleet.

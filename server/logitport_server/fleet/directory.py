@@ -6,9 +6,10 @@ import json
 import logging
 import ssl
 import threading
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET6
+from socket import AF_INET6, SHUT_RDWR, socket
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -94,10 +95,14 @@ class _Server(ThreadingHTTPServer):
         super().__init__((host.strip("[]"), port), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._places.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
+        if not self._places.acquire(blocking=False):
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread can be started
+            self._places.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
@@ -107,14 +112,28 @@ class _Server(ThreadingHTTPServer):
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         request.settimeout(_TIMEOUT_SECONDS)
-        if self.tls is None:
-            super().finish_request(request, client_address)
-        else:  # the handshake happens here, on the connection's own thread
-            with self.tls.wrap_socket(request, server_side=True) as encrypted:
-                super().finish_request(encrypted, client_address)
+        # The timeout is for each wait. A client that sends a byte from time to time is cut off by the timer.
+        watched = request.dup()
+        timer = threading.Timer(_TIMEOUT_SECONDS, _shut_down, [watched])
+        timer.daemon = True
+        timer.start()
+        try:
+            if self.tls is None:
+                super().finish_request(request, client_address)
+            else:  # the handshake happens here, on the connection's own thread
+                with self.tls.wrap_socket(request, server_side=True) as encrypted:
+                    super().finish_request(encrypted, client_address)
+        finally:
+            timer.cancel()
+            watched.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class fixes the name
         logger.debug("a connection of %s to the list has failed", client_address, exc_info=True)
+
+
+def _shut_down(connection: socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):

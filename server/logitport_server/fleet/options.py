@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import CliPositionalArg
 
-from logitport_server.addresses import is_wildcard
+from logitport_server.addresses import is_wildcard, join
 from logitport_server.command_line.reading import read_options
 from logitport_server.config import ServerConfig, UsageError
 from logitport_server.config.option import Metavar
@@ -44,7 +44,7 @@ class ServerAddresses(NamedTuple):
 
 
 class FleetOptions(BaseModel):
-    """What a fleet consists of. Valid for one host and for a cluster: paths are files of every node."""
+    """The options of a fleet. Valid for one host and for a cluster: paths are files of every node."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -175,8 +175,3 @@ def parse_serve_options(options: Sequence[str]) -> ServerConfig:
         return read_options(ServerConfig, "logitport serve", options)
     except UsageError as error:
         raise UsageError(f"after --: {error}") from None
-
-
-def join(host: str, port: int) -> str:
-    """Return HOST:PORT, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"

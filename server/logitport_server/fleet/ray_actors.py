@@ -18,13 +18,14 @@ import ray
 import ray.util
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayError
 
+from logitport_server.addresses import join
 from logitport_server.config import StartupError
 from logitport_server.fleet.authentication import require_token_mode
 from logitport_server.fleet.controller import Controller, FleetStatus
 from logitport_server.fleet.directory import PATH, Directory
 from logitport_server.fleet.environment import child_environment, environment_at_start
 from logitport_server.fleet.load import read_load
-from logitport_server.fleet.options import join, parse_serve_options
+from logitport_server.fleet.options import parse_serve_options
 from logitport_server.fleet.priority import leave_background
 from logitport_server.fleet.scaling import FleetLoad
 from logitport_server.processes.report import Report
@@ -117,7 +118,7 @@ class ControllerActor:
         return self._options
 
     def status(self) -> FleetStatus:
-        """Return the state of the fleet, as of the last second."""
+        """Return the state of the fleet at the last tick."""
         scheme = "http" if self._certificate is None else "https"
         url = f"{scheme}://{join(self._host, self._options.list_port)}{PATH}"
         if self._controller is None:

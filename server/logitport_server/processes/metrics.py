@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from http.client import HTTPException
 from typing import TYPE_CHECKING
 from urllib.request import ProxyHandler, Request, build_opener
@@ -52,6 +53,9 @@ class FleetMetrics(Collector):
 
     def __init__(self, servers: Sequence[Scraped]) -> None:
         self._servers = servers
+        # Twice as many as servers, so that one that hangs, and holds a thread for seconds, does not delay the others.
+        self._threads = ThreadPoolExecutor(2 * len(servers) + 1, "logitport-metrics")
+        self._collecting = threading.Lock()
         self._opener = build_opener(ProxyHandler({}))
 
     def listen(self, address: str) -> int:
@@ -61,8 +65,8 @@ class FleetMetrics(Collector):
         return listen(address, registry, is_alive=lambda: True, is_ready=self._is_any_ready)
 
     def _is_any_ready(self) -> bool:
-        with ThreadPoolExecutor(len(self._servers)) as threads:
-            return any(threads.map(self._is_ready, self._servers))
+        answers = [self._threads.submit(self._is_ready, server) for server in self._servers]
+        return any(answer.result() for answer in as_completed(answers))
 
     def _is_ready(self, server: Scraped) -> bool:
         if server.metrics_port is None:
@@ -85,8 +89,8 @@ class FleetMetrics(Collector):
             "logitport_server_restarts", "Starts of the server after it had ended", labels=[_LABEL]
         )
         families: dict[str, Metric] = {}
-        with ThreadPoolExecutor(len(self._servers)) as threads:
-            for server, found in zip(self._servers, threads.map(self._read, self._servers), strict=True):
+        with self._collecting:  # not more often at a time: each reads all servers
+            for server, found in zip(self._servers, self._threads.map(self._read, self._servers), strict=True):
                 up.add_metric([server.address], found is not None)
                 restarts.add_metric([server.address], server.restarts)
                 for family in found or ():

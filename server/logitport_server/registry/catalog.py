@@ -220,12 +220,14 @@ class Catalog:
             for key, (revision, value) in self._store.read(keys[start : start + _BATCH]).items():
                 yield key, Held(revision, self._open(key, value))
 
-    def _open(self, key: str, value: bytes) -> Item | None:
+    def _open(self, key: str, value: bytes | None) -> Item | None:
         """Check a value of the store. One that is refused is logged, and stays stored."""
         try:
+            if value is None:
+                raise ValueError(f"it has more than {self._store.max_value_bytes} bytes")
             record = decode(key, self._seal.remove(key, value))
         except ValueError as error:
-            logger.error("the stored entry %r is ignored: %s", key, error)
+            logger.error("the stored entry %.200r is ignored: %s", key, error)
             return None
         if not isinstance(record, Registration):
             assert isinstance(record, (Binding, Quarantined))  # noqa: S101 - there are three kinds

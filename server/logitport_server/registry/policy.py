@@ -66,10 +66,10 @@ class PayloadPolicy:
             self._trusted_keys.check(shipped, name)
         return shipped
 
-    def check_current(self, shipped: Payload) -> None:
-        """Raise SignatureRefused if the signature of a payload accepted earlier is no longer valid."""
+    def check_current(self, shipped: Payload, name: str = "") -> None:
+        """Raise SignatureRefused if the signature of a payload accepted earlier is not valid now, or for this name."""
         if self._trusted_keys is not None:
-            self._trusted_keys.check_current(shipped)
+            self._trusted_keys.check_current(shipped, name)
 
     def _check_kind(self, is_program: bool) -> None:
         """Raise PayloadNotAllowed if the operator does not allow programs, or code."""

@@ -76,6 +76,7 @@ class Quarantine:
         self._quarantined: dict[str, dict[TrustDomain | None, _Record]] = {}
         # What began or ended since `take_changes`; None if no store is to get it.
         self._changes: set[_Key] | None = None
+        self._on_change: Callable[[], object] = lambda: None
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -129,9 +130,14 @@ class Quarantine:
                 for domain, record in found.items()
             ]
 
-    def track_changes(self) -> None:
-        """Collect changes for `take_changes`. Something must call it at intervals from now on."""
+    def track_changes(self, on_change: Callable[[], object] = lambda: None) -> None:
+        """Collect changes for `take_changes`. Something must call it at intervals from now on.
+
+        Args:
+            on_change: called when there is one. It must not wait.
+        """
         self._changes = set()
+        self._on_change = on_change
 
     def take_changes(self) -> set[_Key]:
         """Return the domains and digests of quarantines that have begun or were evicted since the last call."""
@@ -251,6 +257,7 @@ class Quarantine:
     def _note(self, key: _Key) -> None:
         if self._changes is not None:
             self._changes.add(key)
+            self._on_change()
 
 
 def _principal(domain: TrustDomain | None) -> str:

@@ -1,4 +1,4 @@
-"""What the registry stores, as JSON: registrations, names, and quarantined processors."""
+"""The records of the registry, as JSON: registrations, names, and quarantined processors."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class Registry:
         entry = self._catalog.view.find(
             getattr(processor, by), principal.name, names=by == "name", digests=by == "digest"
         )
-        self._policy.check_current(entry.payload)
+        self._policy.check_current(entry.payload, processor.name if by == "name" else "")
         return _source(entry.payload, TrustDomain(entry.owner, Party(principal.name, tenant)))
 
     def is_fast(self, builtin: str) -> bool:

@@ -28,12 +28,20 @@ class TrustedKeys:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._version = self._folder_version()
         self._keys = self._read()
         if not self._keys:
             raise StartupError(f"--trusted-keys {folder} has no key: copy a *.pub file of `logitport keygen` there")
 
-    def refresh(self) -> None:
-        """Reload the folder. If that fails, log the error and keep the keys."""
+    def refresh(self, *, if_changed: bool = False) -> None:
+        """Reload the folder. If that fails, log the error and keep the keys.
+
+        Args:
+            if_changed: do nothing if no file was added, removed or replaced since the last time.
+        """
+        before, self._version = self._version, self._folder_version()
+        if if_changed and before == self._version:
+            return
         try:
             keys = self._read()
         except StartupError as error:
@@ -56,18 +64,21 @@ class TrustedKeys:
         """Raise SignatureRefused unless a trusted key has signed the payload, and the name if one is given."""
         key = self._current_key(shipped)
         verify(shipped, key)
-        self.check_current(shipped)
-        if name and shipped.signature is not None and shipped.signature.name != name:
+        self.check_current(shipped, name)
+
+    def check_current(self, shipped: Payload, name: str = "") -> None:
+        """Check a payload again that passed `check`: since then a key may be removed, or a signature expire.
+
+        With a name, also whether it was signed for that: a name from the store was not checked before.
+        """
+        self._current_key(shipped)
+        assert shipped.signature is not None  # noqa: S101 - `_current_key` requires it
+        check_not_expired(shipped.signature)
+        if name and shipped.signature.name != name:
             signed_for = repr(shipped.signature.name) if shipped.signature.name else "no name"
             raise SignatureRefused(
                 f"the payload was signed for {signed_for}, not for {name!r}; sign it for that name to register it"
             )
-
-    def check_current(self, shipped: Payload) -> None:
-        """Check a payload again that passed `check`: since then a key may be removed, or a signature expire."""
-        self._current_key(shipped)
-        assert shipped.signature is not None  # noqa: S101 - `_current_key` requires it
-        check_not_expired(shipped.signature)
 
     def _current_key(self, shipped: Payload) -> Ed25519PublicKey:
         if shipped.signature is None:
@@ -82,6 +93,14 @@ class TrustedKeys:
                 "operator can add the public key to the folder of --trusted-keys"
             )
         return key
+
+    def _folder_version(self) -> list[tuple[str, int, int, int]] | None:
+        """Return a value that differs after each change of the files; None if the folder cannot be read."""
+        try:
+            files = [(path.name, path.stat()) for path in sorted(self._folder.glob("*.pub"))]
+        except OSError:
+            return None
+        return [(name, status.st_ino, status.st_mtime_ns, status.st_size) for name, status in files]
 
     def _read(self) -> dict[str, Ed25519PublicKey]:
         try:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import threading
 import urllib.request
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 
@@ -13,9 +15,11 @@ import pytest
 
 from logitport import ServerUnavailable
 from logitport.targets import AddressList, source_of
+from logitport_server.fleet import directory as module
 from logitport_server.fleet.directory import METRICS_LABEL, PATH, Directory, document
 from logitport_server.processes.report import Report
 from tests.certificates import Authority
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,3 +100,34 @@ def test_over_tls(tmp_path: Path) -> None:
         assert len(get(url(opened, "https"), context=trusting)) == 2
     finally:
         opened.close()
+
+
+def test_slow_clients_do_not_keep_their_places(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte ends a wait, so only a limit of the whole connection helps."""
+    monkeypatch.setattr(module, "_TIMEOUT_SECONDS", 0.5)
+    directory.publish(document(READY))
+    slow = [socket.create_connection(("127.0.0.1", directory.port)) for _ in range(64)]
+    ended = threading.Event()
+
+    def send() -> None:
+        while not ended.wait(0.1):
+            for connection in slow:
+                with suppress(OSError):
+                    connection.send(b"G")
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    try:
+        wait_until(lambda: answers(directory))
+    finally:
+        ended.set()
+        sending.join()
+        for connection in slow:
+            connection.close()
+
+
+def answers(directory: Directory) -> bool:
+    try:
+        return len(get(url(directory))) == 2
+    except OSError:
+        return False

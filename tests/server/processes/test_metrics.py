@@ -114,3 +114,13 @@ def test_a_fleet_is_ready_if_one_of_its_servers_is(ready: list[bool], status: in
         with error:
             found = error.code
     assert found == status
+
+
+def test_a_server_that_hangs_does_not_delay_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probes wait for a second."""
+    monkeypatch.setattr(module, "_TIMEOUT_SECONDS", 3600.0)
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        servers = [OneServer("hung:1", hung.getsockname()[1]), OneServer("a:1", served(0))]
+        port = FleetMetrics(servers).listen("127.0.0.1:0")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=60) as response:
+            assert response.status == 200

@@ -57,3 +57,13 @@ def test_one_that_was_not_started() -> None:
 def test_two_intervals_are_less_than_the_promised_time() -> None:
     """A quarantine waits for the poll of its server and for that of another one. docs/operating.md promises 3 s."""
     assert 2 * INTERVAL_SECONDS < 3
+
+
+def test_it_can_be_woken() -> None:
+    called = threading.Event()
+    poller = Poller(called.set, interval_seconds=3600)
+    poller.start()
+    poller.wake()
+    assert called.wait(60)
+    poller.close()
+    assert not any(thread.name == "logitport-registry" for thread in threading.enumerate())

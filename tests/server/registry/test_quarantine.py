@@ -197,3 +197,12 @@ def test_the_message_names_the_remedy(domain: TrustDomain) -> None:
     assert raised.value.processor == "Ban (sha256:0123)"
     assert raised.value.message.startswith("processor Ban (sha256:0123) is quarantined: ")
     assert f"logitport unquarantine TARGET {DIGEST}" in raised.value.message
+
+
+def test_changes_are_reported_at_once(breaker: Quarantine) -> None:
+    """Otherwise its lifting on another server, before the next poll, would have no effect."""
+    changes: list[bool] = []
+    breaker.track_changes(lambda: changes.append(True))
+    quarantine(breaker, ONE)
+    assert changes
+    assert breaker.take_changes() == {(ONE, DIGEST)}

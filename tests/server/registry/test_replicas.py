@@ -422,6 +422,15 @@ def test_sealed_nonsense_is_ignored(key: str, data: bytes, caplog: pytest.LogCap
     assert "is ignored" in caplog.text
 
 
+def test_a_long_entry_is_ignored_with_a_short_line(caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryStore()
+    store.max_value_bytes = 100
+    store.commit([Write("name/" + "x" * 10_000, bytes(101))])
+    assert not seen(Replica(store))
+    assert "is ignored: it has more than 100 bytes" in caplog.text
+    assert len(caplog.text) < 500
+
+
 def test_a_flood_of_registrations_does_not_delay_deletions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parsing takes long. The deletion comes with the first part, and each later poll reads more."""
     monkeypatch.setattr("logitport_server.registry.catalog._READ_SECONDS", 0.0)

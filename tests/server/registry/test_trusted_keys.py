@@ -13,8 +13,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from logitport import SignatureRefused, payload
 from logitport_proto import common_pb2
 from logitport_server.config import StartupError
+from logitport_server.principals import ANONYMOUS
 from logitport_server.registry.policy import PayloadPolicy
+from logitport_server.registry.records import Binding
 from logitport_server.registry.registry import Registry
+from logitport_server.registry.stores.base import Write
+from logitport_server.registry.stores.memory import MemoryStore
+from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.trusted_keys import TrustedKeys
 from tests.toy_processors import Unchanged
 
@@ -105,6 +110,39 @@ def test_a_failed_reload_keeps_the_keys(keys: TrustedKeys, tmp_path: Path, caplo
     keys.refresh()
     keys.check(payload.parse(SIGNED))
     assert "the trusted keys were not reloaded" in caplog.text
+
+
+def test_changed_files_are_reloaded(keys: TrustedKeys, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Kubernetes replaces files, and sends no signal."""
+    shipped = payload.parse(payload.sign(ONE, OTHER_KEY))
+    trust(tmp_path, OTHER_KEY, "other.pub")
+    keys.refresh(if_changed=True)
+    keys.check(shipped)
+    (tmp_path / "other.pub").unlink()
+    keys.refresh(if_changed=True)
+    with pytest.raises(SignatureRefused):
+        keys.check_current(shipped)
+    (tmp_path / "new.pub").write_text("nonsense")
+    for _ in range(3):
+        keys.refresh(if_changed=True)
+    assert caplog.text.count("the trusted keys were not reloaded") == 1
+
+
+def test_a_name_from_the_store_is_checked(keys: TrustedKeys) -> None:
+    """A writer of the store with the fleet's key could otherwise give any signed payload any name."""
+    policy = PayloadPolicy(allow_shipped=True, max_bytes=1 << 20, trusted_keys=keys)
+    store = MemoryStore()
+    Registry(policy, max_registered=8, max_owned=8, store=store).register(SIGNED, "team/one", ANONYMOUS, replace=False)
+    digest = payload.parse(SIGNED).digest
+    for name in ("team/other", "team/one"):
+        record = Binding(name=name, digest=digest, owner=ANONYMOUS.name)
+        revision = store.index().revisions.get(record.key, "")
+        store.commit([Write(record.key, Seal().add(record.key, record.encode()), revision)])
+    registry = Registry(policy, max_registered=8, max_owned=8, store=store)
+    assert registry.resolve(common_pb2.Processor(name="team/one")).key == digest
+    assert registry.resolve(common_pb2.Processor(digest=digest)).key == digest
+    with pytest.raises(SignatureRefused, match="was signed for 'team/one', not for 'team/other'"):
+        registry.resolve(common_pb2.Processor(name="team/other"))
 
 
 def test_invalid_folders(tmp_path: Path) -> None:

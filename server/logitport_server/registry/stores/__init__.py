@@ -1,1 +1,1 @@
-"""Where registrations are kept: in memory, in a folder, or in Redis. A store knows nothing of processors."""
+"""Where registrations are kept: in memory, in a folder, or in Redis. A store does not depend on processors."""

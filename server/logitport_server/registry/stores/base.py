@@ -63,9 +63,11 @@ class Store(ABC):
     Attributes:
         id: random name of the store. All servers that use it read the same one. A store that has lost its values has
             another one. "" if it is not known.
+        max_value_bytes: values that are longer are not read.
     """
 
     id: str
+    max_value_bytes: int = 1 << 30
 
     @abstractmethod
     def version(self) -> str:
@@ -76,8 +78,8 @@ class Store(ABC):
         """Return all keys, as they were at one moment."""
 
     @abstractmethod
-    def read(self, keys: Sequence[str]) -> dict[str, tuple[str, bytes]]:
-        """Return revision and value of each of these keys that exists."""
+    def read(self, keys: Sequence[str]) -> dict[str, tuple[str, bytes | None]]:
+        """Return revision and value of each of these keys that exists. A value that is too long is None."""
 
     @abstractmethod
     def commit(self, writes: Sequence[Write]) -> str:

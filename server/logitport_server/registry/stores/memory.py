@@ -34,9 +34,13 @@ class MemoryStore(Store):
         with self._lock:
             return Index(self._version, {key: revision for key, (revision, _) in self._values.items()})
 
-    def read(self, keys: Sequence[str]) -> dict[str, tuple[str, bytes]]:
+    def read(self, keys: Sequence[str]) -> dict[str, tuple[str, bytes | None]]:
         with self._lock:
-            return {key: self._values[key] for key in keys if key in self._values}
+            found = {key: self._values[key] for key in keys if key in self._values}
+        return {
+            key: (revision, value if len(value) <= self.max_value_bytes else None)
+            for key, (revision, value) in found.items()
+        }
 
     def commit(self, writes: Sequence[Write]) -> str:
         with self._lock:

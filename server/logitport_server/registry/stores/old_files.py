@@ -6,6 +6,7 @@ removals, which a server that was killed may have left.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -58,16 +59,33 @@ def records(folder: Path) -> Iterator[Record]:
 
 
 def set_aside(folder: Path) -> None:
-    """Move the files of the old format to a subfolder. Repeats what a killed server has begun."""
+    """Move the files of the old format to a subfolder. Repeats what a killed server has begun.
+
+    Several servers may do this at the same time.
+
+    Raises:
+        OSError: a server of an earlier version has used the folder since an earlier migration.
+    """
     old = [name for name in (*_FOLDERS, _JOURNAL) if (folder / name).exists()]
     if not old:
         return
     kept = folder / _KEPT
     kept.mkdir(mode=0o700, exist_ok=True)
     for name in old:
-        os.rename(folder / name, kept / name)
+        try:
+            os.rename(folder / name, kept / name)
+        except FileNotFoundError:
+            continue  # another server was first
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            raise FileExistsError(
+                f"{folder / name} and {kept / name} both exist: a server of an earlier version has used the folder "
+                f"after its migration, and its registrations since then are not in the database; move {folder / name} "
+                "away, and register them again"
+            ) from error
     for leftover in folder.glob(f"{_TEMPORARY}*"):
-        leftover.unlink()
+        leftover.unlink(missing_ok=True)
     logger.info("the files of the old format are in %s; delete the folder when this server works as before", kept)
 
 

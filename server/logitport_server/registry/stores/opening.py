@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from logitport_server.config import ServerConfig
     from logitport_server.registry.stores.base import Store
 
+# Of an entry, without its payload.
+_OTHER_BYTES = 1 << 16
 _LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 logger = logging.getLogger(__name__)
@@ -33,6 +35,8 @@ def open_store(config: ServerConfig) -> tuple[Store, Seal]:
     if config.store is None:
         return MemoryStore(keep_values=False), seal
     store = _open_redis(config.store) if config.has_remote_store else _open_folder(config.store, seal)
+    # JSON needs up to two bytes for an ASCII character of a payload, and four for others.
+    store.max_value_bytes = _OTHER_BYTES + 4 * config.max_payload_bytes
     if seal.has_older_keys:
         try:
             reseal(store, seal)

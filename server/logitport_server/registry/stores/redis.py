@@ -20,14 +20,17 @@ _CONNECT_SECONDS = 2.0
 # For each part of a reply, not for all of it. So a large payload over a slow network is no error.
 _REPLY_SECONDS = 5.0
 
-# One hash tag: all keys are on the same node of a Redis cluster. Version 1 of the format.
+# One hash tag, so that the scripts may use all keys. Version 1 of the format.
 _META, _REVISIONS, _VALUES = (f"{{logitport}}:1:{name}" for name in ("meta", "revisions", "values"))
 
 # Scripts read, and not MULTI: a Redis without free memory refuses all commands in MULTI, also those that read.
 _INDEX = """
 return {redis.call('HGET', KEYS[1], 'id'), redis.call('HGET', KEYS[1], 'version'), redis.call('HGETALL', KEYS[2])}
 """
-_READ = "return {redis.call('HGET', KEYS[1], ARGV[1]), redis.call('HGET', KEYS[2], ARGV[1])}"
+_READ = """
+local revision, value = redis.call('HGET', KEYS[1], ARGV[1]), redis.call('HGET', KEYS[2], ARGV[1]) or ''
+return {revision, #value <= tonumber(ARGV[2]) and value}
+"""
 
 # Compares all revisions before the first write. Redis runs a script as one command, and persists its writes as one.
 # ARGV: id of the store, new revision, then key, expected revision, "1" to write or "0" to delete, and value of each.
@@ -96,13 +99,15 @@ class RedisStore(Store):
             texts = [field.decode() for field in fields]
             return Index(self._check(meta), dict(zip(texts[::2], texts[1::2], strict=True)))
 
-    def read(self, keys: Sequence[str]) -> dict[str, tuple[str, bytes]]:
+    def read(self, keys: Sequence[str]) -> dict[str, tuple[str, bytes | None]]:
         found = {}
         for key in keys:  # one at a time: a value may have megabytes
             with self._reported():
-                revision, value = cast("list[Any]", self._client.eval(_READ, 2, _REVISIONS, _VALUES, key))
+                revision, value = cast(
+                    "list[Any]", self._client.eval(_READ, 2, _REVISIONS, _VALUES, key, str(self.max_value_bytes))
+                )
                 if revision is not None:
-                    found[key] = (revision.decode(), value or b"")
+                    found[key] = (revision.decode(), value)
         return found
 
     def commit(self, writes: Sequence[Write]) -> str:

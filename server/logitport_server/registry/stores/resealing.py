@@ -49,7 +49,7 @@ def _outdated(store: Store, seal: Seal) -> Iterator[Write]:
     for key in store.index().revisions:
         for revision, value in store.read([key]).values():
             try:
-                sealed = seal.add(key, seal.remove(key, value))
+                sealed = value if value is None else seal.add(key, seal.remove(key, value))
             except InvalidSeal:
                 continue
             if sealed != value:

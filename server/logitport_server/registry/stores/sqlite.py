@@ -39,6 +39,14 @@ _ID = (
     "CREATE TABLE IF NOT EXISTS identity (id TEXT NOT NULL)",
     "INSERT INTO identity SELECT lower(hex(randomblob(16))) WHERE NOT EXISTS (SELECT 1 FROM identity)",
 )
+# Other processes of the server's user can write rows of any type. These are ignored.
+_IS_ENTRY = "typeof(key) = 'text' AND typeof(revision) = 'text' AND typeof(value) = 'blob'"
+_INDEX = f"SELECT key, revision FROM entries WHERE {_IS_ENTRY}"  # noqa: S608 - no input
+# SQLite finds the length without reading the value.
+_READ = (
+    "SELECT revision, CASE WHEN length(value) <= ? THEN value END FROM entries "  # noqa: S608 - no input
+    f"WHERE key = ? AND {_IS_ENTRY}"
+)
 _RESTORE = "stop its servers and restore the folder from a backup, or start with an empty folder"
 
 
@@ -87,13 +95,13 @@ class SqliteStore(Store):
 
     def index(self) -> Index:
         with self._use() as connection, _transaction(connection, "DEFERRED"):
-            return Index(_version(connection), dict(connection.execute("SELECT key, revision FROM entries")))
+            return Index(_version(connection), dict(connection.execute(_INDEX)))
 
-    def read(self, keys: Sequence[str]) -> dict[str, tuple[str, bytes]]:
+    def read(self, keys: Sequence[str]) -> dict[str, tuple[str, bytes | None]]:
         found = {}
         with self._use() as connection:
             for key in keys:
-                for revision, value in connection.execute("SELECT revision, value FROM entries WHERE key = ?", (key,)):
+                for revision, value in connection.execute(_READ, (self.max_value_bytes, key)):
                     found[key] = (revision, value)
         return found
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
-import time
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     import signal
@@ -49,16 +50,12 @@ class RedisServer:
         command = [BINARY, "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", ""]
         command += ["--port", "0", "--tls-port", str(self.port)] if self._tls else ["--port", str(self.port)]
         command += ["--appendonly", "yes", "--appendfsync", "always", *self._options]
-        with (self._folder / "log").open("ab") as log:
+        path = self._folder / "log"
+        with path.open("ab") as log:
+            began = log.tell()
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-                return
-            except OSError:
-                assert time.monotonic() < deadline, (self._folder / "log").read_text()
-                time.sleep(0.02)
+        # It accepts connections, and refuses commands, while it loads its data.
+        wait_until(lambda: b"Ready to accept connections" in path.read_bytes()[began:], path.read_text)
 
     def signal(self, number: signal.Signals) -> None:
         assert self._process is not None

@@ -129,3 +129,25 @@ def test_damaged_and_foreign_files(folder: Path, caplog: pytest.LogCaptureFixtur
     assert by_key(content(store, Seal())) == ALL
     store.close()
     assert caplog.text.count("is damaged or was not written by this server") == 5
+
+
+def test_servers_that_migrate_together(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one moves the files away between the checks of this one and its renames."""
+    rename = os.rename
+
+    def lose_the_race(source: Path, target: Path) -> None:
+        rename(source, target)
+        rename(source, target)
+
+    monkeypatch.setattr(old_files, "os", SimpleNamespace(rename=lose_the_race))
+    old_files.set_aside(folder)
+    assert not (folder / "processors").exists()
+    assert (folder / "before-sqlite" / "processors").exists()
+
+
+def test_a_folder_that_an_earlier_version_has_used_again(folder: Path) -> None:
+    """Its registrations would be missing without a message."""
+    open_folder(folder, Seal()).close()
+    shutil.copytree(STORED / "interrupted" / "processors", folder / "processors")
+    with pytest.raises(OSError, match=r"both exist: a server of an earlier version has used .* register them again"):
+        open_folder(folder, Seal())

@@ -38,6 +38,8 @@ def test_values_without_a_valid_seal_stay(open_store: Callable[[], Store]) -> No
     store.commit([Write(key, value) for key, value in invalid.items()])
     assert reseal(store, BOTH) == 0
     assert values(store) == invalid
+    store.max_value_bytes = 10
+    assert reseal(store, BOTH) == 0
 
 
 def test_a_value_that_another_server_changes_meanwhile() -> None:

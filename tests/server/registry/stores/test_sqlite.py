@@ -209,3 +209,16 @@ def test_processes_that_start_and_write_at_the_same_time(tmp_path: Path) -> None
     store = SqliteStore(folder)
     assert values(store) == {"number": b"200"}
     store.close()
+
+
+@pytest.mark.parametrize(
+    "row", ["x'fffe', 'r', x''", "'b', x'00', x''", "'b', 'r', 'text'", "'b', 'r', 7", "x'61', 'r', x''"]
+)
+def test_rows_of_other_types_are_ignored(folder: Path, row: str) -> None:
+    """Another process of the server's user can write them."""
+    with closing(sqlite3.connect(folder / DATABASE)) as connection, connection:
+        connection.execute(f"INSERT INTO entries VALUES ({row})")
+    store = SqliteStore(folder)
+    assert values(store) == {"a": bytes(20_000)}
+    assert store.read(["b"]) == {}
+    store.close()

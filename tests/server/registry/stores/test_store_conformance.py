@@ -160,3 +160,14 @@ def test_any_commits_by_two_instances(
                 if value is not None:
                     model[key] = (revision, value)
         assert content(stores[1 - instance]) == content(stores[instance]) == model
+
+
+def test_a_value_that_is_too_long_is_not_read(open_store: Open) -> None:
+    """A writer of the store could otherwise use up the memory of all servers."""
+    store = open_store()
+    revision = store.commit([Write("fits", bytes(100)), Write("long", bytes(101))])
+    store.max_value_bytes = 100
+    assert store.read(["fits", "long", "none"]) == {"fits": (revision, bytes(100)), "long": (revision, None)}
+    assert set(store.index().revisions) == {"fits", "long"}
+    store.commit([Write("long", None, revision)])
+    assert set(store.index().revisions) == {"fits"}
